@@ -1,0 +1,77 @@
+"""Builds the compiled modules: every `.py` in src/flintmq that has a `.pxd` of its own beside it.
+
+One extension per module (docs/adr/0001). `FLINTMQ_ONLY=flintmq.queue.queue_core,...` builds just those, for a quick
+edit-build-test loop; `FLINTMQ_CFLAGS` adds compiler flags (the ThreadSanitizer build of `make stress` uses it).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = ROOT / "src"
+
+
+def compiled_modules() -> dict[str, str]:
+    """Module name -> source path (relative, as setuptools wants it) of everything that is compiled."""
+    modules = {}
+    for pxd in sorted(SOURCE.glob("flintmq/**/*.pxd")):
+        source = pxd.with_suffix(".py")
+        if pxd.stem != "__init__" and source.exists():
+            name = ".".join(source.relative_to(SOURCE).with_suffix("").parts)
+            modules[name] = str(source.relative_to(ROOT))
+    only = os.environ.get("FLINTMQ_ONLY")
+    if only:
+        wanted = set(only.split(","))
+        unknown = wanted - set(modules)
+        if unknown:
+            sys.exit(f"FLINTMQ_ONLY names no compiled module: {', '.join(sorted(unknown))}")
+        modules = {name: path for name, path in modules.items() if name in wanted}
+    return modules
+
+
+def require_compiler() -> None:
+    """Stops with the package to install, instead of distutils' traceback, when there is no C compiler."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))[0]
+    if shutil.which(compiler) is None and shutil.which("gcc") is None and shutil.which("clang") is None:
+        sys.exit(
+            f"FlintMQ's hot path is compiled C and no C compiler ('{compiler}') was found.\n"
+            "Install one and run the command again: Debian/Ubuntu 'apt-get install gcc libc6-dev', "
+            "Fedora 'dnf install gcc glibc-devel', Alpine 'apk add gcc musl-dev', macOS 'xcode-select --install'."
+        )
+
+
+def extensions() -> list[Extension]:
+    from Cython.Build import cythonize
+
+    require_compiler()
+    flags = ["-O2", "-fno-strict-aliasing", "-Wno-unused-function", *shlex.split(os.environ.get("FLINTMQ_CFLAGS", ""))]
+    built = [
+        Extension(name, [path], extra_compile_args=flags, extra_link_args=shlex.split(os.environ.get("FLINTMQ_LDFLAGS", "")))
+        for name, path in compiled_modules().items()
+    ]
+    return cythonize(
+        built,
+        include_path=[str(SOURCE)],
+        build_dir=os.environ.get("FLINTMQ_BUILD_DIR", "build/cython"),
+        nthreads=int(os.environ.get("FLINTMQ_JOBS", os.cpu_count() or 1)),
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+            "freethreading_compatible": True,
+            "show_performance_hints": False,
+        },
+        show_all_warnings=False,
+    )
+
+
+setup(ext_modules=extensions() if {"build_ext", "bdist_wheel", "install", "editable_wheel", "build"} & set(sys.argv) else [])
