@@ -1,0 +1,120 @@
+"""Every limit of the broker: value, unit, reason, and what happens when it is reached. No bare numbers elsewhere.
+
+Zero never means "unlimited" below the configuration parser, except where AMQP itself says so on the wire (prefetch 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one node. Each comment: unit; reason; behaviour at the limit."""
+
+    # --- connection -------------------------------------------------------------------------------------------------
+    # bytes; RabbitMQ's default; a larger frame closes the connection with 501
+    frame_size_max: int = 128 * KIB
+    # bytes; frames before connection.open (RabbitMQ initial_frame_max): an unauthenticated peer can't make us buffer more; 501
+    frame_size_max_before_open: int = 8 * KIB
+    # bytes; the least a client may negotiate (AMQP frame-min-size); less is refused with 530
+    frame_size_min: int = 4 * KIB
+    # bytes in total before connection.open; a peer that sends more is cut off
+    handshake_bytes_max: int = 64 * KIB
+    # milliseconds for the whole handshake, TLS included (RabbitMQ 10 s; a per-read timeout can be kept alive byte by byte); cut off
+    handshake_ms_max: int = 10_000
+    # milliseconds for TLS alone (RabbitMQ 5 s); cut off
+    tls_handshake_ms_max: int = 5_000
+    # seconds; suggested to clients; a client may choose less, or 0 for none
+    heartbeat_s: int = 60
+    # connections of the node; above it a new one is closed at once and counted
+    connections_max: int = 10_000
+    # connections that have not finished their handshake; above it the new one is closed at once and counted
+    unauthenticated_connections_max: int = 1_024
+    # channels per connection (RabbitMQ 2,047); opening more closes the connection with 530
+    channels_max: int = 2_047
+    # bytes of unsent output above which a connection's consumers are suspended (back-pressure)
+    output_bytes_high: int = 256 * KIB
+    # bytes of unsent output under which they are resumed
+    output_bytes_low: int = 64 * KIB
+    # bytes of unsent output (replies of a peer that does not read) at which the connection is cut off
+    output_bytes_max: int = 64 * MIB
+    # milliseconds a closing connection may take to answer close-ok; then the socket is closed
+    close_ms_max: int = 5_000
+
+    # --- content ----------------------------------------------------------------------------------------------------
+    # bytes of one message body (RabbitMQ 4: 16 MiB; older 128 MiB, which clients' tests still use); 406 at the header, before any body byte
+    message_size_max: int = 128 * MIB
+    # nested tables and arrays (facts: RabbitMQ CVE-2026-69220); deeper closes with 502
+    table_depth_max: int = 32
+    # fields of one table or array, nested ones counted too; more closes with 502
+    table_fields_max: int = 1_024
+
+    # --- channel ----------------------------------------------------------------------------------------------------
+    # consumers of one channel; one more is refused with 530
+    channel_consumers_max: int = 4_096
+    # bytes of uncommitted publishes plus acks of one tx; above it the channel is closed with 406 and the transaction rolled back
+    tx_bytes_max: int = 256 * MIB
+
+    # --- virtual host -----------------------------------------------------------------------------------------------
+    # queues of one vhost; one more is refused with 406
+    queues_max: int = 1_000_000
+    # exchanges of one vhost; one more is refused with 406
+    exchanges_max: int = 100_000
+    # bindings of one vhost; one more is refused with 406
+    bindings_max: int = 1_000_000
+    # bytes of an exchange, queue or routing key name: what a shortstr can hold
+    name_bytes_max: int = 255
+    # cached routes per exchange; at the limit the cache is dropped and filled anew
+    route_cache_max: int = 65_536
+
+    # --- node -------------------------------------------------------------------------------------------------------
+    # share of the memory limit (cgroup or machine) that message content may take before publishers are blocked (RabbitMQ 0.4-0.6)
+    memory_watermark: float = 0.6
+    # publishers are let go again under this share of the watermark: without a gap they would flap
+    memory_resume: float = 0.9
+    # messages delivered in one turn of one connection before others of the loop get theirs
+    turn_messages_max: int = 512
+    # milliseconds between two housekeeping passes (expiry, idle pointers, heartbeats, limits)
+    housekeeping_ms: int = 500
+    # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line
+    password_checks_max: int = 2
+    # milliseconds a verified credential is remembered (as a keyed MAC)
+    credential_cache_ms: int = 60_000
+    # milliseconds a graceful stop may take before sockets are closed
+    shutdown_ms_max: int = 30_000
+
+
+@dataclass(slots=True)
+class Config:
+    """What `flintmq serve` was asked to do. Ports: 0 picks a free one, None is off."""
+
+    host: str = "127.0.0.1"
+    port: int | None = 5672
+    tls_port: int | None = None
+    http_port: int | None = 15672
+    flight_port: int | None = 15680
+    data_dir: str | None = None
+    store_dir: str | None = None
+    no_data_dir: bool = False
+    memory: bool = False
+    connect: str | None = None
+    catalog: str | None = None
+    container_size: int = MIB
+    initial_containers: int = 2
+    max_write_buffers: int = 10
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    io_threads: int = 1
+    log_level: str = "info"
+    # bytes of message content at which publishers are blocked; None: Limits.memory_watermark of the machine's or cgroup's memory
+    memory_limit: int | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def with_limits(self, **changes: Any) -> Config:
+        """A copy with some limits changed (tests, configuration file)."""
+        return replace(self, limits=replace(self.limits, **changes))

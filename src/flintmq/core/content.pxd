@@ -1,0 +1,53 @@
+# Message content: reference-counted blobs of wire bytes, bump-allocated in chunks that are given back to the system.
+#
+# A content is written once by the loop thread that received it and is immutable from then on; any thread may take and drop
+# references. Layout of the bytes that follow the header struct (all lengths in bytes):
+#
+#     route   exchange as shortstr, routing key as shortstr                       (route_len)
+#     header  7-byte frame header, content header payload, 0xCE                   (header_len + 8)
+#     body    7-byte frame header, whole body, 0xCE; absent when body_len is 0    (body_len + 8)
+#
+# Header and body stand there as the frames of a delivery, so a delivery is one copy plus the channel number; a body longer
+# than the consumer's frame_max is cut up again while it is copied.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef enum:
+    CONTENT_PERSISTENT = 1    # delivery-mode 2
+    CONTENT_EXPIRES = 2       # the expiration property is set (milliseconds, as text)
+    CONTENT_HEADERS = 4       # the headers property is set
+    CONTENT_REPLY_TO = 8      # the reply-to property is set
+
+cdef enum:
+    FRAME_HEADER_SIZE = 7     # type, channel, size
+    FRAME_OVERHEAD = 8        # frame header and frame end octet
+
+cdef struct content_t:
+    uint32_t refs             # atomic; the last drop frees
+    uint32_t header_len
+    uint32_t body_len
+    uint16_t route_len
+    uint8_t flags             # CONTENT_*
+    uint8_t priority          # the priority property; 0 when absent (RabbitMQ)
+
+cdef struct chunk_t:
+    uint64_t refs             # atomic: live contents in it, plus one while an arena allocates from it
+    uint64_t size             # mapped bytes, this header included
+    uint64_t used             # bump offset; only the owning arena moves it
+    chunk_t *next             # free list link
+
+cdef struct arena_t:          # owned by one loop thread
+    chunk_t *current
+
+cdef arena_t *arena_new() noexcept nogil
+cdef void arena_free(arena_t *arena) noexcept nogil
+# New content with one reference, header fields zeroed but the lengths; NULL when memory is exhausted. O(1).
+cdef content_t *content_new(arena_t *arena, uint32_t route_len, uint32_t header_len, uint32_t body_len) noexcept nogil
+cdef void content_incref(content_t *content) noexcept nogil
+cdef void content_decref(content_t *content) noexcept nogil
+cdef uint8_t *content_route(content_t *content) noexcept nogil
+cdef uint8_t *content_header(content_t *content) noexcept nogil   # the header payload, past its frame header
+cdef uint8_t *content_body(content_t *content) noexcept nogil     # the body, past its frame header
+# Bytes mapped by all arenas of the process (chunks in use; the bounded free list is not counted).
+cdef uint64_t content_bytes_mapped() noexcept nogil
+# A content from Python values, for tests, management and the pipeline. Takes the GIL's arena.
+cdef content_t *content_from_bytes(bytes exchange, bytes routing_key, bytes header, bytes body, uint8_t flags, uint8_t priority) except NULL

@@ -1,0 +1,217 @@
+"""Message content: reference-counted wire bytes in chunks (see content.pxd for the layout).
+
+in: a loop thread that received a publish, or a Python caller. out: pointers that queues, unacked records and the store share.
+
+I1  A content's bytes never change after its creator handed it out.
+I2  A chunk is unmapped or recycled only when no content in it is referenced and no arena allocates from it.
+I3  Mapped bytes are exact: the memory watermark reads them.
+
+Chunks are aligned to their size so that a content finds its chunk by masking its own address: no back pointer per message.
+Price of the scheme: one old message keeps its whole chunk alive (256 KiB). The store's content port bounds that once it
+spills (docs/adr/0002).
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load64, at_sub32, at_sub64, spin_lock, spin_unlock
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
+
+# 256 KiB: a read pass fills about one, so recycling stays in cache; large enough that mapping is rare, small enough that a
+# straggler pins little.
+CHUNK_SIZE = cython.declare(uint64_t, 256 * 1024)
+# Contents above this get a mapping of their own: they would waste the rest of a chunk.
+LARGE_SIZE = cython.declare(uint64_t, 64 * 1024)
+# At most this many empty chunks (16 MiB) wait for reuse; the rest goes back to the system at once.
+FREE_CHUNKS_MAX = cython.declare(uint32_t, 64)
+
+_mapped_bytes = cython.declare(uint64_t, 0)
+_free_lock = cython.declare(uint32_t, 0)
+_free_chunks = cython.declare(cython.pointer(chunk_t), cython.NULL)
+_free_count = cython.declare(uint32_t, 0)
+_python_arena = cython.declare(cython.pointer(arena_t), cython.NULL)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _map_aligned(size: uint64_t) -> cython.p_char:
+    """Maps `size` bytes (a multiple of the page size) at an address aligned to CHUNK_SIZE; NULL when refused."""
+    span: uint64_t = size + CHUNK_SIZE
+    raw: cython.p_char = cython.cast(cython.p_char, mmap(cython.NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))
+    if cython.cast(cython.Py_ssize_t, raw) == -1:
+        return cython.NULL
+    start: uint64_t = cython.cast(uint64_t, raw)
+    aligned: uint64_t = (start + CHUNK_SIZE - 1) & ~(CHUNK_SIZE - 1)
+    if aligned > start:
+        munmap(raw, aligned - start)
+    end: uint64_t = start + span
+    if end > aligned + size:
+        munmap(cython.cast(cython.p_char, aligned + size), end - aligned - size)
+    return cython.cast(cython.p_char, aligned)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _chunk_new(size: uint64_t) -> cython.pointer(chunk_t):
+    global _free_chunks, _free_count
+    chunk: cython.pointer(chunk_t) = cython.NULL
+    if size == CHUNK_SIZE:
+        spin_lock(cython.address(_free_lock))
+        chunk = _free_chunks
+        if chunk != cython.NULL:
+            _free_chunks = chunk.next
+            _free_count -= 1
+        spin_unlock(cython.address(_free_lock))
+    if chunk == cython.NULL:
+        chunk = cython.cast(cython.pointer(chunk_t), _map_aligned(size))
+        if chunk == cython.NULL:
+            return cython.NULL
+    chunk.refs = 1
+    chunk.size = size
+    chunk.used = cython.sizeof(chunk_t)
+    chunk.next = cython.NULL
+    at_add64(cython.address(_mapped_bytes), size)
+    return chunk
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _chunk_drop(chunk: cython.pointer(chunk_t)) -> cython.void:
+    """Gives up one reference; the last one recycles or unmaps. Pairs with the at_add64 of content_new."""
+    global _free_chunks, _free_count
+    if at_sub64(cython.address(chunk.refs), 1) != 1:
+        return
+    size: uint64_t = chunk.size
+    at_sub64(cython.address(_mapped_bytes), size)
+    if size == CHUNK_SIZE:
+        spin_lock(cython.address(_free_lock))
+        if _free_count < FREE_CHUNKS_MAX:
+            chunk.next = _free_chunks
+            _free_chunks = chunk
+            _free_count += 1
+            chunk = cython.NULL
+        spin_unlock(cython.address(_free_lock))
+        if chunk == cython.NULL:
+            return
+    munmap(chunk, size)
+
+
+def arena_new():
+    return cython.cast(cython.pointer(arena_t), calloc(1, cython.sizeof(arena_t)))
+
+
+def arena_free(arena):
+    if arena.current != cython.NULL:
+        _chunk_drop(arena.current)
+    free(arena)
+
+
+def content_new(arena, route_len, header_len, body_len):
+    size: uint64_t = cython.sizeof(content_t)
+    size += route_len
+    size += header_len + FRAME_OVERHEAD
+    if body_len:
+        size += body_len
+        size += FRAME_OVERHEAD
+    size = (size + 7) & ~cython.cast(uint64_t, 7)
+    chunk: cython.pointer(chunk_t) = arena.current
+    content: cython.pointer(content_t)
+    if size > LARGE_SIZE:
+        chunk = _chunk_new((size + cython.sizeof(chunk_t) + 4095) & ~cython.cast(uint64_t, 4095))
+        if chunk == cython.NULL:
+            return cython.NULL
+        # The creation reference of a chunk of its own is the content's.
+        content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + cython.sizeof(chunk_t))
+    else:
+        if chunk == cython.NULL or chunk.used + size > CHUNK_SIZE:
+            if chunk != cython.NULL and at_load64(cython.address(chunk.refs)) == 1:
+                chunk.used = cython.sizeof(chunk_t)  # everything in it is gone: start over in memory that is still warm
+            else:
+                if chunk != cython.NULL:
+                    _chunk_drop(chunk)
+                chunk = _chunk_new(CHUNK_SIZE)
+                arena.current = chunk
+                if chunk == cython.NULL:
+                    return cython.NULL
+        content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + chunk.used)
+        chunk.used += size
+        at_add64(cython.address(chunk.refs), 1)
+    content.refs = 1
+    content.header_len = header_len
+    content.body_len = body_len
+    content.route_len = cython.cast(uint16_t, route_len)
+    content.flags = 0
+    content.priority = 0
+    return content
+
+
+def content_incref(content):
+    at_add32(cython.address(content.refs), 1)
+
+
+def content_decref(content):
+    if at_sub32(cython.address(content.refs), 1) == 1:
+        _chunk_drop(cython.cast(cython.pointer(chunk_t), cython.cast(uint64_t, content) & ~(CHUNK_SIZE - 1)))
+
+
+def content_route(content):
+    return cython.cast(cython.pointer(uint8_t), content) + cython.sizeof(content_t)
+
+
+def content_header(content):
+    return content_route(content) + content.route_len + FRAME_HEADER_SIZE
+
+
+def content_body(content):
+    return content_header(content) + content.header_len + 1 + FRAME_HEADER_SIZE
+
+
+def content_bytes_mapped():
+    return at_load64(cython.address(_mapped_bytes))
+
+
+def bytes_mapped() -> int:
+    """Bytes of memory that message contents hold in this process (what the memory watermark compares)."""
+    return content_bytes_mapped()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_frame(at: cython.pointer(uint8_t), kind: uint8_t, size: uint32_t) -> cython.void:
+    """Writes the frame header before, and the frame end octet after, a payload of `size` bytes at `at` (channel 0)."""
+    at[-7] = kind
+    at[-6] = 0
+    at[-5] = 0
+    at[-4] = cython.cast(uint8_t, size >> 24)
+    at[-3] = cython.cast(uint8_t, (size >> 16) & 255)
+    at[-2] = cython.cast(uint8_t, (size >> 8) & 255)
+    at[-1] = cython.cast(uint8_t, size & 255)
+    at[size] = 0xCE
+
+
+def content_from_bytes(exchange, routing_key, header, body, flags, priority):
+    global _python_arena
+    if len(exchange) > 255 or len(routing_key) > 255:
+        raise ValueError("exchange and routing key are shortstr: at most 255 bytes")
+    if _python_arena == cython.NULL:
+        _python_arena = arena_new()
+    route: bytes = bytes([len(exchange)]) + exchange + bytes([len(routing_key)]) + routing_key
+    content: cython.pointer(content_t) = content_new(_python_arena, len(route), len(header), len(body))
+    if content == cython.NULL:
+        raise MemoryError("no memory for message content")
+    memcpy(content_route(content), cython.cast(cython.p_char, route), len(route))
+    memcpy(content_header(content), cython.cast(cython.p_char, header), len(header))
+    _put_frame(content_header(content), 2, len(header))
+    if len(body):
+        memcpy(content_body(content), cython.cast(cython.p_char, body), len(body))
+        _put_frame(content_body(content), 3, len(body))
+    content.flags = flags
+    content.priority = priority
+    return content

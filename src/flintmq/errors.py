@@ -1,0 +1,96 @@
+"""The four error families: whose mistake it is decides what happens.
+
+PeerError      a client broke a rule or asked for what cannot be: answered on the wire with its AMQP reply code.
+OperatorError  configuration or command line: printed in one line, sysexits code.
+StoreError     the disk or the store failed: latched, the node stops.
+InvariantError our own bug: never looks like the user's mistake; logged with state, the node stops.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ReplyCode(IntEnum):
+    """AMQP 0-9-1 reply codes (specification 1.2) that FlintMQ sends."""
+
+    SUCCESS = 200
+    CONTENT_TOO_LARGE = 311
+    NO_ROUTE = 312
+    NO_CONSUMERS = 313
+    CONNECTION_FORCED = 320
+    INVALID_PATH = 402
+    ACCESS_REFUSED = 403
+    NOT_FOUND = 404
+    RESOURCE_LOCKED = 405
+    PRECONDITION_FAILED = 406
+    FRAME_ERROR = 501
+    SYNTAX_ERROR = 502
+    COMMAND_INVALID = 503
+    CHANNEL_ERROR = 504
+    UNEXPECTED_FRAME = 505
+    RESOURCE_ERROR = 506
+    NOT_ALLOWED = 530
+    NOT_IMPLEMENTED = 540
+    INTERNAL_ERROR = 541
+
+
+# Soft errors close the channel, all others the connection (specification 1.2, "class" of the constant).
+SOFT_ERRORS = frozenset(
+    {
+        ReplyCode.CONTENT_TOO_LARGE,
+        ReplyCode.NO_CONSUMERS,
+        ReplyCode.ACCESS_REFUSED,
+        ReplyCode.NOT_FOUND,
+        ReplyCode.RESOURCE_LOCKED,
+        ReplyCode.PRECONDITION_FAILED,
+    }
+)
+
+
+class FlintError(Exception):
+    """Base of every error that FlintMQ raises on purpose."""
+
+
+class PeerError(FlintError):
+    """A client's request that is refused.
+
+    Args: code: AMQP reply code; text: what RabbitMQ would say, without the code's name (added by `reply_text`);
+    hard: close the connection even for a soft code (used during the handshake).
+    """
+
+    def __init__(self, code: ReplyCode, text: str, *, hard: bool = False) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.hard = hard or code not in SOFT_ERRORS
+
+    @property
+    def reply_text(self) -> str:
+        """`NOT_FOUND - no queue 'q' in vhost '/'`: the form that people grep for. At most 255 bytes of UTF-8 go on the wire."""
+        return f"{self.code.name} - {self.text}"
+
+
+class OperatorError(FlintError):
+    """Wrong configuration or use. `exit_code` is from sysexits: 64 usage, 69 unavailable, 78 configuration."""
+
+    def __init__(self, text: str, exit_code: int = 78) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class StoreError(FlintError):
+    """The durable store failed (exit code 74). Latched: after one of these nothing is confirmed any more."""
+
+
+class InvariantError(FlintError):
+    """A state that the code forbids. Carries a snapshot of the state for the log."""
+
+
+def check(condition: bool, text: str, state: object = None) -> None:
+    """Stops on a broken invariant of ours; never used on peer input.
+
+    Raises: InvariantError when `condition` is false.
+    """
+    if not condition:
+        raise InvariantError(f"{text}: {state!r}" if state is not None else text)

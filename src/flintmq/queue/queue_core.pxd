@@ -1,0 +1,88 @@
+# The queue: enqueue, notify, pull, offer, settle, release. Seeds 000 and 004; rules in docs/ARCHITECTURE.md "Queue core".
+#
+# Every function may be called from any thread, without the GIL. `queue_t` is reference counted; whoever keeps a pointer
+# keeps a reference.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+from flintmq.queue.types cimport (
+    consumer_t, credit_t, delivery_t, interest_t, load_content_t, log_dequeue_t, log_enqueue_t, queue_t, slot_t, target_t,
+)
+
+# --- life ---------------------------------------------------------------------------------------------------------------
+# levels: 1 for LIST_STANDARD; 1..256 for LIST_PRIORITY. NULL when out of memory. One reference to the caller.
+cdef queue_t *queue_new(uint64_t queue_id, int list_kind, int levels, int level_rule) noexcept nogil
+cdef void queue_incref(queue_t *queue) noexcept nogil
+cdef void queue_decref(queue_t *queue) noexcept nogil
+# After this every enqueue is refused and no consumer is notified; entries stay until they are taken or the last reference goes.
+cdef void queue_mark_deleted(queue_t *queue) noexcept nogil
+cdef bint queue_is_deleted(queue_t *queue) noexcept nogil
+cdef uint64_t queue_get_id(queue_t *queue) noexcept nogil
+cdef void queue_set_durable(queue_t *queue, bint durable) noexcept nogil
+cdef bint queue_is_durable(queue_t *queue) noexcept nogil
+cdef void queue_set_ports(queue_t *queue, void *context, load_content_t load, log_enqueue_t log_enqueue, log_dequeue_t log_dequeue) noexcept nogil
+
+# --- producers ----------------------------------------------------------------------------------------------------------
+# Puts the message at the tail of its level and wakes one consumer. Takes its own reference on `content`. `expires_at_ms` is on
+# the wall clock, 0 = never. Returns the position, or 0 when the queue is deleted or memory is exhausted (nothing happened then).
+# `*lsn` (may be NULL) is raised to the LSN a confirm must wait for, untouched when the entry was not logged.
+cdef uint64_t queue_enqueue(queue_t *queue, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil
+# Recovery and transactions: the same at a given position above every earlier one of its level; `redelivered` flags it.
+cdef uint64_t queue_restore(queue_t *queue, content_t *content, uint64_t message_id, uint64_t position, bint redelivered, int64_t expires_at_ms) noexcept nogil
+# `immediate`: enqueue and offer to one ready consumer with credit; if none takes it, the entry is acquired by the broker and
+# dequeued again. Returns the position when it was (or will be) delivered, 0 when it must be returned to the publisher (313).
+cdef uint64_t queue_enqueue_immediate(queue_t *queue, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil
+
+# --- consumers (seed 004) -----------------------------------------------------------------------------------------------
+cdef consumer_t *consumer_new(queue_t *queue, target_t *target, int32_t priority, uint32_t flags, uint32_t prefetch) noexcept nogil
+cdef void consumer_incref(consumer_t *consumer) noexcept nogil
+cdef void consumer_decref(consumer_t *consumer) noexcept nogil
+# False when an exclusive consumer is attached, or this one is exclusive and another is attached, or the queue is deleted.
+cdef bint queue_add_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
+# Detaches; waits for an offer in flight (send lock). Entries it holds stay acquired: the session releases or settles them. An
+# offered, unsent entry is released here. Wakes another consumer if this one was notified.
+cdef void queue_remove_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
+# AbstractQueue#setNotifyWorkDesired: flow control and credit move a consumer to NotInterested and back. Idempotent.
+cdef void queue_set_notify_work_desired(queue_t *queue, consumer_t *consumer, bint desired) noexcept nogil
+# AbstractQueue#deliverSingleMessage: run by the consumer's own loop. 1 = `out` holds a message that is acquired (unstealable)
+# for this consumer, credit taken; 0 = nothing now, the consumer is back on Interested (or NotInterested when it is out of
+# credit or suspended). After writing the frames the session calls entry_sent() or, for no-ack, queue_dequeue().
+cdef bint queue_deliver_single(queue_t *queue, consumer_t *consumer, delivery_t *out) noexcept nogil
+cdef void entry_sent(slot_t *slot) noexcept nogil              # unstealable -> stealable
+# basic.get: takes the first available entry for `owner` (a consumer id from consumer_id_new()).
+cdef bint queue_pull(queue_t *queue, uint32_t owner, delivery_t *out) noexcept nogil
+cdef uint32_t consumer_id_new() noexcept nogil
+# Credit: true when one message may be sent now (takes it from both counters); give_back restores exactly one.
+cdef bint consumer_take_credit(consumer_t *consumer) noexcept nogil
+cdef void consumer_give_back_credit(consumer_t *consumer) noexcept nogil
+cdef bint consumer_has_credit(consumer_t *consumer) noexcept nogil
+
+# --- settlement ---------------------------------------------------------------------------------------------------------
+# Acquired by `owner` -> dequeued -> deleted; drops the content. False when `owner` does not hold it (stolen, settled before).
+cdef bint queue_dequeue(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int reason) noexcept nogil
+# Acquired by `owner` -> available again, in its old place; pointers of consumers that see requeues go back; one is woken.
+# `delivered`: it reached (or may have reached) a client, so it is flagged redelivered and counted.
+cdef bint queue_release(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, bint delivered) noexcept nogil
+# The broker takes the first available entry (owner 0): purge, drop-head, expiry of the head, queue deletion. Settle with owner 0.
+cdef bint queue_take_head(queue_t *queue, delivery_t *out) noexcept nogil
+# The broker takes one expired available entry (expires_at <= now_ms), earliest position first; false when there is none.
+cdef bint queue_take_expired(queue_t *queue, int64_t now_ms, delivery_t *out) noexcept nogil
+# Removes every available entry; returns how many. Entries in consumers' hands stay.
+cdef uint64_t queue_purge(queue_t *queue) noexcept nogil
+
+# --- content port ---------------------------------------------------------------------------------------------------------
+cdef bint queue_evict_content(queue_t *queue, uint64_t position) noexcept nogil        # available entry -> not resident
+cdef void queue_content_loaded(queue_t *queue, uint64_t position, content_t *content) noexcept nogil  # takes its own reference, wakes
+
+# --- housekeeping and figures ---------------------------------------------------------------------------------------------
+# Advances idle pointers, frees segments behind them; the asynchronous delivery job: wakes a consumer for whatever is available.
+cdef void queue_housekeeping(queue_t *queue) noexcept nogil
+cdef uint64_t queue_ready_count(queue_t *queue) noexcept nogil
+cdef uint64_t queue_unacked_count(queue_t *queue) noexcept nogil
+cdef uint64_t queue_ready_bytes(queue_t *queue) noexcept nogil
+cdef uint32_t queue_consumer_count(queue_t *queue) noexcept nogil
+cdef int queue_priorities(queue_t *queue) noexcept nogil                               # the seed's getPriorities
+cdef uint64_t queue_enqueued_total(queue_t *queue) noexcept nogil
+cdef uint64_t queue_delivered_total(queue_t *queue) noexcept nogil
+# Position and flags of the first entry at or after `position` that is available or acquired; false at the end. For browse/cursor;
+# `out.content` is a counted reference the caller drops.
+cdef bint queue_peek(queue_t *queue, uint64_t position, delivery_t *out) noexcept nogil

@@ -1,0 +1,119 @@
+# The records of the queue core. All are plain C: no Python object, no GIL. Functions over them stand in entry_list.pxd,
+# consumer_manager.pxd and queue_core.pxd.
+#
+# Words used here: a *position* is 64 bits: the list's level (0 = served first) in the top 8 bits, the index inside the level
+# in the lower 56. It orders entries as they are delivered, is assigned when the entry becomes visible and is never reused.
+# Position 0 means "none": indices start at 1. A standard queue has one level, so its positions are 1, 2, 3, ...
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+
+cdef enum:                      # entry states, bits 0..2 of slot_t.state
+    ENTRY_EMPTY = 0             # nothing was ever put here (or a gap that recovery left)
+    ENTRY_AVAILABLE = 1
+    ENTRY_ACQUIRED = 2          # by the consumer in the owner field, by the broker when that is 0
+    ENTRY_DEQUEUED = 3
+    ENTRY_DELETED = 4
+
+cdef enum:                      # more bits of slot_t.state
+    ENTRY_STATE_MASK = 7
+    ENTRY_UNSTEALABLE = 8       # acquired and being sent (or its settlement is under way): the broker must not take it away
+    ENTRY_REDELIVERED = 16      # was delivered before, or may have been before a crash
+    ENTRY_NOT_RESIDENT = 32     # content is not in memory: delivery parks and asks the content port
+    ENTRY_COUNT_SHIFT = 8       # bits 8..23: delivery count, saturating
+    ENTRY_OWNER_SHIFT = 32      # bits 32..63: consumer id
+
+cdef enum:                      # reasons of a dequeue (also in the log, issue "store")
+    REASON_ACK = 1
+    REASON_REJECT = 2
+    REASON_EXPIRE = 3
+    REASON_DROP = 4
+    REASON_PURGE = 5
+    REASON_MOVE = 6
+
+cdef enum:                      # entry-list kinds
+    LIST_STANDARD = 0
+    LIST_PRIORITY = 1
+    LIST_SORTED = 2             # extension point: reserved
+    LIST_LAST_VALUE = 3         # extension point: reserved
+
+cdef enum:                      # how a message priority becomes a level
+    LEVEL_RABBITMQ = 0          # x-max-priority m: m+1 levels, min(p, m); absent = 0
+    LEVEL_QPID = 1              # x-qpid-priorities n: clamp(p - max(0, 5 - ceil(n/2)), 0, n-1); absent = 4
+
+cdef struct slot_t:             # 24 bytes, no Python object
+    uint64_t state              # compare-and-swap word: state, flags, delivery count, owner
+    uint64_t message_id         # persistence id given by the store; 0 for a message that is not logged
+    content_t *content          # NULL when not resident
+
+cdef struct credit_t:           # messages; limit 0 = unlimited
+    uint32_t limit
+    uint32_t used               # atomic: delivered and not settled
+
+cdef struct delivery_t:         # what one successful pull hands to the session
+    slot_t *slot                # stable while the entry is acquired
+    content_t *content          # borrowed from the slot; for a browser the receiver owns one reference
+    uint64_t position
+    uint32_t delivery_count     # earlier deliveries
+    bint redelivered
+    bint rotate                 # other ready consumers of this priority exist: end the turn after this message
+
+ctypedef struct queue_t
+ctypedef struct consumer_t
+ctypedef struct target_t
+
+# Called when a queue has work for the target (steps 3-6 of seed 004): schedules target, session, connection. Any thread.
+ctypedef void (*notify_work_t)(target_t *target) noexcept nogil
+# The interest predicate of a consumer (selectors later): true when it wants the message. Any thread; must not block.
+ctypedef bint (*interest_t)(void *context, content_t *content) noexcept nogil
+# The content port: asks for the content of a parked entry; the answer is queue_content_loaded(). Any thread.
+ctypedef void (*load_content_t)(void *context, queue_t *queue, uint64_t position, uint64_t message_id) noexcept nogil
+# The store port, told of every enqueue and dequeue of a logged message (durable queue, persistent message); returns an LSN.
+ctypedef uint64_t (*log_enqueue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot) noexcept nogil
+ctypedef uint64_t (*log_dequeue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, int reason) noexcept nogil
+
+cdef enum:                      # consumer manager lists; every attached consumer is on exactly one
+    CONSUMER_REMOVED = 0
+    CONSUMER_INTERESTED = 1
+    CONSUMER_NOT_INTERESTED = 2
+    CONSUMER_NOTIFIED = 3
+    CONSUMER_NON_ACQUIRING = 4
+
+cdef enum:                      # consumer flags
+    CONSUMER_ACQUIRES = 1       # not a browser
+    CONSUMER_NO_ACK = 2         # settled when sent
+    CONSUMER_EXCLUSIVE = 4
+    CONSUMER_SEES_REQUEUES = 8
+
+cdef struct consumer_t:
+    uint32_t id                 # unique in the process, never reused, never 0
+    uint32_t refs               # atomic: queue, session, unacked records
+    queue_t *queue              # counted reference
+    target_t *target
+    int32_t priority            # consumer priority (x-priority), higher first
+    uint32_t flags              # CONSUMER_*
+    uint32_t send_lock          # held while an offer is made to it; removal waits for it
+    uint32_t list               # CONSUMER_* list it is on; changed under the queue's list lock
+    consumer_t *prev            # links of that list
+    consumer_t *next
+    uint64_t last_seen          # atomic position: everything up to it was looked at
+    uint64_t released           # atomic position: earliest entry that came back behind last_seen; 0 = none
+    uint64_t browsed[1]         # browser: see browse_levels
+    uint64_t *browse_levels     # browser of a priority queue: one pointer per level, which release never lowers
+    credit_t credit             # the consumer's own prefetch
+    credit_t *shared_credit     # the channel's (global) prefetch, or NULL
+    interest_t interest         # NULL: wants everything
+    void *interest_context
+    slot_t *offered             # entry acquired on its behalf by an offer, not yet sent (owner is this consumer); atomic
+    uint64_t offered_position
+    uint64_t delivered          # statistics
+    void *context               # the session's own record of this consumer
+
+cdef struct target_t:           # broker-side representation of a consuming client (seed 004): one or more consumers
+    consumer_t **consumers      # one per queue
+    uint32_t consumer_count
+    uint32_t next_consumer      # round robin over them
+    uint32_t pending            # atomic: already in its session's set of targets that want to work
+    uint32_t suspended          # atomic: transport blocked or channel.flow(off); its consumers take nothing
+    target_t *next_pending      # the session's list link
+    notify_work_t notify_work
+    void *context               # the session's own record
