@@ -16,6 +16,7 @@ cdef enum:
     CONTENT_EXPIRES = 2       # the expiration property is set (milliseconds, as text)
     CONTENT_HEADERS = 4       # the headers property is set
     CONTENT_REPLY_TO = 8      # the reply-to property is set
+    CONTENT_PRIORITY = 16     # the priority property is set (AMQP 0-10 rules read an absent one as 4)
 
 cdef enum:
     FRAME_HEADER_SIZE = 7     # type, channel, size
@@ -44,6 +45,8 @@ cdef void arena_free(arena_t *arena) noexcept nogil
 cdef content_t *content_new(arena_t *arena, uint32_t route_len, uint32_t header_len, uint32_t body_len) noexcept nogil
 cdef void content_incref(content_t *content) noexcept nogil
 cdef void content_decref(content_t *content) noexcept nogil
+# Writes the frame headers and ends around header and body (channel 0): the last step of filling a content.
+cdef void content_frame(content_t *content) noexcept nogil
 cdef uint8_t *content_route(content_t *content) noexcept nogil
 cdef uint8_t *content_header(content_t *content) noexcept nogil   # the header payload, past its frame header
 cdef uint8_t *content_body(content_t *content) noexcept nogil     # the body, past its frame header

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load64, at_sub32, at_sub64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.buffer import put32
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memset
@@ -186,14 +187,18 @@ def bytes_mapped() -> int:
 @cython.exceptval(check=False)
 def _put_frame(at: cython.pointer(uint8_t), kind: uint8_t, size: uint32_t) -> cython.void:
     """Writes the frame header before, and the frame end octet after, a payload of `size` bytes at `at` (channel 0)."""
-    at[-7] = kind
-    at[-6] = 0
-    at[-5] = 0
-    at[-4] = cython.cast(uint8_t, size >> 24)
-    at[-3] = cython.cast(uint8_t, (size >> 16) & 255)
-    at[-2] = cython.cast(uint8_t, (size >> 8) & 255)
-    at[-1] = cython.cast(uint8_t, size & 255)
+    frame: cython.pointer(uint8_t) = at - FRAME_HEADER_SIZE
+    frame[0] = kind
+    frame[1] = 0
+    frame[2] = 0
+    put32(frame + 3, size)
     at[size] = 0xCE
+
+
+def content_frame(content):
+    _put_frame(content_header(content), 2, content.header_len)
+    if content.body_len:
+        _put_frame(content_body(content), 3, content.body_len)
 
 
 def content_from_bytes(exchange, routing_key, header, body, flags, priority):
@@ -208,10 +213,9 @@ def content_from_bytes(exchange, routing_key, header, body, flags, priority):
         raise MemoryError("no memory for message content")
     memcpy(content_route(content), cython.cast(cython.p_char, route), len(route))
     memcpy(content_header(content), cython.cast(cython.p_char, header), len(header))
-    _put_frame(content_header(content), 2, len(header))
     if len(body):
         memcpy(content_body(content), cython.cast(cython.p_char, body), len(body))
-        _put_frame(content_body(content), 3, len(body))
+    content_frame(content)
     content.flags = flags
     content.priority = priority
     return content

@@ -4,7 +4,7 @@
 # Words used here: a *position* is 64 bits: the list's level (0 = served first) in the top 8 bits, the index inside the level
 # in the lower 56. It orders entries as they are delivered, is assigned when the entry becomes visible and is never reused.
 # Position 0 means "none": indices start at 1. A standard queue has one level, so its positions are 1, 2, 3, ...
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 
 cdef enum:                      # entry states, bits 0..2 of slot_t.state
@@ -57,9 +57,9 @@ cdef struct delivery_t:         # what one successful pull hands to the session
     bint redelivered
     bint rotate                 # other ready consumers of this priority exist: end the turn after this message
 
-ctypedef struct queue_t
-ctypedef struct consumer_t
-ctypedef struct target_t
+cdef struct queue_t
+cdef struct consumer_t
+cdef struct target_t
 
 # Called when a queue has work for the target (steps 3-6 of seed 004): schedules target, session, connection. Any thread.
 ctypedef void (*notify_work_t)(target_t *target) noexcept nogil

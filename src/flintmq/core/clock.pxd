@@ -1,0 +1,21 @@
+# Clock readings for the message path, without the GIL.
+from libc.stdint cimport int64_t, uint64_t
+
+cdef extern from *:
+    """
+    #ifndef FLINTMQ_CLOCK_H
+    #define FLINTMQ_CLOCK_H
+    #include <stdint.h>
+    #include <time.h>
+    static inline int64_t wall_ms(void) {
+        struct timespec t; clock_gettime(CLOCK_REALTIME_COARSE, &t);
+        return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    }
+    static inline int64_t monotonic_ms(void) {
+        struct timespec t; clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+        return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    }
+    #endif
+    """
+    int64_t wall_ms() noexcept nogil       # Unix epoch; a few milliseconds coarse
+    int64_t monotonic_ms() noexcept nogil

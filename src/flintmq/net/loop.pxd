@@ -1,0 +1,110 @@
+# One I/O thread: epoll, reads, the run queue of connections with work, one send per dirty connection per pass.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from flintmq.core.buffer cimport outbuf_t
+from flintmq.core.content cimport arena_t
+from flintmq.net.sysio cimport epoll_event
+from flintmq.session.connection cimport Connection
+from flintmq.session.types cimport connection_t
+
+cdef enum:
+    EVENTS_MAX = 256          # per epoll_wait
+
+cdef enum:                    # socket_t.kind
+    KIND_CONNECTION = 0
+    KIND_LISTENER = 1
+    KIND_WAKE = 2
+
+cdef enum:                    # why a pass returns to Python
+    LOOP_ACCEPT = 1
+    LOOP_SLOW = 2             # connection.slow says what
+    LOOP_CLOSED = 3           # the peer hung up or the socket failed
+    LOOP_TIMER = 4
+    LOOP_CALLS = 5            # functions that other threads left
+    LOOP_TLS_IN = 6           # encrypted bytes are in the read buffer
+    LOOP_TLS_OUT = 7          # clear bytes wait to be encrypted
+    LOOP_ALARM = 8            # message memory crossed the watermark, one way or the other
+    LOOP_BLOCKED = 9          # a publisher was paused because of the alarm
+
+cdef struct run_queue_t:      # connections that have work for their consumers; any thread pushes, the loop pops
+    uint32_t lock
+    connection_t *first
+    connection_t *last
+    int wake                  # eventfd of the loop
+    uint32_t sleeping         # atomic: the loop is in epoll_wait (or about to be): a push must wake it
+
+cdef struct socket_t:
+    int fd
+    int kind
+    connection_t *connection
+    run_queue_t *run_queue    # its loop's
+    void *owner               # the Python object (borrowed; the Loop's table holds it)
+    uint8_t *rest             # start of a frame that is not complete
+    uint32_t rest_size
+    uint32_t rest_room
+    uint32_t interest         # epoll events registered
+    bint dirty                # on the dirty list
+    bint failed               # on the failed list: LOOP_CLOSED is due
+    bint dead                 # closed; the memory is freed when no event can name it any more
+    bint paused               # not read: publisher during a memory alarm
+    bint tls
+    bint lingering            # output finished and shut down: reads are thrown away until the peer hangs up
+    outbuf_t cipher           # TLS: encrypted output
+    socket_t *next_dirty
+    socket_t *next_failed
+    uint64_t bytes_in
+    uint64_t bytes_out
+    int64_t received_ms       # monotonic
+    int64_t sent_ms
+
+cdef class Socket:
+    cdef socket_t socket
+    cdef readonly Connection connection
+    cdef public object tls            # net.tls.TlsLayer or None
+    cdef public object sock           # the Python socket, which owns the descriptor
+
+cdef class Loop:
+    cdef int epoll
+    cdef run_queue_t run_queue
+    cdef arena_t *arena
+    cdef uint8_t *buffer
+    cdef size_t buffer_size
+    cdef epoll_event events[EVENTS_MAX]
+    cdef int event_count
+    cdef int event_next
+    cdef socket_t *current            # being fed
+    cdef size_t position
+    cdef size_t end
+    cdef socket_t *subject            # of the event a pass returned
+    cdef socket_t wake_socket
+    cdef socket_t *dirty
+    cdef socket_t *failed
+    cdef int64_t timer_ms
+    cdef int64_t timer_period_ms
+    cdef uint64_t memory_high
+    cdef uint64_t memory_low
+    cdef uint64_t memory_hard
+    cdef bint alarm
+    cdef uint32_t turn_messages
+    cdef uint32_t output_max
+    cdef dict sockets                 # fd -> Socket or listener
+    cdef list graves
+    cdef object calls
+    cdef public object on_accept      # (listener socket) -> None
+    cdef public object on_timer       # (now_ms) -> None
+    cdef public object on_alarm       # (bool) -> None
+    cdef public bint stopping
+    cdef public object log
+    cdef int run_pass(self) noexcept nogil
+    cdef int feed_current(self) noexcept nogil
+    cdef void flush(self, socket_t *socket) noexcept nogil
+    cdef bint send_buffer(self, socket_t *socket, outbuf_t *out) noexcept nogil
+    cdef void mark_dirty(self, socket_t *socket) noexcept nogil
+    cdef void mark_failed(self, socket_t *socket) noexcept nogil
+    cdef void set_interest(self, socket_t *socket, uint32_t interest) noexcept nogil
+    cdef void deliver(self) noexcept nogil
+    cdef void pause_if_publisher(self, socket_t *socket) noexcept nogil
+    cdef void _register(self, Socket entry)
+    cdef void _serve(self, Socket entry, int what)
+    cdef object _tls_in(self, Socket entry)
+    cdef object _queue_cipher(self, Socket entry, bytes cipher)
+    cdef object _tls_out(self, Socket entry)

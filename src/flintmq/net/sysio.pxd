@@ -1,0 +1,37 @@
+# System calls of the I/O loop, callable without the GIL. Linux: epoll, eventfd.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from "sys/epoll.h" nogil:
+    cdef enum:
+        EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP
+        EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
+    ctypedef union epoll_data_t:
+        void *ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
+    int epoll_wait(int epfd, epoll_event *events, int count, int timeout_ms)
+
+cdef extern from "sys/eventfd.h" nogil:
+    cdef enum:
+        EFD_NONBLOCK, EFD_CLOEXEC
+    int eventfd(unsigned int initial, int flags)
+
+cdef extern from "sys/socket.h" nogil:
+    cdef enum:
+        MSG_NOSIGNAL, MSG_DONTWAIT, SHUT_WR
+    ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    ssize_t send(int fd, const void *buffer, size_t size, int flags)
+    int shutdown(int fd, int how)
+
+cdef extern from "unistd.h" nogil:
+    ssize_t sys_read "read"(int fd, void *buffer, size_t size)
+    ssize_t sys_write "write"(int fd, const void *buffer, size_t size)
+    int sys_close "close"(int fd)
+
+cdef extern from "errno.h" nogil:
+    int errno
+    cdef enum:
+        EAGAIN, EINTR, EWOULDBLOCK

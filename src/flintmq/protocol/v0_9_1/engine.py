@@ -1,0 +1,258 @@
+"""AMQP 0-9-1 receiving engine (see engine.pxd).
+
+in: bytes of one connection. out: calls on a sink_t: publish, header, body, settle, method, heartbeat.
+
+I1  The calls depend on the bytes alone, never on how they were cut into buffers.
+I2  No frame longer than frame_size_max, no body longer than its header said, no message above message_size_max is accepted.
+I3  Whatever the bytes are, the result is calls, FEED_ERROR or FEED_VERSION; memory is bounded by the channel table.
+
+Source: AMQP 0-9-1 specification 2.3.5 (frames), 4.2.6 (content), 4.2.7 (heartbeat), 1.4.2.6 (tune).
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.buffer import get16, get32, get64
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.string import memcmp, memset
+
+FRAME_METHOD = cython.declare(cython.int, 1)
+FRAME_HEADER = cython.declare(cython.int, 2)
+FRAME_BODY = cython.declare(cython.int, 3)
+FRAME_HEARTBEAT = cython.declare(cython.int, 8)
+FRAME_END = cython.declare(cython.int, 0xCE)
+
+CLASS_CONNECTION = cython.declare(uint32_t, 10)
+CHANNEL_OPEN = cython.declare(uint32_t, 20 << 16 | 10)
+CHANNEL_CLOSE = cython.declare(uint32_t, 20 << 16 | 40)
+CHANNEL_CLOSE_OK = cython.declare(uint32_t, 20 << 16 | 41)
+CONNECTION_CLOSE = cython.declare(uint32_t, 10 << 16 | 50)
+CONNECTION_CLOSE_OK = cython.declare(uint32_t, 10 << 16 | 51)
+BASIC_PUBLISH = cython.declare(uint32_t, 60 << 16 | 40)
+BASIC_ACK = cython.declare(uint32_t, 60 << 16 | 80)
+BASIC_REJECT = cython.declare(uint32_t, 60 << 16 | 90)
+BASIC_NACK = cython.declare(uint32_t, 60 << 16 | 120)
+
+
+def engine_init(engine, sink, context, frame_size_before_open, handshake_bytes, message_size_max):
+    memset(engine, 0, cython.sizeof(engine_t))
+    engine.sink = sink
+    engine.context = context
+    engine.frame_size_max = frame_size_before_open
+    engine.handshake_bytes_left = handshake_bytes
+    engine.message_size_max = message_size_max
+    return 0
+
+
+def engine_free(engine):
+    free(engine.rx)
+    engine.rx = cython.NULL
+    engine.rx_count = 0
+
+
+def engine_channel_state(engine, channel):
+    if channel >= engine.rx_count:
+        return RX_CLOSED
+    return engine.rx[channel].state
+
+
+def engine_set_channel_state(engine, channel, state):
+    count: uint32_t
+    rx: cython.pointer(channel_rx_t)
+    if channel >= engine.rx_count:
+        count = engine.rx_count * 2 if engine.rx_count else 4
+        while count <= channel:
+            count *= 2
+        rx = cython.cast(cython.pointer(channel_rx_t), realloc(engine.rx, count * cython.sizeof(channel_rx_t)))
+        if rx == cython.NULL:
+            return -1
+        memset(rx + engine.rx_count, 0, (count - engine.rx_count) * cython.sizeof(channel_rx_t))
+        engine.rx = rx
+        engine.rx_count = count
+    engine.rx[channel].state = cython.cast(uint8_t, state)
+    engine.rx[channel].body_left = 0
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _refuse(
+    engine: cython.pointer(engine_t), code: cython.int, text: cython.pointer(cython.const[cython.char]), method: uint32_t
+) -> cython.int:
+    engine.error_code = code
+    engine.error_text = text
+    engine.error_channel = 0
+    engine.error_method = method
+    return FEED_ERROR
+
+
+def engine_feed(engine, buffer, size, consumed):
+    at: cython.size_t = 0
+    payload_size: uint32_t
+    frame_type: cython.int
+    channel: uint16_t
+    result: cython.int = FEED_MORE
+    payload: cython.pointer(cython.const[uint8_t])
+    if engine.phase == PHASE_PROTOCOL_HEADER:
+        consumed[0] = 0
+        # The first wrong byte decides: a peer that talks HTTP or TLS must not be kept waiting for eight bytes.
+        if memcmp(buffer, b"AMQP\x00\x00\x09\x01", size if size < 8 else 8) != 0:
+            return FEED_VERSION
+        if size < 8:
+            return FEED_MORE
+        at = 8
+        engine.phase = PHASE_HANDSHAKE
+    while size - at >= 7:
+        frame_type = buffer[at]
+        payload_size = get32(buffer + at + 3)
+        # Checked before the rest has arrived, so an oversized frame is never buffered (I2).
+        if payload_size + 8 > engine.frame_size_max or payload_size > 0x7FFFFFF0:
+            consumed[0] = at
+            return _refuse(engine, 501, b"frame is larger than the negotiated frame_max", 0)
+        if frame_type != FRAME_METHOD and frame_type != FRAME_HEADER and frame_type != FRAME_BODY and frame_type != FRAME_HEARTBEAT:
+            consumed[0] = at
+            return _refuse(engine, 501, b"unknown frame type", 0)
+        if size - at < payload_size + 8:
+            break
+        payload = buffer + at + 7
+        if payload[payload_size] != FRAME_END:
+            consumed[0] = at
+            return _refuse(engine, 501, b"frame does not end with the frame-end octet 206", 0)
+        if engine.phase == PHASE_HANDSHAKE:
+            if engine.handshake_bytes_left < payload_size + 8:
+                consumed[0] = at
+                return _refuse(engine, 501, b"too many bytes before connection.open", 0)
+            engine.handshake_bytes_left -= payload_size + 8
+        channel = get16(buffer + at + 1)
+        at += payload_size + 8
+        if frame_type == FRAME_BODY:
+            result = _body_frame(engine, channel, payload, payload_size)
+        elif frame_type == FRAME_METHOD:
+            result = _method_frame(engine, channel, payload, payload_size)
+        elif frame_type == FRAME_HEADER:
+            result = _header_frame(engine, channel, payload, payload_size)
+        elif channel != 0 or payload_size != 0:
+            result = _refuse(engine, 501, b"heartbeat frames belong to channel 0 and are empty", 0)
+        else:
+            result = engine.sink.heartbeat(engine.context)
+        if result != FEED_MORE:
+            break
+    consumed[0] = at
+    return result
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _method_frame(
+    engine: cython.pointer(engine_t), channel: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
+) -> cython.int:
+    if size < 4:
+        return _refuse(engine, 501, b"method frame without class and method id", 0)
+    method: uint32_t = get32(payload)
+    state: cython.int
+    exchange_len: uint32_t
+    key_len: uint32_t
+    if channel == 0:
+        if method >> 16 != CLASS_CONNECTION:
+            if engine.phase == PHASE_CLOSING:
+                return FEED_MORE
+            return _refuse(engine, 503, b"only methods of class connection may use channel 0", method)
+        if engine.phase == PHASE_CLOSING and method != CONNECTION_CLOSE and method != CONNECTION_CLOSE_OK:
+            return FEED_MORE
+        return engine.sink.method(engine.context, 0, method, payload, size)
+    if engine.phase == PHASE_CLOSING:
+        return FEED_MORE
+    if engine.phase != PHASE_OPEN:
+        return _refuse(engine, 503, b"connection is not open", method)
+    state = engine_channel_state(engine, channel)
+    if state == RX_CLOSING:
+        if method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
+            return engine.sink.method(engine.context, channel, method, payload, size)
+        return FEED_MORE
+    if method >> 16 == CLASS_CONNECTION:
+        return _refuse(engine, 503, b"methods of class connection belong to channel 0", method)
+    if state == RX_CLOSED:
+        if channel > engine.channel_max:
+            return _refuse(engine, 530, b"number of channels opened exceeds the negotiated channel_max", method)
+        if method != CHANNEL_OPEN:
+            return _refuse(engine, 504, b"expected 'channel.open'", method)
+        return engine.sink.method(engine.context, channel, method, payload, size)
+    if state == RX_HEADER:
+        return _refuse(engine, 505, b"expected content header for class 60, got non content header frame instead", method)
+    if state == RX_BODY:
+        return _refuse(engine, 505, b"expected content body, got non content body frame instead", method)
+    if method == BASIC_PUBLISH:
+        # ticket (2), exchange (shortstr), routing key (shortstr), bits (1)
+        if size < 9:
+            return _refuse(engine, 502, b"basic.publish is cut short", method)
+        exchange_len = payload[6]
+        if size < 9 + exchange_len:
+            return _refuse(engine, 502, b"basic.publish is cut short", method)
+        key_len = payload[7 + exchange_len]
+        if size != 9 + exchange_len + key_len:
+            return _refuse(engine, 502, b"basic.publish is malformed", method)
+        engine.rx[channel].state = RX_HEADER
+        return engine.sink.publish(engine.context, channel, payload + 6, exchange_len + key_len + 2, payload[size - 1])
+    if method == BASIC_ACK or method == BASIC_NACK or method == BASIC_REJECT:
+        if size != 13:
+            return _refuse(engine, 502, b"basic.ack, nack or reject is malformed", method)
+        if method == BASIC_REJECT:
+            return engine.sink.settle(engine.context, channel, 90, get64(payload + 4), False, payload[12] & 1)
+        return engine.sink.settle(engine.context, channel, method & 0xFFFF, get64(payload + 4), payload[12] & 1, (payload[12] >> 1) & 1)
+    return engine.sink.method(engine.context, channel, method, payload, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _header_frame(
+    engine: cython.pointer(engine_t), channel: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
+) -> cython.int:
+    if engine.phase == PHASE_CLOSING:
+        return FEED_MORE
+    state: cython.int = engine_channel_state(engine, channel)
+    if state == RX_CLOSING:
+        return FEED_MORE
+    if engine.phase != PHASE_OPEN or state == RX_CLOSED:
+        return _refuse(engine, 505, b"content header on a channel that is not open", 0)
+    if state != RX_HEADER:
+        return _refuse(engine, 505, b"content header without a method that carries content", 0)
+    if size < 14 or get16(payload) != 60:
+        return _refuse(engine, 501, b"content header is malformed or not of class 60", BASIC_PUBLISH)
+    body_size: uint64_t = get64(payload + 4)
+    if body_size > engine.message_size_max:
+        _refuse(engine, 406, b"message is larger than the maximum message size", BASIC_PUBLISH)
+        engine.error_channel = channel
+        return FEED_ERROR
+    if body_size == 0:
+        engine.rx[channel].state = RX_OPEN
+    else:
+        engine.rx[channel].state = RX_BODY
+        engine.rx[channel].body_left = body_size
+    return engine.sink.header(engine.context, channel, body_size, payload, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _body_frame(
+    engine: cython.pointer(engine_t), channel: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
+) -> cython.int:
+    if engine.phase == PHASE_CLOSING:
+        return FEED_MORE
+    state: cython.int = engine_channel_state(engine, channel)
+    if state == RX_CLOSING:
+        return FEED_MORE
+    if engine.phase != PHASE_OPEN or state == RX_CLOSED:
+        return _refuse(engine, 505, b"content body on a channel that is not open", 0)
+    if state != RX_BODY:
+        return _refuse(engine, 505, b"content body without a content header", 0)
+    if size > engine.rx[channel].body_left:
+        return _refuse(engine, 501, b"content body is longer than its header said", BASIC_PUBLISH)
+    engine.rx[channel].body_left -= size
+    if engine.rx[channel].body_left == 0:
+        engine.rx[channel].state = RX_OPEN
+    return engine.sink.body(engine.context, channel, payload, size, engine.rx[channel].body_left)

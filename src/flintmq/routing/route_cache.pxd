@@ -1,0 +1,57 @@
+# The route cache of one exchange: routing key -> queues, as the routing table answered last time.
+#
+# The table itself (exchanges, bindings, tries) is Python and needs the GIL; a hit here needs neither. A route is dropped, and
+# marked invalid for channels that still hold it, when a binding that can change it changes.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.queue.types cimport queue_t
+
+cdef enum:                    # destination_t.flags
+    DEST_LIMITED = 1          # has x-max-length(-bytes): tell the policy pass after an enqueue
+    DEST_REJECT_OVER = 2      # x-overflow reject-publish(-dlx): refuse when the limit is reached
+    DEST_REJECT_DEAD_LETTER = 4  # reject-publish-dlx: the refused message is dead-lettered
+    DEST_DEAD_LETTERS = 8     # what is dropped for a limit goes to a dead-letter exchange: the policy pass runs in Python
+
+cdef enum:                    # route_t.flags
+    ROUTE_ALTERNATE = 1       # only informative
+
+cdef struct destination_t:
+    queue_t *queue            # counted reference
+    uint32_t flags            # DEST_*
+    int64_t ttl_ms            # x-message-ttl; -1 = none
+    uint64_t max_length       # messages; UINT64_MAX = none
+    uint64_t max_bytes        # bytes of bodies; UINT64_MAX = none
+
+cdef struct route_t:
+    uint32_t refs             # atomic
+    uint32_t valid            # atomic; 0 once a binding changed
+    uint32_t hash
+    uint16_t key_len          # exchange and routing key shortstrs, as on the wire
+    uint16_t flags
+    uint32_t count            # destinations
+    route_t *next             # bucket link
+    destination_t *destinations
+    uint8_t *key
+
+cdef struct exchange_t:
+    uint32_t refs             # atomic: the Python wrapper and channels that were authorized for it
+    uint32_t lock             # spin lock over the buckets
+    uint32_t usable           # atomic; 0: deleted, or its routes depend on headers: every publish goes the slow way
+    uint32_t name_len
+    uint8_t name[256]
+    uint32_t bucket_count     # power of two
+    uint32_t route_count
+    uint32_t route_max
+    route_t **buckets
+    uint64_t published        # statistics (one writer per loop: approximate with several)
+
+cdef void exchange_incref(exchange_t *exchange) noexcept nogil
+cdef void exchange_decref(exchange_t *exchange) noexcept nogil
+# Cached route for `key` (exchange and routing key shortstrs) with a reference for the caller; NULL on a miss. O(1).
+cdef route_t *exchange_find(exchange_t *exchange, const uint8_t *key, uint32_t key_len) noexcept nogil
+cdef void route_incref(route_t *route) noexcept nogil
+cdef void route_decref(route_t *route) noexcept nogil
+
+cdef class RouteCache:
+    cdef exchange_t *exchange
+    # Puts a route and returns it with a reference for the caller. `destinations`: (QueueHandle-like with .pointer, flags, ttl, max_length, max_bytes)
+    cdef route_t *put(self, const uint8_t *key, uint32_t key_len, list destinations, bint keep) except NULL

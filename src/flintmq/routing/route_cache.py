@@ -1,0 +1,250 @@
+"""Route cache of an exchange (see route_cache.pxd).
+
+in: a routing key as it stands on the wire. out: the queues it goes to, or a miss that the routing table answers.
+
+I1  A valid route says what the routing table says; `clear` runs before a changed binding is acknowledged.
+I2  At most `route_max` routes are kept; at the limit all are dropped and the cache fills anew (config.route_cache_max).
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.string import memcmp, memcpy
+
+HASH_WORD = cython.declare(uint64_t, 0x9E3779B97F4A7C15)
+HASH_BYTE = cython.declare(uint64_t, 0x100000001B3)
+HASH_START = cython.declare(uint64_t, 0xCBF29CE484222325)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _hash(key: cython.pointer(cython.const[uint8_t]), size: uint32_t) -> uint32_t:
+    """FNV-1a, eight bytes a step. Keys come from peers, so buckets are bounded by `route_max`, not by trust in the hash."""
+    value: uint64_t = HASH_START
+    word: uint64_t
+    i: uint32_t = 0
+    while i + 8 <= size:
+        memcpy(cython.address(word), key + i, 8)
+        value = (value ^ word) * HASH_WORD
+        value ^= value >> 29
+        i += 8
+    while i < size:
+        value = (value ^ key[i]) * HASH_BYTE
+        i += 1
+    value ^= value >> 32
+    return cython.cast(uint32_t, value)
+
+
+def route_incref(route):
+    at_add32(cython.address(route.refs), 1)
+
+
+def route_decref(route):
+    i: uint32_t
+    if at_sub32(cython.address(route.refs), 1) == 1:
+        for i in range(route.count):
+            queue_decref(route.destinations[i].queue)
+        free(route.destinations)
+        free(route.key)
+        free(route)
+
+
+def exchange_incref(exchange):
+    at_add32(cython.address(exchange.refs), 1)
+
+
+def exchange_decref(exchange):
+    if at_sub32(cython.address(exchange.refs), 1) == 1:
+        _drop_routes(exchange)
+        free(exchange.buckets)
+        free(exchange)
+
+
+def exchange_find(exchange, key, key_len):
+    if not at_load32(cython.address(exchange.usable)):
+        return cython.NULL
+    wanted: uint32_t = _hash(key, key_len)
+    route: cython.pointer(route_t) = cython.NULL
+    spin_lock(cython.address(exchange.lock))
+    if exchange.bucket_count:
+        route = exchange.buckets[wanted & (exchange.bucket_count - 1)]
+        while route != cython.NULL:
+            if route.hash == wanted and route.key_len == key_len and memcmp(route.key, key, key_len) == 0:
+                at_add32(cython.address(route.refs), 1)
+                break
+            route = route.next
+    spin_unlock(cython.address(exchange.lock))
+    return route
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _drop_routes(exchange: cython.pointer(exchange_t)) -> cython.void:
+    chain: cython.pointer(route_t) = cython.NULL
+    route: cython.pointer(route_t)
+    following: cython.pointer(route_t)
+    i: uint32_t
+    spin_lock(cython.address(exchange.lock))
+    for i in range(exchange.bucket_count):
+        route = exchange.buckets[i]
+        while route != cython.NULL:
+            following = route.next
+            at_store32(cython.address(route.valid), 0)
+            route.next = chain
+            chain = route
+            route = following
+        exchange.buckets[i] = cython.NULL
+    exchange.route_count = 0
+    spin_unlock(cython.address(exchange.lock))
+    while chain != cython.NULL:
+        following = chain.next
+        route_decref(chain)
+        chain = following
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _grow(exchange: cython.pointer(exchange_t)) -> cython.void:
+    """Doubles the buckets; called with the lock held. Staying small when memory is short only makes chains longer."""
+    count: uint32_t = exchange.bucket_count * 2 if exchange.bucket_count else 8
+    buckets: cython.pointer(cython.pointer(route_t)) = cython.cast(
+        cython.pointer(cython.pointer(route_t)), calloc(count, cython.sizeof(cython.pointer(route_t)))
+    )
+    route: cython.pointer(route_t)
+    following: cython.pointer(route_t)
+    i: uint32_t
+    if buckets == cython.NULL:
+        return
+    for i in range(exchange.bucket_count):
+        route = exchange.buckets[i]
+        while route != cython.NULL:
+            following = route.next
+            route.next = buckets[route.hash & (count - 1)]
+            buckets[route.hash & (count - 1)] = route
+            route = following
+    free(exchange.buckets)
+    exchange.buckets = buckets
+    exchange.bucket_count = count
+
+
+@cython.cclass
+class RouteCache:
+    """The cache of one exchange, as the control plane holds it.
+
+    Args: name: exchange name as bytes (<= 255); route_max: routes kept, >= 1.
+    """
+
+    def __cinit__(self, name: bytes, route_max: int):
+        if len(name) > 255:
+            raise ValueError("an exchange name has at most 255 bytes")
+        self.exchange = cython.cast(cython.pointer(exchange_t), calloc(1, cython.sizeof(exchange_t)))
+        if self.exchange == cython.NULL:
+            raise MemoryError
+        self.exchange.refs = 1
+        self.exchange.usable = 1
+        self.exchange.name_len = len(name)
+        memcpy(self.exchange.name, cython.cast(cython.p_char, name), len(name))
+        self.exchange.route_max = route_max
+
+    def __dealloc__(self):
+        if self.exchange != cython.NULL:
+            self.close()
+            exchange_decref(self.exchange)
+
+    def close(self) -> None:
+        """The exchange is gone: channels that were authorized for it ask again at their next publish."""
+        at_store32(cython.address(self.exchange.usable), 0)
+        _drop_routes(self.exchange)
+
+    def clear(self) -> None:
+        """Drops every route: a binding changed."""
+        _drop_routes(self.exchange)
+
+    def set_cacheable(self, cacheable: bool) -> None:
+        """False when routes depend on message headers: then nothing is found here."""
+        at_store32(cython.address(self.exchange.usable), 1 if cacheable else 0)
+        if not cacheable:
+            _drop_routes(self.exchange)
+
+    def forget(self, key: bytes) -> None:
+        """Drops the one route of `key` (exchange and routing key shortstrs): a queue of the default exchange came or went."""
+        wanted: uint32_t = _hash(cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key)), len(key))
+        link: cython.pointer(cython.pointer(route_t))
+        found: cython.pointer(route_t) = cython.NULL
+        spin_lock(cython.address(self.exchange.lock))
+        if self.exchange.bucket_count:
+            link = cython.address(self.exchange.buckets[wanted & (self.exchange.bucket_count - 1)])
+            while link[0] != cython.NULL:
+                if (
+                    link[0].hash == wanted
+                    and link[0].key_len == cython.cast(uint16_t, len(key))
+                    and memcmp(link[0].key, cython.cast(cython.p_char, key), len(key)) == 0
+                ):
+                    found = link[0]
+                    link[0] = found.next
+                    at_store32(cython.address(found.valid), 0)
+                    self.exchange.route_count -= 1
+                    break
+                link = cython.address(link[0].next)
+        spin_unlock(cython.address(self.exchange.lock))
+        if found != cython.NULL:
+            route_decref(found)
+
+    @property
+    def route_count(self) -> int:
+        return self.exchange.route_count
+
+    @property
+    def published(self) -> int:
+        return self.exchange.published
+
+    def put(self, key, key_len, destinations, keep):
+        route: cython.pointer(route_t) = cython.cast(cython.pointer(route_t), calloc(1, cython.sizeof(route_t)))
+        handle: QueueHandle
+        i: cython.Py_ssize_t = 0
+        if route == cython.NULL:
+            raise MemoryError
+        route.refs = 1
+        route.valid = 1 if keep else 0
+        route.hash = _hash(key, key_len)
+        route.key_len = cython.cast(uint16_t, key_len)
+        route.key = cython.cast(cython.pointer(uint8_t), calloc(1, key_len))
+        if destinations:
+            route.destinations = cython.cast(cython.pointer(destination_t), calloc(len(destinations), cython.sizeof(destination_t)))
+        if route.key == cython.NULL or (destinations and route.destinations == cython.NULL):
+            route_decref(route)
+            raise MemoryError
+        memcpy(route.key, key, key_len)
+        for handle in destinations:
+            queue_incref(handle.queue)
+            route.destinations[i].queue = handle.queue
+            route.destinations[i].flags = handle.destination_flags
+            route.destinations[i].ttl_ms = handle.ttl_ms
+            route.destinations[i].max_length = handle.max_length
+            route.destinations[i].max_bytes = handle.max_bytes
+            i += 1
+            route.count = cython.cast(uint32_t, i)
+        if keep:
+            if self.exchange.route_count >= self.exchange.route_max:
+                _drop_routes(self.exchange)
+            at_add32(cython.address(route.refs), 1)
+            spin_lock(cython.address(self.exchange.lock))
+            if self.exchange.route_count >= self.exchange.bucket_count:
+                _grow(self.exchange)
+            if self.exchange.bucket_count:
+                route.next = self.exchange.buckets[route.hash & (self.exchange.bucket_count - 1)]
+                self.exchange.buckets[route.hash & (self.exchange.bucket_count - 1)] = route
+                self.exchange.route_count += 1
+                spin_unlock(cython.address(self.exchange.lock))
+            else:
+                spin_unlock(cython.address(self.exchange.lock))
+                route_decref(route)
+        return route

@@ -1,0 +1,661 @@
+"""The channel's part of a message's way in: publish, confirm, settle (see channel.pxd).
+
+in: calls of the protocol engine. out: enqueues and settlements on queues, confirms and returns in the output buffer.
+
+A publish whose route is cached takes no lock but the queue's and never the GIL. What needs Python (a route that is not cached,
+a headers exchange, CC, reply-to, dead-lettering) is left in connection.slow, and the loop calls the handlers.
+
+I1  A message that a confirm answers is in every queue of its route, and every log it was written to is durable.
+I2  A `multiple` confirm never runs past an earlier tag that is not durable yet.
+I3  Every delivery that was acquired for this channel is in `unacked`, settled, or back in its queue.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
+from cython.cimports.flintmq.core.buffer import get16
+from cython.cimports.flintmq.core.clock import wall_ms
+from cython.cimports.flintmq.core.content import (
+    CONTENT_EXPIRES,
+    CONTENT_HEADERS,
+    CONTENT_PERSISTENT,
+    CONTENT_PRIORITY,
+    CONTENT_REPLY_TO,
+    content_body,
+    content_decref,
+    content_frame,
+    content_header,
+    content_new,
+    content_route,
+    content_t,
+)
+from cython.cimports.flintmq.protocol.v0_9_1.codec import props_scan_t, scan_properties
+from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
+from cython.cimports.flintmq.queue.queue_core import (
+    consumer_decref,
+    consumer_give_back_credit,
+    consumer_has_credit,
+    queue_decref,
+    queue_dequeue,
+    queue_enqueue,
+    queue_enqueue_immediate,
+    queue_ready_bytes,
+    queue_ready_count,
+    queue_release,
+    queue_set_notify_work_desired,
+    queue_take_head,
+)
+from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_DROP, REASON_REJECT, consumer_t, delivery_t
+from cython.cimports.flintmq.routing.route_cache import (
+    DEST_DEAD_LETTERS,
+    DEST_LIMITED,
+    DEST_REJECT_DEAD_LETTER,
+    DEST_REJECT_OVER,
+    destination_t,
+    exchange_decref,
+    exchange_find,
+    exchange_t,
+    route_decref,
+    route_incref,
+    route_t,
+)
+from cython.cimports.flintmq.session.delivery import write_confirm, write_return
+from cython.cimports.flintmq.session.types import (
+    AUTHORIZED_MAX,
+    SLOW_DEAD_LETTER,
+    SLOW_ERROR,
+    SLOW_METHOD,
+    SLOW_POLICY,
+    SLOW_PUBLISH,
+    SLOW_ROUTE,
+    channel_t,
+    connection_t,
+    pending_confirm_t,
+    subscription_t,
+    tx_publish_t,
+    tx_settle_t,
+    unacked_t,
+)
+from cython.cimports.flintmq.session.unacked import unacked_find, unacked_free, unacked_next, unacked_remove
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.string import memcmp, memcpy
+
+BASIC_ACK = cython.declare(cython.int, 80)
+BASIC_REJECT = cython.declare(cython.int, 90)
+BASIC_NACK = cython.declare(cython.int, 120)
+PUBLISH_MANDATORY = cython.declare(uint8_t, 1)
+PUBLISH_IMMEDIATE = cython.declare(uint8_t, 2)
+# property flag bits of a content header (specification 1.8, class basic)
+FLAG_DELIVERY_MODE = cython.declare(uint16_t, 1 << 12)
+FLAG_HEADERS = cython.declare(uint16_t, 1 << 13)
+FLAG_REPLY_TO = cython.declare(uint16_t, 1 << 9)
+FLAG_EXPIRATION = cython.declare(uint16_t, 1 << 8)
+FLAG_USER_ID = cython.declare(uint16_t, 1 << 4)
+
+_generation = cython.declare(uint64_t, 1)
+_sink = cython.declare(sink_t)
+
+
+def authorization_changed():
+    at_add64(cython.address(_generation), 1)
+
+
+# --- life -----------------------------------------------------------------------------------------------------------------
+
+
+def channel_new(connection, number):
+    channel: cython.pointer(channel_t) = cython.cast(cython.pointer(channel_t), calloc(1, cython.sizeof(channel_t)))
+    if channel != cython.NULL:
+        channel.connection = connection
+        channel.number = number
+        channel.open = True
+        channel.authorized_generation = at_load64(cython.address(_generation))
+    return channel
+
+
+def channel_set_route(channel, route):
+    if channel.route != cython.NULL:
+        route_decref(channel.route)
+    channel.route = route
+
+
+def channel_release_all(channel):
+    tag: uint64_t = unacked_next(cython.address(channel.unacked), 1)
+    while tag:
+        channel_settle_item(channel.connection, channel, tag, BASIC_NACK, True)
+        tag = unacked_next(cython.address(channel.unacked), tag + 1)
+    channel_tx_rollback(channel)
+    if channel.content != cython.NULL:
+        content_decref(channel.content)
+        channel.content = cython.NULL
+
+
+def channel_free(channel):
+    i: cython.int
+    channel_set_route(channel, cython.NULL)
+    for i in range(AUTHORIZED_MAX):
+        if channel.authorized[i] != cython.NULL:
+            exchange_decref(channel.authorized[i])
+    unacked_free(cython.address(channel.unacked))
+    free(channel.pending)
+    free(channel.tx_publishes)
+    free(channel.tx_settles)
+    free(channel)
+
+
+# --- publish --------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_publish(
+    context: cython.p_void, number: uint16_t, route: cython.pointer(cython.const[uint8_t]), route_len: uint32_t, bits: uint8_t
+) -> cython.int:
+    connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
+    channel: cython.pointer(channel_t) = connection.channels[number]
+    last: cython.pointer(route_t) = channel.route
+    exchange: cython.pointer(exchange_t)
+    found: cython.pointer(route_t)
+    i: cython.int
+    channel.publish_bits = bits
+    channel.slow_publish = False
+    if channel.authorized_generation == at_load64(cython.address(_generation)):
+        if (
+            last != cython.NULL
+            and last.key_len == route_len
+            and at_load32(cython.address(last.valid))
+            and memcmp(last.key, route, route_len) == 0
+        ):
+            return FEED_MORE
+        for i in range(AUTHORIZED_MAX):
+            exchange = channel.authorized[i]
+            if exchange != cython.NULL and exchange.name_len == route[0] and memcmp(exchange.name, route + 1, route[0]) == 0:
+                found = exchange_find(exchange, route, route_len)
+                if found != cython.NULL:
+                    channel_set_route(channel, found)
+                    return FEED_MORE
+                break
+    connection.slow = SLOW_ROUTE
+    connection.slow_channel = number
+    connection.slow_payload = route
+    connection.slow_size = route_len
+    return FEED_PAUSE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _refuse(connection: cython.pointer(connection_t), number: uint16_t, code: cython.int, text: cython.p_char, method: uint32_t) -> cython.int:
+    connection.engine.error_code = code
+    connection.engine.error_text = text
+    connection.engine.error_channel = number
+    connection.engine.error_method = method
+    return FEED_ERROR
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_header(
+    context: cython.p_void, number: uint16_t, body_size: uint64_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
+) -> cython.int:
+    connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
+    channel: cython.pointer(channel_t) = connection.channels[number]
+    flags: uint16_t = get16(payload + 12)
+    scan: props_scan_t
+    content: cython.pointer(content_t) = content_new(
+        connection.arena, channel.route.key_len, size, cython.cast(uint32_t, body_size)
+    )
+    if content == cython.NULL:
+        return _refuse(connection, 0, 506, b"no memory for the message", 60 << 16 | 40)
+    memcpy(content_route(content), channel.route.key, channel.route.key_len)
+    memcpy(content_header(content), payload, size)
+    channel.content = content
+    channel.filled = 0
+    channel.expiration_ms = -1
+    if flags == 0:
+        if size != 14:
+            return _refuse(connection, 0, 502, b"content header is longer than its properties", 60 << 16 | 40)
+    elif flags == FLAG_DELIVERY_MODE and size == 15:
+        if payload[14] == 2:
+            content.flags = CONTENT_PERSISTENT
+    else:
+        if scan_properties(payload, size, cython.address(scan)) != 0:
+            return _refuse(connection, 0, 502, b"content header properties are malformed", 60 << 16 | 40)
+        if scan.delivery_mode == 2:
+            content.flags |= CONTENT_PERSISTENT
+        if scan.priority != 0xFF or scan.flags & (1 << 11):
+            content.priority = scan.priority
+            content.flags |= CONTENT_PRIORITY
+        if flags & FLAG_HEADERS:
+            content.flags |= CONTENT_HEADERS
+        if flags & FLAG_REPLY_TO:
+            content.flags |= CONTENT_REPLY_TO
+            if scan.reply_to_len == 21 and memcmp(scan.reply_to, b"amq.rabbitmq.reply-to", 21) == 0:
+                channel.slow_publish = True
+        if flags & FLAG_EXPIRATION:
+            content.flags |= CONTENT_EXPIRES
+            if scan.expiration_ms == -2:
+                return _refuse(connection, number, 406, b"invalid expiration: not a whole number of milliseconds", 60 << 16 | 40)
+            channel.expiration_ms = scan.expiration_ms
+        if scan.has_cc or flags & FLAG_USER_ID:
+            channel.slow_publish = True
+    if body_size == 0:
+        return _complete(connection, channel)
+    return FEED_MORE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_body(
+    context: cython.p_void, number: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t, left: uint64_t
+) -> cython.int:
+    connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
+    channel: cython.pointer(channel_t) = connection.channels[number]
+    memcpy(content_body(channel.content) + channel.filled, payload, size)
+    channel.filled += size
+    if left == 0:
+        return _complete(connection, channel)
+    return FEED_MORE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _complete(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.int:
+    content_frame(channel.content)
+    connection.publisher = True
+    if channel.slow_publish:
+        connection.slow = SLOW_PUBLISH
+        connection.slow_channel = channel.number
+        return FEED_PAUSE
+    route_incref(channel.route)
+    return channel_accept(connection, channel, channel.route)
+
+
+def channel_accept(connection, channel, route):
+    content: cython.pointer(content_t) = channel.content
+    items: cython.pointer(tx_publish_t)
+    size: uint32_t
+    channel.content = cython.NULL
+    if not channel.tx:
+        return _publish(connection, channel, route, content, channel.publish_bits, channel.expiration_ms)
+    if channel.tx_publish_count == channel.tx_publish_size:
+        size = channel.tx_publish_size * 2 if channel.tx_publish_size else 16
+        items = cython.cast(cython.pointer(tx_publish_t), realloc(channel.tx_publishes, size * cython.sizeof(tx_publish_t)))
+        if items == cython.NULL:
+            route_decref(route)
+            content_decref(content)
+            return _refuse(connection, 0, 506, b"no memory for the transaction", 60 << 16 | 40)
+        channel.tx_publishes = items
+        channel.tx_publish_size = size
+    items = cython.address(channel.tx_publishes[channel.tx_publish_count])
+    items.route = route
+    items.content = content
+    items.bits = channel.publish_bits
+    channel.tx_publish_count += 1
+    channel.tx_bytes += content.body_len + content.header_len + 64
+    return FEED_MORE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _publish(
+    connection: cython.pointer(connection_t),
+    channel: cython.pointer(channel_t),
+    route: cython.pointer(route_t),
+    content: cython.pointer(content_t),
+    bits: uint8_t,
+    expiration_ms: int64_t,
+) -> cython.int:
+    """Puts the message on every queue of its route, answers mandatory, immediate and confirm. Takes both references."""
+    i: uint32_t
+    destination: cython.pointer(destination_t)
+    lsn: uint64_t = 0
+    position: uint64_t
+    placed: uint32_t = 0
+    refused: cython.bint = False
+    policy: cython.bint = False
+    expires_at: int64_t
+    channel.published += 1
+    for i in range(route.count):
+        destination = cython.address(route.destinations[i])
+        expires_at = expiration_ms
+        if destination.ttl_ms >= 0 and (expires_at < 0 or destination.ttl_ms < expires_at):
+            expires_at = destination.ttl_ms
+        if expires_at >= 0:
+            expires_at += wall_ms()
+        else:
+            expires_at = 0
+        if destination.flags & DEST_REJECT_OVER and (
+            queue_ready_count(destination.queue) >= destination.max_length
+            or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
+        ):
+            refused = True
+            continue
+        if bits & PUBLISH_IMMEDIATE:
+            position = queue_enqueue_immediate(destination.queue, content, 0, expires_at, cython.address(lsn))
+        else:
+            position = queue_enqueue(destination.queue, content, 0, expires_at, cython.address(lsn))
+        if position:
+            placed += 1
+        if destination.flags & DEST_LIMITED:
+            if destination.flags & DEST_DEAD_LETTERS:
+                connection.slow_queue = destination.queue
+                policy = True
+            else:
+                _drop_head(destination)
+    if bits & PUBLISH_IMMEDIATE and placed == 0 and route.count:
+        write_return(connection, channel.number, 313, b"NO_CONSUMERS", content)
+        channel.returned += 1
+    elif bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and route.count == 0:
+        write_return(connection, channel.number, 312, b"NO_ROUTE", content)
+        channel.returned += 1
+    if channel.confirm:
+        channel_note_confirm(connection, channel, lsn, refused)
+    route_decref(route)
+    content_decref(content)
+    if policy:
+        connection.slow = SLOW_POLICY
+        connection.slow_channel = channel.number
+        return FEED_PAUSE
+    return FEED_MORE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _drop_head(destination: cython.pointer(destination_t)) -> cython.void:
+    """x-overflow drop-head without a dead-letter exchange: the oldest messages make room."""
+    delivery: delivery_t
+    while (
+        queue_ready_count(destination.queue) > destination.max_length
+        or queue_ready_bytes(destination.queue) > destination.max_bytes
+    ):
+        if not queue_take_head(destination.queue, cython.address(delivery)):
+            return
+        queue_dequeue(destination.queue, delivery.slot, delivery.position, 0, REASON_DROP)
+
+
+# --- confirms -------------------------------------------------------------------------------------------------------------
+
+
+def channel_note_confirm(connection, channel, lsn, refused):
+    pending: cython.pointer(pending_confirm_t)
+    size: uint32_t
+    i: uint32_t
+    channel.publish_tag += 1
+    if refused:
+        # Answered at once; tags before it are still confirmed in order, `multiple` skips what the client has an answer for.
+        connection_flush_channel(connection, channel, channel.publish_tag - 1)
+        write_confirm(connection, channel.number, BASIC_NACK, channel.publish_tag, False)
+        if channel.confirmed == channel.publish_tag - 1:
+            channel.confirmed = channel.publish_tag
+        return
+    if lsn and (connection.durable_lsn == cython.NULL or connection.durable_lsn(connection.store) < lsn):
+        if channel.pending_count == channel.pending_size:
+            size = channel.pending_size * 2 if channel.pending_size else 64
+            pending = cython.cast(cython.pointer(pending_confirm_t), calloc(size, cython.sizeof(pending_confirm_t)))
+            if pending == cython.NULL:
+                return  # never confirmed: the publisher may retry, nothing is claimed (I1)
+            for i in range(channel.pending_count):
+                pending[i] = channel.pending[(channel.pending_first + i) & (channel.pending_size - 1)]
+            free(channel.pending)
+            channel.pending = pending
+            channel.pending_size = size
+            channel.pending_first = 0
+        pending = cython.address(channel.pending[(channel.pending_first + channel.pending_count) & (channel.pending_size - 1)])
+        pending.tag = channel.publish_tag
+        pending.lsn = lsn
+        channel.pending_count += 1
+    if not channel.confirm_dirty:
+        channel.confirm_dirty = True
+        channel.next_confirming = connection.confirming
+        connection.confirming = channel
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def connection_flush_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), upto: uint64_t) -> cython.void:
+    """Confirms everything up to `upto` that is durable, as one basic.ack (I2)."""
+    durable: uint64_t
+    if channel.pending_count:
+        durable = connection.durable_lsn(connection.store)
+        while channel.pending_count and channel.pending[channel.pending_first].lsn <= durable:
+            channel.pending_first = (channel.pending_first + 1) & (channel.pending_size - 1)
+            channel.pending_count -= 1
+        if channel.pending_count and channel.pending[channel.pending_first].tag <= upto:
+            upto = channel.pending[channel.pending_first].tag - 1
+    if upto > channel.confirmed:
+        write_confirm(connection, channel.number, BASIC_ACK, upto, upto > channel.confirmed + 1)
+        channel.confirmed = upto
+
+
+def connection_flush_confirms(connection):
+    channel: cython.pointer(channel_t) = connection.confirming
+    following: cython.pointer(channel_t)
+    connection.confirming = cython.NULL
+    while channel != cython.NULL:
+        following = channel.next_confirming
+        channel.confirm_dirty = False
+        if channel.open:
+            connection_flush_channel(connection, channel, channel.publish_tag)
+            if channel.pending_count:
+                channel.confirm_dirty = True
+                channel.next_confirming = connection.confirming
+                connection.confirming = channel
+        channel = following
+
+
+# --- settle ---------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_settle(
+    context: cython.p_void, number: uint16_t, method: cython.int, tag: uint64_t, multiple: cython.bint, requeue: cython.bint
+) -> cython.int:
+    connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
+    channel: cython.pointer(channel_t) = connection.channels[number]
+    items: cython.pointer(tx_settle_t)
+    size: uint32_t
+    subscription: cython.pointer(subscription_t)
+    if channel.tx:
+        if channel.tx_settle_count == channel.tx_settle_size:
+            size = channel.tx_settle_size * 2 if channel.tx_settle_size else 16
+            items = cython.cast(cython.pointer(tx_settle_t), realloc(channel.tx_settles, size * cython.sizeof(tx_settle_t)))
+            if items == cython.NULL:
+                return _refuse(connection, 0, 506, b"no memory for the transaction", 60 << 16 | method)
+            channel.tx_settles = items
+            channel.tx_settle_size = size
+        items = cython.address(channel.tx_settles[channel.tx_settle_count])
+        items.tag = tag
+        items.method = cython.cast(uint8_t, method)
+        items.multiple = 1 if multiple else 0
+        items.requeue = 1 if requeue else 0
+        channel.tx_settle_count += 1
+        channel.tx_bytes += cython.sizeof(tx_settle_t)
+        return FEED_MORE
+    if method != BASIC_ACK and not requeue and _may_dead_letter(channel, tag, multiple):
+        connection.slow = SLOW_DEAD_LETTER
+        connection.slow_channel = number
+        connection.slow_method = method
+        connection.slow_tag = tag
+        connection.slow_size = 1 if multiple else 0
+        return FEED_PAUSE
+    if channel_settle(connection, channel, method, tag, multiple, requeue) != 0:
+        connection.slow_tag = tag
+        return _refuse(connection, number, 406, b"unknown delivery tag", 60 << 16 | method)
+    return FEED_MORE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _may_dead_letter(channel: cython.pointer(channel_t), tag: uint64_t, multiple: cython.bint) -> cython.bint:
+    item: cython.pointer(unacked_t)
+    at: uint64_t
+    if not multiple:
+        item = unacked_find(cython.address(channel.unacked), tag)
+        return item != cython.NULL and item.dead_letters
+    at = unacked_next(cython.address(channel.unacked), 1)
+    while at and (at <= tag or tag == 0):
+        if unacked_find(cython.address(channel.unacked), at).dead_letters:
+            return True
+        at = unacked_next(cython.address(channel.unacked), at + 1)
+    return False
+
+
+def channel_settle(connection, channel, method, tag, multiple, requeue):
+    upto: uint64_t
+    at: uint64_t
+    settled: cython.bint = False
+    if not multiple:
+        if unacked_find(cython.address(channel.unacked), tag) == cython.NULL:
+            return -1
+        channel_settle_item(connection, channel, tag, method, requeue)
+        return 0
+    # Tag 0 with multiple means everything that is outstanding (specification 1.8.3.13), which may be nothing.
+    upto = tag if tag else channel.unacked.last_tag
+    if upto > channel.unacked.last_tag:
+        return -1
+    at = unacked_next(cython.address(channel.unacked), 1)
+    while at and at <= upto:
+        channel_settle_item(connection, channel, at, method, requeue)
+        settled = True
+        at = unacked_next(cython.address(channel.unacked), at + 1)
+    return 0 if settled or tag == 0 else -1
+
+
+def channel_settle_item(connection, channel, tag, method, requeue):
+    item: cython.pointer(unacked_t) = unacked_find(cython.address(channel.unacked), tag)
+    consumer: cython.pointer(consumer_t) = item.consumer
+    if method == BASIC_ACK:
+        queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_ACK)
+        channel.acknowledged += 1
+    elif requeue:
+        queue_release(item.queue, item.slot, item.position, item.owner, True)
+    else:
+        queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_REJECT)
+    if consumer == cython.NULL:
+        queue_decref(item.queue)
+        unacked_remove(cython.address(channel.unacked), tag)
+        return
+    unacked_remove(cython.address(channel.unacked), tag)
+    consumer_give_back_credit(consumer)
+    if channel.credit.limit:
+        channel_resume(channel)
+    elif consumer.list == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer) and not at_load32(
+        cython.address(consumer.target.suspended)
+    ):
+        queue_set_notify_work_desired(consumer.queue, consumer, True)
+    consumer_decref(consumer)
+
+
+def channel_resume(channel):
+    subscription: cython.pointer(subscription_t) = channel.subscriptions
+    consumer: cython.pointer(consumer_t)
+    while subscription != cython.NULL:
+        consumer = subscription.consumer
+        if (
+            not subscription.cancelled
+            and consumer.list == CONSUMER_NOT_INTERESTED
+            and not at_load32(cython.address(subscription.target.suspended))
+            and consumer_has_credit(consumer)
+        ):
+            queue_set_notify_work_desired(consumer.queue, consumer, True)
+        subscription = subscription.next
+
+
+def channel_recover(connection, channel):
+    last: uint64_t = channel.unacked.last_tag
+    tag: uint64_t = unacked_next(cython.address(channel.unacked), 1)
+    while tag and tag <= last:
+        channel_settle_item(connection, channel, tag, BASIC_NACK, True)
+        tag = unacked_next(cython.address(channel.unacked), tag + 1)
+
+
+# --- transactions ---------------------------------------------------------------------------------------------------------
+
+
+def channel_tx_commit(connection, channel):
+    i: uint32_t
+    item: cython.pointer(tx_publish_t)
+    settle: cython.pointer(tx_settle_t)
+    result: cython.int = 0
+    for i in range(channel.tx_publish_count):
+        item = cython.address(channel.tx_publishes[i])
+        _publish(connection, channel, item.route, item.content, item.bits, _expiration(item.content))
+    channel.tx_publish_count = 0
+    for i in range(channel.tx_settle_count):
+        settle = cython.address(channel.tx_settles[i])
+        if channel_settle(connection, channel, settle.method, settle.tag, settle.multiple, settle.requeue) != 0:
+            connection.slow_tag = settle.tag
+            result = -1
+    channel.tx_settle_count = 0
+    channel.tx_bytes = 0
+    return result
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _expiration(content: cython.pointer(content_t)) -> int64_t:
+    scan: props_scan_t
+    if not content.flags & CONTENT_EXPIRES or scan_properties(content_header(content), content.header_len, cython.address(scan)) != 0:
+        return -1
+    return scan.expiration_ms
+
+
+def channel_tx_rollback(channel):
+    i: uint32_t
+    for i in range(channel.tx_publish_count):
+        route_decref(channel.tx_publishes[i].route)
+        content_decref(channel.tx_publishes[i].content)
+    channel.tx_publish_count = 0
+    channel.tx_settle_count = 0
+    channel.tx_bytes = 0
+
+
+# --- the rest -------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_method(
+    context: cython.p_void, number: uint16_t, method: uint32_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
+) -> cython.int:
+    connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
+    connection.slow = SLOW_METHOD
+    connection.slow_channel = number
+    connection.slow_method = method
+    connection.slow_payload = payload
+    connection.slow_size = size
+    return FEED_PAUSE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_heartbeat(context: cython.p_void) -> cython.int:
+    return FEED_MORE  # the loop counts every byte as a sign of life
+
+
+_sink.publish = _on_publish
+_sink.header = _on_header
+_sink.body = _on_body
+_sink.settle = _on_settle
+_sink.method = _on_method
+_sink.heartbeat = _on_heartbeat
+
+
+def session_sink():
+    return cython.address(_sink)

@@ -1,0 +1,833 @@
+"""A connection: who wants to work, one turn each (seed 004), and the operations that method handlers call.
+
+in: notify_work from queues (any thread); calls of the handlers (loop thread, GIL held). out: frames in the output buffer.
+
+I1  A target is on its channel's list exactly while target.pending is set; a channel on its connection's list exactly while
+    work_pending is set; both lists change under work_lock. `pending` is cleared before the target pulls, so a message that
+    arrives meanwhile schedules it again (pairs with the at_swap32 in target_notify).
+I2  In one pass a target gets one turn: one message when others want the same queue (delivery.rotate), else up to the budget.
+I3  While output is above its high mark no consumer of the connection is Interested or Notified.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.buffer import out_release, out_reserve
+from cython.cimports.flintmq.core.content import (
+    CONTENT_PERSISTENT,
+    content_body,
+    content_decref,
+    content_header,
+    content_new,
+    content_frame,
+    content_route,
+    content_t,
+)
+from cython.cimports.flintmq.protocol.v0_9_1.engine import (
+    PHASE_CLOSED,
+    PHASE_CLOSING,
+    PHASE_OPEN,
+    RX_CLOSED,
+    RX_CLOSING,
+    RX_OPEN,
+    engine_free,
+    engine_init,
+    engine_set_channel_state,
+)
+from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.queue_core import (
+    consumer_decref,
+    consumer_has_credit,
+    consumer_id_new,
+    consumer_incref,
+    consumer_new,
+    entry_sent,
+    queue_add_consumer,
+    queue_decref,
+    queue_deliver_single,
+    queue_dequeue,
+    queue_get_id,
+    queue_incref,
+    queue_pull,
+    queue_ready_count,
+    queue_release,
+    queue_remove_consumer,
+    queue_set_notify_work_desired,
+)
+from cython.cimports.flintmq.queue.types import (
+    CONSUMER_ACQUIRES,
+    CONSUMER_EXCLUSIVE,
+    CONSUMER_NO_ACK,
+    CONSUMER_NOT_INTERESTED,
+    CONSUMER_SEES_REQUEUES,
+    REASON_ACK,
+    REASON_REJECT,
+    consumer_t,
+    delivery_t,
+    target_t,
+)
+from cython.cimports.flintmq.routing.route_cache import RouteCache, exchange_decref, exchange_incref, route_incref, route_t
+from cython.cimports.flintmq.session.channel import (
+    channel_accept,
+    channel_free,
+    channel_new,
+    channel_recover,
+    channel_release_all,
+    channel_resume,
+    channel_set_route,
+    channel_settle,
+    channel_settle_item,
+    channel_tx_commit,
+    channel_tx_rollback,
+    connection_flush_confirms,
+    session_sink,
+    authorization_changed,
+)
+from cython.cimports.flintmq.session.delivery import subscription_set_prefix, write_deliver, write_get_ok
+from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_t, subscription_t, unacked_t
+from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next, unacked_remove
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.string import memcpy, memset
+
+# messages of one target's turn while it has its queue for itself
+TURN_MESSAGES = cython.declare(uint32_t, 256)
+BASIC_ACK = cython.declare(cython.int, 80)
+BASIC_NACK = cython.declare(cython.int, 120)
+
+
+# --- scheduling: consumer -> target -> channel -> connection -> loop --------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_target(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)) -> cython.void:
+    """Steps 4 and 5: the target joins its channel's list, the channel its connection's. Called with work_lock held."""
+    target.next_pending = cython.NULL
+    if channel.work_first == cython.NULL:
+        channel.work_first = target
+    else:
+        channel.work_last.next_pending = target
+    channel.work_last = target
+    if not channel.work_pending:
+        channel.work_pending = 1
+        _append_channel(connection, channel)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.void:
+    channel.next_working = cython.NULL
+    if connection.work_first == cython.NULL:
+        connection.work_first = channel
+    else:
+        connection.work_last.next_working = channel
+    connection.work_last = channel
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def target_notify(target: cython.pointer(target_t)) -> cython.void:
+    """Step 3: a queue says there is work. Any thread."""
+    subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), target.context)
+    channel: cython.pointer(channel_t) = subscription.channel
+    connection: cython.pointer(connection_t) = channel.connection
+    if at_swap32(cython.address(target.pending), 1):
+        return
+    spin_lock(cython.address(connection.work_lock))
+    _append_target(connection, channel, target)
+    spin_unlock(cython.address(connection.work_lock))
+    if not at_swap32(cython.address(connection.scheduled), 1):
+        connection.schedule(connection)  # step 6
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _forget_target(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)) -> cython.void:
+    """Takes a target off its channel's list, if it is there. O(targets that want to work)."""
+    at: cython.pointer(target_t)
+    before: cython.pointer(target_t) = cython.NULL
+    spin_lock(cython.address(connection.work_lock))
+    at = channel.work_first
+    while at != cython.NULL and at != target:
+        before = at
+        at = at.next_pending
+    if at == target:
+        if before == cython.NULL:
+            channel.work_first = target.next_pending
+        else:
+            before.next_pending = target.next_pending
+        if channel.work_last == target:
+            channel.work_last = before
+    spin_unlock(cython.address(connection.work_lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _forget_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.void:
+    at: cython.pointer(channel_t)
+    before: cython.pointer(channel_t) = cython.NULL
+    spin_lock(cython.address(connection.work_lock))
+    at = connection.work_first
+    while at != cython.NULL and at != channel:
+        before = at
+        at = at.next_working
+    if at == channel:
+        if before == cython.NULL:
+            connection.work_first = channel.next_working
+        else:
+            before.next_working = channel.next_working
+        if connection.work_last == channel:
+            connection.work_last = before
+    spin_unlock(cython.address(connection.work_lock))
+    at = connection.confirming
+    before = cython.NULL
+    while at != cython.NULL and at != channel:
+        before = at
+        at = at.next_confirming
+    if at == channel:
+        if before == cython.NULL:
+            connection.confirming = channel.next_confirming
+        else:
+            before.next_confirming = channel.next_confirming
+
+
+def connection_work(connection, budget):
+    channel: cython.pointer(channel_t)
+    target: cython.pointer(target_t)
+    last: cython.pointer(channel_t)
+    again: cython.bint
+    result: cython.int
+    final: cython.bint = False
+    spin_lock(cython.address(connection.work_lock))
+    last = connection.work_last
+    spin_unlock(cython.address(connection.work_lock))
+    # One pass over the channels that wanted to work when it began: those that come back are for the next pass (I2).
+    while last != cython.NULL and not final:
+        if connection.out.end - connection.out.start >= connection.output_high:
+            return WORK_FULL
+        if budget == 0:
+            return WORK_MORE
+        spin_lock(cython.address(connection.work_lock))
+        channel = connection.work_first
+        if channel == cython.NULL:
+            spin_unlock(cython.address(connection.work_lock))
+            break
+        final = channel == last
+        connection.work_first = channel.next_working
+        if connection.work_first == cython.NULL:
+            connection.work_last = cython.NULL
+        target = channel.work_first
+        if target != cython.NULL:
+            channel.work_first = target.next_pending
+            if channel.work_first == cython.NULL:
+                channel.work_last = cython.NULL
+        if channel.work_first != cython.NULL:
+            _append_channel(connection, channel)
+        else:
+            channel.work_pending = 0
+        spin_unlock(cython.address(connection.work_lock))
+        if target == cython.NULL:
+            continue
+        at_store32(cython.address(target.pending), 0)
+        again = _target_turn(connection, channel, target, cython.address(budget))
+        if again and not at_swap32(cython.address(target.pending), 1):
+            spin_lock(cython.address(connection.work_lock))
+            _append_target(connection, channel, target)
+            spin_unlock(cython.address(connection.work_lock))
+    if connection.work_first != cython.NULL:
+        if connection.out.end - connection.out.start >= connection.output_high:
+            return WORK_FULL
+        return WORK_MORE
+    return WORK_DONE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _target_turn(
+    connection: cython.pointer(connection_t),
+    channel: cython.pointer(channel_t),
+    target: cython.pointer(target_t),
+    budget: cython.pointer(uint32_t),
+) -> cython.bint:
+    """Steps 10 to 12: pulls messages for one target and writes them. True when it wants another turn."""
+    subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), target.context)
+    consumer: cython.pointer(consumer_t)
+    delivery: delivery_t
+    tried: uint32_t = 0
+    turn: uint32_t = TURN_MESSAGES
+    while True:
+        consumer = target.consumers[target.next_consumer]
+        if not queue_deliver_single(consumer.queue, consumer, cython.address(delivery)):
+            # This one has nothing: the next of a multi-queue target, until all were asked.
+            tried += 1
+            if tried >= target.consumer_count:
+                return False
+            target.next_consumer = (target.next_consumer + 1) % target.consumer_count
+            continue
+        tried = 0
+        _send(connection, channel, subscription, consumer, cython.address(delivery))
+        budget[0] -= 1
+        turn -= 1
+        if target.consumer_count > 1:
+            target.next_consumer = (target.next_consumer + 1) % target.consumer_count
+        if delivery.rotate or budget[0] == 0 or turn == 0:
+            return True
+        if connection.out.end - connection.out.start >= connection.output_high:
+            return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _send(
+    connection: cython.pointer(connection_t),
+    channel: cython.pointer(channel_t),
+    subscription: cython.pointer(subscription_t),
+    consumer: cython.pointer(consumer_t),
+    delivery: cython.pointer(delivery_t),
+) -> cython.void:
+    """Writes one delivery and records it as unacked, or settles it when the consumer said no-ack."""
+    item: cython.pointer(unacked_t)
+    if subscription.no_ack:
+        channel.unacked.last_tag += 1
+        if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
+            queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
+            return
+        queue_dequeue(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK)
+    else:
+        item = unacked_add(cython.address(channel.unacked))
+        if item == cython.NULL:
+            queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
+            return
+        item.slot = delivery.slot
+        item.position = delivery.position
+        item.queue = consumer.queue
+        item.consumer = consumer
+        item.owner = consumer.id
+        item.dead_letters = subscription.dead_letters
+        consumer_incref(consumer)
+        if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
+            channel_settle_item(connection, channel, channel.unacked.last_tag, BASIC_NACK, True)
+            return
+        entry_sent(delivery.slot)
+    channel.delivered += 1
+    connection.deliveries += 1
+
+
+def connection_block_output(connection):
+    i: uint32_t
+    subscription: cython.pointer(subscription_t)
+    if connection.write_blocked:
+        return
+    connection.write_blocked = True
+    for i in range(connection.channel_count):
+        if connection.channels[i] == cython.NULL:
+            continue
+        subscription = connection.channels[i].subscriptions
+        while subscription != cython.NULL:
+            _suspend(subscription, True)
+            subscription = subscription.next
+
+
+def connection_unblock_output(connection):
+    i: uint32_t
+    subscription: cython.pointer(subscription_t)
+    if not connection.write_blocked:
+        return
+    connection.write_blocked = False
+    for i in range(connection.channel_count):
+        if connection.channels[i] == cython.NULL:
+            continue
+        subscription = connection.channels[i].subscriptions
+        while subscription != cython.NULL:
+            if not connection.channels[i].flow_stopped:
+                _suspend(subscription, False)
+            subscription = subscription.next
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _suspend(subscription: cython.pointer(subscription_t), suspended: cython.bint) -> cython.void:
+    consumer: cython.pointer(consumer_t) = subscription.consumer
+    at_store32(cython.address(subscription.target.suspended), 1 if suspended else 0)
+    if subscription.cancelled:
+        return
+    if suspended:
+        queue_set_notify_work_desired(consumer.queue, consumer, False)
+    elif consumer_has_credit(consumer):
+        queue_set_notify_work_desired(consumer.queue, consumer, True)
+
+
+def revoke_authorizations() -> None:
+    """Permissions changed: every channel is authorized again at its next publish."""
+    authorization_changed()
+
+
+@cython.cclass
+class Connection:
+    """One client connection as the handlers see it. Owned by its loop's thread; every method needs that thread.
+
+    Methods that name a channel raise KeyError when it is not open.
+    """
+
+    def __init__(self, peer: object, limits: object):
+        self.peer = peer
+        self.graveyard = []
+        memset(cython.address(self.connection), 0, cython.sizeof(connection_t))
+        engine_init(
+            cython.address(self.connection.engine),
+            session_sink(),
+            cython.address(self.connection),
+            limits.frame_size_max_before_open,
+            limits.handshake_bytes_max,
+            limits.message_size_max,
+        )
+        self.connection.frame_size_max = limits.frame_size_max_before_open
+        self.connection.output_high = limits.output_bytes_high
+        self.connection.output_low = limits.output_bytes_low
+
+    def __dealloc__(self):
+        i: uint32_t
+        for i in range(self.connection.channel_count):
+            if self.connection.channels[i] != cython.NULL:
+                channel_free(self.connection.channels[i])
+        free(self.connection.channels)
+        engine_free(cython.address(self.connection.engine))
+        out_release(cython.address(self.connection.out))
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Appends frames to the output. Raises MemoryError."""
+        size: cython.size_t = len(data)
+        place: cython.pointer(uint8_t) = out_reserve(cython.address(self.connection.out), size)
+        if place == cython.NULL:
+            raise MemoryError("no memory for output")
+        memcpy(place, cython.cast(cython.p_char, data), size)
+        self.connection.out.end += size
+
+    def write_method(self, number: int, payload: bytes) -> None:
+        """Appends one method frame (`payload`: class id, method id, arguments)."""
+        size: cython.size_t = len(payload)
+        place: cython.pointer(uint8_t) = out_reserve(cython.address(self.connection.out), size + 8)
+        if place == cython.NULL:
+            raise MemoryError("no memory for output")
+        place[0] = 1
+        place[1] = (number >> 8) & 255
+        place[2] = number & 255
+        place[3] = (size >> 24) & 255
+        place[4] = (size >> 16) & 255
+        place[5] = (size >> 8) & 255
+        place[6] = size & 255
+        memcpy(place + 7, cython.cast(cython.p_char, payload), size)
+        place[7 + size] = 0xCE
+        self.connection.out.end += size + 8
+
+    @property
+    def output_size(self) -> int:
+        """Bytes that wait to be sent."""
+        return self.connection.out.end - self.connection.out.start
+
+    # --- phases -----------------------------------------------------------------------------------------------------
+
+    def tuned(self, frame_size_max: int, channel_max: int) -> None:
+        """connection.tune-ok: limits that both sides agreed on. frame_size_max bytes, channel_max highest channel number."""
+        self.connection.frame_size_max = frame_size_max
+        self.connection.engine.channel_max = channel_max
+
+    def opened(self) -> None:
+        """connection.open succeeded: larger frames, all classes."""
+        self.connection.engine.phase = PHASE_OPEN
+        self.connection.engine.frame_size_max = self.connection.frame_size_max
+
+    def closing(self) -> None:
+        """connection.close was sent: only its answer is read from now on."""
+        self.connection.engine.phase = PHASE_CLOSING
+
+    def finished(self) -> None:
+        """Nothing is read any more; the loop closes the socket when the output is sent."""
+        self.connection.engine.phase = PHASE_CLOSED
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection.engine.phase == PHASE_OPEN
+
+    @property
+    def is_publisher(self) -> bool:
+        return self.connection.publisher
+
+    # --- channels ---------------------------------------------------------------------------------------------------
+
+    def channel(self, number):
+        if number >= self.connection.channel_count or self.connection.channels[number] == cython.NULL:
+            raise KeyError(number)
+        return self.connection.channels[number]
+
+    def open_channel(self, number: int) -> None:
+        """channel.open. Raises MemoryError."""
+        count: uint32_t = self.connection.channel_count
+        wanted: uint32_t = number
+        channels: cython.pointer(cython.pointer(channel_t))
+        if wanted >= count:
+            count = count * 2 if count else 4
+            while count <= wanted:
+                count *= 2
+            channels = cython.cast(
+                cython.pointer(cython.pointer(channel_t)),
+                realloc(self.connection.channels, count * cython.sizeof(cython.pointer(channel_t))),
+            )
+            if channels == cython.NULL:
+                raise MemoryError
+            memset(
+                channels + self.connection.channel_count,
+                0,
+                (count - self.connection.channel_count) * cython.sizeof(cython.pointer(channel_t)),
+            )
+            self.connection.channels = channels
+            self.connection.channel_count = count
+        self.connection.channels[wanted] = channel_new(cython.address(self.connection), wanted)
+        if (
+            self.connection.channels[wanted] == cython.NULL
+            or engine_set_channel_state(cython.address(self.connection.engine), wanted, RX_OPEN) != 0
+        ):
+            raise MemoryError
+
+    def channel_numbers(self) -> list[int]:
+        """Numbers of the open channels."""
+        i: uint32_t
+        return [i for i in range(self.connection.channel_count) if self.connection.channels[i] != cython.NULL]
+
+    def close_channel(self, number: int, wait_for_ok: bool) -> None:
+        """Removes consumers, releases unacked deliveries to their places, frees the channel.
+
+        Args: wait_for_ok: channel.close was sent, so what still arrives on it is ignored until close-ok.
+        """
+        channel: cython.pointer(channel_t) = self.channel(number)
+        while channel.subscriptions != cython.NULL:
+            self._remove(channel, channel.subscriptions)
+        channel_release_all(channel)
+        _forget_channel(cython.address(self.connection), channel)
+        self.connection.channels[cython.cast(uint32_t, number)] = cython.NULL
+        channel_free(channel)
+        engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSING if wait_for_ok else RX_CLOSED)
+
+    def channel_closed(self, number: int) -> None:
+        """channel.close-ok arrived: the number may be used again."""
+        engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSED)
+
+    def close_all(self) -> None:
+        """The connection ends: every channel is closed, everything unacked goes back to its place."""
+        self.connection.closed = True
+        for number in self.channel_numbers():
+            self.close_channel(number, False)
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def set_route(self, number: int, cache: RouteCache, key: bytes, handles: list, cacheable: bool) -> None:
+        """Answers a publish whose route was unknown; the channel's user is authorized for the exchange.
+
+        Args: key: exchange and routing key shortstrs; handles: QueueHandle list; cacheable: False when the route depends on the
+        message, which then comes back complete as a slow publish.
+        """
+        channel: cython.pointer(channel_t) = self.channel(number)
+        i: cython.int
+        known: cython.bint = False
+        route: cython.pointer(route_t) = cache.put(
+            cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key)), len(key), handles, cacheable
+        )
+        channel_set_route(channel, route)
+        channel.slow_publish = not cacheable
+        self._check_generation(channel)
+        if not cacheable:
+            return
+        for i in range(AUTHORIZED_MAX):
+            known = known or channel.authorized[i] == cache.exchange
+        if not known:
+            i = channel.authorized_next
+            channel.authorized_next = (channel.authorized_next + 1) % AUTHORIZED_MAX
+            if channel.authorized[i] != cython.NULL:
+                exchange_decref(channel.authorized[i])
+            exchange_incref(cache.exchange)
+            channel.authorized[i] = cache.exchange
+
+    def _check_generation(self, channel):
+        fresh: cython.pointer(channel_t) = channel_new(cython.NULL, 0)
+        i: cython.int
+        if fresh == cython.NULL:
+            return
+        if fresh.authorized_generation != channel.authorized_generation:
+            channel.authorized_generation = fresh.authorized_generation
+            for i in range(AUTHORIZED_MAX):
+                if channel.authorized[i] != cython.NULL:
+                    exchange_decref(channel.authorized[i])
+                    channel.authorized[i] = cython.NULL
+        channel_free(fresh)
+
+    def message(self, number: int) -> tuple:
+        """The complete message that waits for a slow publish: (exchange, routing key, content header payload, body)."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        if channel.content == cython.NULL:
+            raise KeyError(number)
+        return content_tuple(channel.content)
+
+    def replace_header(self, number: int, header: bytes) -> None:
+        """Exchanges the content header of the waiting message (direct reply-to, BCC): a new content, same body."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        old: cython.pointer(content_t) = channel.content
+        new: cython.pointer(content_t) = content_new(self.connection.arena, old.route_len, len(header), old.body_len)
+        if new == cython.NULL:
+            raise MemoryError
+        memcpy(content_route(new), content_route(old), old.route_len)
+        memcpy(content_header(new), cython.cast(cython.p_char, header), len(header))
+        if old.body_len:
+            memcpy(content_body(new), content_body(old), old.body_len)
+        new.flags = old.flags
+        new.priority = old.priority
+        content_frame(new)
+        channel.content = new
+        content_decref(old)
+
+    def accept(self, number: int, cache: RouteCache, handles: list) -> bool:
+        """Publishes the waiting message to `handles` (or puts it into the transaction). True when a policy pass is due."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        route: cython.pointer(route_t) = cache.put(channel.route.key, channel.route.key_len, handles, False)
+        return channel_accept(cython.address(self.connection), channel, route) != 0
+
+    def discard(self, number: int) -> None:
+        """Drops the waiting message (it was refused)."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        if channel.content != cython.NULL:
+            content_decref(channel.content)
+            channel.content = cython.NULL
+
+    def confirm_select(self, number: int) -> None:
+        self.channel(number).confirm = True
+
+    def is_confirm(self, number: int) -> bool:
+        return self.channel(number).confirm
+
+    def is_tx(self, number: int) -> bool:
+        return self.channel(number).tx
+
+    def tx_select(self, number: int) -> None:
+        self.channel(number).tx = True
+
+    def tx_commit(self, number: int) -> int:
+        """Applies buffered publishes and acks. Returns 0, or the delivery tag that was unknown."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        if channel_tx_commit(cython.address(self.connection), channel) != 0:
+            return self.connection.slow_tag
+        return 0
+
+    def tx_rollback(self, number: int) -> None:
+        channel_tx_rollback(self.channel(number))
+
+    # --- consuming --------------------------------------------------------------------------------------------------
+
+    def consume(self, number: int, handle: QueueHandle, tag: bytes, no_ack: bool, exclusive: bool, priority: int) -> bool:
+        """Adds a consumer with the channel's prefetch. False when exclusivity forbids it. Raises MemoryError."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        flags: uint32_t = CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
+        subscription: cython.pointer(subscription_t) = cython.cast(
+            cython.pointer(subscription_t), calloc(1, cython.sizeof(subscription_t))
+        )
+        if subscription == cython.NULL:
+            raise MemoryError
+        if no_ack:
+            flags |= CONSUMER_NO_ACK
+        if exclusive:
+            flags |= CONSUMER_EXCLUSIVE
+        subscription.channel = channel
+        subscription.no_ack = no_ack
+        subscription.dead_letters = handle.dead_letters
+        subscription.target.context = subscription
+        subscription.target.notify_work = target_notify
+        subscription.target.consumers = subscription.consumers
+        subscription.target.consumer_count = 1
+        subscription.target.suspended = 1 if channel.flow_stopped or self.connection.write_blocked else 0
+        subscription_set_prefix(subscription, number, cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, tag)), len(tag))
+        subscription.consumer = consumer_new(
+            handle.queue, cython.address(subscription.target), priority, flags, 0 if no_ack else channel.prefetch
+        )
+        if subscription.consumer == cython.NULL:
+            free(subscription)
+            raise MemoryError
+        subscription.consumers[0] = subscription.consumer
+        subscription.consumer.context = subscription
+        if not no_ack:
+            subscription.consumer.shared_credit = cython.address(channel.credit)
+        subscription.queue = handle.queue
+        queue_incref(handle.queue)
+        subscription.next = channel.subscriptions
+        channel.subscriptions = subscription
+        channel.subscription_count += 1
+        if not queue_add_consumer(handle.queue, subscription.consumer):
+            channel.subscriptions = subscription.next
+            channel.subscription_count -= 1
+            consumer_decref(subscription.consumer)
+            queue_decref(subscription.queue)
+            free(subscription)
+            return False
+        return True
+
+    def _find(self, channel, tag):
+        subscription: cython.pointer(subscription_t) = channel.subscriptions
+        size: cython.Py_ssize_t = len(tag)
+        while subscription != cython.NULL:
+            if subscription.prefix_len - 12 == size and subscription.prefix[12 : 12 + size] == tag:
+                return subscription
+            subscription = subscription.next
+        return cython.NULL
+
+    def _remove(self, channel, subscription):
+        link: cython.pointer(cython.pointer(subscription_t)) = cython.address(channel.subscriptions)
+        while link[0] != subscription:
+            link = cython.address(link[0].next)
+        link[0] = subscription.next
+        channel.subscription_count -= 1
+        subscription.cancelled = True
+        queue_remove_consumer(subscription.queue, subscription.consumer)
+        _forget_target(cython.address(self.connection), channel, cython.address(subscription.target))
+        # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
+        consumer_decref(subscription.consumer)
+        queue_decref(subscription.queue)
+        # A queue on another loop may be inside notify_work: the memory waits for the next reap().
+        self.graveyard.append(cython.cast(cython.size_t, subscription))
+
+    def reap(self) -> None:
+        """Frees subscriptions cancelled before the previous call; the loop's housekeeping calls it."""
+        address: cython.size_t
+        for address in self.graveyard:
+            free(cython.cast(cython.p_void, address))
+        self.graveyard.clear()
+
+    def cancel(self, number: int, tag: bytes) -> bool:
+        """basic.cancel. Deliveries under way stay unacked. False when there is no such consumer."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        subscription: cython.pointer(subscription_t) = self._find(channel, tag)
+        if subscription == cython.NULL:
+            return False
+        self._remove(channel, subscription)
+        return True
+
+    def set_prefetch(self, number: int, count: int, shared: bool, live: bool) -> None:
+        """basic.qos.
+
+        Args: count: messages, 0 = unlimited; shared: one limit for the whole channel; live: change running consumers too
+        (py-amqp expects that of `global=false`, see docs/COMPATIBILITY.md).
+        """
+        channel: cython.pointer(channel_t) = self.channel(number)
+        subscription: cython.pointer(subscription_t)
+        if shared:
+            channel.credit.limit = count
+        else:
+            channel.prefetch = count
+            if live:
+                subscription = channel.subscriptions
+                while subscription != cython.NULL:
+                    if not subscription.no_ack:
+                        subscription.consumer.credit.limit = count
+                    subscription = subscription.next
+        channel_resume(channel)
+
+    def set_flow(self, number: int, active: bool) -> None:
+        """channel.flow from the client: stops or resumes deliveries of the channel."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        subscription: cython.pointer(subscription_t) = channel.subscriptions
+        channel.flow_stopped = not active
+        while subscription != cython.NULL:
+            _suspend(subscription, channel.flow_stopped or self.connection.write_blocked)
+            subscription = subscription.next
+
+    def get(self, number: int, handle: QueueHandle, no_ack: bool) -> bool:
+        """basic.get: writes get-ok with the first message, or returns False when the queue has none."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        delivery: delivery_t
+        item: cython.pointer(unacked_t)
+        if channel.getter == 0:
+            channel.getter = consumer_id_new()
+        if not queue_pull(handle.queue, channel.getter, cython.address(delivery)):
+            return False
+        if no_ack:
+            channel.unacked.last_tag += 1
+        else:
+            item = unacked_add(cython.address(channel.unacked))
+            if item == cython.NULL:
+                queue_release(handle.queue, delivery.slot, delivery.position, channel.getter, False)
+                raise MemoryError
+            queue_incref(handle.queue)
+            item.slot = delivery.slot
+            item.position = delivery.position
+            item.queue = handle.queue
+            item.consumer = cython.NULL
+            item.owner = channel.getter
+            item.dead_letters = handle.dead_letters
+        if not write_get_ok(
+            cython.address(self.connection),
+            number,
+            cython.address(delivery),
+            channel.unacked.last_tag,
+            cython.cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF)),
+        ):
+            raise MemoryError
+        if no_ack:
+            queue_dequeue(handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK)
+        else:
+            entry_sent(delivery.slot)
+        channel.delivered += 1
+        return True
+
+    def recover(self, number: int) -> None:
+        """basic.recover(requeue = true): every unacked delivery goes back to its place."""
+        channel_recover(cython.address(self.connection), self.channel(number))
+
+    def refused(self, number: int, tag: int, multiple: bool) -> list[int] | None:
+        """Tags that a reject or nack without requeue names, oldest first; None when the tag is unknown."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        upto: uint64_t = tag
+        at: uint64_t
+        tags: list = []
+        if not multiple:
+            return [tag] if unacked_find(cython.address(channel.unacked), upto) != cython.NULL else None
+        if upto == 0:
+            upto = channel.unacked.last_tag
+        at = unacked_next(cython.address(channel.unacked), 1)
+        while at and at <= upto:
+            tags.append(at)
+            at = unacked_next(cython.address(channel.unacked), at + 1)
+        return tags if tags or tag == 0 else None
+
+    def unacked_message(self, number: int, tag: int) -> tuple:
+        """(queue id, exchange, routing key, content header payload, body) of an unacked delivery."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        item: cython.pointer(unacked_t) = unacked_find(cython.address(channel.unacked), tag)
+        if item == cython.NULL:
+            raise KeyError(tag)
+        return (queue_get_id(item.queue), *content_tuple(item.slot.content))
+
+    def settle(self, number: int, method: int, tag: int, requeue: bool) -> None:
+        """Settles one delivery: method 80 ack, 90 reject, 120 nack."""
+        channel_settle_item(cython.address(self.connection), self.channel(number), tag, method, requeue)
+
+    # --- figures ----------------------------------------------------------------------------------------------------
+
+    def unacked_count(self, number: int) -> int:
+        return self.channel(number).unacked.count
+
+    def consumer_count(self, number: int) -> int:
+        return self.channel(number).subscription_count
+
+    def prefetch(self, number: int) -> tuple[int, int]:
+        """(per consumer, per channel)"""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        return channel.prefetch, channel.credit.limit

@@ -1,0 +1,166 @@
+"""Encodes content-bearing methods: the last step of a message's way before the socket.
+
+in: a delivery from a queue. out: method frame, then the message's own header and body frames, copied as they were received.
+
+Source: AMQP 0-9-1 specification 1.8.3.9 (deliver), 1.8.3.11 (get-ok), 1.8.3.8 (return), 2.3.5.2 (content framing).
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.buffer import out_reserve, put16, put32, put64
+from cython.cimports.flintmq.core.content import FRAME_HEADER_SIZE, FRAME_OVERHEAD, content_body, content_header, content_route, content_t
+from cython.cimports.flintmq.session.types import connection_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy, strlen
+
+FRAME_END = cython.declare(cython.int, 0xCE)
+
+
+def subscription_set_prefix(subscription, channel, tag, tag_len):
+    p: cython.pointer(uint8_t) = subscription.prefix
+    p[0] = 1
+    put16(p + 1, channel)
+    put16(p + 7, 60)
+    put16(p + 9, 60)
+    p[11] = tag_len
+    memcpy(p + 12, tag, tag_len)
+    subscription.prefix_len = 12 + tag_len
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _content_size(connection: cython.pointer(connection_t), content: cython.pointer(content_t)) -> cython.size_t:
+    """Bytes of the header and body frames as this connection gets them."""
+    size: cython.size_t = content.header_len
+    size += FRAME_OVERHEAD
+    most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
+    if content.body_len <= most:
+        if content.body_len:
+            size += content.body_len
+            size += FRAME_OVERHEAD
+        return size
+    return size + content.body_len + cython.cast(cython.size_t, (content.body_len + most - 1) // most) * FRAME_OVERHEAD
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_content(
+    connection: cython.pointer(connection_t), channel: uint16_t, p: cython.pointer(uint8_t), content: cython.pointer(content_t)
+) -> cython.void:
+    frames: cython.pointer(uint8_t) = content_header(content) - FRAME_HEADER_SIZE
+    header_size: uint32_t = content.header_len + FRAME_OVERHEAD
+    most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
+    body: cython.pointer(uint8_t)
+    left: uint32_t
+    piece: uint32_t
+    if content.body_len <= most:
+        if content.body_len:
+            memcpy(p, frames, header_size + content.body_len + FRAME_OVERHEAD)
+            put16(p + header_size + 1, channel)
+        else:
+            memcpy(p, frames, header_size)
+        put16(p + 1, channel)
+        return
+    memcpy(p, frames, header_size)
+    put16(p + 1, channel)
+    p += header_size
+    body = content_body(content)
+    left = content.body_len
+    while left:
+        piece = left if left < most else most
+        p[0] = 3
+        put16(p + 1, channel)
+        put32(p + 3, piece)
+        memcpy(p + 7, body, piece)
+        p[7 + piece] = FRAME_END
+        p += piece + FRAME_OVERHEAD
+        body += piece
+        left -= piece
+
+
+def write_deliver(connection, subscription, delivery, tag):
+    content: cython.pointer(content_t) = delivery.content
+    route_len: uint32_t = content.route_len
+    method_size: uint32_t = subscription.prefix_len - FRAME_HEADER_SIZE + 9 + route_len
+    total: cython.size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
+    p: cython.pointer(uint8_t) = out_reserve(cython.address(connection.out), total)
+    if p == cython.NULL:
+        return False
+    connection.out.end += total
+    memcpy(p, subscription.prefix, subscription.prefix_len)
+    put32(p + 3, method_size)
+    p += subscription.prefix_len
+    put64(p, tag)
+    p[8] = 1 if delivery.redelivered else 0
+    memcpy(p + 9, content_route(content), route_len)
+    p[9 + route_len] = FRAME_END
+    _put_content(connection, subscription.channel.number, p + 10 + route_len, content)
+    return True
+
+
+def write_get_ok(connection, channel, delivery, tag, remaining):
+    content: cython.pointer(content_t) = delivery.content
+    route_len: uint32_t = content.route_len
+    method_size: uint32_t = 4 + 9 + route_len + 4
+    total: cython.size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
+    p: cython.pointer(uint8_t) = out_reserve(cython.address(connection.out), total)
+    if p == cython.NULL:
+        return False
+    connection.out.end += total
+    p[0] = 1
+    put16(p + 1, channel)
+    put32(p + 3, method_size)
+    put16(p + 7, 60)
+    put16(p + 9, 71)
+    put64(p + 11, tag)
+    p[19] = 1 if delivery.redelivered else 0
+    memcpy(p + 20, content_route(content), route_len)
+    put32(p + 20 + route_len, remaining)
+    p[24 + route_len] = FRAME_END
+    _put_content(connection, channel, p + 25 + route_len, content)
+    return True
+
+
+def write_return(connection, channel, code, text, content):
+    text_len: uint32_t = cython.cast(uint32_t, strlen(text))
+    route_len: uint32_t = content.route_len
+    method_size: uint32_t = 4 + 2 + 1 + text_len + route_len
+    total: cython.size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
+    p: cython.pointer(uint8_t) = out_reserve(cython.address(connection.out), total)
+    if p == cython.NULL:
+        return False
+    connection.out.end += total
+    p[0] = 1
+    put16(p + 1, channel)
+    put32(p + 3, method_size)
+    put16(p + 7, 60)
+    put16(p + 9, 50)
+    put16(p + 11, code)
+    p[13] = cython.cast(uint8_t, text_len)
+    memcpy(p + 14, text, text_len)
+    memcpy(p + 14 + text_len, content_route(content), route_len)
+    p[14 + text_len + route_len] = FRAME_END
+    _put_content(connection, channel, p + 15 + text_len + route_len, content)
+    return True
+
+
+def write_confirm(connection, channel, method, tag, multiple):
+    p: cython.pointer(uint8_t) = out_reserve(cython.address(connection.out), 21)
+    if p == cython.NULL:
+        return False
+    connection.out.end += 21
+    p[0] = 1
+    put16(p + 1, channel)
+    put32(p + 3, 13)
+    put16(p + 7, 60)
+    put16(p + 9, method)
+    put64(p + 11, tag)
+    # basic.nack has a requeue bit beside multiple; it means nothing to publishers and stays 0.
+    p[19] = 1 if multiple else 0
+    p[20] = FRAME_END
+    return True

@@ -1,0 +1,164 @@
+# The records of the session layer: connection, channel, subscription, unacked deliveries. Plain C, owned by one loop thread.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.core.buffer cimport outbuf_t
+from flintmq.core.content cimport arena_t, content_t
+from flintmq.protocol.v0_9_1.engine cimport engine_t
+from flintmq.queue.types cimport consumer_t, credit_t, queue_t, slot_t, target_t
+from flintmq.routing.route_cache cimport exchange_t, route_t
+
+cdef struct connection_t
+cdef struct channel_t
+
+cdef enum:
+    UNACKED_PER_SEGMENT = 256
+    AUTHORIZED_MAX = 4        # exchanges a channel remembers as authorized for publishing
+
+cdef struct unacked_t:        # one delivery that waits for its ack; slot NULL = settled
+    slot_t *slot
+    uint64_t position
+    queue_t *queue            # borrowed from the consumer, counted for basic.get
+    consumer_t *consumer      # counted; NULL for basic.get
+    uint32_t owner            # id under which the entry is acquired
+    uint32_t dead_letters     # refused without requeue: goes the slow way to the dead-letter exchange
+
+cdef struct unacked_segment_t:
+    uint32_t live
+    unacked_t items[UNACKED_PER_SEGMENT]
+
+cdef struct unacked_map_t:    # delivery tag -> delivery, in segments that go when all in them are settled
+    unacked_segment_t **segments
+    uint32_t size             # slots in `segments`
+    uint64_t first            # number of the segment that segments[0] holds; segment number = tag / UNACKED_PER_SEGMENT
+    uint64_t last_tag         # highest tag given out
+    uint64_t count            # deliveries not settled
+    unacked_segment_t *spare
+
+cdef struct pending_confirm_t:
+    uint64_t tag
+    uint64_t lsn
+
+cdef struct tx_publish_t:
+    route_t *route            # counted
+    content_t *content        # counted
+    uint8_t bits
+
+cdef struct tx_settle_t:
+    uint64_t tag
+    uint8_t method
+    uint8_t multiple
+    uint8_t requeue
+
+cdef struct subscription_t:   # one basic.consume: consumer, target and the constant start of its deliver frames
+    target_t target
+    consumer_t *consumer      # counted
+    consumer_t *consumers[1]  # what target.consumers points at
+    channel_t *channel
+    subscription_t *next      # all subscriptions of the channel
+    bint no_ack
+    bint cancelled
+    bint dead_letters
+    uint32_t prefix_len
+    uint8_t prefix[272]       # frame header, class 60 method 60, consumer tag
+    queue_t *queue            # counted
+
+cdef struct channel_t:
+    connection_t *connection
+    uint16_t number
+    bint open
+    # publishing
+    route_t *route            # route of the publish under way, and of the last one: counted
+    exchange_t *authorized[AUTHORIZED_MAX]   # counted; exchanges this user may publish to
+    uint32_t authorized_next
+    uint64_t authorized_generation
+    content_t *content        # message being received
+    uint32_t filled           # body bytes received
+    uint8_t publish_bits      # mandatory, immediate
+    bint slow_publish         # decided at the header: the message is handed to Python when complete
+    int64_t expiration_ms
+    # confirms
+    bint confirm
+    bint confirm_dirty        # is on connection.confirming
+    channel_t *next_confirming
+    uint64_t publish_tag      # tag of the last message received in confirm mode
+    uint64_t confirmed        # every tag up to here is answered
+    pending_confirm_t *pending  # ring: logged messages whose LSN is not durable yet
+    uint32_t pending_size
+    uint32_t pending_first
+    uint32_t pending_count
+    # transactions
+    bint tx
+    uint64_t tx_bytes
+    tx_publish_t *tx_publishes
+    uint32_t tx_publish_count
+    uint32_t tx_publish_size
+    tx_settle_t *tx_settles
+    uint32_t tx_settle_count
+    uint32_t tx_settle_size
+    # consuming
+    bint flow_stopped         # channel.flow(active = false)
+    credit_t credit           # channel-wide prefetch (basic.qos global)
+    uint32_t prefetch         # for consumers that come (basic.qos)
+    unacked_map_t unacked
+    subscription_t *subscriptions
+    uint32_t subscription_count
+    uint32_t getter           # consumer id of basic.get, made when first needed
+    # targets that want to work
+    uint32_t work_lock
+    uint32_t work_pending     # atomic: the channel is on its connection's list
+    target_t *work_first
+    target_t *work_last
+    channel_t *next_working
+    # figures
+    uint64_t published
+    uint64_t delivered
+    uint64_t acknowledged
+    uint64_t returned
+
+cdef enum:                    # why the loop must call Python for a connection
+    SLOW_NONE = 0
+    SLOW_METHOD = 1           # slow_payload holds a method frame's payload
+    SLOW_ROUTE = 2            # the channel's publish has no cached route: slow_payload holds the route bytes
+    SLOW_PUBLISH = 3          # a complete message needs Python (headers exchange, CC, reply-to, user-id)
+    SLOW_DEAD_LETTER = 4      # slow_tag..: a refused delivery goes to a dead-letter exchange
+    SLOW_ERROR = 5            # engine.error_*
+    SLOW_VERSION = 6
+    SLOW_POLICY = 7           # a queue may be over its limit: slow_queue
+
+ctypedef void (*schedule_t)(connection_t *connection) noexcept nogil
+ctypedef uint64_t (*durable_lsn_t)(void *context) noexcept nogil
+
+cdef struct connection_t:
+    engine_t engine
+    outbuf_t out
+    arena_t *arena            # the loop's
+    channel_t **channels      # by number; NULL = not open
+    uint32_t channel_count    # size of `channels`
+    uint32_t frame_size_max   # negotiated, for what we send
+    schedule_t schedule       # puts the connection on its loop's run queue; any thread
+    void *loop                # the loop's own record of the connection
+    # delivery
+    uint32_t scheduled        # atomic: on the run queue
+    connection_t *next_run
+    uint32_t work_lock
+    channel_t *work_first     # channels with targets that want to work
+    channel_t *work_last
+    bint write_blocked        # output above the high mark: consumers are suspended until it drained
+    bint closed
+    channel_t *confirming     # channels with confirms to send at the end of the pass
+    # memory alarm
+    bint publisher            # has published
+    # why Python is called
+    int slow
+    uint16_t slow_channel
+    uint32_t slow_method
+    const uint8_t *slow_payload
+    uint32_t slow_size
+    uint64_t slow_tag
+    queue_t *slow_queue
+    int slow_error            # SLOW_ERROR raised by the session itself: AMQP reply code, text and channel in engine.error_*
+    # figures
+    uint64_t output_high
+    uint64_t output_low
+    uint64_t deliveries
+    durable_lsn_t durable_lsn
+    void *store
