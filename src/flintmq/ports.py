@@ -1,0 +1,452 @@
+"""The ports every part is built against: what the broker asks of a store, of content, of a list, of definitions and of access control.
+
+in: nothing but the standard library. out: Protocols and the plain records that cross them. Each port has an in-memory twin
+(store/memory.py, store/definitions.py) that tests and `--memory` use, and contract tests that every implementation runs.
+The time port is clock.py.
+
+Common rules
+P1  A name is always (vhost, name); a queue is spoken of by its id, which is global and never reused.
+P2  A position orders the entries of one queue: level in the top 8 bits (0 is served first), index in the lower 56, 0 = none.
+    It is assigned when the entry becomes visible and never reused.
+P3  An LSN is a log sequence number: it only grows. LSN 0 means "nothing to wait for".
+P4  A method that fails raises: StoreError (the disk failed: latched), PeerError (the client's mistake) or InvariantError (ours).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any, Protocol, runtime_checkable
+
+# Bits of a position under the level (queue/types.pxd).
+POSITION_INDEX_BITS = 56
+
+# AMQP field table as the codec gives it: str keys; bool, int, float, str, bytes, None, list, dict and a few tagged types.
+Table = Mapping[str, Any]
+
+
+# --- store --------------------------------------------------------------------------------------------------------------
+
+
+class DequeueReason(IntEnum):
+    """Why an entry left its queue. Values are those of queue/types.pxd and of the log."""
+
+    ACK = 1
+    REJECT = 2
+    EXPIRE = 3
+    DROP = 4
+    PURGE = 5
+    MOVE = 6
+
+
+class TxState(Enum):
+    """Life of a store transaction: OPEN -> PREPARED (only for distributed ones) -> COMMITTED or ROLLED_BACK."""
+
+    OPEN = "open"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContent:
+    """A message as the store keeps it: wire bytes, all immutable. `header` is the content header payload."""
+
+    exchange: bytes
+    routing_key: bytes
+    header: bytes
+    body: bytes
+
+    def __len__(self) -> int:
+        """Bytes of the four parts."""
+        return len(self.exchange) + len(self.routing_key) + len(self.header) + len(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """One live entry as recovery reads it. `in_doubt_tx`: dequeued by a transaction that is prepared, not decided; 0 = none."""
+
+    queue_id: int
+    position: int
+    message_id: int
+    expires_at_ms: int = 0
+    in_doubt_tx: int = 0
+
+
+@runtime_checkable
+class Store(Protocol):
+    """The durable store: message log and transaction log (seed 003).
+
+    Threading: every method may be called from any thread; calls of one thread take effect in order. None waits for the disk.
+    Durability: a method returns the LSN that makes it durable; `on_durable` tells when that is reached. Confirms, commit-ok and
+    accepted dispositions are sent from such a callback only.
+    Visibility: what a transaction does is invisible (`entries`, recovery) until its commit record is durable; all or nothing.
+    """
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything at or below this LSN survives a crash. Never goes back."""
+        ...
+
+    def append_content(self, content: StoredContent) -> int:
+        """Writes a message once, whatever the number of its queues.
+
+        Returns: its persistence id (> 0, never reused): the LSN of its first record; it stays when the record is moved.
+        Raises: StoreError when the log has failed.
+        """
+        ...
+
+    def enqueue(self, queue_id: int, position: int, message_id: int, *, tx: int = 0, expires_at_ms: int = 0) -> int:
+        """Records that the message stands in the queue.
+
+        Args: position: > 0 outside a transaction; 0 inside one, where `commit` assigns it; expires_at_ms: wall clock, 0 = never.
+        Returns: the LSN to wait for; 0 inside a transaction (wait for commit's).
+        Raises: KeyError for an unknown message or transaction; ValueError for a position that is taken, or of the wrong kind.
+        """
+        ...
+
+    def dequeue(
+        self,
+        queue_id: int,
+        position: int,
+        reason: DequeueReason,
+        *,
+        tx: int = 0,
+        delivery_count: int = 0,
+        first_delivery_ms: int = 0,
+        consumer: str = "",
+        group: str = "",
+    ) -> int:
+        """Records that the entry left its queue; with the last entry of a message the message is gone.
+
+        A message is kept while a transaction that has not ended wants to enqueue it. The facts after `tx` are for the pipeline.
+        Returns: the LSN; 0 inside a transaction. Raises: KeyError when no such entry is there (or another transaction has it).
+        """
+        ...
+
+    def begin(self, xid: bytes | None = None) -> int:
+        """Starts a transaction. `xid`: global id of a distributed one (at most 128 bytes), which alone may be prepared.
+
+        Returns: its id (> 0). Raises: ValueError when the xid is already in use.
+        """
+        ...
+
+    def prepare(self, tx: int) -> int:
+        """Phase one: from its LSN on the transaction survives a crash, in doubt, and its outcome cannot fail for space.
+
+        Raises: KeyError unknown; ValueError not distributed or not open; StoreError without room for the outcome (then still open).
+        """
+        ...
+
+    def commit(self, tx: int, first_positions: Mapping[int, int] | None = None) -> int:
+        """Ends the transaction: its entries appear, its dequeues take effect, both in the order they were asked for.
+
+        Args: first_positions: queue id -> position of its first entry; the others of that queue follow without a gap.
+        Returns: the LSN. Never fails for space once prepared. Raises: KeyError unknown; ValueError ended, or a position is missing.
+        """
+        ...
+
+    def rollback(self, tx: int) -> int:
+        """Ends the transaction without effect. Returns the LSN. Raises: KeyError unknown; ValueError when it has ended."""
+        ...
+
+    def on_durable(self, lsn: int, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, when `durable_lsn` >= lsn: at once when it already is, else from the log's writer thread.
+
+        Callbacks run in LSN order, those of one LSN in the order they were given. After a failed sync none runs any more.
+        """
+        ...
+
+    def entries(self, queue_id: int) -> Iterator[StoredEntry]:
+        """Live entries of a queue by position: what recovery puts back. Includes what an in-doubt transaction dequeued, marked."""
+        ...
+
+    def in_doubt(self) -> Sequence[bytes]:
+        """xids of prepared transactions that wait for their outcome, oldest first."""
+        ...
+
+    def drop_queue(self, queue_id: int) -> int:
+        """Ends every entry of a deleted queue. Returns the LSN; an unknown id is no error (recovery may repeat it)."""
+        ...
+
+
+@runtime_checkable
+class ContentStore(Protocol):
+    """Message content, which may be *not resident*: in the log, not in memory.
+
+    Threading: any thread. `load` never blocks: delivery parks the consumer, `request`s the content and goes on when told.
+    """
+
+    def load(self, message_id: int) -> StoredContent | None:
+        """The content when it is resident, else None. Raises: KeyError when no such message is known."""
+        ...
+
+    def request(self, message_id: int, callback: Callable[[StoredContent | None], None]) -> None:
+        """Makes the content resident, then calls `callback` with it, from any thread, perhaps before this returns.
+
+        None: the message is gone (its last entry was dequeued meanwhile). Several requests for one message may share a read.
+        """
+        ...
+
+    def evict(self, message_id: int) -> bool:
+        """Drops the resident copy. False when it is not resident, or memory is its only place (then nothing happens)."""
+        ...
+
+
+# --- lists and cursors --------------------------------------------------------------------------------------------------
+
+
+class EntryState(IntEnum):
+    """States of an entry (queue/types.pxd). AVAILABLE <-> ACQUIRED -> DEQUEUED -> DELETED: every remover acquires first."""
+
+    AVAILABLE = 1
+    ACQUIRED = 2
+    DEQUEUED = 3
+    DELETED = 4
+
+
+class Entry(Protocol):
+    """One entry of a queue. Identity is its position."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def message_id(self) -> int: ...
+    @property
+    def state(self) -> EntryState: ...
+
+
+@runtime_checkable
+class EntryList(Protocol):
+    """The order of a queue: the seed's QueueEntryList, the extension point for standard, priority, sorted and last-value queues.
+
+    Threading: any thread. An iteration sees every entry that was there when it began and was not deleted before it came by.
+    """
+
+    @property
+    def queue_id(self) -> int:
+        """The queue it belongs to."""
+        ...
+
+    @property
+    def priorities(self) -> int:
+        """Number of levels (the seed's getPriorities); 1 for a list without priorities."""
+        ...
+
+    def add(self, message_id: int, priority: int | None = None) -> Entry:
+        """Puts an AVAILABLE entry at the tail of the level that `priority` (0..255, None = not set on the message) maps to."""
+        ...
+
+    def next(self, entry: Entry) -> Entry | None:
+        """The entry after `entry`, which may itself have been deleted meanwhile; None at the end."""
+        ...
+
+    def head(self) -> Entry | None:
+        """The first entry that is not deleted."""
+        ...
+
+    def iterator(self, after: int = 0) -> Iterator[Entry]:
+        """Entries with a position above `after`, in order, without the deleted ones."""
+        ...
+
+    def compare(self, left: Entry, right: Entry) -> int:
+        """Below zero when `left` is served first, 0 when they are the same entry, above zero otherwise."""
+        ...
+
+    def remove(self, entry: Entry) -> None:
+        """Takes out an entry that is DEQUEUED; its position stays used. Raises: ValueError in any other state."""
+        ...
+
+
+@runtime_checkable
+class Cursor(Protocol):
+    """A place in a queue that reading does not change, owned by a group (stream readers, pipeline subscriptions).
+
+    Threading: one reader at a time; `commit` and the properties from any thread.
+    I1  committed <= position. I2  What was committed is never read again, except after `seek`.
+    """
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def position(self) -> int:
+        """Position of the last entry that was read; 0 at the start."""
+        ...
+
+    @property
+    def committed(self) -> int:
+        """Where the group goes on after a restart."""
+        ...
+
+    def next(self, count: int) -> Sequence[Entry]:
+        """Up to `count` (>= 1) entries after `position`, which moves behind them; empty when there are none."""
+        ...
+
+    def seek(self, position: int) -> None:
+        """Goes to just after `position` (0: the start), also behind `committed`, which then goes back too."""
+        ...
+
+    def commit(self, position: int | None = None) -> None:
+        """Everything up to `position` (None: what was read) is done. Raises: ValueError beyond what was read; never goes back."""
+        ...
+
+
+# --- definitions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VhostRecord:
+    """A virtual host."""
+
+    name: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user. `password_hash`: an argon2 PHC string; empty = cannot log in by password."""
+
+    name: str
+    password_hash: str = field(default="", repr=False)
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionRecord:
+    """Patterns (operator input, matched against the whole name as RabbitMQ does) of one user in one vhost; "" = nothing."""
+
+    user: str
+    vhost: str
+    configure: str = ""
+    write: str = ""
+    read: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRecord:
+    """A durable exchange."""
+
+    vhost: str
+    name: str
+    kind: str
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Table = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """A durable queue. `queue_id` names its entries in the message log."""
+
+    vhost: str
+    name: str
+    queue_id: int
+    auto_delete: bool = False
+    arguments: Table = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BindingRecord:
+    """A binding between two durable ends. `destination_kind`: "queue" or "exchange"."""
+
+    vhost: str
+    source: str
+    destination_kind: str
+    destination: str
+    routing_key: bytes
+    arguments: Table = field(default_factory=dict)
+
+
+@runtime_checkable
+class Definitions(Protocol):
+    """What survives a restart besides messages: SQL in the real store.
+
+    Threading: any thread. A `save_` replaces the record of the same identity; a `delete_` of something unknown is no error.
+    Durability: a method returns when its change is durable (or raises StoreError and changed nothing).
+    """
+
+    def new_queue_id(self) -> int:
+        """An id (> 0) that was never given out before, in this or an earlier run. For transient queues too: it must be cheap."""
+        ...
+
+    @property
+    def queue_id_high_water(self) -> int:
+        """No id above this was ever given out. Recovery refuses a log that names one above it."""
+        ...
+
+    def save_vhost(self, record: VhostRecord) -> None: ...
+    def delete_vhost(self, name: str) -> None:
+        """Deletes the vhost with all that is in it: permissions, exchanges, queues, bindings."""
+        ...
+
+    def load_vhosts(self) -> Sequence[VhostRecord]:
+        """By name. A new store holds the vhost "/"."""
+        ...
+
+    def save_user(self, record: UserRecord) -> None: ...
+    def delete_user(self, name: str) -> None:
+        """Deletes the user and its permissions."""
+        ...
+
+    def load_users(self) -> Sequence[UserRecord]: ...
+    def save_permission(self, record: PermissionRecord) -> None: ...
+    def delete_permission(self, user: str, vhost: str) -> None: ...
+    def load_permissions(self) -> Sequence[PermissionRecord]: ...
+
+    def save_exchange(self, record: ExchangeRecord) -> None: ...
+    def delete_exchange(self, vhost: str, name: str) -> None:
+        """Deletes the exchange and every binding from or to it, in one transaction."""
+        ...
+
+    def load_exchanges(self, vhost: str) -> Sequence[ExchangeRecord]: ...
+    def save_queue(self, record: QueueRecord) -> None:
+        """Raises: ValueError when another queue has the same id, or the id was not given out by `new_queue_id`."""
+        ...
+
+    def delete_queue(self, vhost: str, name: str) -> None:
+        """Deletes the queue and every binding to it, in one transaction."""
+        ...
+
+    def load_queues(self, vhost: str) -> Sequence[QueueRecord]: ...
+    def save_binding(self, record: BindingRecord) -> None: ...
+    def delete_binding(self, record: BindingRecord) -> None: ...
+    def load_bindings(self, vhost: str) -> Sequence[BindingRecord]:
+        """In the order they were made."""
+        ...
+
+
+# --- access -------------------------------------------------------------------------------------------------------------
+
+
+class Verb(Enum):
+    """The three permissions of RabbitMQ; the value is the word of the 403 text."""
+
+    CONFIGURE = "configure"
+    WRITE = "write"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What a verb is done to. `kind`: "queue" or "exchange"; the default exchange is named "amq.default" in texts."""
+
+    kind: str
+    name: str
+
+
+@runtime_checkable
+class Authorizer(Protocol):
+    """The one place where permission is decided. Threading: any thread; must not block."""
+
+    def authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
+        """Returns when `user` may do `verb` to `resource`.
+
+        Raises: PeerError 403 with RabbitMQ's text ("configure access to queue 'q' in vhost '/' refused for user 'u'").
+        """
+        ...
+
+    def authorize_vhost(self, user: str, vhost: str) -> None:
+        """Returns when `user` may open `vhost`. Raises: PeerError 530 when it may not."""
+        ...
