@@ -94,6 +94,7 @@ cdef class Loop:
     cdef public object on_alarm       # (bool) -> None
     cdef public bint stopping
     cdef public object log
+    cdef object thread_id
     cdef int run_pass(self) noexcept nogil
     cdef int feed_current(self) noexcept nogil
     cdef void flush(self, socket_t *socket) noexcept nogil

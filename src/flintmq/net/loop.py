@@ -302,12 +302,22 @@ class Loop:
         self.calls.append(function)
         sys_write(self.run_queue.wake, cython.address(one), 8)
 
+    def is_current(self) -> bool:
+        """True on the loop's own thread, and before it runs."""
+        return self.thread_id is None or self.thread_id == threading.get_ident()
+
+    def set_timer(self, period_ms: int) -> None:
+        """Changes how often on_timer is called; the next call comes after one period."""
+        self.timer_period_ms = period_ms
+        self.timer_ms = monotonic_ms() + period_ms
+
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Runs until `stopping` is set (by a call or a callback)."""
         what: cython.int
         entry: Socket
+        self.thread_id = threading.get_ident()
         while not self.stopping:
             with cython.nogil:
                 what = self.run_pass()

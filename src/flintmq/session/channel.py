@@ -65,6 +65,7 @@ from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
     SLOW_DEAD_LETTER,
     SLOW_ERROR,
+    SLOW_HEADER,
     SLOW_METHOD,
     SLOW_POLICY,
     SLOW_PUBLISH,
@@ -649,6 +650,15 @@ def _on_heartbeat(context: cython.p_void) -> cython.int:
     return FEED_MORE  # the loop counts every byte as a sign of life
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_protocol_header(context: cython.p_void) -> cython.int:
+    cython.cast(cython.pointer(connection_t), context).slow = SLOW_HEADER
+    return FEED_PAUSE
+
+
+_sink.protocol_header = _on_protocol_header
 _sink.publish = _on_publish
 _sink.header = _on_header
 _sink.body = _on_body

@@ -458,6 +458,16 @@ class Connection:
         """Nothing is read any more; the loop closes the socket when the output is sent."""
         self.connection.engine.phase = PHASE_CLOSED
 
+    def engine_error(self) -> tuple[int, str, int, int]:
+        """(reply code, text, channel or 0, method id) of the rule the peer broke."""
+        text: bytes = self.connection.engine.error_text
+        return (
+            self.connection.engine.error_code,
+            text.decode(),
+            self.connection.engine.error_channel,
+            self.connection.engine.error_method,
+        )
+
     @property
     def is_open(self) -> bool:
         return self.connection.engine.phase == PHASE_OPEN

@@ -123,6 +123,7 @@ cdef enum:                    # why the loop must call Python for a connection
     SLOW_ERROR = 5            # engine.error_*
     SLOW_VERSION = 6
     SLOW_POLICY = 7           # a queue may be over its limit: slow_queue
+    SLOW_HEADER = 8           # the protocol header arrived: send connection.start
 
 ctypedef void (*schedule_t)(connection_t *connection) noexcept nogil
 ctypedef uint64_t (*durable_lsn_t)(void *context) noexcept nogil

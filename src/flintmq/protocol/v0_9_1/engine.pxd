@@ -29,6 +29,8 @@ cdef struct channel_rx_t:
     uint64_t body_left
 
 cdef struct sink_t:           # what the engine reports; all pointers are valid during the call only
+    # the protocol header was right: connection.start is due
+    int (*protocol_header)(void *context) noexcept nogil
     # basic.publish: `route` are the exchange and routing key shortstrs as they stand on the wire; bit 0 mandatory, bit 1 immediate
     int (*publish)(void *context, uint16_t channel, const uint8_t *route, uint32_t route_len, uint8_t bits) noexcept nogil
     # content header payload (class, weight, body size, flags, properties)

@@ -104,6 +104,10 @@ def engine_feed(engine, buffer, size, consumed):
             return FEED_MORE
         at = 8
         engine.phase = PHASE_HANDSHAKE
+        result = engine.sink.protocol_header(engine.context)
+        if result != FEED_MORE:
+            consumed[0] = at
+            return result
     while size - at >= 7:
         frame_type = buffer[at]
         payload_size = get32(buffer + at + 3)

@@ -1,0 +1,125 @@
+"""`flintmq serve`: starts a broker node and waits for SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flintmq.config import MIB, Config
+from flintmq.errors import OperatorError
+
+
+class Port(click.ParamType):
+    """A TCP port, 0 for a free one, or `off`."""
+
+    name = "port|off"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        if value is None or value == "off":
+            return None
+        try:
+            port = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a port number nor 'off'", param, ctx)
+        if not 0 <= port <= 65535:
+            self.fail(f"{port} is not between 0 and 65535", param, ctx)
+        return port
+
+
+def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
+    """Options of a TOML file: the names of the command line with `_` or `-`. The command line wins."""
+    try:
+        content = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise OperatorError(f"--config {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise OperatorError(f"--config {path}: {error}") from error
+    known = {param.name: param for param in ctx.command.params if param.name != "config"}
+    options = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, 1)
+            raise OperatorError(f"--config {path}: unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else ""))
+        options[name] = known[name].type.convert(value, known[name], ctx) if isinstance(known[name].type, Port) else value
+    return options
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=Port(), default="5672", show_default=True, help="AMQP port; 0 picks a free one.")
+@click.option("--tls-port", type=Port(), default="5671", show_default=True, help="AMQPS port, used when --tls-cert is given.")
+@click.option("--tls-cert", type=click.Path(), help="Certificate chain (PEM): turns TLS on.")
+@click.option("--tls-key", type=click.Path(), help="Private key (PEM) of the certificate.")
+@click.option("--http-port", type=Port(), default="15672", show_default=True, help="Management port or 'off' (not built yet: reported as null).")
+@click.option("--flight-port", type=Port(), default="15680", show_default=True, help="Arrow Flight port or 'off' (not built yet: reported as null).")
+@click.option("--data-dir", type=click.Path(), help="Directory of the broker.")
+@click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory.")
+@click.option("--no-data-dir", is_flag=True, help="Run without a data directory; --store-dir must then be given.")
+@click.option("--connect", help="URL of the SQL database for definitions.")
+@click.option("--catalog", help="SQL database (schema) name.")
+@click.option("--container-size", type=int, default=MIB, show_default=True, help="Bytes of a log container.")
+@click.option("--initial-containers", type=int, default=2, show_default=True, help="Containers of a new log.")
+@click.option("--max-write-buffers", type=int, default=10, show_default=True, help="Unflushed log buffers before a flush.")
+@click.option("--memory", is_flag=True, help="Keep nothing on disk.")
+@click.option("--memory-limit", type=int, help="Bytes of message content at which publishers are blocked; default 60 % of the memory.")
+@click.option("--io-threads", type=click.IntRange(1, 64), default=1, show_default=True, help="I/O threads.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option("--config", type=click.Path(), help="TOML file with these options; the command line wins.")
+@click.pass_context
+def serve(ctx: click.Context, config: str | None, **options: Any) -> int:
+    """Run a broker. Prints one JSON line on stdout when it accepts connections."""
+    if config is not None:
+        given = {
+            name for name in options if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+        }
+        options.update({name: value for name, value in _from_file(config, ctx).items() if name not in given})
+    if options["no_data_dir"] and not options["store_dir"] and not options["memory"]:
+        raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)
+    if options["tls_key"] and not options["tls_cert"]:
+        raise OperatorError("--tls-key needs --tls-cert", 64)
+    logging.basicConfig(
+        level=getattr(logging, options["log_level"].upper()),
+        stream=sys.stderr,
+        format="%(asctime)s [%(levelname)s] %(name)s: %(message)s",
+    )
+    settings = Config(**options)
+    from flintmq.node import Node
+
+    node = Node(settings)
+    finished = threading.Event()
+
+    def on_signal(number: int, frame: Any) -> None:
+        if finished.is_set():
+            # The second signal means now.
+            sys.exit(0)
+        logging.getLogger("flintmq.node").info("stopping on %s", signal.Signals(number).name)
+        finished.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    node.start()
+    if not settings.memory:
+        logging.getLogger("flintmq.node").warning("the durable store is not built yet: messages are kept in memory only")
+    ready = {
+        "ready": True,
+        "amqp_port": node.amqp_port,
+        "amqps_port": node.amqps_port,
+        "http_port": None,
+        "flight_port": None,
+        "store_dir": None,
+    }
+    print(json.dumps(ready), flush=True)
+    finished.wait()
+    node.stop()
+    return 0

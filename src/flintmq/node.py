@@ -1,0 +1,208 @@
+"""The composition root: puts the parts of one broker node together, starts and stops them. The only module that knows them all.
+
+Threads: `io_threads` loops (default 1), each with its connections; the first accepts. The thread that calls `run` waits for
+signals.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+from flintmq.access.permissions import Permissions
+from flintmq.access.users import Users
+from flintmq.clock import Clock, SystemClock
+from flintmq.config import Config
+from flintmq.errors import OperatorError, ReplyCode
+from flintmq.net.loop import Loop
+from flintmq.net.tls import TlsLayer, server_context
+from flintmq.session import handshake
+from flintmq.session.broker import Broker
+from flintmq.session.connection import Connection
+from flintmq.session.handlers import ConnectionHandler
+from flintmq.store.definitions import MemoryDefinitions
+
+log = logging.getLogger("flintmq.node")
+
+
+def memory_available() -> int:
+    """Bytes this process may use: the smaller of the cgroup's limit and the machine's memory."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            return min(machine, int(text))
+    return machine
+
+
+class Node:
+    """One broker.
+
+    Args: config: what was asked for; clock: time port (tests give a manual one).
+    Raises: OperatorError when a port is taken or a certificate can't be read.
+    """
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        limits = config.limits
+        self.memory_limit = config.memory_limit or int(memory_available() * limits.memory_watermark)
+        self.permissions = Permissions()
+        self.users = Users(self.clock, checks_max=limits.password_checks_max, cache_ms=limits.credential_cache_ms)
+        self.broker = Broker(config, self.clock, MemoryDefinitions(), self.users, self.permissions, f"flintmq@{socket.gethostname()}")
+        self.broker.add_vhost("/")
+        # Until definitions are durable there is one fixed user, and it is let in from this machine only.
+        self.users.add_guest()
+        self.permissions.grant("/", "guest", configure=".*", write=".*", read=".*")
+        self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
+        self.listeners: list[socket.socket] = []
+        self.amqp_port: int | None = None
+        self.amqps_port: int | None = None
+        self._threads: list[threading.Thread] = []
+        self._next_loop = 0
+        self._handshaking = 0
+        self._stopped = threading.Event()
+        self.refused = 0
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Opens the listeners and starts the loops; connections are accepted when this returns."""
+        config = self.config
+        tls_listener = plain = None
+        if config.port is not None:
+            plain = self._listen(config.port)
+            self.amqp_port = plain.getsockname()[1]
+            self.broker.listen_name = f"{config.host}:{self.amqp_port}"
+        if self.tls is not None:
+            tls_listener = self._listen(config.tls_port if config.tls_port is not None else 5671)
+            self.amqps_port = tls_listener.getsockname()[1]
+        first = self.loops[0]
+        for listener in (plain, tls_listener):
+            if listener is not None:
+                first.add_listener(listener)
+                self.listeners.append(listener)
+        self._tls_listener = tls_listener
+        for number, loop in enumerate(self.loops):
+            loop.on_accept = self._accept
+            loop.on_timer = (lambda now, loop=loop, first=number == 0: self._tick(loop, now, first))
+            loop.on_alarm = (lambda active, loop=loop: self._alarm(loop, active))
+            thread = threading.Thread(target=loop.run, name=f"flintmq-io-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _listen(self, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self.config.host, port))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            raise OperatorError(
+                f"cannot listen on {self.config.host}:{port}: {error.strerror}. Choose another --port (0 picks a free one) or --host.", 69
+            ) from error
+        listener.setblocking(False)
+        return listener
+
+    # --- connections (loop threads) -----------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accepts what waits, at most a batch, so that connection floods can't hold the loop."""
+        for _ in range(64):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                log.error("accept failed: %s", error)
+                return
+            limits = self.config.limits
+            waiting = self._handshaking
+            if len(self.broker.connections) >= limits.connections_max or waiting >= limits.unauthenticated_connections_max:
+                self.refused += 1
+                sock.close()
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._handshaking += 1
+            loop = self.loops[self._next_loop % len(self.loops)]
+            self._next_loop += 1
+            secure = listener is self._tls_listener
+            if loop.is_current():
+                self._serve(loop, sock, address, secure)
+            else:
+                loop.call(lambda loop=loop, sock=sock, address=address, secure=secure: self._serve(loop, sock, address, secure))
+
+    def _serve(self, loop: Any, sock: socket.socket, address: Any, secure: bool) -> None:
+        connection = Connection(address, self.config.limits)
+        handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), address[0], address[1], secure)
+        connection.handler = handler
+        tls = TlsLayer(self.tls) if secure and self.tls is not None else None
+        handler.socket = loop.add(sock, connection, tls)
+        self.broker.pending.add(handler)
+
+    def _tick(self, loop: Any, now_ms: int, first: bool) -> None:
+        for entry in loop.entries():
+            if entry.connection is not None:
+                entry.connection.handler.tick(now_ms)
+        loop.trim()
+        self._handshaking = len(self.broker.pending)
+        if first:
+            self.broker.housekeeping(now_ms)
+
+    def _alarm(self, loop: Any, active: bool) -> None:
+        if active:
+            log.warning("message memory is above the watermark of %d bytes: publishers are blocked", self.memory_limit)
+            return
+        log.warning("message memory is below the watermark: publishers go on")
+        for entry in loop.entries():
+            if entry.connection is not None:
+                entry.connection.handler.unblocked()
+
+    # --- stop -------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Graceful stop: no new connections, connection.close(320) to everybody, then the loops end. Idempotent; any thread."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        for number, loop in enumerate(self.loops):
+            loop.call(lambda loop=loop, first=number == 0: self._stop_loop(loop, first))
+        for thread in self._threads:
+            thread.join(self.config.limits.shutdown_ms_max / 1000)
+        self.users.close()
+
+    def _stop_loop(self, loop: Any, first: bool) -> None:
+        for entry in loop.entries():
+            if entry.connection is None:
+                loop.remove(entry)
+                continue
+            handler = entry.connection.handler
+            if handler.state == handshake.RUNNING:
+                handler.close(ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
+                loop.touch(entry)
+            else:
+                handler.closed("shutdown")
+                loop.remove(entry)
+        deadline = self.clock.monotonic_ns() + min(self.config.limits.close_ms_max, 2000) * 1_000_000
+
+        def finished(now_ms: int) -> None:
+            if not loop.entries() or self.clock.monotonic_ns() >= deadline:
+                loop.stopping = True
+
+        loop.on_timer = finished
+        loop.set_timer(20)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until `stop` was called. Returns False on timeout."""
+        return self._stopped.wait(timeout_s)

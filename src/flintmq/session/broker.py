@@ -1,0 +1,277 @@
+"""Services that all connections of a node share: virtual hosts, users, route caches, consumers, reply queues, housekeeping.
+
+in: handlers of all connections. out: changes that concern more than one of them (a deleted queue cancels its consumers).
+Control-plane code runs under the GIL on a loop's thread; with several loops `lock` serialises what changes several structures.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from flintmq.clock import Clock
+from flintmq.config import Config
+from flintmq.protocol.v0_9_1 import spec
+from flintmq.queue.handle import QueueHandle
+from flintmq.routing.route_cache import RouteCache
+from flintmq.session import publishing
+from flintmq.session.state import Consumer
+from flintmq.vhost.virtual_host import VirtualHost
+
+if TYPE_CHECKING:
+    from flintmq.session.handlers import ConnectionHandler
+
+log = logging.getLogger("flintmq.broker")
+
+# route_cache.pxd
+DEST_LIMITED = 1
+DEST_REJECT_OVER = 2
+DEST_DEAD_LETTERS = 8
+NO_LIMIT = 2**64 - 1
+
+LIST_STANDARD = 0
+LIST_PRIORITY = 1
+LEVEL_RABBITMQ = 0
+LEVEL_QPID = 1
+
+
+class BrokerQueue(QueueHandle):  # type: ignore[misc]  # compiled base class
+    """A queue of the core that tells the broker when the control plane deletes it."""
+
+    __slots__ = ("broker",)
+    broker: Broker
+
+    def mark_deleted(self) -> None:
+        super().mark_deleted()
+        self.broker.queue_deleted(self)
+
+
+class ReplyQueue:
+    """The hidden queue behind direct reply-to: not listed, not declared, gone with its channel."""
+
+    __slots__ = ("core", "name", "policy", "vhost")
+
+    def __init__(self, name: str, vhost: Any, core: QueueHandle) -> None:
+        self.name = name
+        self.vhost = vhost
+        self.core = core
+        self.policy = None
+
+
+class Broker:
+    """Shared services of one node.
+
+    Args: definitions: the Definitions port; users, permissions: flintmq.access; listen_name: host:port shown in connection names.
+    """
+
+    def __init__(self, config: Config, clock: Clock, definitions: Any, users: Any, permissions: Any, cluster_name: str) -> None:
+        self.config = config
+        self.limits = config.limits
+        self.clock = clock
+        self.definitions = definitions
+        self.users = users
+        self.permissions = permissions
+        self.cluster_name = cluster_name
+        self.listen_name = ""
+        self.lock = threading.RLock()
+        self.vhosts: dict[str, VirtualHost] = {}
+        # queue id -> Queue of the control plane
+        self.queues: dict[int, Any] = {}
+        # (vhost, exchange) -> routes
+        self.route_caches: dict[tuple[str, str], RouteCache] = {}
+        # queue id -> its consumers
+        self.consumers: dict[int, set[Consumer]] = {}
+        self.reply_queues: dict[tuple[str, str], ReplyQueue] = {}
+        self.connections: dict[int, ConnectionHandler] = {}
+        # connections that have not opened a virtual host yet
+        self.pending: set[ConnectionHandler] = set()
+        # queues with a length limit whose overflow is dead-lettered, and queues whose messages can expire
+        self.limited_queues: set[Any] = set()
+        self.over_limit: set[Any] = set()
+        self.drops: Counter[str] = Counter()
+        self.connection_ids = itertools.count(1)
+        self.reply_queue_ids = itertools.count(2**63)
+        self.connections_opened = 0
+        self.connections_closed = 0
+        self.channels_opened = 0
+
+    # --- virtual hosts ----------------------------------------------------------------------------------------------
+
+    def add_vhost(self, name: str) -> VirtualHost:
+        """Creates a virtual host with the predeclared exchanges."""
+        vhost = VirtualHost(name, self.definitions, self._new_queue, limits=self.limits, clock=self.clock)
+        vhost.on_routes_changed = lambda exchange: self._routes_changed(name, exchange.name)
+        vhost.on_default_route_changed = lambda queue_name: self._default_route_changed(name, queue_name)
+        self.vhosts[name] = vhost
+        return vhost
+
+    def _new_queue(self, queue_id: int, queue: Any) -> BrokerQueue:
+        """Makes the core of a declared queue, with the facts that routes copy."""
+        policy = queue.policy
+        kind, levels, rule = LIST_STANDARD, 1, LEVEL_RABBITMQ
+        if policy.max_priority is not None:
+            kind, levels = LIST_PRIORITY, policy.max_priority + 1
+        elif policy.qpid_priorities is not None:
+            kind, levels, rule = LIST_PRIORITY, policy.qpid_priorities, LEVEL_QPID
+        core = BrokerQueue(queue_id, kind, levels, rule)
+        core.broker = self
+        core.owner = queue
+        core.set_durable(queue.durable)
+        core.dead_letters = policy.dead_letter_exchange is not None
+        if policy.message_ttl_ms is not None:
+            core.ttl_ms = policy.message_ttl_ms
+        flags = 0
+        if policy.max_length is not None:
+            core.max_length = policy.max_length
+        if policy.max_length_bytes is not None:
+            core.max_bytes = policy.max_length_bytes
+        if policy.has_limits:
+            if policy.overflow in ("reject-publish", "reject-publish-dlx"):
+                flags |= DEST_REJECT_OVER
+            else:
+                flags |= DEST_LIMITED
+                if core.dead_letters:
+                    flags |= DEST_DEAD_LETTERS
+                    self.limited_queues.add(queue)
+        core.destination_flags = flags
+        self.queues[queue_id] = queue
+        return core
+
+    def queue_deleted(self, core: BrokerQueue) -> None:
+        """The control plane deleted a queue: its consumers are cancelled, told so when they understand it."""
+        queue = core.owner
+        self.queues.pop(core.queue_id, None)
+        self.limited_queues.discard(queue)
+        self.over_limit.discard(queue)
+        for consumer in self.consumers.pop(core.queue_id, set()):
+            self._cancel_by_broker(consumer)
+        core.purge()
+
+    def _cancel_by_broker(self, consumer: Consumer) -> None:
+        handler = consumer.handler
+        state = handler.channels.get(consumer.channel)
+        if state is None or state.consumers.pop(consumer.tag, None) is None:
+            return
+        tag = consumer.tag.encode("utf-8", "surrogateescape")
+
+        def cancel() -> None:
+            if handler.ended:
+                return
+            handler.connection.cancel(consumer.channel, tag)
+            if handler.capabilities.get("consumer_cancel_notify") is True:
+                handler.send_later(consumer.channel, spec.BasicCancel(consumer.tag, True))
+
+        self.on_loop_of(handler, cancel)
+
+    def on_loop_of(self, handler: ConnectionHandler, function: Any) -> None:
+        """Runs `function` on the thread that owns the connection: at once when this is it."""
+        if handler.loop.is_current():
+            function()
+        else:
+            handler.loop.call(function)
+
+    # --- routes -----------------------------------------------------------------------------------------------------
+
+    def route_cache(self, vhost: Any, exchange_name: str) -> RouteCache:
+        """The route cache of an exchange, made when first published to."""
+        cache = self.route_caches.get((vhost.name, exchange_name))
+        if cache is None:
+            cache = RouteCache(exchange_name.encode("utf-8", "surrogateescape"), self.limits.route_cache_max)
+            cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
+            self.route_caches[(vhost.name, exchange_name)] = cache
+        return cache
+
+    def _routes_changed(self, vhost_name: str, exchange_name: str) -> None:
+        cache = self.route_caches.get((vhost_name, exchange_name))
+        if cache is None:
+            return
+        vhost = self.vhosts[vhost_name]
+        if not vhost.has_exchange(exchange_name):
+            cache.close()
+            del self.route_caches[(vhost_name, exchange_name)]
+            return
+        cache.clear()
+        cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
+
+    def _default_route_changed(self, vhost_name: str, queue_name: str) -> None:
+        cache = self.route_caches.get((vhost_name, ""))
+        if cache is not None:
+            key = queue_name.encode("utf-8", "surrogateescape")
+            cache.forget(b"\x00" + bytes([len(key)]) + key)
+
+    def handles_for(self, vhost: Any, exchange_name: str, key: bytes, headers: dict[str, object] | None) -> list[QueueHandle]:
+        """Queues a message goes to, as the routing table says now."""
+        if exchange_name == "" and key.startswith(b"amq.rabbitmq.reply-to."):
+            reply_queue = self.reply_queues.get((vhost.name, key.decode("utf-8", "surrogateescape")))
+            return [] if reply_queue is None else [reply_queue.core]
+        return [queue.core for queue in vhost.route(exchange_name, key, headers)]
+
+    # --- direct reply-to --------------------------------------------------------------------------------------------
+
+    def open_reply_queue(self, vhost: Any) -> ReplyQueue:
+        name = f"amq.rabbitmq.reply-to.{secrets.token_urlsafe(24)}"
+        core = QueueHandle(next(self.reply_queue_ids))
+        queue = ReplyQueue(name, vhost, core)
+        core.owner = queue
+        self.reply_queues[(vhost.name, name)] = queue
+        return queue
+
+    def drop_reply_queue(self, queue: ReplyQueue) -> None:
+        self.reply_queues.pop((queue.vhost.name, queue.name), None)
+        self._default_route_changed(queue.vhost.name, queue.name)
+        queue.core.mark_deleted()
+        queue.core.purge()
+
+    # --- consumers and connections ----------------------------------------------------------------------------------
+
+    def consumer_came(self, consumer: Consumer) -> None:
+        if isinstance(consumer.queue, ReplyQueue):
+            return
+        self.consumers.setdefault(consumer.queue.core.queue_id, set()).add(consumer)
+        consumer.queue.vhost.consumer_added(consumer.queue)
+
+    def consumer_gone(self, consumer: Consumer) -> None:
+        """A consumer was cancelled, or its channel or connection ended: the queue may go with it (auto-delete)."""
+        if isinstance(consumer.queue, ReplyQueue):
+            return
+        queue_id = consumer.queue.core.queue_id
+        known = self.consumers.get(queue_id)
+        if known is None:
+            return
+        known.discard(consumer)
+        if not known:
+            del self.consumers[queue_id]
+        consumer.queue.vhost.consumer_removed(consumer.queue)
+
+    def connection_opened(self, handler: ConnectionHandler) -> None:
+        self.connections_opened += 1
+        self.pending.discard(handler)
+        self.connections[handler.connection_id] = handler
+
+    def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
+        self.pending.discard(handler)
+        if self.connections.pop(handler.connection_id, None) is not None:
+            self.connections_closed += 1
+
+    def count_drop(self, reason: str) -> None:
+        """Counts a message that left without reaching a consumer, by reason: nothing is dropped in silence."""
+        self.drops[reason] += 1
+
+    # --- housekeeping -----------------------------------------------------------------------------------------------
+
+    def housekeeping(self, now_ms: int) -> None:
+        """Expiry, limits, idle pointers, queue expiry (x-expires). `now_ms`: monotonic."""
+        wall = self.clock.wall_ms()
+        for queue in list(self.queues.values()):
+            core = queue.core
+            if core.ready_count() or core.unacked_count():
+                publishing.expire(self, queue, wall)
+                core.housekeeping()
+        if self.limited_queues or self.over_limit:
+            publishing.apply_policies(self)
+        for vhost in list(self.vhosts.values()):
+            vhost.expire_unused_queues(now_ms)

@@ -1,0 +1,273 @@
+"""Everything about one connection that is not hot: its state, its methods, its end.
+
+in: what the loop could not do without Python (session.types SLOW_*). out: replies in the output buffer, changes in the virtual
+host, errors as channel.close or connection.close.
+
+The handshake is a table (HANDSHAKE): (state, method) -> step; a pair that is not there is refused with 503. Once open, methods
+are looked up by id in `verbs.VERBS`.
+
+I1  A PeerError closes the channel or the connection with its code, and nothing of the refused request happened.
+I2  After the end (closed, failed, or a finished close) the connection holds no entry, no consumer and no exclusive queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.protocol.v0_9_1 import spec
+from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, encode_method
+from flintmq.session import handshake, publishing, verbs
+from flintmq.session.state import ChannelState
+
+if TYPE_CHECKING:
+    from flintmq.net.loop import Loop, Socket
+    from flintmq.session.broker import Broker
+    from flintmq.session.connection import Connection
+
+log = logging.getLogger("flintmq.connection")
+
+# session/types.pxd
+SLOW_METHOD = 1
+SLOW_ROUTE = 2
+SLOW_PUBLISH = 3
+SLOW_DEAD_LETTER = 4
+SLOW_ERROR = 5
+SLOW_VERSION = 6
+SLOW_POLICY = 7
+SLOW_HEADER = 8
+
+PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+BASIC_PUBLISH_ID = spec.METHOD_IDS["basic.publish"]
+
+
+class ConnectionHandler:
+    """Serves one connection.
+
+    Args: connection: the compiled half; broker: shared services; loop: the loop that owns it; connection_id: unique in the node;
+    secure: came over TLS; peer_host, peer_port: where from.
+    """
+
+    def __init__(
+        self, connection: Connection, broker: Broker, loop: Loop, connection_id: int, peer_host: str, peer_port: int, secure: bool
+    ) -> None:
+        self.connection = connection
+        self.broker = broker
+        self.loop = loop
+        self.connection_id = connection_id
+        self.peer_host = peer_host
+        self.peer_port = peer_port
+        self.secure = secure
+        self.name = f"{peer_host}:{peer_port} -> {broker.listen_name}"
+        self.socket: Socket | None = None
+        self.state = handshake.START
+        self.user = ""
+        self.mechanism = ""
+        self.vhost: Any = None
+        self.client_properties: dict[str, object] = {}
+        self.capabilities: dict[str, object] = {}
+        self.heartbeat_s = 0
+        self.frame_size_max = broker.limits.frame_size_max
+        self.channel_max = broker.limits.channels_max
+        self.channels: dict[int, ChannelState] = {}
+        self.started_ms = broker.clock.monotonic_ns() // 1_000_000
+        self.connected_at_ms = broker.clock.wall_ms()
+        self.close_deadline_ms: int | None = None
+        self.is_blocked = False
+        self.ended = False
+
+    # --- called by the loop -----------------------------------------------------------------------------------------
+
+    def slow(self, kind: int, channel: int, payload: bytes | None, method_id: int, tag: int, size: int) -> None:
+        """One event of the compiled half (see session/types.pxd, SLOW_*)."""
+        try:
+            if kind == SLOW_METHOD:
+                assert payload is not None
+                self._method(channel, payload)
+            elif kind == SLOW_ROUTE:
+                assert payload is not None
+                publishing.find_route(self, channel, payload)
+            elif kind == SLOW_PUBLISH:
+                publishing.publish(self, channel)
+            elif kind == SLOW_DEAD_LETTER:
+                publishing.dead_letter_refused(self, channel, method_id, tag, bool(size))
+            elif kind == SLOW_POLICY:
+                publishing.apply_policies(self.broker)
+            elif kind == SLOW_HEADER:
+                handshake.begin(self)
+            elif kind == SLOW_VERSION:
+                self.connection.write(PROTOCOL_HEADER)
+                self._end("bad protocol header")
+                self.connection.finished()
+            else:
+                self._engine_error(tag)
+        except PeerError as error:
+            self.refuse(channel, error, method_id or (BASIC_PUBLISH_ID if kind in (SLOW_ROUTE, SLOW_PUBLISH) else 0))
+
+    def _method(self, channel: int, payload: bytes) -> None:
+        method_id = int.from_bytes(payload[:4], "big")
+        limits = self.broker.limits
+        try:
+            method = decode_method(payload, limits.table_depth_max, limits.table_fields_max)
+        except PeerError as error:
+            self.refuse(channel, error, method_id)
+            return
+        try:
+            if self.state != handshake.RUNNING or channel == 0:
+                handshake.step(self, method)
+            else:
+                verbs.VERBS[method_id](self, channel, method)
+        except KeyError:
+            if method_id in verbs.VERBS or channel == 0:
+                raise
+            self.refuse(channel, PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not for servers"), method_id)
+        except PeerError as error:
+            self.refuse(channel, error, method_id)
+
+    def _engine_error(self, tag: int) -> None:
+        code, text, channel, method_id = self.connection.engine_error()
+        if text == "unknown delivery tag":
+            text = f"unknown delivery tag {tag}"
+        self.refuse(channel, PeerError(ReplyCode(code), text, hard=channel == 0), method_id)
+
+    def blocked(self) -> None:
+        """The loop paused this publisher: message memory is above the watermark."""
+        self.is_blocked = True
+        if self.capabilities.get("connection.blocked") is True:
+            self.send(0, spec.ConnectionBlocked("low on memory"))
+        log.warning("connection %s: publisher is blocked: low on memory", self.name)
+
+    def unblocked(self) -> None:
+        """Memory is available again: the publisher is read on."""
+        if not self.is_blocked:
+            return
+        self.is_blocked = False
+        if self.capabilities.get("connection.blocked") is True:
+            self.send(0, spec.ConnectionUnblocked())
+        if self.socket is not None:
+            self.loop.resume(self.socket)
+            self.loop.touch(self.socket)
+
+    def closed(self, reason: str) -> None:
+        """The socket is gone (or about to go)."""
+        if self.state == handshake.RUNNING:
+            log.warning("connection %s user %r: %s", self.name, self.user, reason)
+        else:
+            log.debug("connection %s: %s", self.name, reason)
+        self._end(reason)
+
+    def failed(self) -> None:
+        """A bug of ours hit this connection: everything it holds goes back."""
+        self._end("internal error")
+
+    def tick(self, now_ms: int) -> None:
+        """Housekeeping: deadlines and heartbeats. `now_ms`: monotonic."""
+        socket = self.socket
+        if socket is None:
+            return
+        if self.close_deadline_ms is not None:
+            if now_ms >= self.close_deadline_ms:
+                self._cut("the peer did not answer a close in time")
+            return
+        if self.state == handshake.CLOSED:
+            self.close_deadline_ms = now_ms + self.broker.limits.close_ms_max
+            return
+        if self.state not in (handshake.RUNNING, handshake.CLOSING):
+            if now_ms - self.started_ms >= self.broker.limits.handshake_ms_max:
+                self._cut("handshake timed out")
+            return
+        if self.heartbeat_s:
+            # Two intervals without a byte: the peer is dead (specification 4.2.7). A paused publisher can't show life.
+            if not socket.paused and now_ms - socket.received_ms > self.heartbeat_s * 2000:
+                self._cut(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
+            elif now_ms - socket.sent_ms >= self.heartbeat_s * 500 and self.connection.output_size == 0:
+                self.connection.write(HEARTBEAT_FRAME)
+                self.loop.touch(socket)
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def send(self, channel: int, method: spec.Method) -> None:
+        """Appends a method frame to the output. It leaves at the end of the loop's pass when called by the loop."""
+        self.connection.write_method(channel, encode_method(method))
+
+    def send_later(self, channel: int, method: spec.Method) -> None:
+        """The same from outside this connection's own event: the loop is told that there is output."""
+        if self.ended or self.socket is None:
+            return
+        self.send(channel, method)
+        self.loop.touch(self.socket)
+
+    # --- errors and ends --------------------------------------------------------------------------------------------
+
+    def refuse(self, channel: int, error: PeerError, method_id: int = 0) -> None:
+        """Answers a broken rule: channel.close for soft errors on an open channel, else connection.close (I1)."""
+        class_id, method = method_id >> 16, method_id & 0xFFFF
+        text = clip_shortstr(error.reply_text)
+        if error.hard or channel == 0 or self.state != handshake.RUNNING or channel not in self.channels:
+            self.close(error.code, text, class_id, method)
+            return
+        log.error("channel error on connection %s, channel %d: %s", self.name, channel, text)
+        self.drop_channel(channel, wait_for_ok=True)
+        self.send(channel, spec.ChannelClose(int(error.code), text, class_id, method))
+
+    def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        """Ends the connection from our side: connection.close, wait for close-ok, at most close_ms_max."""
+        if self.state in (handshake.CLOSING, handshake.CLOSED):
+            return
+        log.error("closing connection %s: %s", self.name, text) if code != ReplyCode.CONNECTION_FORCED else log.info(
+            "closing connection %s: %s", self.name, text
+        )
+        early = self.state != handshake.RUNNING
+        self.state = handshake.CLOSING
+        self.send(0, spec.ConnectionClose(int(code), clip_shortstr(text), class_id, method_id))
+        self.connection.closing()
+        self._end(text)
+        self.close_deadline_ms = self.broker.clock.monotonic_ns() // 1_000_000 + self.broker.limits.close_ms_max
+        if early:
+            # A peer that failed the handshake gets the reason, and no further say.
+            self.finish()
+
+    def finish(self) -> None:
+        """The close is agreed: the loop hangs up when the output is sent."""
+        self.state = handshake.CLOSED
+        self._end("closed")
+        self.connection.finished()
+
+    def _cut(self, reason: str) -> None:
+        """Hangs up without a word."""
+        self.closed(reason)
+        if self.socket is not None:
+            self.loop.remove(self.socket)
+            self.socket = None
+
+    def drop_channel(self, number: int, *, wait_for_ok: bool) -> None:
+        """Ends an open channel: unacked deliveries return to their places, then queues learn that consumers are gone.
+
+        Args: wait_for_ok: channel.close is being sent; what still arrives is ignored until its answer.
+        """
+        state = self.channels.pop(number)
+        self.connection.close_channel(number, wait_for_ok)
+        self._forget(state)
+
+    def _forget(self, state: ChannelState) -> None:
+        for consumer in state.consumers.values():
+            self.broker.consumer_gone(consumer)
+        if state.reply_queue is not None:
+            self.broker.drop_reply_queue(state.reply_queue)
+
+    def _end(self, reason: str) -> None:
+        """Gives back everything the connection holds, once (I2)."""
+        if self.ended:
+            return
+        self.ended = True
+        states = list(self.channels.values())
+        self.channels.clear()
+        # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.
+        self.connection.close_all()
+        for state in states:
+            self._forget(state)
+        if self.vhost is not None:
+            self.vhost.connection_closed(self.connection_id)
+        self.broker.connection_ended(self, reason)

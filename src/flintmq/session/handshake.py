@@ -1,0 +1,207 @@
+"""The methods of class connection: handshake, close, secret update (specification 1.4).
+
+in: methods on channel 0. out: an open connection in a virtual host, or its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from typing import TYPE_CHECKING, Any, Callable
+
+from flintmq import __version__
+from flintmq.access.mechanisms import parse_response
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.protocol.v0_9_1 import spec
+from flintmq.protocol.v0_9_1.codec import decode_table
+
+if TYPE_CHECKING:
+    from flintmq.session.handlers import ConnectionHandler
+
+log = logging.getLogger("flintmq.connection")
+
+# --- states of a connection -------------------------------------------------------------------------------------------------
+START = "start"  # connection.start was sent
+AUTHENTICATING = "authenticating"  # a password check is under way
+TUNE = "tune"  # connection.tune was sent
+OPEN = "open"  # tuned, connection.open is due
+RUNNING = "running"
+CLOSING = "closing"  # connection.close was sent
+CLOSED = "closed"  # only output is left
+
+MECHANISMS = b"PLAIN AMQPLAIN"
+LOCALES = b"en_US"
+
+CAPABILITIES = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
+
+
+def server_properties(cluster_name: str) -> dict[str, object]:
+    """What connection.start tells about us."""
+    return {
+        "product": "FlintMQ",
+        "version": __version__,
+        "platform": f"Python {platform.python_version()}",
+        "copyright": "FlintMQ contributors",
+        "information": "Licensed under the Apache License 2.0",
+        "cluster_name": cluster_name,
+        "capabilities": dict(CAPABILITIES),
+    }
+
+
+def begin(handler: ConnectionHandler) -> None:
+    """Sends connection.start. The engine checks the protocol header before any answer is looked at."""
+    handler.send(0, spec.ConnectionStart(0, 9, server_properties(handler.broker.cluster_name), MECHANISMS, LOCALES))
+
+
+def step(handler: ConnectionHandler, method: Any) -> None:
+    """One method of class connection. Raises PeerError(503) when it is not due."""
+    action = HANDSHAKE.get((handler.state, method.ID))
+    if action is None:
+        raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not expected in state '{handler.state}'")
+    action(handler, method)
+
+
+def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> None:
+    handler.client_properties = method.client_properties
+    capabilities = method.client_properties.get("capabilities")
+    handler.capabilities = capabilities if isinstance(capabilities, dict) else {}
+    handler.mechanism = method.mechanism
+    if method.mechanism.encode() not in MECHANISMS.split():
+        raise PeerError(
+            ReplyCode.COMMAND_INVALID, f"unknown authentication mechanism '{method.mechanism}', offered are {MECHANISMS.decode()}"
+        )
+    try:
+        user, password = parse_response(method.mechanism, method.response, decode_table)
+    except ValueError as error:
+        _refused(handler, "", str(error))
+        return
+    users = handler.broker.users
+    if not users.may_connect_from(user, handler.peer_host):
+        _refused(handler, user, "this user can only connect from loopback addresses")
+        return
+    known = users.check_cached(user, password)
+    if known is None:
+        handler.state = AUTHENTICATING
+        loop = handler.loop
+        users.submit_check(user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)))
+    else:
+        handler.state = AUTHENTICATING
+        _authenticated(handler, user, known)
+
+
+def _authenticated(handler: ConnectionHandler, user: str, ok: bool) -> None:
+    """The answer of the password check, on the connection's loop."""
+    if handler.ended or handler.state != AUTHENTICATING:
+        return
+    if not ok:
+        _refused(handler, user, "wrong user or password")
+    else:
+        handler.user = user
+        handler.state = TUNE
+        limits = handler.broker.limits
+        handler.send(0, spec.ConnectionTune(limits.channels_max, limits.frame_size_max, limits.heartbeat_s))
+    if handler.socket is not None:
+        handler.loop.touch(handler.socket)
+
+
+def _refused(handler: ConnectionHandler, user: str, reason: str) -> None:
+    """Clients that say they can are told with 403; others see the socket close, as specification 1.4.2.3 has it."""
+    log.error("connection %s: %s login refused for user %r: %s", handler.name, handler.mechanism, user, reason)
+    if handler.capabilities.get("authentication_failure_close") is True:
+        handler.close(
+            ReplyCode.ACCESS_REFUSED,
+            f"ACCESS_REFUSED - Login was refused using authentication mechanism {handler.mechanism}. "
+            "For details see the broker logfile.",
+        )
+    else:
+        handler.finish()
+
+
+def _tune_ok(handler: ConnectionHandler, method: spec.ConnectionTuneOk) -> None:
+    limits = handler.broker.limits
+    frame_size = method.frame_max or limits.frame_size_max
+    if frame_size < limits.frame_size_min:
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"negotiated frame_max = {frame_size} is lower than the minimum allowed value ({limits.frame_size_min})")
+    if frame_size > limits.frame_size_max:
+        raise PeerError(
+            ReplyCode.NOT_ALLOWED, f"negotiated frame_max = {frame_size} is higher than the maximum allowed value ({limits.frame_size_max})"
+        )
+    channel_max = method.channel_max or limits.channels_max
+    if channel_max > limits.channels_max:
+        raise PeerError(
+            ReplyCode.NOT_ALLOWED, f"negotiated channel_max = {channel_max} is higher than the maximum allowed value ({limits.channels_max})"
+        )
+    handler.frame_size_max = frame_size
+    handler.channel_max = channel_max
+    handler.heartbeat_s = method.heartbeat
+    handler.connection.tuned(frame_size, channel_max)
+    handler.state = OPEN
+
+
+def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
+    name = method.virtual_host
+    vhost = handler.broker.vhosts.get(name)
+    if vhost is None:
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
+    if not handler.broker.permissions.may_access(handler.user, name):
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user '{handler.user}'")
+    handler.vhost = vhost
+    handler.connection.opened()
+    handler.state = RUNNING
+    handler.broker.connection_opened(handler)
+    handler.send(0, spec.ConnectionOpenOk())
+    log.info("connection %s: user %r authenticated and granted access to vhost %r", handler.name, handler.user, name)
+
+
+def _close(handler: ConnectionHandler, method: spec.ConnectionClose) -> None:
+    log.info("connection %s: closed by the client (%d %s)", handler.name, method.reply_code, method.reply_text)
+    handler.send(0, spec.ConnectionCloseOk())
+    handler.finish()
+
+
+def _close_ok(handler: ConnectionHandler, method: spec.ConnectionCloseOk) -> None:
+    handler.finish()
+
+
+def _update_secret(handler: ConnectionHandler, method: Any) -> None:
+    """RabbitMQ's extension: a new credential for the same user (made for expiring tokens). It must verify, or the connection ends."""
+    users = handler.broker.users
+    secret = bytes(method.new_secret)
+
+    def done(ok: bool) -> None:
+        if handler.ended or handler.state != RUNNING:
+            return
+        if ok:
+            handler.send(0, spec.ConnectionUpdateSecretOk())
+        else:
+            handler.refuse(0, PeerError(ReplyCode.NOT_ALLOWED, "New secret was refused"), method.ID)
+        if handler.socket is not None:
+            handler.loop.touch(handler.socket)
+
+    known = users.check_cached(handler.user, secret)
+    if known is None:
+        users.submit_check(handler.user, secret, lambda ok: handler.loop.call(lambda: done(ok)))
+    else:
+        done(known)
+
+
+Step = Callable[[Any, Any], None]
+HANDSHAKE: dict[tuple[str, int], Step] = {
+    (START, spec.METHOD_IDS["connection.start-ok"]): _start_ok,
+    (TUNE, spec.METHOD_IDS["connection.tune-ok"]): _tune_ok,
+    (OPEN, spec.METHOD_IDS["connection.open"]): _open,
+    (RUNNING, spec.METHOD_IDS["connection.update-secret"]): _update_secret,
+    (CLOSING, spec.METHOD_IDS["connection.close-ok"]): _close_ok,
+    # Both sides may close at once (specification 1.4.2.9): each is answered, in any state.
+    **{(state, spec.METHOD_IDS["connection.close"]): _close for state in (START, AUTHENTICATING, TUNE, OPEN, RUNNING, CLOSING)},
+}

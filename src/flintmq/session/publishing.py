@@ -1,0 +1,203 @@
+"""Publishes that the compiled path hands over: unknown routes, headers exchanges, CC/BCC, direct reply-to, user-id, dead letters.
+
+in: a publish or a refused delivery that needs the routing table or the message's properties. out: routes for the cache, or the
+message on its queues.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
+from flintmq.session.verbs import REPLY_TO, authorize
+from flintmq.vhost.dead_letter import dead_letter_properties
+
+if TYPE_CHECKING:
+    from flintmq.session.broker import Broker
+    from flintmq.session.handlers import ConnectionHandler
+
+log = logging.getLogger("flintmq.publishing")
+
+BASIC_REJECT = 90
+# reasons of a dequeue (queue/types.pxd)
+REASON_EXPIRE = 3
+REASON_DROP = 4
+CONTENT_PERSISTENT = 1
+CONTENT_PRIORITY = 16
+
+
+def split_route(route: bytes) -> tuple[str, bytes]:
+    """Exchange name and routing key of two shortstrs as they stand on the wire."""
+    size = route[0]
+    return route[1 : 1 + size].decode("utf-8", "surrogateescape"), route[2 + size :]
+
+
+def find_route(handler: ConnectionHandler, channel: int, route: bytes) -> None:
+    """Answers a publish whose route is not cached, or whose exchange this channel was not authorized for yet.
+
+    Raises: PeerError 404 for an unknown exchange, 403 for one that is internal or not permitted.
+    """
+    exchange_name, key = split_route(route)
+    broker, vhost = handler.broker, handler.vhost
+    exchange = vhost.get_exchange(exchange_name)
+    if not (exchange_name == "" and key.startswith(REPLY_TO.encode() + b".")):
+        # Whoever holds the unguessable reply address may answer (RabbitMQ checks nothing there either).
+        authorize(handler, "write", "exchange", exchange_name or "amq.default")
+    if exchange.internal:
+        raise PeerError(ReplyCode.ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange_name}' in vhost '{vhost.name}'")
+    cache = broker.route_cache(vhost, exchange_name)
+    cacheable = vhost.route_is_cacheable(exchange_name)
+    handles = broker.handles_for(vhost, exchange_name, key, None) if cacheable else []
+    handler.connection.set_route(channel, cache, route, handles, cacheable)
+
+
+def publish(handler: ConnectionHandler, channel: int) -> None:
+    """A complete message whose properties decide: where it goes (headers, CC, BCC) or what it says (reply-to, user-id)."""
+    connection, broker, vhost = handler.connection, handler.broker, handler.vhost
+    exchange_bytes, key, header, body = connection.message(channel)
+    exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
+    try:
+        size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
+        user_id = properties.get("user_id")
+        if user_id is not None and user_id != handler.user:
+            raise PeerError(
+                ReplyCode.PRECONDITION_FAILED,
+                f"user_id property set to '{user_id}' but authenticated user was '{handler.user}'",
+            )
+        headers = properties.get("headers")
+        headers = headers if isinstance(headers, dict) else {}
+        changed = False
+        if properties.get("reply_to") == REPLY_TO:
+            queue = handler.channels[channel].reply_queue
+            if queue is None:
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
+            properties["reply_to"] = queue.name
+            changed = True
+        keys = [key, *_extra_keys(headers, "CC"), *_extra_keys(headers, "BCC")]
+        if "BCC" in headers:
+            properties["headers"] = {name: value for name, value in headers.items() if name != "BCC"}
+            changed = True
+        if changed:
+            connection.replace_header(channel, encode_properties(size, properties))
+    except PeerError:
+        connection.discard(channel)
+        raise
+    handles: list[Any] = []
+    for one in keys:
+        for handle in broker.handles_for(vhost, exchange_name, one, headers):
+            if handle not in handles:
+                handles.append(handle)
+    if connection.accept(channel, broker.route_cache(vhost, exchange_name), handles):
+        apply_policies(broker)
+
+
+def _extra_keys(headers: dict[str, object], name: str) -> list[bytes]:
+    """Routing keys of a CC or BCC header (RabbitMQ's sender-selected distribution)."""
+    value = headers.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, str | bytes) for one in value):
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unsupported type in \"{name}\" header: an array of strings is expected")
+    return [one if isinstance(one, bytes) else one.encode("utf-8", "surrogateescape") for one in value]
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------------
+
+
+def dead_letter_refused(handler: ConnectionHandler, channel: int, method_id: int, tag: int, multiple: bool) -> None:
+    """reject or nack without requeue of deliveries whose queue has a dead-letter exchange: publish first, then settle."""
+    connection, broker = handler.connection, handler.broker
+    tags = connection.refused(channel, tag, multiple)
+    if tags is None:
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+    for one in tags:
+        queue_id, *message = connection.unacked_message(channel, one)
+        queue = broker.queues.get(queue_id)
+        if queue is not None:
+            dead_letter(broker, queue, tuple(message), "rejected")
+        connection.settle(channel, method_id, one, False)
+
+
+def dead_letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> int:
+    """Publishes a message that died in `queue` to its dead-letter exchange.
+
+    Args: message: (exchange, routing key, content header, body); reason: rejected, expired, maxlen.
+    Returns: queues it was put on; 0 when the queue has no dead-letter exchange, it is gone, or the message went in a circle.
+    """
+    policy = queue.policy
+    if policy.dead_letter_exchange is None:
+        return 0
+    vhost = queue.vhost
+    exchange_bytes, key, header, body = message
+    size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
+    target_key = policy.dead_letter_routing_key
+    new_key = key if target_key is None else target_key.encode("utf-8", "surrogateescape")
+    properties = dead_letter_properties(
+        properties,
+        queue_name=queue.name,
+        reason=reason,
+        exchange=exchange_bytes.decode("utf-8", "surrogateescape"),
+        routing_key=key.decode("utf-8", "surrogateescape"),
+        time_s=broker.clock.wall_ms() // 1000,
+    )
+    headers = properties.get("headers")
+    headers = headers if isinstance(headers, dict) else {}
+    if not vhost.has_exchange(policy.dead_letter_exchange):
+        broker.count_drop("no_dead_letter_exchange")
+        return 0
+    new_header = encode_properties(size, properties)
+    flags = CONTENT_PERSISTENT if properties.get("delivery_mode") == 2 else 0
+    priority = properties.get("priority")
+    if isinstance(priority, int):
+        flags |= CONTENT_PRIORITY
+    placed = 0
+    for handle in broker.handles_for(vhost, policy.dead_letter_exchange, new_key, headers):
+        if _went_in_a_circle(headers, handle.owner.name):
+            broker.count_drop("dead_letter_cycle")
+            continue
+        expires_at = 0 if handle.ttl_ms < 0 else broker.clock.wall_ms() + handle.ttl_ms
+        exchange_out = policy.dead_letter_exchange.encode("utf-8", "surrogateescape")
+        if handle.publish(exchange_out, new_key, new_header, body, flags, priority if isinstance(priority, int) else 0, expires_at):
+            placed += 1
+            if handle.owner.policy.has_limits:
+                broker.over_limit.add(handle.owner)
+    return placed
+
+
+def _went_in_a_circle(headers: dict[str, object], queue_name: str) -> bool:
+    """True when the message already died in this queue and no consumer ever rejected it since: it would turn for ever."""
+    deaths = headers.get("x-death")
+    if not isinstance(deaths, list):
+        return False
+    names = [one for one in deaths if isinstance(one, dict)]
+    if any(one.get("reason") == "rejected" for one in names):
+        return False
+    return any(one.get("queue") == queue_name for one in names)
+
+
+def apply_policies(broker: Broker) -> None:
+    """Brings queues with a length limit and a dead-letter exchange back under it (x-overflow drop-head)."""
+    for queue in [*broker.over_limit, *broker.limited_queues]:
+        enforce_limits(broker, queue)
+    broker.over_limit.clear()
+
+
+def enforce_limits(broker: Broker, queue: Any) -> None:
+    core = queue.core
+    while core.ready_count() > core.max_length or core.ready_bytes() > core.max_bytes:
+        message = core.take_head(REASON_DROP)
+        if message is None:
+            return
+        broker.count_drop("maxlen")
+        dead_letter(broker, queue, message, "maxlen")
+
+
+def expire(broker: Broker, queue: Any, now_ms: int) -> None:
+    """Takes expired messages out of a queue, to its dead-letter exchange when it has one."""
+    message = queue.core.take_expired(now_ms, REASON_EXPIRE)
+    while message is not None:
+        broker.count_drop("expired")
+        dead_letter(broker, queue, message, "expired")
+        message = queue.core.take_expired(now_ms, REASON_EXPIRE)

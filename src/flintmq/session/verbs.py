@@ -1,0 +1,355 @@
+"""The methods of an open connection, except the hot ones: channel, exchange, queue, basic, confirm, tx.
+
+in: decoded methods. out: changes in the virtual host and replies. VERBS maps a method id to its function; each function calls
+`authorize` once for what it touches, does the work, replies.
+
+Source: AMQP 0-9-1 specification 1.5 to 1.9; RabbitMQ's extensions and reply texts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Callable
+
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.protocol.v0_9_1 import spec
+from flintmq.session.state import ChannelState, Consumer
+
+if TYPE_CHECKING:
+    from flintmq.session.handlers import ConnectionHandler
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+def _channel(handler: ConnectionHandler, number: int) -> ChannelState:
+    return handler.channels[number]
+
+
+def _queue_name(handler: ConnectionHandler, number: int, name: str) -> str:
+    """An empty name means the queue last declared on the channel (specification 1.7.2.1)."""
+    if name:
+        return name
+    last = _channel(handler, number).last_queue
+    if not last:
+        raise PeerError(ReplyCode.NOT_FOUND, "no previously declared queue")
+    return last
+
+
+def authorize(handler: ConnectionHandler, verb: str, kind: str, name: str) -> None:
+    """The one place where the session layer asks for permission. Raises PeerError(403).
+
+    Args: verb: configure, write or read; kind: queue or exchange; name: of the resource.
+    """
+    handler.broker.permissions.authorize(handler.user, handler.vhost.name, verb, kind, name)
+
+
+# --- channel ----------------------------------------------------------------------------------------------------------------
+
+
+def channel_open(handler: ConnectionHandler, number: int, method: spec.ChannelOpen) -> None:
+    if number in handler.channels:
+        raise PeerError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", hard=True)
+    handler.connection.open_channel(number)
+    handler.channels[number] = ChannelState(number)
+    handler.broker.channels_opened += 1
+    handler.send(number, spec.ChannelOpenOk())
+
+
+def channel_close(handler: ConnectionHandler, number: int, method: spec.ChannelClose) -> None:
+    if number in handler.channels:
+        handler.drop_channel(number, wait_for_ok=False)
+    else:
+        handler.connection.channel_closed(number)
+    handler.send(number, spec.ChannelCloseOk())
+
+
+def channel_close_ok(handler: ConnectionHandler, number: int, method: spec.ChannelCloseOk) -> None:
+    if number not in handler.channels:
+        handler.connection.channel_closed(number)
+
+
+def channel_flow(handler: ConnectionHandler, number: int, method: spec.ChannelFlow) -> None:
+    handler.connection.set_flow(number, method.active)
+    handler.send(number, spec.ChannelFlowOk(method.active))
+
+
+def ignore(handler: ConnectionHandler, number: int, method: Any) -> None:
+    """A reply that needs nothing done (channel.flow-ok, basic.cancel-ok)."""
+
+
+# --- exchange ---------------------------------------------------------------------------------------------------------------
+
+
+def exchange_declare(handler: ConnectionHandler, number: int, method: spec.ExchangeDeclare) -> None:
+    if not method.passive:
+        authorize(handler, "configure", "exchange", method.exchange)
+        alternate = method.arguments.get("alternate-exchange")
+        if isinstance(alternate, str) and alternate and not handler.vhost.has_exchange(method.exchange):
+            # Whoever may create the exchange must not reach, through its alternate, what it may not write to.
+            authorize(handler, "read", "exchange", method.exchange)
+            authorize(handler, "write", "exchange", alternate)
+    handler.vhost.declare_exchange(
+        method.exchange,
+        method.type,
+        passive=method.passive,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        arguments=method.arguments,
+    )
+    if not method.no_wait:
+        handler.send(number, spec.ExchangeDeclareOk())
+
+
+def exchange_delete(handler: ConnectionHandler, number: int, method: spec.ExchangeDelete) -> None:
+    authorize(handler, "configure", "exchange", method.exchange)
+    handler.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+    if not method.no_wait:
+        handler.send(number, spec.ExchangeDeleteOk())
+
+
+def exchange_bind(handler: ConnectionHandler, number: int, method: spec.ExchangeBind) -> None:
+    authorize(handler, "write", "exchange", method.destination)
+    authorize(handler, "read", "exchange", method.source)
+    handler.vhost.bind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
+    if not method.no_wait:
+        handler.send(number, spec.ExchangeBindOk())
+
+
+def exchange_unbind(handler: ConnectionHandler, number: int, method: spec.ExchangeUnbind) -> None:
+    authorize(handler, "write", "exchange", method.destination)
+    authorize(handler, "read", "exchange", method.source)
+    handler.vhost.unbind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
+    if not method.no_wait:
+        handler.send(number, spec.ExchangeUnbindOk())
+
+
+def _key(routing_key: str) -> bytes:
+    return routing_key.encode("utf-8", "surrogateescape")
+
+
+# --- queue ------------------------------------------------------------------------------------------------------------------
+
+
+def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDeclare) -> None:
+    name = method.queue
+    if method.passive and name.startswith(REPLY_TO):
+        _declare_reply_queue(handler, number, name, method.no_wait)
+        return
+    if not method.passive:
+        if name:
+            authorize(handler, "configure", "queue", name)
+        dead_letter = method.arguments.get("x-dead-letter-exchange")
+        if isinstance(dead_letter, str) and not handler.vhost.has_queue(name):
+            authorize(handler, "read", "queue", name)
+            authorize(handler, "write", "exchange", dead_letter)
+    queue = handler.vhost.declare_queue(
+        name,
+        passive=method.passive,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=method.arguments,
+        connection_id=handler.connection_id,
+    )
+    _channel(handler, number).last_queue = queue.name
+    if not method.no_wait:
+        handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
+
+
+def _declare_reply_queue(handler: ConnectionHandler, number: int, name: str, no_wait: bool) -> None:
+    """Passive declare asks whether a requester is still there (direct reply-to)."""
+    found = handler.broker.reply_queues.get((handler.vhost.name, name))
+    if name != REPLY_TO and found is None:
+        raise PeerError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{handler.vhost.name}'")
+    if not no_wait:
+        handler.send(number, spec.QueueDeclareOk(name, 0, 0 if found is None else 1))
+
+
+def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) -> None:
+    name = _queue_name(handler, number, method.queue)
+    key = method.routing_key
+    if not method.queue and not key:
+        key = name  # specification 1.7.2.3: both empty means the queue's own name
+    authorize(handler, "write", "queue", name)
+    authorize(handler, "read", "exchange", method.exchange)
+    handler.vhost.bind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    if not method.no_wait:
+        handler.send(number, spec.QueueBindOk())
+
+
+def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbind) -> None:
+    name = _queue_name(handler, number, method.queue)
+    key = method.routing_key
+    if not method.queue and not key:
+        key = name
+    authorize(handler, "write", "queue", name)
+    authorize(handler, "read", "exchange", method.exchange)
+    handler.vhost.unbind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    handler.send(number, spec.QueueUnbindOk())
+
+
+def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge) -> None:
+    name = _queue_name(handler, number, method.queue)
+    authorize(handler, "read", "queue", name)
+    count = handler.vhost.purge_queue(name, connection_id=handler.connection_id)
+    if not method.no_wait:
+        handler.send(number, spec.QueuePurgeOk(count))
+
+
+def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete) -> None:
+    name = _queue_name(handler, number, method.queue)
+    authorize(handler, "configure", "queue", name)
+    count = handler.vhost.delete_queue(
+        name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id
+    )
+    if not method.no_wait:
+        handler.send(number, spec.QueueDeleteOk(count))
+
+
+# --- basic ------------------------------------------------------------------------------------------------------------------
+
+
+def basic_qos(handler: ConnectionHandler, number: int, method: spec.BasicQos) -> None:
+    if method.prefetch_size:
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    # Celery (py-amqp) changes the prefetch of running consumers with global=false; others follow RabbitMQ, where it counts for
+    # consumers that come later. global=true is always one limit for the channel.
+    live = handler.client_properties.get("product") == "py-amqp"
+    handler.connection.set_prefetch(number, method.prefetch_count, method.global_, live)
+    handler.send(number, spec.BasicQosOk())
+
+
+def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicConsume) -> None:
+    state = _channel(handler, number)
+    tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+    if tag in state.consumers:
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if len(state.consumers) >= handler.broker.limits.channel_consumers_max:
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"consumer limit of {handler.broker.limits.channel_consumers_max} on the channel is reached")
+    priority = method.arguments.get("x-priority", 0)
+    if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r} is no 32-bit integer")
+    if method.queue == REPLY_TO:
+        queue = _open_reply_queue(handler, state, method)
+    else:
+        name = _queue_name(handler, number, method.queue)
+        authorize(handler, "read", "queue", name)
+        queue = handler.vhost.get_queue(name, connection_id=handler.connection_id)
+    consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
+    if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority):
+        raise PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
+    state.consumers[tag] = consumer
+    handler.broker.consumer_came(consumer)
+    if not method.no_wait:
+        handler.send(number, spec.BasicConsumeOk(tag))
+
+
+def _open_reply_queue(handler: ConnectionHandler, state: ChannelState, method: spec.BasicConsume) -> Any:
+    """Direct reply-to: a hidden queue of this channel, routed to by its unguessable name."""
+    if not method.no_ack:
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if state.reply_queue is not None:
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+    state.reply_queue = handler.broker.open_reply_queue(handler.vhost)
+    return state.reply_queue
+
+
+def basic_cancel(handler: ConnectionHandler, number: int, method: spec.BasicCancel) -> None:
+    state = _channel(handler, number)
+    consumer = state.consumers.pop(method.consumer_tag, None)
+    if consumer is not None:
+        handler.connection.cancel(number, _key(method.consumer_tag))
+    if not method.no_wait:
+        handler.send(number, spec.BasicCancelOk(method.consumer_tag))
+    if consumer is not None:
+        if consumer.queue is state.reply_queue:
+            handler.broker.drop_reply_queue(state.reply_queue)
+            state.reply_queue = None
+        handler.broker.consumer_gone(consumer)
+
+
+def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) -> None:
+    name = _queue_name(handler, number, method.queue)
+    authorize(handler, "read", "queue", name)
+    queue = handler.vhost.get_queue(name, connection_id=handler.connection_id)
+    if not handler.connection.get(number, queue.core, method.no_ack):
+        handler.send(number, spec.BasicGetEmpty())
+
+
+def basic_recover(handler: ConnectionHandler, number: int, method: spec.BasicRecover) -> None:
+    if not method.requeue:
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    handler.connection.recover(number)
+    if method.ID == spec.BasicRecover.ID:
+        handler.send(number, spec.BasicRecoverOk())
+
+
+# --- confirm and tx -----------------------------------------------------------------------------------------------------------
+
+
+def confirm_select(handler: ConnectionHandler, number: int, method: spec.ConfirmSelect) -> None:
+    if handler.connection.is_tx(number):
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+    handler.connection.confirm_select(number)
+    if not method.no_wait:
+        handler.send(number, spec.ConfirmSelectOk())
+
+
+def tx_select(handler: ConnectionHandler, number: int, method: spec.TxSelect) -> None:
+    if handler.connection.is_confirm(number):
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    handler.connection.tx_select(number)
+    handler.send(number, spec.TxSelectOk())
+
+
+def _need_tx(handler: ConnectionHandler, number: int) -> None:
+    if not handler.connection.is_tx(number):
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+
+
+def tx_commit(handler: ConnectionHandler, number: int, method: spec.TxCommit) -> None:
+    _need_tx(handler, number)
+    unknown = handler.connection.tx_commit(number)
+    if unknown:
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {unknown}")
+    handler.send(number, spec.TxCommitOk())
+
+
+def tx_rollback(handler: ConnectionHandler, number: int, method: spec.TxRollback) -> None:
+    _need_tx(handler, number)
+    handler.connection.tx_rollback(number)
+    handler.send(number, spec.TxRollbackOk())
+
+
+Verb = Callable[[Any, int, Any], None]
+VERBS: dict[int, Verb] = {
+    spec.METHOD_IDS[name]: verb
+    for name, verb in {
+        "channel.open": channel_open,
+        "channel.close": channel_close,
+        "channel.close-ok": channel_close_ok,
+        "channel.flow": channel_flow,
+        "channel.flow-ok": ignore,
+        "exchange.declare": exchange_declare,
+        "exchange.delete": exchange_delete,
+        "exchange.bind": exchange_bind,
+        "exchange.unbind": exchange_unbind,
+        "queue.declare": queue_declare,
+        "queue.bind": queue_bind,
+        "queue.unbind": queue_unbind,
+        "queue.purge": queue_purge,
+        "queue.delete": queue_delete,
+        "basic.qos": basic_qos,
+        "basic.consume": basic_consume,
+        "basic.cancel": basic_cancel,
+        "basic.cancel-ok": ignore,
+        "basic.get": basic_get,
+        "basic.recover": basic_recover,
+        "basic.recover-async": basic_recover,
+        "confirm.select": confirm_select,
+        "tx.select": tx_select,
+        "tx.commit": tx_commit,
+        "tx.rollback": tx_rollback,
+    }.items()
+}
