@@ -74,4 +74,5 @@ def extensions() -> list[Extension]:
     )
 
 
-setup(ext_modules=extensions() if {"build_ext", "bdist_wheel", "install", "editable_wheel", "build"} & set(sys.argv) else [])
+# An editable install takes what `build_ext --inplace` left in src/; compiling there again would only cost time.
+setup(ext_modules=extensions() if {"build_ext", "bdist_wheel", "install", "build"} & set(sys.argv) else [])

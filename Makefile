@@ -1,0 +1,48 @@
+# FlintMQ's commands. First use of any sets up .venv and compiles; a second use is quick.
+#
+#   make run     the main job: flights through the broker into Spark, with a checked result table
+#   make serve   a broker on the default ports (ARGS="--port 0 ..." for options)
+#   make test    lint and all tests            make bench   the workloads of docs/PERFORMANCE.md
+#   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
+#   make fuzz    coverage-guided fuzzing of codec and engine
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
+
+.PHONY: build run serve test lint bench stress fuzz clean
+
+build: .venv/.compiled
+
+.venv/.base: pyproject.toml requirements-dev.txt tools/setup.sh
+	@PYTHON="$(PYTHON)" sh tools/setup.sh base
+.venv/.spark: .venv/.base
+	@sh tools/setup.sh spark
+.venv/.test: .venv/.base requirements-test.txt
+	@sh tools/setup.sh test
+
+.venv/.compiled: .venv/.base $(SOURCES)
+	@sh tools/setup.sh compile
+
+run: .venv/.compiled .venv/.spark
+	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m flintmq.pipeline.flights $(ARGS)
+
+serve: .venv/.compiled
+	@exec $(BIN)/flintmq serve $(ARGS)
+
+lint: .venv/.compiled .venv/.spark .venv/.test
+	@sh tools/lint.sh
+
+test: .venv/.compiled .venv/.spark .venv/.test lint
+	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m pytest $(ARGS)
+
+bench: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m bench.run $(ARGS)
+
+stress: .venv/.compiled .venv/.test
+	@exec sh tools/stress_tsan.sh
+
+fuzz: .venv/.compiled .venv/.test
+	@exec $(BIN)/python tools/fuzz_codec.py $(ARGS)
+
+clean:
+	rm -rf build .venv run .cache $$(find src -name '*.so')
