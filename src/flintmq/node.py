@@ -93,8 +93,8 @@ class Node:
         self._tls_listener = tls_listener
         for number, loop in enumerate(self.loops):
             loop.on_accept = self._accept
-            loop.on_timer = (lambda now, loop=loop, first=number == 0: self._tick(loop, now, first))
-            loop.on_alarm = (lambda active, loop=loop: self._alarm(loop, active))
+            loop.on_timer = lambda now, loop=loop, first=number == 0: self._tick(loop, now, first)
+            loop.on_alarm = lambda active, loop=loop: self._alarm(loop, active)
             thread = threading.Thread(target=loop.run, name=f"flintmq-io-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()

@@ -61,8 +61,12 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
 @click.option("--tls-port", type=Port(), default="5671", show_default=True, help="AMQPS port, used when --tls-cert is given.")
 @click.option("--tls-cert", type=click.Path(), help="Certificate chain (PEM): turns TLS on.")
 @click.option("--tls-key", type=click.Path(), help="Private key (PEM) of the certificate.")
-@click.option("--http-port", type=Port(), default="15672", show_default=True, help="Management port or 'off' (not built yet: reported as null).")
-@click.option("--flight-port", type=Port(), default="15680", show_default=True, help="Arrow Flight port or 'off' (not built yet: reported as null).")
+@click.option(
+    "--http-port", type=Port(), default="15672", show_default=True, help="Management port or 'off' (not built yet: reported as null)."
+)
+@click.option(
+    "--flight-port", type=Port(), default="15680", show_default=True, help="Arrow Flight port or 'off' (not built yet: reported as null)."
+)
 @click.option("--data-dir", type=click.Path(), help="Directory of the broker.")
 @click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory.")
 @click.option("--no-data-dir", is_flag=True, help="Run without a data directory; --store-dir must then be given.")
@@ -80,9 +84,7 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
 def serve(ctx: click.Context, config: str | None, **options: Any) -> int:
     """Run a broker. Prints one JSON line on stdout when it accepts connections."""
     if config is not None:
-        given = {
-            name for name in options if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
-        }
+        given = {name for name in options if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE}
         options.update({name: value for name, value in _from_file(config, ctx).items() if name not in given})
     if options["no_data_dir"] and not options["store_dir"] and not options["memory"]:
         raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)

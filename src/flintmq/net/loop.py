@@ -535,7 +535,9 @@ class Loop:
         if connection.engine.phase == PHASE_CLOSED:
             self.current = cython.NULL
             return 0
-        result = engine_feed(cython.address(connection.engine), self.buffer + self.position, self.end - self.position, cython.address(consumed))
+        result = engine_feed(
+            cython.address(connection.engine), self.buffer + self.position, self.end - self.position, cython.address(consumed)
+        )
         self.position += consumed
         self.mark_dirty(entry)
         if result != FEED_MORE:

@@ -189,7 +189,9 @@ def _on_publish(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _refuse(connection: cython.pointer(connection_t), number: uint16_t, code: cython.int, text: cython.p_char, method: uint32_t) -> cython.int:
+def _refuse(
+    connection: cython.pointer(connection_t), number: uint16_t, code: cython.int, text: cython.p_char, method: uint32_t
+) -> cython.int:
     connection.engine.error_code = code
     connection.engine.error_text = text
     connection.engine.error_channel = number
@@ -207,9 +209,7 @@ def _on_header(
     channel: cython.pointer(channel_t) = connection.channels[number]
     flags: uint16_t = get16(payload + 12)
     scan: props_scan_t
-    content: cython.pointer(content_t) = content_new(
-        connection.arena, channel.route.key_len, size, cython.cast(uint32_t, body_size)
-    )
+    content: cython.pointer(content_t) = content_new(connection.arena, channel.route.key_len, size, cython.cast(uint32_t, body_size))
     if content == cython.NULL:
         return _refuse(connection, 0, 506, b"no memory for the message", 60 << 16 | 40)
     memcpy(content_route(content), channel.route.key, channel.route.key_len)
@@ -374,10 +374,7 @@ def _publish(
 def _drop_head(destination: cython.pointer(destination_t)) -> cython.void:
     """x-overflow drop-head without a dead-letter exchange: the oldest messages make room."""
     delivery: delivery_t
-    while (
-        queue_ready_count(destination.queue) > destination.max_length
-        or queue_ready_bytes(destination.queue) > destination.max_bytes
-    ):
+    while queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes:
         if not queue_take_head(destination.queue, cython.address(delivery)):
             return
         queue_dequeue(destination.queue, delivery.slot, delivery.position, 0, REASON_DROP)
@@ -553,8 +550,10 @@ def channel_settle_item(connection, channel, tag, method, requeue):
     consumer_give_back_credit(consumer)
     if channel.credit.limit:
         channel_resume(channel)
-    elif consumer.list == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer) and not at_load32(
-        cython.address(consumer.target.suspended)
+    elif (
+        consumer.list == CONSUMER_NOT_INTERESTED
+        and consumer_has_credit(consumer)
+        and not at_load32(cython.address(consumer.target.suspended))
     ):
         queue_set_notify_work_desired(consumer.queue, consumer, True)
     consumer_decref(consumer)

@@ -103,7 +103,9 @@ BASIC_NACK = cython.declare(cython.int, 120)
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _append_target(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)) -> cython.void:
+def _append_target(
+    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)
+) -> cython.void:
     """Steps 4 and 5: the target joins its channel's list, the channel its connection's. Called with work_lock held."""
     target.next_pending = cython.NULL
     if channel.work_first == cython.NULL:
@@ -148,7 +150,9 @@ def target_notify(target: cython.pointer(target_t)) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _forget_target(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)) -> cython.void:
+def _forget_target(
+    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)
+) -> cython.void:
     """Takes a target off its channel's list, if it is there. O(targets that want to work)."""
     at: cython.pointer(target_t)
     before: cython.pointer(target_t) = cython.NULL
@@ -648,9 +652,7 @@ class Connection:
         """Adds a consumer with the channel's prefetch. False when exclusivity forbids it. Raises MemoryError."""
         channel: cython.pointer(channel_t) = self.channel(number)
         flags: uint32_t = CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
-        subscription: cython.pointer(subscription_t) = cython.cast(
-            cython.pointer(subscription_t), calloc(1, cython.sizeof(subscription_t))
-        )
+        subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), calloc(1, cython.sizeof(subscription_t)))
         if subscription == cython.NULL:
             raise MemoryError
         if no_ack:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import platform
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
 from flintmq.access.mechanisms import parse_response
@@ -120,8 +121,7 @@ def _refused(handler: ConnectionHandler, user: str, reason: str) -> None:
     if handler.capabilities.get("authentication_failure_close") is True:
         handler.close(
             ReplyCode.ACCESS_REFUSED,
-            f"ACCESS_REFUSED - Login was refused using authentication mechanism {handler.mechanism}. "
-            "For details see the broker logfile.",
+            f"ACCESS_REFUSED - Login was refused using authentication mechanism {handler.mechanism}. For details see the broker logfile.",
         )
     else:
         handler.finish()
@@ -131,7 +131,9 @@ def _tune_ok(handler: ConnectionHandler, method: spec.ConnectionTuneOk) -> None:
     limits = handler.broker.limits
     frame_size = method.frame_max or limits.frame_size_max
     if frame_size < limits.frame_size_min:
-        raise PeerError(ReplyCode.NOT_ALLOWED, f"negotiated frame_max = {frame_size} is lower than the minimum allowed value ({limits.frame_size_min})")
+        raise PeerError(
+            ReplyCode.NOT_ALLOWED, f"negotiated frame_max = {frame_size} is lower than the minimum allowed value ({limits.frame_size_min})"
+        )
     if frame_size > limits.frame_size_max:
         raise PeerError(
             ReplyCode.NOT_ALLOWED, f"negotiated frame_max = {frame_size} is higher than the maximum allowed value ({limits.frame_size_max})"
@@ -139,7 +141,8 @@ def _tune_ok(handler: ConnectionHandler, method: spec.ConnectionTuneOk) -> None:
     channel_max = method.channel_max or limits.channels_max
     if channel_max > limits.channels_max:
         raise PeerError(
-            ReplyCode.NOT_ALLOWED, f"negotiated channel_max = {channel_max} is higher than the maximum allowed value ({limits.channels_max})"
+            ReplyCode.NOT_ALLOWED,
+            f"negotiated channel_max = {channel_max} is higher than the maximum allowed value ({limits.channels_max})",
         )
     handler.frame_size_max = frame_size
     handler.channel_max = channel_max

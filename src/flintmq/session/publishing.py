@@ -56,7 +56,7 @@ def find_route(handler: ConnectionHandler, channel: int, route: bytes) -> None:
 def publish(handler: ConnectionHandler, channel: int) -> None:
     """A complete message whose properties decide: where it goes (headers, CC, BCC) or what it says (reply-to, user-id)."""
     connection, broker, vhost = handler.connection, handler.broker, handler.vhost
-    exchange_bytes, key, header, body = connection.message(channel)
+    exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
     try:
         size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
@@ -99,7 +99,7 @@ def _extra_keys(headers: dict[str, object], name: str) -> list[bytes]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(one, str | bytes) for one in value):
-        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unsupported type in \"{name}\" header: an array of strings is expected")
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f'unsupported type in "{name}" header: an array of strings is expected')
     return [one if isinstance(one, bytes) else one.encode("utf-8", "surrogateescape") for one in value]
 
 

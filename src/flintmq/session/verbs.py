@@ -9,7 +9,8 @@ Source: AMQP 0-9-1 specification 1.5 to 1.9; RabbitMQ's extensions and reply tex
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
@@ -200,9 +201,7 @@ def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge
 def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "configure", "queue", name)
-    count = handler.vhost.delete_queue(
-        name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id
-    )
+    count = handler.vhost.delete_queue(name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id)
     if not method.no_wait:
         handler.send(number, spec.QueueDeleteOk(count))
 
