@@ -37,7 +37,10 @@ STREAMS = [
     OPENED + publish(1, b"hello"),
     OPENED + publish(1, b""),
     OPENED + publish(1, b"x" * 1000, frame=33) + publish(1, b"y"),
-    OPENED + method_frame(1, spec.BasicAck(7, True)) + method_frame(1, spec.BasicNack(9, False, True)) + method_frame(1, spec.BasicReject(3, True)),
+    OPENED
+    + method_frame(1, spec.BasicAck(7, True))
+    + method_frame(1, spec.BasicNack(9, False, True))
+    + method_frame(1, spec.BasicReject(3, True)),
     OPENED + b"\x08\x00\x00\x00\x00\x00\x00\xce" + publish(1, b"z"),
     OPENED + method_frame(1, spec.BasicPublish()) + publish(1, b"out of order"),
     b"GET / HTTP/1.1\r\n",

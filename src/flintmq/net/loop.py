@@ -281,6 +281,9 @@ class Loop:
         self.sockets.pop(entry.socket.fd, None)
         entry.sock.close()
         self.graves.append(entry)
+        if entry.connection is not None:
+            # Handler and connection name each other: without this they would wait for the cycle collector.
+            entry.connection.handler = None
 
     def entries(self) -> list:
         """Every Socket of the loop, listeners included."""

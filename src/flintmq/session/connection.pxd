@@ -18,7 +18,7 @@ cdef class Connection:
     cdef connection_t connection
     cdef public object handler          # session.handlers.ConnectionHandler
     cdef public object peer             # what the listener knows of the peer
-    cdef list graveyard                 # cancelled subscriptions, freed by reap()
+    cdef subscription_t *graves         # cancelled subscriptions, freed by reap()
     cdef channel_t *channel(self, uint16_t number) except NULL
     cdef void _check_generation(self, channel_t *channel)
     cdef subscription_t *_find(self, channel_t *channel, bytes tag)

@@ -386,7 +386,6 @@ class Connection:
 
     def __init__(self, peer: object, limits: object):
         self.peer = peer
-        self.graveyard = []
         memset(cython.address(self.connection), 0, cython.sizeof(connection_t))
         engine_init(
             cython.address(self.connection.engine),
@@ -406,6 +405,7 @@ class Connection:
             if self.connection.channels[i] != cython.NULL:
                 channel_free(self.connection.channels[i])
         free(self.connection.channels)
+        self.reap()
         engine_free(cython.address(self.connection.engine))
         out_release(cython.address(self.connection.out))
 
@@ -714,14 +714,16 @@ class Connection:
         consumer_decref(subscription.consumer)
         queue_decref(subscription.queue)
         # A queue on another loop may be inside notify_work: the memory waits for the next reap().
-        self.graveyard.append(cython.cast(cython.size_t, subscription))
+        subscription.next = self.graves
+        self.graves = subscription
 
     def reap(self) -> None:
-        """Frees subscriptions cancelled before the previous call; the loop's housekeeping calls it."""
-        address: cython.size_t
-        for address in self.graveyard:
-            free(cython.cast(cython.p_void, address))
-        self.graveyard.clear()
+        """Frees subscriptions that were cancelled; the loop's housekeeping calls it, long after their last use."""
+        subscription: cython.pointer(subscription_t)
+        while self.graves != cython.NULL:
+            subscription = self.graves
+            self.graves = subscription.next
+            free(subscription)
 
     def cancel(self, number: int, tag: bytes) -> bool:
         """basic.cancel. Deliveries under way stay unacked. False when there is no such consumer."""
