@@ -23,6 +23,18 @@ from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap3
 from cython.cimports.flintmq.core.buffer import out_release, out_reserve, out_sent, out_trim, outbuf_t
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_bytes_mapped
+from cython.cimports.flintmq.net.sockets import (
+    KIND_CONNECTION,
+    KIND_LISTENER,
+    KIND_WAKE,
+    Socket,
+    connection_schedule,
+    run_queue_forget,
+    run_queue_pop,
+    run_queue_push,
+    run_queue_t,
+    socket_t,
+)
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN,
     EFD_CLOEXEC,
@@ -52,17 +64,16 @@ from cython.cimports.flintmq.net.sysio import (
     sys_write,
 )
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
-from cython.cimports.flintmq.session.channel import connection_flush_confirms
-from cython.cimports.flintmq.session.connection import (
+from cython.cimports.flintmq.session.confirms import connection_flush_confirms
+from cython.cimports.flintmq.session.connection import Connection
+from cython.cimports.flintmq.session.types import SLOW_ERROR, SLOW_NONE, SLOW_VERSION, connection_t
+from cython.cimports.flintmq.session.work import (
     WORK_DONE,
     WORK_FULL,
-    WORK_MORE,
-    Connection,
     connection_block_output,
     connection_unblock_output,
     connection_work,
 )
-from cython.cimports.flintmq.session.types import SLOW_ERROR, SLOW_NONE, SLOW_VERSION, connection_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memset
@@ -71,108 +82,6 @@ from cython.cimports.libc.string import memcpy, memset
 READ_SIZE = cython.declare(cython.size_t, 256 * 1024)
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = cython.declare(uint32_t, 8192)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _push(queue: cython.pointer(run_queue_t), connection: cython.pointer(connection_t)) -> cython.void:
-    connection.next_run = cython.NULL
-    spin_lock(cython.address(queue.lock))
-    if queue.first == cython.NULL:
-        queue.first = connection
-    else:
-        queue.last.next_run = connection
-    queue.last = connection
-    spin_unlock(cython.address(queue.lock))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _schedule(connection: cython.pointer(connection_t)) -> cython.void:
-    """Step 6 of seed 004: the connection joins its loop's run queue. Any thread; `scheduled` was won by the caller."""
-    queue: cython.pointer(run_queue_t) = cython.cast(cython.pointer(socket_t), connection.loop).run_queue
-    one: uint64_t = 1
-    _push(queue, connection)
-    # Pairs with the at_swap32 before epoll_wait: the loop says it sleeps, then looks at the queue once more.
-    if at_swap32(cython.address(queue.sleeping), 0):
-        sys_write(queue.wake, cython.address(one), 8)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _pop(queue: cython.pointer(run_queue_t)) -> cython.pointer(connection_t):
-    connection: cython.pointer(connection_t)
-    spin_lock(cython.address(queue.lock))
-    connection = queue.first
-    if connection != cython.NULL:
-        queue.first = connection.next_run
-    spin_unlock(cython.address(queue.lock))
-    return connection
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget(queue: cython.pointer(run_queue_t), connection: cython.pointer(connection_t)) -> cython.void:
-    """Takes a connection that ends off the run queue."""
-    at: cython.pointer(connection_t)
-    before: cython.pointer(connection_t) = cython.NULL
-    spin_lock(cython.address(queue.lock))
-    at = queue.first
-    while at != cython.NULL and at != connection:
-        before = at
-        at = at.next_run
-    if at == connection:
-        if before == cython.NULL:
-            queue.first = connection.next_run
-        else:
-            before.next_run = connection.next_run
-        if queue.last == connection:
-            queue.last = before
-    spin_unlock(cython.address(queue.lock))
-
-
-@cython.cclass
-class Socket:
-    """A connection's socket, as its loop holds it."""
-
-    def __cinit__(self, sock: object, connection: Connection):
-        memset(cython.address(self.socket), 0, cython.sizeof(socket_t))
-        self.sock = sock
-        self.connection = connection
-        self.socket.fd = sock.fileno()
-
-    def __dealloc__(self):
-        free(self.socket.rest)
-        out_release(cython.address(self.socket.cipher))
-
-    @property
-    def bytes_received(self) -> int:
-        return self.socket.bytes_in
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.socket.bytes_out
-
-    @property
-    def received_ms(self) -> int:
-        """Monotonic time of the last byte received, milliseconds."""
-        return self.socket.received_ms
-
-    @property
-    def sent_ms(self) -> int:
-        return self.socket.sent_ms
-
-    @property
-    def paused(self) -> bool:
-        return self.socket.paused
-
-    @property
-    def lingering(self) -> bool:
-        return self.socket.lingering
 
 
 @cython.cclass
@@ -240,7 +149,7 @@ class Loop:
         entry.tls = tls
         entry.socket.tls = tls is not None
         connection.connection.loop = cython.address(entry.socket)
-        connection.connection.schedule = _schedule
+        connection.connection.schedule = connection_schedule
         connection.connection.arena = self.arena
         self._register(entry)
         return entry
@@ -262,7 +171,7 @@ class Loop:
             return
         entry.socket.dead = True
         if entry.socket.connection != cython.NULL:
-            _forget(cython.address(self.run_queue), entry.socket.connection)
+            run_queue_forget(cython.address(self.run_queue), entry.socket.connection)
         link = cython.address(self.dirty)
         while link[0] != cython.NULL:
             if link[0] == cython.address(entry.socket):
@@ -593,7 +502,7 @@ class Loop:
         done: uint64_t = 0
         result: cython.int
         while done < PASS_MESSAGES:
-            connection = _pop(cython.address(self.run_queue))
+            connection = run_queue_pop(cython.address(self.run_queue))
             if connection == cython.NULL:
                 return
             # Cleared before the turn: what arrives during it schedules the connection again.
@@ -614,7 +523,7 @@ class Loop:
                     connection_block_output(connection)
                     continue
             if result != WORK_DONE and not at_swap32(cython.address(connection.scheduled), 1):
-                _push(cython.address(self.run_queue), connection)
+                run_queue_push(cython.address(self.run_queue), connection)
 
     def mark_dirty(self, entry):
         if not entry.dirty:

@@ -1,8 +1,10 @@
 # Topic patterns as a trie of words, walked as a set of states: a match costs O(words x states), whatever the pattern.
 #
 # Called with the virtual host's lock held (one caller at a time): a match writes marks into the nodes.
+cimport cython
 from libc.stdint cimport uint64_t
 
+@cython.final
 cdef class TopicNode:
     cdef dict words               # word (bytes) -> TopicNode; None while empty
     cdef TopicNode star           # the word "*": exactly one word; or None
@@ -11,6 +13,7 @@ cdef class TopicNode:
     cdef uint64_t mark            # step of the walk that last put this node among its states
     cdef bint is_hash             # reached by "#": stays a state on every word
 
+@cython.final
 cdef class TopicTrie:
     cdef TopicNode root
     cdef uint64_t step            # number of the current step of a walk; never reused

@@ -15,7 +15,6 @@ from cython.cimports.libc.stdint import uint64_t
 
 
 @cython.cclass
-@cython.final
 class TopicNode:
     """A place in the trie: what was matched so far."""
 
@@ -54,7 +53,6 @@ def _drop_child(node: TopicNode, word: bytes):
 
 
 @cython.cclass
-@cython.final
 class TopicTrie:
     """The patterns of one topic exchange, or of anything else that speaks them. Not thread-safe."""
 

@@ -1,4 +1,4 @@
-# A channel's hot path: publish, settle, confirm, transaction buffers. Slow cases leave a note in connection.slow and pause.
+# A channel's way in: publish, settlement frames, transaction buffers. Slow cases leave a note in connection.slow and pause.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.protocol.v0_9_1.engine cimport sink_t
@@ -14,15 +14,6 @@ cdef sink_t *session_sink() noexcept nogil
 # Accepts the message in channel.content along `route`: into the transaction, or published now. Takes both references. FEED_*.
 cdef int channel_accept(connection_t *connection, channel_t *channel, route_t *route) noexcept nogil
 cdef void channel_set_route(channel_t *channel, route_t *route) noexcept nogil   # takes the reference
-# Settles one tag (or all up to it). 0 = done, -1 = unknown delivery tag.
-cdef int channel_settle(connection_t *connection, channel_t *channel, int method, uint64_t tag, bint multiple, bint requeue) noexcept nogil
-cdef void channel_settle_item(connection_t *connection, channel_t *channel, uint64_t tag, int method, bint requeue) noexcept nogil
-cdef void channel_recover(connection_t *connection, channel_t *channel) noexcept nogil
 cdef int channel_tx_commit(connection_t *connection, channel_t *channel) noexcept nogil
 cdef void channel_tx_rollback(channel_t *channel) noexcept nogil
-cdef void channel_note_confirm(connection_t *connection, channel_t *channel, uint64_t lsn, bint refused) noexcept nogil
-# Sends what may be confirmed on all channels of the connection that have something to confirm.
-cdef void connection_flush_confirms(connection_t *connection) noexcept nogil
-# Makes the channel's consumers that wait for credit want work again (after a settlement of shared credit, flow, qos).
-cdef void channel_resume(channel_t *channel) noexcept nogil
 cdef void authorization_changed() noexcept nogil   # every channel asks again before its next publish

@@ -1,4 +1,4 @@
-"""The channel's part of a message's way in: publish, confirm, settle (see channel.pxd).
+"""The channel's part of a message's way in: publish, settle, transactions (see channel.pxd).
 
 in: calls of the protocol engine. out: enqueues and settlements on queues, confirms and returns in the output buffer.
 
@@ -6,8 +6,7 @@ A publish whose route is cached takes no lock but the queue's and never the GIL.
 a headers exchange, CC, reply-to, dead-lettering) is left in connection.slow, and the loop calls the handlers.
 
 I1  A message that a confirm answers is in every queue of its route, and every log it was written to is durable.
-I2  A `multiple` confirm never runs past an earlier tag that is not durable yet.
-I3  Every delivery that was acquired for this channel is in `unacked`, settled, or back in its queue.
+I2  Every delivery that was acquired for this channel is in `unacked`, settled, or back in its queue.
 """
 
 from __future__ import annotations
@@ -60,7 +59,9 @@ from cython.cimports.flintmq.routing.route_cache import (
     route_incref,
     route_t,
 )
-from cython.cimports.flintmq.session.delivery import write_confirm, write_return
+from cython.cimports.flintmq.session.confirms import channel_note_confirm
+from cython.cimports.flintmq.session.delivery import write_return
+from cython.cimports.flintmq.session.settlement import channel_settle, channel_settle_item
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
     SLOW_DEAD_LETTER,
@@ -380,77 +381,6 @@ def _drop_head(destination: cython.pointer(destination_t)) -> cython.void:
         queue_dequeue(destination.queue, delivery.slot, delivery.position, 0, REASON_DROP)
 
 
-# --- confirms -------------------------------------------------------------------------------------------------------------
-
-
-def channel_note_confirm(connection, channel, lsn, refused):
-    pending: cython.pointer(pending_confirm_t)
-    size: uint32_t
-    i: uint32_t
-    channel.publish_tag += 1
-    if refused:
-        # Answered at once; tags before it are still confirmed in order, `multiple` skips what the client has an answer for.
-        connection_flush_channel(connection, channel, channel.publish_tag - 1)
-        write_confirm(connection, channel.number, BASIC_NACK, channel.publish_tag, False)
-        if channel.confirmed == channel.publish_tag - 1:
-            channel.confirmed = channel.publish_tag
-        return
-    if lsn and (connection.durable_lsn == cython.NULL or connection.durable_lsn(connection.store) < lsn):
-        if channel.pending_count == channel.pending_size:
-            size = channel.pending_size * 2 if channel.pending_size else 64
-            pending = cython.cast(cython.pointer(pending_confirm_t), calloc(size, cython.sizeof(pending_confirm_t)))
-            if pending == cython.NULL:
-                return  # never confirmed: the publisher may retry, nothing is claimed (I1)
-            for i in range(channel.pending_count):
-                pending[i] = channel.pending[(channel.pending_first + i) & (channel.pending_size - 1)]
-            free(channel.pending)
-            channel.pending = pending
-            channel.pending_size = size
-            channel.pending_first = 0
-        pending = cython.address(channel.pending[(channel.pending_first + channel.pending_count) & (channel.pending_size - 1)])
-        pending.tag = channel.publish_tag
-        pending.lsn = lsn
-        channel.pending_count += 1
-    if not channel.confirm_dirty:
-        channel.confirm_dirty = True
-        channel.next_confirming = connection.confirming
-        connection.confirming = channel
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def connection_flush_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), upto: uint64_t) -> cython.void:
-    """Confirms everything up to `upto` that is durable, as one basic.ack (I2)."""
-    durable: uint64_t
-    if channel.pending_count:
-        durable = connection.durable_lsn(connection.store)
-        while channel.pending_count and channel.pending[channel.pending_first].lsn <= durable:
-            channel.pending_first = (channel.pending_first + 1) & (channel.pending_size - 1)
-            channel.pending_count -= 1
-        if channel.pending_count and channel.pending[channel.pending_first].tag <= upto:
-            upto = channel.pending[channel.pending_first].tag - 1
-    if upto > channel.confirmed:
-        write_confirm(connection, channel.number, BASIC_ACK, upto, upto > channel.confirmed + 1)
-        channel.confirmed = upto
-
-
-def connection_flush_confirms(connection):
-    channel: cython.pointer(channel_t) = connection.confirming
-    following: cython.pointer(channel_t)
-    connection.confirming = cython.NULL
-    while channel != cython.NULL:
-        following = channel.next_confirming
-        channel.confirm_dirty = False
-        if channel.open:
-            connection_flush_channel(connection, channel, channel.publish_tag)
-            if channel.pending_count:
-                channel.confirm_dirty = True
-                channel.next_confirming = connection.confirming
-                connection.confirming = channel
-        channel = following
-
-
 # --- settle ---------------------------------------------------------------------------------------------------------------
 
 
@@ -509,77 +439,6 @@ def _may_dead_letter(channel: cython.pointer(channel_t), tag: uint64_t, multiple
             return True
         at = unacked_next(cython.address(channel.unacked), at + 1)
     return False
-
-
-def channel_settle(connection, channel, method, tag, multiple, requeue):
-    upto: uint64_t
-    at: uint64_t
-    settled: cython.bint = False
-    if not multiple:
-        if unacked_find(cython.address(channel.unacked), tag) == cython.NULL:
-            return -1
-        channel_settle_item(connection, channel, tag, method, requeue)
-        return 0
-    # Tag 0 with multiple means everything that is outstanding (specification 1.8.3.13), which may be nothing.
-    upto = tag if tag else channel.unacked.last_tag
-    if upto > channel.unacked.last_tag:
-        return -1
-    at = unacked_next(cython.address(channel.unacked), 1)
-    while at and at <= upto:
-        channel_settle_item(connection, channel, at, method, requeue)
-        settled = True
-        at = unacked_next(cython.address(channel.unacked), at + 1)
-    return 0 if settled or tag == 0 else -1
-
-
-def channel_settle_item(connection, channel, tag, method, requeue):
-    item: cython.pointer(unacked_t) = unacked_find(cython.address(channel.unacked), tag)
-    consumer: cython.pointer(consumer_t) = item.consumer
-    if method == BASIC_ACK:
-        queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_ACK)
-        channel.acknowledged += 1
-    elif requeue:
-        queue_release(item.queue, item.slot, item.position, item.owner, True)
-    else:
-        queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_REJECT)
-    if consumer == cython.NULL:
-        queue_decref(item.queue)
-        unacked_remove(cython.address(channel.unacked), tag)
-        return
-    unacked_remove(cython.address(channel.unacked), tag)
-    consumer_give_back_credit(consumer)
-    if channel.credit.limit:
-        channel_resume(channel)
-    elif (
-        consumer.list == CONSUMER_NOT_INTERESTED
-        and consumer_has_credit(consumer)
-        and not at_load32(cython.address(consumer.target.suspended))
-    ):
-        queue_set_notify_work_desired(consumer.queue, consumer, True)
-    consumer_decref(consumer)
-
-
-def channel_resume(channel):
-    subscription: cython.pointer(subscription_t) = channel.subscriptions
-    consumer: cython.pointer(consumer_t)
-    while subscription != cython.NULL:
-        consumer = subscription.consumer
-        if (
-            not subscription.cancelled
-            and consumer.list == CONSUMER_NOT_INTERESTED
-            and not at_load32(cython.address(subscription.target.suspended))
-            and consumer_has_credit(consumer)
-        ):
-            queue_set_notify_work_desired(consumer.queue, consumer, True)
-        subscription = subscription.next
-
-
-def channel_recover(connection, channel):
-    last: uint64_t = channel.unacked.last_tag
-    tag: uint64_t = unacked_next(cython.address(channel.unacked), 1)
-    while tag and tag <= last:
-        channel_settle_item(connection, channel, tag, BASIC_NACK, True)
-        tag = unacked_next(cython.address(channel.unacked), tag + 1)
 
 
 # --- transactions ---------------------------------------------------------------------------------------------------------

@@ -1,12 +1,6 @@
-"""A connection: who wants to work, one turn each (seed 004), and the operations that method handlers call.
+"""A connection as the method handlers see it: the operations they call on its compiled state.
 
-in: notify_work from queues (any thread); calls of the handlers (loop thread, GIL held). out: frames in the output buffer.
-
-I1  A target is on its channel's list exactly while target.pending is set; a channel on its connection's list exactly while
-    work_pending is set; both lists change under work_lock. `pending` is cleared before the target pulls, so a message that
-    arrives meanwhile schedules it again (pairs with the at_swap32 in target_notify).
-I2  In one pass a target gets one turn: one message when others want the same queue (delivery.rotate), else up to the budget.
-I3  While output is above its high mark no consumer of the connection is Interested or Notified.
+in: handlers, on the loop's thread with the GIL. out: frames in the output buffer, consumers on queues, settled deliveries.
 """
 
 from __future__ import annotations
@@ -69,307 +63,24 @@ from cython.cimports.flintmq.queue.types import (
 )
 from cython.cimports.flintmq.routing.route_cache import RouteCache, exchange_decref, exchange_incref, route_incref, route_t
 from cython.cimports.flintmq.session.channel import (
+    authorization_changed,
     channel_accept,
     channel_free,
     channel_new,
-    channel_recover,
     channel_release_all,
-    channel_resume,
     channel_set_route,
-    channel_settle,
-    channel_settle_item,
     channel_tx_commit,
     channel_tx_rollback,
-    connection_flush_confirms,
     session_sink,
-    authorization_changed,
 )
 from cython.cimports.flintmq.session.delivery import subscription_set_prefix, write_deliver, write_get_ok
+from cython.cimports.flintmq.session.settlement import channel_recover, channel_resume, channel_settle_item
 from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_t, subscription_t, unacked_t
+from cython.cimports.flintmq.session.work import forget_channel, forget_target, suspend_subscription, target_notify
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next, unacked_remove
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memset
-
-# messages of one target's turn while it has its queue for itself
-TURN_MESSAGES = cython.declare(uint32_t, 256)
-BASIC_ACK = cython.declare(cython.int, 80)
-BASIC_NACK = cython.declare(cython.int, 120)
-
-
-# --- scheduling: consumer -> target -> channel -> connection -> loop --------------------------------------------------------
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_target(
-    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)
-) -> cython.void:
-    """Steps 4 and 5: the target joins its channel's list, the channel its connection's. Called with work_lock held."""
-    target.next_pending = cython.NULL
-    if channel.work_first == cython.NULL:
-        channel.work_first = target
-    else:
-        channel.work_last.next_pending = target
-    channel.work_last = target
-    if not channel.work_pending:
-        channel.work_pending = 1
-        _append_channel(connection, channel)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.void:
-    channel.next_working = cython.NULL
-    if connection.work_first == cython.NULL:
-        connection.work_first = channel
-    else:
-        connection.work_last.next_working = channel
-    connection.work_last = channel
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def target_notify(target: cython.pointer(target_t)) -> cython.void:
-    """Step 3: a queue says there is work. Any thread."""
-    subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), target.context)
-    channel: cython.pointer(channel_t) = subscription.channel
-    connection: cython.pointer(connection_t) = channel.connection
-    if at_swap32(cython.address(target.pending), 1):
-        return
-    spin_lock(cython.address(connection.work_lock))
-    _append_target(connection, channel, target)
-    spin_unlock(cython.address(connection.work_lock))
-    if not at_swap32(cython.address(connection.scheduled), 1):
-        connection.schedule(connection)  # step 6
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_target(
-    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)
-) -> cython.void:
-    """Takes a target off its channel's list, if it is there. O(targets that want to work)."""
-    at: cython.pointer(target_t)
-    before: cython.pointer(target_t) = cython.NULL
-    spin_lock(cython.address(connection.work_lock))
-    at = channel.work_first
-    while at != cython.NULL and at != target:
-        before = at
-        at = at.next_pending
-    if at == target:
-        if before == cython.NULL:
-            channel.work_first = target.next_pending
-        else:
-            before.next_pending = target.next_pending
-        if channel.work_last == target:
-            channel.work_last = before
-    spin_unlock(cython.address(connection.work_lock))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.void:
-    at: cython.pointer(channel_t)
-    before: cython.pointer(channel_t) = cython.NULL
-    spin_lock(cython.address(connection.work_lock))
-    at = connection.work_first
-    while at != cython.NULL and at != channel:
-        before = at
-        at = at.next_working
-    if at == channel:
-        if before == cython.NULL:
-            connection.work_first = channel.next_working
-        else:
-            before.next_working = channel.next_working
-        if connection.work_last == channel:
-            connection.work_last = before
-    spin_unlock(cython.address(connection.work_lock))
-    at = connection.confirming
-    before = cython.NULL
-    while at != cython.NULL and at != channel:
-        before = at
-        at = at.next_confirming
-    if at == channel:
-        if before == cython.NULL:
-            connection.confirming = channel.next_confirming
-        else:
-            before.next_confirming = channel.next_confirming
-
-
-def connection_work(connection, budget):
-    channel: cython.pointer(channel_t)
-    target: cython.pointer(target_t)
-    last: cython.pointer(channel_t)
-    again: cython.bint
-    result: cython.int
-    final: cython.bint = False
-    spin_lock(cython.address(connection.work_lock))
-    last = connection.work_last
-    spin_unlock(cython.address(connection.work_lock))
-    # One pass over the channels that wanted to work when it began: those that come back are for the next pass (I2).
-    while last != cython.NULL and not final:
-        if connection.out.end - connection.out.start >= connection.output_high:
-            return WORK_FULL
-        if budget == 0:
-            return WORK_MORE
-        spin_lock(cython.address(connection.work_lock))
-        channel = connection.work_first
-        if channel == cython.NULL:
-            spin_unlock(cython.address(connection.work_lock))
-            break
-        final = channel == last
-        connection.work_first = channel.next_working
-        if connection.work_first == cython.NULL:
-            connection.work_last = cython.NULL
-        target = channel.work_first
-        if target != cython.NULL:
-            channel.work_first = target.next_pending
-            if channel.work_first == cython.NULL:
-                channel.work_last = cython.NULL
-        if channel.work_first != cython.NULL:
-            _append_channel(connection, channel)
-        else:
-            channel.work_pending = 0
-        spin_unlock(cython.address(connection.work_lock))
-        if target == cython.NULL:
-            continue
-        at_store32(cython.address(target.pending), 0)
-        again = _target_turn(connection, channel, target, cython.address(budget))
-        if again and not at_swap32(cython.address(target.pending), 1):
-            spin_lock(cython.address(connection.work_lock))
-            _append_target(connection, channel, target)
-            spin_unlock(cython.address(connection.work_lock))
-    if connection.work_first != cython.NULL:
-        if connection.out.end - connection.out.start >= connection.output_high:
-            return WORK_FULL
-        return WORK_MORE
-    return WORK_DONE
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _target_turn(
-    connection: cython.pointer(connection_t),
-    channel: cython.pointer(channel_t),
-    target: cython.pointer(target_t),
-    budget: cython.pointer(uint32_t),
-) -> cython.bint:
-    """Steps 10 to 12: pulls messages for one target and writes them. True when it wants another turn."""
-    subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), target.context)
-    consumer: cython.pointer(consumer_t)
-    delivery: delivery_t
-    tried: uint32_t = 0
-    turn: uint32_t = TURN_MESSAGES
-    while True:
-        consumer = target.consumers[target.next_consumer]
-        if not queue_deliver_single(consumer.queue, consumer, cython.address(delivery)):
-            # This one has nothing: the next of a multi-queue target, until all were asked.
-            tried += 1
-            if tried >= target.consumer_count:
-                return False
-            target.next_consumer = (target.next_consumer + 1) % target.consumer_count
-            continue
-        tried = 0
-        _send(connection, channel, subscription, consumer, cython.address(delivery))
-        budget[0] -= 1
-        turn -= 1
-        if target.consumer_count > 1:
-            target.next_consumer = (target.next_consumer + 1) % target.consumer_count
-        if delivery.rotate or budget[0] == 0 or turn == 0:
-            return True
-        if connection.out.end - connection.out.start >= connection.output_high:
-            return True
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _send(
-    connection: cython.pointer(connection_t),
-    channel: cython.pointer(channel_t),
-    subscription: cython.pointer(subscription_t),
-    consumer: cython.pointer(consumer_t),
-    delivery: cython.pointer(delivery_t),
-) -> cython.void:
-    """Writes one delivery and records it as unacked, or settles it when the consumer said no-ack."""
-    item: cython.pointer(unacked_t)
-    if subscription.no_ack:
-        channel.unacked.last_tag += 1
-        if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
-            queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
-            return
-        queue_dequeue(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK)
-    else:
-        item = unacked_add(cython.address(channel.unacked))
-        if item == cython.NULL:
-            queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
-            return
-        item.slot = delivery.slot
-        item.position = delivery.position
-        item.queue = consumer.queue
-        item.consumer = consumer
-        item.owner = consumer.id
-        item.dead_letters = subscription.dead_letters
-        consumer_incref(consumer)
-        if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
-            channel_settle_item(connection, channel, channel.unacked.last_tag, BASIC_NACK, True)
-            return
-        entry_sent(delivery.slot)
-    channel.delivered += 1
-    connection.deliveries += 1
-
-
-def connection_block_output(connection):
-    i: uint32_t
-    subscription: cython.pointer(subscription_t)
-    if connection.write_blocked:
-        return
-    connection.write_blocked = True
-    for i in range(connection.channel_count):
-        if connection.channels[i] == cython.NULL:
-            continue
-        subscription = connection.channels[i].subscriptions
-        while subscription != cython.NULL:
-            _suspend(subscription, True)
-            subscription = subscription.next
-
-
-def connection_unblock_output(connection):
-    i: uint32_t
-    subscription: cython.pointer(subscription_t)
-    if not connection.write_blocked:
-        return
-    connection.write_blocked = False
-    for i in range(connection.channel_count):
-        if connection.channels[i] == cython.NULL:
-            continue
-        subscription = connection.channels[i].subscriptions
-        while subscription != cython.NULL:
-            if not connection.channels[i].flow_stopped:
-                _suspend(subscription, False)
-            subscription = subscription.next
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _suspend(subscription: cython.pointer(subscription_t), suspended: cython.bint) -> cython.void:
-    consumer: cython.pointer(consumer_t) = subscription.consumer
-    at_store32(cython.address(subscription.target.suspended), 1 if suspended else 0)
-    if subscription.cancelled:
-        return
-    if suspended:
-        queue_set_notify_work_desired(consumer.queue, consumer, False)
-    elif consumer_has_credit(consumer):
-        queue_set_notify_work_desired(consumer.queue, consumer, True)
 
 
 def revoke_authorizations() -> None:
@@ -530,7 +241,7 @@ class Connection:
         while channel.subscriptions != cython.NULL:
             self._remove(channel, channel.subscriptions)
         channel_release_all(channel)
-        _forget_channel(cython.address(self.connection), channel)
+        forget_channel(cython.address(self.connection), channel)
         self.connection.channels[cython.cast(uint32_t, number)] = cython.NULL
         channel_free(channel)
         engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSING if wait_for_ok else RX_CLOSED)
@@ -709,7 +420,7 @@ class Connection:
         channel.subscription_count -= 1
         subscription.cancelled = True
         queue_remove_consumer(subscription.queue, subscription.consumer)
-        _forget_target(cython.address(self.connection), channel, cython.address(subscription.target))
+        forget_target(cython.address(self.connection), channel, cython.address(subscription.target))
         # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
         consumer_decref(subscription.consumer)
         queue_decref(subscription.queue)
@@ -760,7 +471,7 @@ class Connection:
         subscription: cython.pointer(subscription_t) = channel.subscriptions
         channel.flow_stopped = not active
         while subscription != cython.NULL:
-            _suspend(subscription, channel.flow_stopped or self.connection.write_blocked)
+            suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
             subscription = subscription.next
 
     def get(self, number: int, handle: QueueHandle, no_ack: bool) -> bool:

@@ -1,0 +1,86 @@
+"""Publisher confirms: which tags may be answered, and when.
+
+in: a message that was put on its queues, with the LSN its log records got. out: basic.ack and basic.nack at the end of the pass.
+
+I1  A tag is confirmed when everything of its message is durable; a message that was not logged is at once.
+I2  A `multiple` confirm never runs past an earlier tag that is not durable yet.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.session.delivery import write_confirm
+from cython.cimports.flintmq.session.types import channel_t, connection_t, pending_confirm_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free
+
+BASIC_ACK = cython.declare(cython.int, 80)
+BASIC_NACK = cython.declare(cython.int, 120)
+
+
+def channel_note_confirm(connection, channel, lsn, refused):
+    pending: cython.pointer(pending_confirm_t)
+    size: uint32_t
+    i: uint32_t
+    channel.publish_tag += 1
+    if refused:
+        # Answered at once; tags before it are still confirmed in order, `multiple` skips what the client has an answer for.
+        connection_flush_channel(connection, channel, channel.publish_tag - 1)
+        write_confirm(connection, channel.number, BASIC_NACK, channel.publish_tag, False)
+        if channel.confirmed == channel.publish_tag - 1:
+            channel.confirmed = channel.publish_tag
+        return
+    if lsn and (connection.durable_lsn == cython.NULL or connection.durable_lsn(connection.store) < lsn):
+        if channel.pending_count == channel.pending_size:
+            size = channel.pending_size * 2 if channel.pending_size else 64
+            pending = cython.cast(cython.pointer(pending_confirm_t), calloc(size, cython.sizeof(pending_confirm_t)))
+            if pending == cython.NULL:
+                return  # never confirmed: the publisher may retry, nothing is claimed (I1)
+            for i in range(channel.pending_count):
+                pending[i] = channel.pending[(channel.pending_first + i) & (channel.pending_size - 1)]
+            free(channel.pending)
+            channel.pending = pending
+            channel.pending_size = size
+            channel.pending_first = 0
+        pending = cython.address(channel.pending[(channel.pending_first + channel.pending_count) & (channel.pending_size - 1)])
+        pending.tag = channel.publish_tag
+        pending.lsn = lsn
+        channel.pending_count += 1
+    if not channel.confirm_dirty:
+        channel.confirm_dirty = True
+        channel.next_confirming = connection.confirming
+        connection.confirming = channel
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def connection_flush_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), upto: uint64_t) -> cython.void:
+    """Confirms everything up to `upto` that is durable, as one basic.ack (I2)."""
+    durable: uint64_t
+    if channel.pending_count:
+        durable = connection.durable_lsn(connection.store)
+        while channel.pending_count and channel.pending[channel.pending_first].lsn <= durable:
+            channel.pending_first = (channel.pending_first + 1) & (channel.pending_size - 1)
+            channel.pending_count -= 1
+        if channel.pending_count and channel.pending[channel.pending_first].tag <= upto:
+            upto = channel.pending[channel.pending_first].tag - 1
+    if upto > channel.confirmed:
+        write_confirm(connection, channel.number, BASIC_ACK, upto, upto > channel.confirmed + 1)
+        channel.confirmed = upto
+
+
+def connection_flush_confirms(connection):
+    channel: cython.pointer(channel_t) = connection.confirming
+    following: cython.pointer(channel_t)
+    connection.confirming = cython.NULL
+    while channel != cython.NULL:
+        following = channel.next_confirming
+        channel.confirm_dirty = False
+        if channel.open:
+            connection_flush_channel(connection, channel, channel.publish_tag)
+            if channel.pending_count:
+                channel.confirm_dirty = True
+                channel.next_confirming = connection.confirming
+                connection.confirming = channel
+        channel = following

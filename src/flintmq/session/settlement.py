@@ -1,0 +1,99 @@
+"""Settling deliveries: ack, nack, reject, recover; and the credit that comes back with it.
+
+in: delivery tags from the client. out: entries dequeued or released to their places, consumers that want work again.
+
+I1  Every delivery that was acquired for a channel is in its `unacked`, settled, or back in its queue.
+I2  One settled delivery gives back exactly one unit of credit.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_load32
+from cython.cimports.flintmq.queue.queue_core import (
+    consumer_decref,
+    consumer_give_back_credit,
+    consumer_has_credit,
+    queue_decref,
+    queue_dequeue,
+    queue_release,
+    queue_set_notify_work_desired,
+)
+from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_REJECT, consumer_t
+from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
+from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, unacked_remove
+from cython.cimports.libc.stdint import uint64_t
+
+BASIC_ACK = cython.declare(cython.int, 80)
+BASIC_NACK = cython.declare(cython.int, 120)
+
+
+def channel_settle(connection, channel, method, tag, multiple, requeue):
+    upto: uint64_t
+    at: uint64_t
+    settled: cython.bint = False
+    if not multiple:
+        if unacked_find(cython.address(channel.unacked), tag) == cython.NULL:
+            return -1
+        channel_settle_item(connection, channel, tag, method, requeue)
+        return 0
+    # Tag 0 with multiple means everything that is outstanding (specification 1.8.3.13), which may be nothing.
+    upto = tag if tag else channel.unacked.last_tag
+    if upto > channel.unacked.last_tag:
+        return -1
+    at = unacked_next(cython.address(channel.unacked), 1)
+    while at and at <= upto:
+        channel_settle_item(connection, channel, at, method, requeue)
+        settled = True
+        at = unacked_next(cython.address(channel.unacked), at + 1)
+    return 0 if settled or tag == 0 else -1
+
+
+def channel_settle_item(connection, channel, tag, method, requeue):
+    item: cython.pointer(unacked_t) = unacked_find(cython.address(channel.unacked), tag)
+    consumer: cython.pointer(consumer_t) = item.consumer
+    if method == BASIC_ACK:
+        queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_ACK)
+        channel.acknowledged += 1
+    elif requeue:
+        queue_release(item.queue, item.slot, item.position, item.owner, True)
+    else:
+        queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_REJECT)
+    if consumer == cython.NULL:
+        queue_decref(item.queue)
+        unacked_remove(cython.address(channel.unacked), tag)
+        return
+    unacked_remove(cython.address(channel.unacked), tag)
+    consumer_give_back_credit(consumer)
+    if channel.credit.limit:
+        channel_resume(channel)
+    elif (
+        consumer.list == CONSUMER_NOT_INTERESTED
+        and consumer_has_credit(consumer)
+        and not at_load32(cython.address(consumer.target.suspended))
+    ):
+        queue_set_notify_work_desired(consumer.queue, consumer, True)
+    consumer_decref(consumer)
+
+
+def channel_resume(channel):
+    subscription: cython.pointer(subscription_t) = channel.subscriptions
+    consumer: cython.pointer(consumer_t)
+    while subscription != cython.NULL:
+        consumer = subscription.consumer
+        if (
+            not subscription.cancelled
+            and consumer.list == CONSUMER_NOT_INTERESTED
+            and not at_load32(cython.address(subscription.target.suspended))
+            and consumer_has_credit(consumer)
+        ):
+            queue_set_notify_work_desired(consumer.queue, consumer, True)
+        subscription = subscription.next
+
+
+def channel_recover(connection, channel):
+    last: uint64_t = channel.unacked.last_tag
+    tag: uint64_t = unacked_next(cython.address(channel.unacked), 1)
+    while tag and tag <= last:
+        channel_settle_item(connection, channel, tag, BASIC_NACK, True)
+        tag = unacked_next(cython.address(channel.unacked), tag + 1)

@@ -1,0 +1,21 @@
+# A connection's way out: the work it schedules for its consumers, and their turns.
+from libc.stdint cimport uint32_t
+from flintmq.queue.types cimport target_t
+from flintmq.session.types cimport channel_t, connection_t, subscription_t
+
+cdef enum:
+    WORK_DONE = 0
+    WORK_MORE = 1             # the turn is over, not the work: back of the run queue
+    WORK_FULL = 2             # the output buffer is above its high mark: flush, then come back
+
+# Step 3: what queues call (target_t.notify_work). Any thread.
+cdef void target_notify(target_t *target) noexcept nogil
+# Gives every target that wants to work one turn. `budget` messages at most for the whole connection.
+cdef int connection_work(connection_t *connection, uint32_t budget) noexcept nogil
+# Takes a target or channel that ends off the work lists, if it is there. O(entries of the list).
+cdef void forget_target(connection_t *connection, channel_t *channel, target_t *target) noexcept nogil
+cdef void forget_channel(connection_t *connection, channel_t *channel) noexcept nogil
+# The transport takes no more: consumers become not interested, so that queues look for others. And back.
+cdef void connection_block_output(connection_t *connection) noexcept nogil
+cdef void connection_unblock_output(connection_t *connection) noexcept nogil
+cdef void suspend_subscription(subscription_t *subscription, bint suspended) noexcept nogil
