@@ -313,6 +313,16 @@ def test_nested_length_cannot_leave_its_table() -> None:
     assert scan(raw_header(0x2000, struct.pack(">I", len(data)) + data)) is None
 
 
+def test_type_octet_cannot_stand_behind_its_table() -> None:
+    """A name that ends its table has no type: the byte behind the table is not taken for one."""
+    refused(ReplyCode.SYNTAX_ERROR, codec.decode_table, b"\x01k")
+    behind = b"V" + b"a" * ord("V")  # a short string whose length octet would be type V
+    for inner in (b"\x01k", b"\x01tF\x00\x00\x00\x02\x01k"):
+        payload = raw_header(0x2400, struct.pack(">I", len(inner)) + inner + behind)
+        refused(ReplyCode.SYNTAX_ERROR, codec.decode_properties, payload)
+        assert scan(payload) is None
+
+
 # --- limits -------------------------------------------------------------------------------------------------------------
 
 
