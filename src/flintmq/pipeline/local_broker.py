@@ -1,0 +1,69 @@
+"""A broker of our own as a child process, for jobs that need one and were not told where one runs.
+
+In: a log file. Out: an AMQP URL. Invariant: the child ends with the block that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from flintmq.errors import OperatorError
+from flintmq.pipeline.dataset import EXIT_UNAVAILABLE
+
+START_S_MAX = 30.0
+STOP_S_MAX = 15.0
+ARGUMENTS = ("serve", "--memory", "--port", "0", "--http-port", "off", "--flight-port", "off")
+
+
+@contextlib.contextmanager
+def local_broker(log: Path) -> Iterator[str]:
+    """Runs `flintmq serve --memory` on a free port; yields its URL. Its log goes to `log`.
+
+    Raises: OperatorError (69) when it does not come up within START_S_MAX seconds.
+    """
+    with open(log, "wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flintmq.cli.main", *ARGUMENTS], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr
+        )
+        try:
+            yield f"amqp://guest:guest@127.0.0.1:{_port(process, log)}/%2F"
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    lines: queue.Queue[bytes] = queue.Queue()
+    assert process.stdout is not None
+    # A thread, because a pipe has no read with a timeout. It also keeps the pipe empty afterwards.
+    threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
+    try:
+        line = lines.get(timeout=START_S_MAX)
+    except queue.Empty:
+        raise OperatorError(f"the broker did not come up within {START_S_MAX:.0f} s; see {log}", EXIT_UNAVAILABLE) from None
+    try:
+        return int(json.loads(line)["amqp_port"])
+    except (ValueError, KeyError, TypeError):
+        raise OperatorError(f"the broker did not start{_last_line(log)}; see {log}", EXIT_UNAVAILABLE) from None
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
+
+
+def _pump(stream: object, lines: queue.Queue[bytes]) -> None:
+    for line in stream:  # type: ignore[attr-defined]
+        lines.put(line)
+    lines.put(b"")

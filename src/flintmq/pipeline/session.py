@@ -1,0 +1,78 @@
+"""A local Spark session for FlintMQ's jobs: two cores, loopback only, quiet.
+
+In: a scratch directory. Out: a SparkSession. Invariant: nothing listens on an address other than 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flintmq.errors import OperatorError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Spark's own start-up messages are warnings for people who run clusters; errors stay.
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark %p %c{1}: %m%n
+# The same error arrives as a Python exception.
+logger.streams.name = org.apache.spark.sql.execution.streaming
+logger.streams.level = off
+"""
+
+
+def check_java() -> None:
+    """Raises: OperatorError (69) when Spark would not find a `java` command."""
+    home = os.environ.get("JAVA_HOME")
+    if home and os.access(Path(home) / "bin" / "java", os.X_OK):
+        return
+    if home or shutil.which("java") is None:
+        problem = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java command was found"
+        raise OperatorError(f"Spark needs Java 17 or newer, but {problem}. `sh tools/ensure_java.sh` finds or installs one", 69)
+
+
+def spark_session(name: str, scratch: Path, master: str = "local[2]") -> SparkSession:
+    """Starts (or returns) the process's Spark session. `scratch` must exist; Spark's temporary files and configuration go there.
+
+    Raises: OperatorError (69) without Java.
+    """
+    check_java()
+    from pyspark.sql import SparkSession
+
+    log4j = scratch / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    # Workers run the interpreter that runs us, and find this package where we found it, also without an installation.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    source = str(Path(__file__).resolve().parents[2])
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if source not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([source, *filter(None, known)])
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Djava.net.preferIPv4Stack=true",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(scratch / "spark"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        # Two cores: the default of 200 would be two hundred tiny tasks.
+        "spark.sql.shuffle.partitions": "4",
+    }
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
