@@ -45,11 +45,11 @@ def memory_available() -> int:
 class Node:
     """One broker.
 
-    Args: config: what was asked for; clock: time port (tests give a manual one).
+    Args: config: what was asked for; clock: time port (tests give a manual one); store_log: the durable store's log port.
     Raises: OperatorError when a port is taken or a certificate can't be read.
     """
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, store_log: Any = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         limits = config.limits
@@ -57,6 +57,9 @@ class Node:
         self.permissions = Permissions()
         self.users = Users(self.clock, checks_max=limits.password_checks_max, cache_ms=limits.credential_cache_ms)
         self.broker = Broker(config, self.clock, MemoryDefinitions(), self.users, self.permissions, f"flintmq@{socket.gethostname()}")
+        self.broker.log = store_log
+        if store_log is not None:
+            store_log.on_durable = self._on_durable
         self.broker.add_vhost("/")
         # Until definitions are durable there is one fixed user, and it is let in from this machine only.
         self.users.add_guest()
@@ -147,6 +150,8 @@ class Node:
         connection = Connection(address, self.config.limits)
         handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), address[0], address[1], secure)
         connection.handler = handler
+        if self.broker.log is not None:
+            connection.attach_log(self.broker.log)
         tls = TlsLayer(self.tls) if secure and self.tls is not None else None
         handler.socket = loop.add(sock, connection, tls)
         self.broker.pending.add(handler)
@@ -159,6 +164,16 @@ class Node:
         self._handshaking = len(self.broker.pending)
         if first:
             self.broker.housekeeping(now_ms)
+
+    def _on_durable(self) -> None:
+        """The log's durable LSN moved (any thread): every loop sends the confirms that waited for it."""
+        for loop in self.loops:
+            loop.call(lambda loop=loop: self._flush_confirms(loop))
+
+    def _flush_confirms(self, loop: Any) -> None:
+        for entry in loop.entries():
+            if entry.connection is not None and entry.connection.confirms_wait:
+                loop.touch(entry)
 
     def _alarm(self, loop: Any, active: bool) -> None:
         if active:

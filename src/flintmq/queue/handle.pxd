@@ -14,3 +14,4 @@ cdef class QueueHandle:
     cdef public uint64_t max_bytes    # bytes; 2**64-1: none
     cdef public bint dead_letters     # a dead-letter exchange is set: refused and expired messages go the slow way
     cdef public object owner          # the control plane's Queue
+    cdef object log                   # the LogPort it writes to, or None

@@ -15,6 +15,7 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
+from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
     queue_consumer_count,
     queue_decref,
@@ -33,6 +34,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_ready_bytes,
     queue_ready_count,
     queue_set_durable,
+    queue_set_ports,
     queue_take_expired,
     queue_take_head,
     queue_unacked_count,
@@ -84,6 +86,11 @@ class QueueHandle:
 
     def set_durable(self, durable: bool) -> None:
         queue_set_durable(self.queue, durable)
+
+    def attach_log(self, log: LogPort) -> None:
+        """Logs persistent messages from now on, while the queue is durable."""
+        self.log = log
+        queue_set_ports(self.queue, log.context, cython.NULL, log.log_enqueue, log.log_dequeue)
 
     def ready_count(self) -> int:
         return queue_ready_count(self.queue)

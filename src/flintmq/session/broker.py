@@ -77,6 +77,8 @@ class Broker:
         self.permissions = permissions
         self.cluster_name = cluster_name
         self.listen_name = ""
+        # the log of the durable store (queue.log_port.LogPort); None: nothing is logged, confirms wait for nothing
+        self.log: Any = None
         self.lock = threading.RLock()
         self.vhosts: dict[str, VirtualHost] = {}
         # queue id -> Queue of the control plane
@@ -121,6 +123,8 @@ class Broker:
         core.broker = self
         core.owner = queue
         core.set_durable(queue.durable)
+        if self.log is not None:
+            core.attach_log(self.log)
         core.dead_letters = policy.dead_letter_exchange is not None
         if policy.message_ttl_ms is not None:
             core.ttl_ms = policy.message_ttl_ms

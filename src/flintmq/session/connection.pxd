@@ -7,6 +7,7 @@ cdef class Connection:
     cdef connection_t connection
     cdef public object handler          # session.handlers.ConnectionHandler
     cdef public object peer             # what the listener knows of the peer
+    cdef object log                     # LogPort whose LSNs the confirms wait for, or None
     cdef subscription_t *graves         # cancelled subscriptions, freed by reap()
     cdef channel_t *channel(self, uint16_t number) except NULL
     cdef void _check_generation(self, channel_t *channel)

@@ -30,6 +30,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     engine_set_channel_state,
 )
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_has_credit,
@@ -119,6 +120,17 @@ class Connection:
         self.reap()
         engine_free(cython.address(self.connection.engine))
         out_release(cython.address(self.connection.out))
+
+    def attach_log(self, log: LogPort) -> None:
+        """Confirms of logged messages wait for this log's durable LSN."""
+        self.log = log
+        self.connection.store = log.context
+        self.connection.durable_lsn = log.durable_lsn
+
+    @property
+    def confirms_wait(self) -> bool:
+        """True when some confirm waits for its message to become durable (or for the end of the pass)."""
+        return self.connection.confirming != cython.NULL
 
     # --- output -----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
 from flintmq.core.content cimport arena_t, content_t
 from flintmq.protocol.v0_9_1.engine cimport engine_t
+from flintmq.queue.log_port cimport durable_lsn_t
 from flintmq.queue.types cimport consumer_t, credit_t, queue_t, slot_t, target_t
 from flintmq.routing.route_cache cimport exchange_t, route_t
 
@@ -126,7 +127,6 @@ cdef enum:                    # why the loop must call Python for a connection
     SLOW_HEADER = 8           # the protocol header arrived: send connection.start
 
 ctypedef void (*schedule_t)(connection_t *connection) noexcept nogil
-ctypedef uint64_t (*durable_lsn_t)(void *context) noexcept nogil
 
 cdef struct connection_t:
     engine_t engine

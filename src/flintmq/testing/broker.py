@@ -1,0 +1,42 @@
+"""A broker inside the test's process: real protocol, real loop, nothing on disk, up in milliseconds.
+
+    with Broker() as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from flintmq.clock import Clock
+from flintmq.config import Config
+from flintmq.node import Node
+
+
+class Broker:
+    """Context manager around a Node on a free loopback port.
+
+    Args: log: a LogPort (testing.memory_log) whose durability the test controls; clock: time port for expiry; limits: changes to
+    config.Limits by name; options: other fields of Config.
+    """
+
+    def __init__(self, log: Any = None, clock: Clock | None = None, limits: dict[str, Any] | None = None, **options: Any) -> None:
+        config = Config(port=0, memory=True, **options).with_limits(**(limits or {}))
+        self.node = Node(config, clock, log)
+
+    def __enter__(self) -> Broker:
+        self.node.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.node.stop()
+
+    @property
+    def port(self) -> int:
+        assert self.node.amqp_port is not None
+        return self.node.amqp_port
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"

@@ -1,0 +1,96 @@
+"""A queue as the control plane sees it: name, options, policy, and the opaque core that holds its entries.
+
+in: the virtual host's verbs. out: what sessions, management and the housekeeping read.
+
+I1  `core` lives exactly as long as the queue is declared; after deletion its `mark_deleted` was called once.
+I2  An idle queue is cheap: no dict, list or policy of its own when it has no bindings and no arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from flintmq.routing.binding import NO_ARGUMENTS, QUEUE, Binding
+from flintmq.vhost.policy import QueuePolicy
+
+
+@runtime_checkable
+class QueueCore(Protocol):
+    """What the virtual host needs of a queue's entry list. Thread-safe; never blocks."""
+
+    def ready_count(self) -> int:
+        """Messages that a consumer could be given now."""
+        ...
+
+    def consumer_count(self) -> int: ...
+    def purge(self) -> int:
+        """Removes every ready message; returns how many. What consumers hold stays."""
+        ...
+
+    def mark_deleted(self) -> None:
+        """The queue is gone: further messages are refused, consumers are woken no more. What is held can still be settled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """What a queue factory is told. `exclusive_owner`: connection id, None = not exclusive."""
+
+    vhost: str
+    name: str
+    durable: bool
+    auto_delete: bool
+    exclusive_owner: int | None
+    arguments: Mapping[str, Any]
+    policy: QueuePolicy
+
+
+class Queue:
+    """A declared queue. Changed by its virtual host only, under its lock."""
+
+    destination_kind = QUEUE
+
+    __slots__ = (
+        "arguments",
+        "auto_delete",
+        "bindings",
+        "core",
+        "deleted",
+        "durable",
+        "exclusive_owner",
+        "had_consumers",
+        "name",
+        "policy",
+        "queue_id",
+        "used_ns",
+        "vhost",
+    )
+
+    def __init__(self, queue_id: int, spec: QueueSpec, core: Any, used_ns: int = 0) -> None:
+        self.queue_id = queue_id
+        self.vhost = spec.vhost
+        self.name = spec.name
+        self.durable = spec.durable
+        self.auto_delete = spec.auto_delete
+        self.exclusive_owner = spec.exclusive_owner
+        self.arguments = spec.arguments or NO_ARGUMENTS
+        self.policy = spec.policy
+        self.core = core
+        self.had_consumers = False
+        self.deleted = False
+        self.used_ns = used_ns  # last use as x-expires counts it (monotonic clock); kept only for queues that expire
+        self.bindings: dict[tuple[Hashable, ...], Binding] | None = None  # those that lead here, the implicit one not counted
+
+    @property
+    def binding_count(self) -> int:
+        """Bindings that lead here, without the implicit one of the default exchange."""
+        return len(self.bindings) if self.bindings else 0
+
+    @property
+    def exclusive(self) -> bool:
+        return self.exclusive_owner is not None
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r} in {self.vhost!r}, id {self.queue_id})"
