@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flintmq.ports import freeze
+
 if TYPE_CHECKING:
     from flintmq.routing.exchange import Exchange
 
@@ -32,44 +34,6 @@ class Destination(Protocol):
     def name(self) -> str: ...
     @property
     def durable(self) -> bool: ...
-
-
-def type_class(value: object) -> str:
-    """The class of a field value in which RabbitMQ compares values: integers of all widths are one, and so are both floats."""
-    if isinstance(value, bool):
-        return "bool"
-    if type(value) is int:
-        return "int"
-    if isinstance(value, float):
-        return "float"
-    if value is None:
-        return "void"
-    if isinstance(value, str):
-        return "longstr"
-    if isinstance(value, bytes | bytearray | memoryview):
-        return "binary"
-    if isinstance(value, Mapping):
-        return "table"
-    if isinstance(value, list | tuple):
-        return "array"
-    return type(value).__name__.lower()  # Timestamp (an int of its own kind), Decimal
-
-
-def freeze(value: object) -> Hashable:
-    """A hashable stand-in for a field value: equal for equal values of one type class only. Depth is bounded by the codec."""
-    kind = type_class(value)
-    if isinstance(value, Mapping):
-        return (kind, tuple(sorted((key, freeze(item)) for key, item in value.items())))
-    if isinstance(value, list | tuple):
-        return (kind, tuple(freeze(item) for item in value))
-    if isinstance(value, bytearray | memoryview):
-        return (kind, bytes(value))
-    return (kind, str(value)) if kind == "float" else (kind, value)  # NaN must equal itself here
-
-
-def same_value(left: object, right: object) -> bool:
-    """Equality of two field values as RabbitMQ compares them: same type class and same value."""
-    return type_class(left) == type_class(right) and left == right
 
 
 class Binding:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, ClassVar
 
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Binding, Destination, same_value
+from flintmq.ports import same_value
+from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Binding, Destination
 from flintmq.routing.topic import TopicTrie
 
 DEFAULT_EXCHANGE = ""

@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 
-from flintmq.ports import BindingRecord, ExchangeRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
-from flintmq.routing.binding import freeze
+from flintmq.ports import BindingRecord, ExchangeRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord, freeze
 
 
 def binding_record_key(record: BindingRecord) -> tuple[Hashable, ...]:
     """Identity of a binding: everything but the vhost, with the arguments in a hashable form."""
     return (record.source, record.destination_kind, record.destination, record.routing_key, freeze(record.arguments))
+
+
+def _ends(record: BindingRecord) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+    return (record.vhost, "exchange", record.source), (record.vhost, record.destination_kind, record.destination)
 
 
 class MemoryDefinitions:
@@ -28,7 +31,10 @@ class MemoryDefinitions:
         self._permissions: dict[tuple[str, str], PermissionRecord] = {}
         self._exchanges: dict[str, dict[str, ExchangeRecord]] = {}
         self._queues: dict[str, dict[str, QueueRecord]] = {}
+        self._queue_of_id: dict[int, tuple[str, str]] = {}
         self._bindings: dict[str, dict[tuple[Hashable, ...], BindingRecord]] = {}
+        # (vhost, kind, name) of either end -> bindings: a delete must not look at all of them
+        self._bindings_at: dict[tuple[str, str, str], dict[tuple[Hashable, ...], None]] = {}
 
     def new_queue_id(self) -> int:
         with self._lock:
@@ -46,8 +52,12 @@ class MemoryDefinitions:
     def delete_vhost(self, name: str) -> None:
         with self._lock:
             self._vhosts.pop(name, None)
-            for table in (self._exchanges, self._queues, self._bindings):
-                table.pop(name, None)  # type: ignore[attr-defined]
+            self._exchanges.pop(name, None)
+            for queue in self._queues.pop(name, {}).values():
+                del self._queue_of_id[queue.queue_id]
+            self._bindings.pop(name, None)
+            for end in [end for end in self._bindings_at if end[0] == name]:
+                del self._bindings_at[end]
             for key in [key for key in self._permissions if key[1] == name]:
                 del self._permissions[key]
 
@@ -88,14 +98,7 @@ class MemoryDefinitions:
     def delete_exchange(self, vhost: str, name: str) -> None:
         with self._lock:
             self._exchanges.get(vhost, {}).pop(name, None)
-            bindings = self._bindings.get(vhost, {})
-            gone = [
-                key
-                for key, record in bindings.items()
-                if record.source == name or (record.destination_kind == "exchange" and record.destination == name)
-            ]
-            for key in gone:
-                del bindings[key]
+            self._drop_bindings_at(vhost, "exchange", name)
 
     def load_exchanges(self, vhost: str) -> Sequence[ExchangeRecord]:
         with self._lock:
@@ -105,31 +108,51 @@ class MemoryDefinitions:
         with self._lock:
             if not 0 < record.queue_id <= self._last_queue_id:
                 raise ValueError(f"queue id {record.queue_id} was not given out")
+            owner = self._queue_of_id.get(record.queue_id)
+            if owner is not None and owner != (record.vhost, record.name):
+                raise ValueError(f"queue id {record.queue_id} belongs to {owner[1]!r}")
             queues = self._queues.setdefault(record.vhost, {})
-            for known in self._queues.values():
-                for other in known.values():
-                    if other.queue_id == record.queue_id and (other.vhost, other.name) != (record.vhost, record.name):
-                        raise ValueError(f"queue id {record.queue_id} belongs to {other.name!r}")
+            known = queues.get(record.name)
+            if known is not None:
+                del self._queue_of_id[known.queue_id]
             queues[record.name] = record
+            self._queue_of_id[record.queue_id] = (record.vhost, record.name)
 
     def delete_queue(self, vhost: str, name: str) -> None:
         with self._lock:
-            self._queues.get(vhost, {}).pop(name, None)
-            bindings = self._bindings.get(vhost, {})
-            for key in [key for key, record in bindings.items() if record.destination_kind == "queue" and record.destination == name]:
-                del bindings[key]
+            known = self._queues.get(vhost, {}).pop(name, None)
+            if known is not None:
+                del self._queue_of_id[known.queue_id]
+            self._drop_bindings_at(vhost, "queue", name)
 
     def load_queues(self, vhost: str) -> Sequence[QueueRecord]:
         with self._lock:
             return list(self._queues.get(vhost, {}).values())
 
     def save_binding(self, record: BindingRecord) -> None:
+        key = binding_record_key(record)
         with self._lock:
-            self._bindings.setdefault(record.vhost, {})[binding_record_key(record)] = record
+            self._bindings.setdefault(record.vhost, {})[key] = record
+            for end in _ends(record):
+                self._bindings_at.setdefault(end, {})[key] = None
 
     def delete_binding(self, record: BindingRecord) -> None:
         with self._lock:
-            self._bindings.get(record.vhost, {}).pop(binding_record_key(record), None)
+            self._drop_binding(record.vhost, binding_record_key(record))
+
+    def _drop_bindings_at(self, vhost: str, kind: str, name: str) -> None:
+        for key in list(self._bindings_at.get((vhost, kind, name), ())):
+            self._drop_binding(vhost, key)
+
+    def _drop_binding(self, vhost: str, key: tuple[Hashable, ...]) -> None:
+        record = self._bindings.get(vhost, {}).pop(key, None)
+        if record is None:
+            return
+        for end in set(_ends(record)):
+            keys = self._bindings_at[end]
+            del keys[key]
+            if not keys:
+                del self._bindings_at[end]
 
     def load_bindings(self, vhost: str) -> Sequence[BindingRecord]:
         with self._lock:

@@ -1,0 +1,72 @@
+"""Redeclaration: is what is asked for what is there? If not, 406 with RabbitMQ's text.
+
+in: an existing queue or exchange and the properties of a new declaration. out: nothing, or a PeerError naming the first difference.
+
+Only arguments that the broker knows are compared. Integers of all widths are one type; otherwise types must agree too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.ports import same_value
+from flintmq.routing.exchange import Exchange, erlang_term
+from flintmq.vhost.policy import QUEUE_ARGUMENTS
+from flintmq.vhost.queue import Queue
+
+# Arguments that mean the same when they are absent.
+_IMPLIED: Mapping[str, Any] = {"x-queue-type": "classic"}
+_ABSENT = object()
+
+
+def check_queue(queue: Queue, description: str, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]) -> None:
+    """Raises: PeerError 406 `inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'`."""
+    _check_flag(description, "durable", queue.durable, durable)
+    _check_flag(description, "auto_delete", queue.auto_delete, auto_delete)
+    if arguments or queue.arguments:
+        for key in QUEUE_ARGUMENTS:
+            _check_argument(description, key, queue.arguments, arguments)
+
+
+def check_exchange(
+    exchange: Exchange, description: str, kind: str, durable: bool, auto_delete: bool, internal: bool, arguments: Mapping[str, Any]
+) -> None:
+    """Raises: PeerError 406, the type compared first."""
+    if exchange.kind != kind:
+        raise _inequivalent(description, "type", f"'{kind}'", f"'{exchange.kind}'")
+    _check_flag(description, "durable", exchange.durable, durable)
+    _check_flag(description, "auto_delete", exchange.auto_delete, auto_delete)
+    _check_flag(description, "internal", exchange.internal, internal)
+    _check_argument(description, "alternate-exchange", exchange.arguments, arguments)
+
+
+def _check_flag(description: str, key: str, current: bool, received: bool) -> None:
+    if current != received:
+        raise _inequivalent(description, key, f"'{str(received).lower()}'", f"'{str(current).lower()}'")
+
+
+def _check_argument(description: str, key: str, current_table: Mapping[str, Any], received_table: Mapping[str, Any]) -> None:
+    current = current_table.get(key, _ABSENT)
+    received = received_table.get(key, _ABSENT)
+    if current is _ABSENT and received is _ABSENT:
+        return
+    if current is _ABSENT or received is _ABSENT:
+        if key in _IMPLIED and _IMPLIED[key] in (current, received):
+            return
+        raise _inequivalent(description, key, _shown_alone(received), _shown_alone(current))
+    if not same_value(current, received):
+        raise _inequivalent(description, key, f"'{erlang_term(received)[1]}'", f"'{erlang_term(current)[1]}'")
+
+
+def _shown_alone(value: Any) -> str:
+    if value is _ABSENT:
+        return "none"
+    kind, shown = erlang_term(value)
+    return f"the value '{shown}' of type '{kind}'"
+
+
+def _inequivalent(description: str, key: str, received: str, current: str) -> PeerError:
+    text = f"inequivalent arg '{key}' for {description}: received {received} but current is {current}"
+    return PeerError(ReplyCode.PRECONDITION_FAILED, text)

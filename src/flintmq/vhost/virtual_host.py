@@ -1,0 +1,621 @@
+"""VirtualHost: the names of one vhost and every verb on them.
+
+in: plain Python parameters of declare, delete, bind, unbind, purge; routing questions. out: Queue and Exchange objects, lists of
+queues, PeerErrors with RabbitMQ's texts, calls on the Definitions port and on the hooks.
+
+I1  Everything is under one lock, and no hook or factory is called that may wait for another thread.
+I2  A durable thing is in Definitions before a verb returns; a binding is durable when both its ends are.
+I3  Every change that can alter a route calls `on_routes_changed` for each exchange it may concern, over exchange-to-exchange
+    bindings and alternates, after the change is in place; queues coming and going call `on_default_route_changed`.
+I4  A routing walk visits an exchange once, so cycles of bindings or alternates end; a queue is listed once.
+I5  Names with "amq." are the broker's; the default exchange can be neither declared, deleted nor bound.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flintmq.clock import Clock, SystemClock
+from flintmq.config import Limits
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
+from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
+from flintmq.routing.exchange import DEFAULT_EXCHANGE, EXCHANGE_KINDS, DefaultExchange, Exchange, Headers, erlang_term
+from flintmq.vhost import equivalence
+from flintmq.vhost.policy import parse_queue_arguments
+from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
+
+QueueFactory = Callable[[int, QueueSpec], QueueCore]
+
+RESERVED_PREFIX = "amq."
+# (name, kind, internal): there from the start, never deleted
+PREDECLARED = (
+    ("amq.direct", "direct", False),
+    ("amq.fanout", "fanout", False),
+    ("amq.topic", "topic", False),
+    ("amq.headers", "headers", False),
+    ("amq.match", "headers", False),
+    ("amq.rabbitmq.trace", "topic", True),
+)
+_NO_LINE_BREAKS = str.maketrans("", "", "\r\n")
+
+
+def _ignore(*_: object) -> None:
+    """A hook nobody listens to."""
+
+
+def clean_name(name: str) -> str:
+    """The name without CR and LF, which RabbitMQ drops from every name it is sent."""
+    return name.translate(_NO_LINE_BREAKS) if "\n" in name or "\r" in name else name
+
+
+class VirtualHost:
+    """One vhost.
+
+    Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires).
+
+    Hooks (plain attributes; called under the lock, must not wait): on_routes_changed(exchange), on_default_route_changed(queue
+    name), on_queue_created(queue), on_queue_deleted(queue), on_exchange_created(exchange), on_exchange_deleted(exchange).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        definitions: Definitions,
+        queue_factory: QueueFactory,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, Exchange] = {}
+        self.binding_count = 0  # without the implicit ones of the default exchange
+        self.on_routes_changed: Callable[[Exchange], None] = _ignore
+        self.on_default_route_changed: Callable[[str], None] = _ignore
+        self.on_queue_created: Callable[[Queue], None] = _ignore
+        self.on_queue_deleted: Callable[[Queue], None] = _ignore
+        self.on_exchange_created: Callable[[Exchange], None] = _ignore
+        self.on_exchange_deleted: Callable[[Exchange], None] = _ignore
+        self._definitions = definitions
+        self._queue_factory = queue_factory
+        self._limits = limits or Limits()
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
+        self._expiring: dict[str, Queue] = {}  # queues with x-expires
+        self._alternate_of: dict[str, dict[Exchange, None]] = {}  # name -> exchanges that name it as their alternate
+        self.exchanges[DEFAULT_EXCHANGE] = DefaultExchange(self.queues.get)
+        for exchange_name, kind, internal in PREDECLARED:
+            self.exchanges[exchange_name] = EXCHANGE_KINDS[kind](exchange_name, durable=True, internal=internal)
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Makes the exchanges, queues and bindings that Definitions holds. Called once, before the first verb; hooks are called."""
+        with self._lock:
+            for exchange in self._definitions.load_exchanges(self.name):
+                self._add_exchange(
+                    EXCHANGE_KINDS[exchange.kind](
+                        exchange.name,
+                        durable=True,
+                        auto_delete=exchange.auto_delete,
+                        internal=exchange.internal,
+                        arguments=exchange.arguments,
+                    )
+                )
+            for queue in self._definitions.load_queues(self.name):
+                policy = parse_queue_arguments(queue.arguments, self.describe(QUEUE, queue.name))
+                spec = QueueSpec(self.name, queue.name, True, queue.auto_delete, None, queue.arguments, policy)
+                self._add_queue(queue.queue_id, spec)
+            for binding in self._definitions.load_bindings(self.name):
+                source = self.exchanges.get(binding.source)
+                destinations: Mapping[str, Destination] = self.queues if binding.destination_kind == QUEUE else self.exchanges
+                destination = destinations.get(binding.destination)
+                if source is not None and destination is not None:
+                    self._add_binding(Binding(source, destination, binding.routing_key, binding.arguments))
+
+    # --- looking up ---------------------------------------------------------------------------------------------------
+
+    def describe(self, kind: str, name: str) -> str:
+        """`queue 'q' in vhost '/'`: how texts speak of a thing."""
+        return f"{kind} '{name}' in vhost '{self.name}'"
+
+    def exchange(self, name: str) -> Exchange:
+        """Raises: PeerError 404 `no exchange 'x' in vhost '/'`."""
+        found = self.exchanges.get(name)
+        if found is None:
+            raise PeerError(ReplyCode.NOT_FOUND, f"no {self.describe(EXCHANGE, name)}")
+        return found
+
+    def queue(self, name: str, connection_id: int | None = None) -> Queue:
+        """A queue that the connection may use. `connection_id` None: the broker itself, which may use every queue.
+
+        Raises: PeerError 404 `no queue 'q' in vhost '/'`; 405 when it is another connection's exclusive queue.
+        """
+        found = self.queues.get(name)
+        if found is None:
+            raise PeerError(ReplyCode.NOT_FOUND, f"no {self.describe(QUEUE, name)}")
+        if found.exclusive_owner is not None and connection_id is not None and found.exclusive_owner != connection_id:
+            raise self._locked(found)
+        return found
+
+    def check_publish(self, exchange_name: str) -> Exchange:
+        """The exchange of a publish. Raises: PeerError 404, or 403 for an internal exchange."""
+        found = self.exchange(exchange_name)
+        if found.internal:
+            raise PeerError(ReplyCode.ACCESS_REFUSED, f"cannot publish to internal {self.describe(EXCHANGE, exchange_name)}")
+        return found
+
+    # --- routing ------------------------------------------------------------------------------------------------------
+
+    def route(self, exchange_name: str, routing_key: bytes, headers: Headers | None = None) -> list[Queue]:
+        """Queues that a message goes to: distinct, exchange-to-exchange bindings and alternates followed.
+
+        An exchange whose bindings match nothing hands over to its alternate exchange, if that exists. Raises: PeerError 404.
+        """
+        with self._lock:
+            return self._walk(self.exchange(exchange_name), (routing_key,), headers)
+
+    def route_keys(self, exchange_name: str, routing_keys: Iterable[bytes], headers: Headers | None = None) -> list[Queue]:
+        """`route` for several keys (CC, BCC): each queue once. The alternate is asked only when no key matched anything."""
+        with self._lock:
+            return self._walk(self.exchange(exchange_name), tuple(routing_keys), headers)
+
+    def _walk(self, first: Exchange, routing_keys: tuple[bytes, ...], headers: Headers | None) -> list[Queue]:
+        queues: dict[Queue, None] = {}
+        seen = {first}
+        pending = [first]
+        while pending:
+            exchange = pending.pop()
+            matched = False
+            for key in routing_keys:
+                for destination in exchange.match(key, headers):
+                    matched = True
+                    if isinstance(destination, Queue):
+                        queues[destination] = None
+                    elif isinstance(destination, Exchange) and destination not in seen:
+                        seen.add(destination)
+                        pending.append(destination)
+            if not matched and exchange.alternate is not None:
+                alternate = self.exchanges.get(exchange.alternate)
+                if alternate is not None and alternate not in seen:
+                    seen.add(alternate)
+                    pending.append(alternate)
+        return list(queues)
+
+    def route_is_cacheable(self, exchange_name: str) -> bool:
+        """Whether (exchange, routing key) alone decides the route: no headers exchange can be reached. Raises: PeerError 404."""
+        with self._lock:
+            first = self.exchange(exchange_name)
+            seen = {first}
+            pending = [first]
+            while pending:
+                exchange = pending.pop()
+                if exchange.needs_headers:
+                    return False
+                following = {binding.destination for binding in exchange.bindings.values() if isinstance(binding.destination, Exchange)}
+                alternate = self.exchanges.get(exchange.alternate) if exchange.alternate is not None else None
+                if alternate is not None:
+                    following.add(alternate)
+                for target in following - seen:
+                    seen.add(target)
+                    pending.append(target)
+            return True
+
+    def _routes_changed(self, *changed: Exchange) -> None:
+        """Tells the hook of these exchanges and of all that lead to them."""
+        seen = dict.fromkeys(changed)
+        pending = list(changed)
+        while pending:
+            exchange = pending.pop()
+            for source in (*exchange.upstream, *self._alternate_of.get(exchange.name, ())):
+                if source not in seen:
+                    seen[source] = None
+                    pending.append(source)
+        for exchange in seen:
+            self.on_routes_changed(exchange)
+
+    def _default_route_changed(self, queue_name: str) -> None:
+        self.on_default_route_changed(queue_name)
+        leading = self._alternate_of.get(DEFAULT_EXCHANGE)
+        if leading:
+            self._routes_changed(*leading)
+
+    # --- exchanges ----------------------------------------------------------------------------------------------------
+
+    def declare_exchange(
+        self,
+        name: str,
+        kind: str = "direct",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Exchange:
+        """exchange.declare. Declaring again with the same properties changes nothing.
+
+        Raises: PeerError 403 default or reserved name; 404 passive and not there; 406 unknown kind, other properties, limit.
+        """
+        name = clean_name(name)
+        self._refuse_default(name)
+        with self._lock:
+            known = self.exchanges.get(name)
+            if passive:
+                return self.exchange(name)
+            exchange_class = EXCHANGE_KINDS.get(kind)
+            if exchange_class is None:
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown exchange type '{kind}'")
+            description = self.describe(EXCHANGE, name)
+            arguments = dict(arguments) if arguments else {}
+            if known is not None:
+                equivalence.check_exchange(known, description, kind, durable, auto_delete, internal, arguments)
+                return known
+            self._check_new_name(EXCHANGE, name)
+            alternate = arguments.get("alternate-exchange")
+            if "alternate-exchange" in arguments and not isinstance(alternate, str):
+                shown = erlang_term(alternate)[0]
+                text = f"invalid type '{shown}' for arg 'alternate-exchange' in {description}"
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+            if len(self.exchanges) >= self._limits.exchanges_max:
+                raise self._over_limit(EXCHANGE, name, self._limits.exchanges_max)
+            exchange = exchange_class(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments)
+            if durable:
+                self._definitions.save_exchange(ExchangeRecord(self.name, name, kind, auto_delete, internal, arguments))
+            self._add_exchange(exchange)
+            return exchange
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
+        """exchange.delete. False when there was none (no error, as on RabbitMQ).
+
+        Raises: PeerError 403 default or system exchange; 406 `exchange 'x' in vhost '/' in use` with if_unused.
+        """
+        name = clean_name(name)
+        self._refuse_default(name)
+        if name.startswith(RESERVED_PREFIX):
+            raise PeerError(ReplyCode.ACCESS_REFUSED, f"deletion of system {self.describe(EXCHANGE, name)} not allowed")
+        with self._lock:
+            known = self.exchanges.get(name)
+            if known is None:
+                return False
+            if if_unused and known.bindings:
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(EXCHANGE, name)} in use")
+            self._remove_exchange(known)
+            return True
+
+    def _add_exchange(self, exchange: Exchange) -> None:
+        self.exchanges[exchange.name] = exchange
+        if exchange.alternate is not None:
+            self._alternate_of.setdefault(exchange.alternate, {})[exchange] = None
+        self.on_exchange_created(exchange)
+        self._routes_changed(exchange)  # those that named it as their alternate before it existed
+
+    def _remove_exchange(self, first: Exchange) -> None:
+        """Removes the exchange, its bindings, and the auto-delete exchanges that lose their last binding by that."""
+        pending = [first]
+        while pending:
+            exchange = pending.pop()
+            if self.exchanges.get(exchange.name) is not exchange:
+                continue
+            if exchange.durable:
+                self._definitions.delete_exchange(self.name, exchange.name)
+            del self.exchanges[exchange.name]
+            if exchange.alternate is not None:
+                others = self._alternate_of[exchange.alternate]
+                del others[exchange]
+                if not others:
+                    del self._alternate_of[exchange.alternate]
+            leading = [*exchange.upstream, *self._alternate_of.get(exchange.name, ())]
+            for binding in list(exchange.bindings.values()):
+                self._drop_binding(binding)
+            for source in list(exchange.upstream):
+                for binding in [binding for binding in source.bindings.values() if binding.destination is exchange]:
+                    self._drop_binding(binding)
+                if source.auto_delete and not source.bindings:
+                    pending.append(source)
+            self.on_exchange_deleted(exchange)
+            self._routes_changed(*dict.fromkeys((exchange, *leading)))
+
+    # --- bindings -----------------------------------------------------------------------------------------------------
+
+    def bind_queue(
+        self,
+        queue_name: str,
+        exchange_name: str,
+        routing_key: bytes = b"",
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        connection_id: int | None = None,
+    ) -> bool:
+        """queue.bind. True when the binding is new. Raises: PeerError 403, 404, 405, 406."""
+        self._refuse_default(exchange_name)
+        with self._lock:
+            queue = self.queue(clean_name(queue_name), connection_id)
+            return self._bind(self.exchange(clean_name(exchange_name)), queue, routing_key, arguments)
+
+    def unbind_queue(
+        self,
+        queue_name: str,
+        exchange_name: str,
+        routing_key: bytes = b"",
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        connection_id: int | None = None,
+    ) -> bool:
+        """queue.unbind. False when there was no such binding, queue or exchange (no error, as on RabbitMQ). Raises: 403, 405."""
+        self._refuse_default(exchange_name)
+        with self._lock:
+            queue = self.queues.get(clean_name(queue_name))
+            source = self.exchanges.get(clean_name(exchange_name))
+            if queue is None or source is None:
+                return False
+            self.queue(queue.name, connection_id)
+            return self._unbind(source, queue, routing_key, arguments)
+
+    def bind_exchange(
+        self, destination_name: str, source_name: str, routing_key: bytes = b"", arguments: Mapping[str, Any] | None = None
+    ) -> bool:
+        """exchange.bind. True when the binding is new; cycles are allowed. Raises: PeerError 403, 404, 406."""
+        self._refuse_default(source_name)
+        self._refuse_default(destination_name)
+        with self._lock:
+            source = self.exchange(clean_name(source_name))
+            return self._bind(source, self.exchange(clean_name(destination_name)), routing_key, arguments)
+
+    def unbind_exchange(
+        self, destination_name: str, source_name: str, routing_key: bytes = b"", arguments: Mapping[str, Any] | None = None
+    ) -> bool:
+        """exchange.unbind. False when there was no such binding or exchange. Raises: PeerError 403."""
+        self._refuse_default(source_name)
+        self._refuse_default(destination_name)
+        with self._lock:
+            source = self.exchanges.get(clean_name(source_name))
+            destination = self.exchanges.get(clean_name(destination_name))
+            if source is None or destination is None:
+                return False
+            return self._unbind(source, destination, routing_key, arguments)
+
+    def _bind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> bool:
+        binding = Binding(source, destination, key, dict(arguments) if arguments else None)
+        source.validate(binding.arguments)
+        if binding.identity in source.bindings:
+            return False
+        if self.binding_count >= self._limits.bindings_max:
+            limit = self._limits.bindings_max
+            text = f"cannot bind {self.describe(destination.destination_kind, destination.name)}: binding limit ({limit}) is reached"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+        if binding.durable:
+            self._definitions.save_binding(self._record(binding))
+        self._add_binding(binding)
+        return True
+
+    def _unbind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> bool:
+        binding = source.bindings.get(binding_identity(source, destination, key, arguments))
+        if binding is None:
+            return False
+        if binding.durable:
+            self._definitions.delete_binding(self._record(binding))
+        self._drop_binding(binding)
+        self._routes_changed(source)
+        self._auto_delete_exchange(source)
+        return True
+
+    def _add_binding(self, binding: Binding) -> None:
+        binding.source.add(binding)
+        self.binding_count += 1
+        if isinstance(binding.destination, Queue):
+            queue = binding.destination
+            if queue.bindings is None:
+                queue.bindings = {}
+            queue.bindings[binding.identity] = binding
+        self._routes_changed(binding.source)
+
+    def _drop_binding(self, binding: Binding) -> None:
+        """Takes the binding out of both ends; the caller tells the hook."""
+        binding.source.remove(binding)
+        self.binding_count -= 1
+        queue = binding.destination
+        if isinstance(queue, Queue) and queue.bindings:
+            del queue.bindings[binding.identity]
+            queue.bindings = queue.bindings or None
+
+    def _auto_delete_exchange(self, exchange: Exchange) -> None:
+        if exchange.auto_delete and not exchange.bindings and self.exchanges.get(exchange.name) is exchange:
+            self._remove_exchange(exchange)
+
+    def _record(self, binding: Binding) -> BindingRecord:
+        destination = binding.destination
+        return BindingRecord(
+            self.name, binding.source.name, destination.destination_kind, destination.name, binding.routing_key, binding.arguments
+        )
+
+    # --- queues -------------------------------------------------------------------------------------------------------
+
+    def declare_queue(
+        self,
+        name: str = "",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        connection_id: int | None = None,
+    ) -> Queue:
+        """queue.declare. An empty name asks for one of the broker's (amq.gen-...).
+
+        An exclusive queue belongs to `connection_id` (required then) and is never durable, as on RabbitMQ.
+        Raises: PeerError 403 reserved name; 404 passive and not there; 405 another connection's exclusive queue, or exclusive and
+        not at redeclaration; 406 bad argument, other properties, limit.
+        """
+        name = clean_name(name)
+        with self._lock:
+            if passive:
+                found = self.queue(name, connection_id)
+                self.touch(found)
+                return found
+            if name:
+                self._check_new_name(QUEUE, name)  # also when it exists: RabbitMQ refuses to redeclare amq.gen-...
+            else:
+                name = generate_queue_name()
+            description = self.describe(QUEUE, name)
+            policy = parse_queue_arguments(arguments, description)
+            if exclusive and connection_id is None:
+                raise ValueError("an exclusive queue needs the connection it belongs to")
+            owner = connection_id if exclusive else None
+            durable = durable and not exclusive
+            arguments = dict(arguments) if arguments else {}
+            known = self.queues.get(name)
+            if known is not None:
+                if known.exclusive_owner != owner:
+                    raise self._locked(known)
+                equivalence.check_queue(known, description, durable, auto_delete, arguments)
+                self.touch(known)
+                return known
+            if len(self.queues) >= self._limits.queues_max:
+                raise self._over_limit(QUEUE, name, self._limits.queues_max)
+            queue_id = self._definitions.new_queue_id()
+            spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
+            if durable:
+                self._definitions.save_queue(QueueRecord(self.name, name, queue_id, auto_delete, arguments))
+            try:
+                return self._add_queue(queue_id, spec)
+            except MemoryError:
+                if durable:
+                    self._definitions.delete_queue(self.name, name)
+                raise
+
+    def delete_queue(
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False, connection_id: int | None = None
+    ) -> int:
+        """queue.delete. Returns the number of ready messages that went with it; 0 when there was no queue (no error).
+
+        Raises: PeerError 405 exclusive elsewhere; 406 `queue 'q' in vhost '/' not empty` or `... in use`.
+        """
+        name = clean_name(name)
+        with self._lock:
+            if name not in self.queues:
+                return 0
+            queue = self.queue(name, connection_id)
+            if if_empty and queue.core.ready_count():
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} not empty")
+            if if_unused and queue.core.consumer_count():
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} in use")
+            return self._remove_queue(queue)
+
+    def purge_queue(self, name: str, *, connection_id: int | None = None) -> int:
+        """queue.purge. Returns the number of ready messages removed. Raises: PeerError 404, 405."""
+        with self._lock:
+            purged: int = self.queue(clean_name(name), connection_id).core.purge()
+            return purged
+
+    def consumer_added(self, queue: Queue) -> None:
+        """A consumer was attached: from now on an auto-delete queue goes with its last consumer."""
+        queue.had_consumers = True
+        self.touch(queue)
+
+    def consumer_removed(self, queue: Queue) -> bool:
+        """A consumer was detached (call it after the detachment). True when the queue was deleted for it."""
+        with self._lock:
+            self.touch(queue)
+            if not queue.auto_delete or not queue.had_consumers or queue.deleted or queue.core.consumer_count():
+                return False
+            self._remove_queue(queue)
+            return True
+
+    def connection_closed(self, connection_id: int) -> int:
+        """Deletes the exclusive queues of a connection that is gone; returns how many."""
+        with self._lock:
+            queues = list(self._exclusive.get(connection_id, {}).values())
+            for queue in queues:
+                self._remove_queue(queue)
+            return len(queues)
+
+    def touch(self, queue: Queue) -> None:
+        """The queue was used (declared, consumed, basic.get): x-expires counts anew."""
+        if queue.policy.expires_ms is not None:
+            queue.used_ns = self._clock.monotonic_ns()
+
+    def expire_queues(self) -> int:
+        """Deletes queues that had no consumer and no use for their x-expires; returns how many. For the housekeeping timer."""
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            expired = 0
+            for queue in list(self._expiring.values()):
+                if queue.core.consumer_count():
+                    queue.used_ns = now
+                elif now - queue.used_ns >= (queue.policy.expires_ms or 0) * 1_000_000:
+                    self._remove_queue(queue)
+                    expired += 1
+            return expired
+
+    def _add_queue(self, queue_id: int, spec: QueueSpec) -> Queue:
+        core = self._queue_factory(queue_id, spec)
+        queue = Queue(queue_id, spec, core)
+        self.queues[queue.name] = queue
+        if queue.exclusive_owner is not None:
+            self._exclusive.setdefault(queue.exclusive_owner, {})[queue.name] = queue
+        if spec.policy.expires_ms is not None:
+            self._expiring[queue.name] = queue
+            self.touch(queue)
+        self.on_queue_created(queue)
+        self._default_route_changed(queue.name)
+        return queue
+
+    def _remove_queue(self, queue: Queue) -> int:
+        messages: int = queue.core.ready_count()
+        if queue.durable:
+            self._definitions.delete_queue(self.name, queue.name)
+        del self.queues[queue.name]
+        self._expiring.pop(queue.name, None)
+        if queue.exclusive_owner is not None:
+            owned = self._exclusive[queue.exclusive_owner]
+            del owned[queue.name]
+            if not owned:
+                del self._exclusive[queue.exclusive_owner]
+        sources: dict[Exchange, None] = {}
+        for binding in list(queue.bindings.values()) if queue.bindings else ():
+            sources[binding.source] = None
+            self._drop_binding(binding)
+        queue.deleted = True
+        queue.core.mark_deleted()
+        self.on_queue_deleted(queue)
+        if sources:
+            self._routes_changed(*sources)
+        self._default_route_changed(queue.name)
+        for source in sources:
+            self._auto_delete_exchange(source)
+        return messages
+
+    # --- refusals -----------------------------------------------------------------------------------------------------
+
+    def _refuse_default(self, exchange_name: str) -> None:
+        if exchange_name == DEFAULT_EXCHANGE:
+            raise PeerError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+    def _check_new_name(self, kind: str, name: str) -> None:
+        if name.startswith(RESERVED_PREFIX):
+            raise PeerError(ReplyCode.ACCESS_REFUSED, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+        if len(name.encode("utf-8", "surrogatepass")) > self._limits.name_bytes_max:
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{kind} name is longer than {self._limits.name_bytes_max} bytes")
+
+    def _locked(self, queue: Queue) -> PeerError:
+        return PeerError(
+            ReplyCode.RESOURCE_LOCKED,
+            f"cannot obtain exclusive access to locked {self.describe(QUEUE, queue.name)}. It could be originally declared on another"
+            " connection or the exclusive property value does not match that of the original declaration.",
+        )
+
+    def _over_limit(self, kind: str, name: str, limit: int) -> PeerError:
+        text = f"cannot declare {kind} '{name}': {kind} limit in vhost '{self.name}' ({limit}) is reached"
+        return PeerError(ReplyCode.PRECONDITION_FAILED, text)
+
+
+def generate_queue_name() -> str:
+    """`amq.gen-` and 22 characters of base64url: 128 random bits, so nobody can guess another's queue."""
+    return "amq.gen-" + base64.urlsafe_b64encode(os.urandom(16))[:22].decode("ascii")
