@@ -210,9 +210,7 @@ class HeadersExchange(Exchange):
         value = arguments[X_MATCH]
         if not isinstance(value, str):
             kind, shown = erlang_term(value)
-            raise PeerError(
-                ReplyCode.PRECONDITION_FAILED, f"Invalid x-match field type {kind} (value {shown}); expected longstr"
-            )
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"Invalid x-match field type {kind} (value {shown}); expected longstr")
         if value not in X_MATCH_VALUES:
             raise PeerError(
                 ReplyCode.PRECONDITION_FAILED,
@@ -230,9 +228,7 @@ class HeadersExchange(Exchange):
     def _index(self, binding: Binding) -> None:
         mode = binding.arguments.get(X_MATCH, "all")
         with_x = mode in ("all-with-x", "any-with-x")
-        wanted = tuple(
-            (key, value) for key, value in binding.arguments.items() if key != X_MATCH and (with_x or not key.startswith("x-"))
-        )
+        wanted = tuple((key, value) for key, value in binding.arguments.items() if key != X_MATCH and (with_x or not key.startswith("x-")))
         self._patterns[binding.identity] = (binding.destination, mode in ("all", "all-with-x"), wanted)
 
     def _unindex(self, binding: Binding) -> None:
@@ -266,9 +262,7 @@ def erlang_term(value: object) -> tuple[str, str]:
     return type(value).__name__.lower(), str(value)
 
 
-EXCHANGE_KINDS: dict[str, type[Exchange]] = {
-    cls.kind: cls for cls in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange)
-}
+EXCHANGE_KINDS: dict[str, type[Exchange]] = {cls.kind: cls for cls in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange)}
 
 __all__ = [
     "DEFAULT_EXCHANGE",

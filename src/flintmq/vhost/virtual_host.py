@@ -13,8 +13,6 @@ I5  Names with "amq." are the broker's; the default exchange can be neither decl
 
 from __future__ import annotations
 
-import base64
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,31 +24,15 @@ from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecor
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, EXCHANGE_KINDS, DefaultExchange, Exchange, Headers, erlang_term
 from flintmq.vhost import equivalence
+from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, clean_name, describe, exclusive_lock_text, generate_queue_name
 from flintmq.vhost.policy import parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 
 QueueFactory = Callable[[int, QueueSpec], QueueCore]
 
-RESERVED_PREFIX = "amq."
-# (name, kind, internal): there from the start, never deleted
-PREDECLARED = (
-    ("amq.direct", "direct", False),
-    ("amq.fanout", "fanout", False),
-    ("amq.topic", "topic", False),
-    ("amq.headers", "headers", False),
-    ("amq.match", "headers", False),
-    ("amq.rabbitmq.trace", "topic", True),
-)
-_NO_LINE_BREAKS = str.maketrans("", "", "\r\n")
-
 
 def _ignore(*_: object) -> None:
     """A hook nobody listens to."""
-
-
-def clean_name(name: str) -> str:
-    """The name without CR and LF, which RabbitMQ drops from every name it is sent."""
-    return name.translate(_NO_LINE_BREAKS) if "\n" in name or "\r" in name else name
 
 
 class VirtualHost:
@@ -122,7 +104,7 @@ class VirtualHost:
 
     def describe(self, kind: str, name: str) -> str:
         """`queue 'q' in vhost '/'`: how texts speak of a thing."""
-        return f"{kind} '{name}' in vhost '{self.name}'"
+        return describe(kind, name, self.name)
 
     def exchange(self, name: str) -> Exchange:
         """Raises: PeerError 404 `no exchange 'x' in vhost '/'`."""
@@ -490,9 +472,7 @@ class VirtualHost:
                     self._definitions.delete_queue(self.name, name)
                 raise
 
-    def delete_queue(
-        self, name: str, *, if_unused: bool = False, if_empty: bool = False, connection_id: int | None = None
-    ) -> int:
+    def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False, connection_id: int | None = None) -> int:
         """queue.delete. Returns the number of ready messages that went with it; 0 when there was no queue (no error).
 
         Raises: PeerError 405 exclusive elsewhere; 406 `queue 'q' in vhost '/' not empty` or `... in use`.
@@ -605,17 +585,8 @@ class VirtualHost:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{kind} name is longer than {self._limits.name_bytes_max} bytes")
 
     def _locked(self, queue: Queue) -> PeerError:
-        return PeerError(
-            ReplyCode.RESOURCE_LOCKED,
-            f"cannot obtain exclusive access to locked {self.describe(QUEUE, queue.name)}. It could be originally declared on another"
-            " connection or the exclusive property value does not match that of the original declaration.",
-        )
+        return PeerError(ReplyCode.RESOURCE_LOCKED, exclusive_lock_text(self.describe(QUEUE, queue.name)))
 
     def _over_limit(self, kind: str, name: str, limit: int) -> PeerError:
         text = f"cannot declare {kind} '{name}': {kind} limit in vhost '{self.name}' ({limit}) is reached"
         return PeerError(ReplyCode.PRECONDITION_FAILED, text)
-
-
-def generate_queue_name() -> str:
-    """`amq.gen-` and 22 characters of base64url: 128 random bits, so nobody can guess another's queue."""
-    return "amq.gen-" + base64.urlsafe_b64encode(os.urandom(16))[:22].decode("ascii")
