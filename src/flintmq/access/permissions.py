@@ -1,0 +1,150 @@
+"""Who may do what: configure, write and read patterns of a user in a vhost; and which AMQP method needs which of them.
+
+in: permission records of Definitions; a user, a vhost, a verb and a resource. out: nothing, or a 403 (530 for the vhost) with
+RabbitMQ's text.
+
+Patterns are regular expressions of the operator, searched in the name as RabbitMQ does (so "^a" means "begins with a"; the empty
+pattern allows only the empty name). A client's input is only ever the subject of a match, never a pattern.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.ports import Definitions, PermissionRecord, Resource, Verb
+
+QUEUE = "queue"
+EXCHANGE = "exchange"
+
+
+class Need(NamedTuple):
+    """One permission that a method needs.
+
+    verb: None = any of the three (passive declares must not tell a stranger what exists); kind: of the resource; name: the
+    parameter that holds its name; only_if: a parameter without which the need does not arise.
+    """
+
+    verb: Verb | None
+    kind: str
+    name: str
+    only_if: str = ""
+
+
+# Method -> needs, all of which must be met. Parameter names: queue, exchange, source, destination, alternate_exchange,
+# dead_letter_exchange. Source: RabbitMQ's access control guide.
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    "exchange.declare": (
+        Need(Verb.CONFIGURE, EXCHANGE, "exchange"),
+        Need(Verb.READ, EXCHANGE, "exchange", "alternate_exchange"),
+        Need(Verb.WRITE, EXCHANGE, "alternate_exchange", "alternate_exchange"),
+    ),
+    "exchange.declare-passive": (Need(None, EXCHANGE, "exchange"),),
+    "exchange.delete": (Need(Verb.CONFIGURE, EXCHANGE, "exchange"),),
+    "exchange.bind": (Need(Verb.WRITE, EXCHANGE, "destination"), Need(Verb.READ, EXCHANGE, "source")),
+    "exchange.unbind": (Need(Verb.WRITE, EXCHANGE, "destination"), Need(Verb.READ, EXCHANGE, "source")),
+    "queue.declare": (
+        Need(Verb.CONFIGURE, QUEUE, "queue"),
+        Need(Verb.READ, QUEUE, "queue", "dead_letter_exchange"),
+        Need(Verb.WRITE, EXCHANGE, "dead_letter_exchange", "dead_letter_exchange"),
+    ),
+    "queue.declare-passive": (Need(None, QUEUE, "queue"),),
+    "queue.delete": (Need(Verb.CONFIGURE, QUEUE, "queue"),),
+    "queue.bind": (Need(Verb.WRITE, QUEUE, "queue"), Need(Verb.READ, EXCHANGE, "exchange")),
+    "queue.unbind": (Need(Verb.WRITE, QUEUE, "queue"), Need(Verb.READ, EXCHANGE, "exchange")),
+    "queue.purge": (Need(Verb.READ, QUEUE, "queue"),),
+    "basic.publish": (Need(Verb.WRITE, EXCHANGE, "exchange"),),
+    "basic.get": (Need(Verb.READ, QUEUE, "queue"),),
+    "basic.consume": (Need(Verb.READ, QUEUE, "queue"),),
+}
+
+
+class _Patterns(NamedTuple):
+    configure: re.Pattern[str]
+    write: re.Pattern[str]
+    read: re.Pattern[str]
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """An operator's pattern; "" allows nothing but the empty name. Raises: ValueError with the reason when it is no pattern."""
+    try:
+        return re.compile(pattern or "^$")
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+
+
+class Permissions:
+    """The Authorizer of a node (ports.Authorizer). Reads go without a lock: a record is replaced whole."""
+
+    def __init__(self, definitions: Definitions) -> None:
+        self._definitions = definitions
+        self._lock = threading.Lock()
+        self._patterns: dict[tuple[str, str], _Patterns] = {}
+        for record in definitions.load_permissions():
+            self._patterns[record.user, record.vhost] = self._compile(record)
+
+    def set_permissions(self, record: PermissionRecord) -> None:
+        """Grants (replaces). Raises: ValueError for a pattern that does not compile; then nothing has changed."""
+        patterns = self._compile(record)
+        with self._lock:
+            self._definitions.save_permission(record)
+            self._patterns[record.user, record.vhost] = patterns
+
+    def clear_permissions(self, user: str, vhost: str) -> None:
+        """Takes all permissions of the user in the vhost away, the right to open it included."""
+        with self._lock:
+            self._definitions.delete_permission(user, vhost)
+            self._patterns.pop((user, vhost), None)
+
+    def forget_user(self, user: str) -> None:
+        """The user is gone (Definitions.delete_user removed its records)."""
+        with self._lock:
+            for key in [key for key in self._patterns if key[0] == user]:
+                del self._patterns[key]
+
+    def authorize_vhost(self, user: str, vhost: str) -> None:
+        if (user, vhost) not in self._patterns:
+            raise PeerError(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
+
+    def authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
+        patterns = self._patterns.get((user, vhost))
+        name = resource.name or ("amq.default" if resource.kind == EXCHANGE else "")
+        if patterns is not None:
+            pattern: re.Pattern[str] = getattr(patterns, verb.value)
+            if pattern.search(name) is not None:
+                return
+        raise self._refused(f"{verb.value} access", user, vhost, resource.kind, name)
+
+    def authorize_method(self, user: str, vhost: str, method: str, names: Mapping[str, str | None]) -> None:
+        """Everything that `method` (a key of NEEDS) needs, in order.
+
+        Args: names: parameter -> name; None or missing: not given. Raises: PeerError 403; KeyError for a method without entry.
+        """
+        for need in NEEDS[method]:
+            if need.only_if and names.get(need.only_if) is None:
+                continue
+            resource = Resource(need.kind, names.get(need.name) or "")
+            if need.verb is not None:
+                self.authorize(user, vhost, need.verb, resource)
+            else:
+                self._authorize_any(user, vhost, resource)
+
+    def _authorize_any(self, user: str, vhost: str, resource: Resource) -> None:
+        for verb in Verb:
+            try:
+                self.authorize(user, vhost, verb, resource)
+            except PeerError:
+                continue
+            return
+        raise self._refused("access", user, vhost, resource.kind, resource.name)
+
+    @staticmethod
+    def _compile(record: PermissionRecord) -> _Patterns:
+        return _Patterns(compile_pattern(record.configure), compile_pattern(record.write), compile_pattern(record.read))
+
+    @staticmethod
+    def _refused(what: str, user: str, vhost: str, kind: str, name: str) -> PeerError:
+        return PeerError(ReplyCode.ACCESS_REFUSED, f"{what} to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'")

@@ -1,0 +1,170 @@
+"""Users and their passwords: argon2id in a bounded pool, and a short memory of what was verified.
+
+in: user records of Definitions; a name and a password from a peer. out: yes, no, or "must be checked" (then a callback).
+
+I1  A password is never kept: the cache holds a MAC of it under a key that exists only in this process.
+I2  A cached yes is forgotten after Limits.credential_cache_ms, and at once when the user changes; a check that was under way
+    while the user changed answers no.
+I3  Unknown users, users without a password and wrong passwords cost the same work, in the same pool.
+I4  At most Limits.password_checks_max checks run at once; callers are never blocked by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from flintmq.access.secret import Secret
+from flintmq.clock import Clock, SystemClock
+from flintmq.config import Limits
+from flintmq.ports import Definitions, PermissionRecord, UserRecord
+
+DEFAULT_USER = "guest"
+DEFAULT_PASSWORD = "guest"
+
+# OWASP's argon2id: 19 MiB, two passes, one lane (30 to 50 ms on a small server).
+_HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+# Hash of a random password nobody knows: what an unknown user is checked against.
+_NOBODY = "$argon2id$v=19$m=19456,t=2,p=1$uZ/HhQgXq4LFFMFKfnE9uQ$hS6z6VFYBeDesPEAsogafKs6BevgCSV/nKG5/2yEsEI"
+# Hash of DEFAULT_PASSWORD, which is public anyway: a start does not spend a check on computing it.
+_GUEST = "$argon2id$v=19$m=19456,t=2,p=1$H7SHEa4YDI1bQw4rzgH/+g$1jycT6eMbUlgaCAsLnXYBYTA7/VZGlj9CmMMkQPC8kg"
+
+
+def hash_password(password: str) -> str:
+    """An argon2id hash with a fresh salt, in PHC form. Takes about 50 ms and 19 MiB: not on a loop thread."""
+    return _HASHER.hash(password)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a peer's address (as the socket gives it, never the listener's) is this machine: 127/8, ::1, mapped; "" = Unix socket."""
+    if not address:
+        return True
+    try:
+        parsed = ipaddress.ip_address(address.split("%", 1)[0])
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_loopback
+
+
+class Users:
+    """The users of a node.
+
+    Args: definitions; clock; limits; loopback_users: may connect from this machine only (RabbitMQ's loopback_users).
+    """
+
+    def __init__(
+        self,
+        definitions: Definitions,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        loopback_users: frozenset[str] = frozenset({DEFAULT_USER}),
+    ) -> None:
+        self._definitions = definitions
+        self._clock = clock or SystemClock()
+        limits = limits or Limits()
+        self._cache_ns = limits.credential_cache_ms * 1_000_000
+        self._pool = ThreadPoolExecutor(max_workers=limits.password_checks_max, thread_name_prefix="flintmq-password")
+        self._loopback_users = loopback_users
+        self._key = os.urandom(32)
+        self._lock = threading.Lock()
+        self._users = {record.name: record for record in definitions.load_users()}
+        self._verified: dict[str, tuple[bytes, int]] = {}  # user -> MAC of user and password, end of validity (monotonic ns)
+
+    def ensure_default_user(self, vhost: str = "/") -> None:
+        """Creates guest/guest with all permissions in `vhost` when there is no user at all (call it before Permissions loads)."""
+        if self._users:
+            return
+        self.put(UserRecord(DEFAULT_USER, _GUEST, ("administrator",)))
+        self._definitions.save_permission(PermissionRecord(DEFAULT_USER, vhost, ".*", ".*", ".*"))
+
+    # --- management -----------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> UserRecord | None:
+        return self._users.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._users)
+
+    def put(self, record: UserRecord) -> None:
+        """Creates or replaces a user; what was verified of it is forgotten."""
+        self._definitions.save_user(record)
+        with self._lock:
+            self._users[record.name] = record
+            self._verified.pop(record.name, None)
+
+    def set_password(self, name: str, password: Secret | str) -> None:
+        """Changes a password (slow: see hash_password). Raises: KeyError for an unknown user."""
+        hashed = hash_password(password)
+        self.put(replace(self._users[name], password_hash=hashed))
+
+    def delete(self, name: str) -> bool:
+        """False when there was no such user. Its permissions go too: tell Permissions.forget_user."""
+        with self._lock:
+            known = self._users.pop(name, None)
+            self._verified.pop(name, None)
+        self._definitions.delete_user(name)
+        return known is not None
+
+    # --- checking -------------------------------------------------------------------------------------------------------
+
+    def refused_from(self, user: str, peer_address: str) -> bool:
+        """Whether `user` may not connect from there (log text of RabbitMQ: "user 'guest' can only connect via localhost")."""
+        return user in self._loopback_users and not is_loopback(peer_address)
+
+    def check_cached(self, user: str, password: Secret | str) -> bool | None:
+        """True when this password was verified lately; None: it must be checked (submit_check). Fast, any thread."""
+        with self._lock:
+            known = self._verified.get(user)
+            if known is None:
+                return None
+            mac, until = known
+            if self._clock.monotonic_ns() >= until:
+                del self._verified[user]
+                return None
+        return True if hmac.compare_digest(mac, self._mac(user, password)) else None
+
+    def submit_check(self, user: str, password: Secret | str, callback: Callable[[bool], None]) -> None:
+        """Checks in the pool; `callback(good)` runs once, in a pool thread. Raises: RuntimeError after `close`."""
+        self._pool.submit(self._run_check, user, password, callback)
+
+    def check(self, user: str, password: Secret | str) -> bool:
+        """The check itself, in this thread: tens of milliseconds. For management and the pool."""
+        record = self._users.get(user)
+        stored = record.password_hash if record is not None else ""
+        try:
+            good = _HASHER.verify(stored or _NOBODY, password)
+        except (VerificationError, InvalidHashError):
+            good = False
+        if not good or not stored:
+            return False
+        with self._lock:
+            if self._users.get(user) is not record:
+                return False
+            self._verified[user] = (self._mac(user, password), self._clock.monotonic_ns() + self._cache_ns)
+        return True
+
+    def close(self) -> None:
+        """Stops the pool; checks that wait are not run and their callbacks not called."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run_check(self, user: str, password: Secret | str, callback: Callable[[bool], None]) -> None:
+        good = False
+        try:
+            good = self.check(user, password)
+        finally:
+            callback(good)  # whatever went wrong, the peer gets an answer, and it is no
+
+    def _mac(self, user: str, password: Secret | str) -> bytes:
+        name = user.encode("utf-8", "surrogatepass")
+        text = len(name).to_bytes(4, "big") + name + password.encode("utf-8", "surrogatepass")
+        return hmac.digest(self._key, text, hashlib.sha256)
