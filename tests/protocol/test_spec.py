@@ -55,8 +55,8 @@ def test_method_ids(name: str, class_id: int, method_id: int) -> None:
     """Ids known from RabbitMQ's framing stand in METHOD_IDS and METHODS."""
     id_ = spec.METHOD_IDS[name]
     assert id_ == class_id << 16 | method_id
-    assert spec.METHODS[id_].NAME == name
-    assert spec.METHODS[id_].ID == id_
+    assert name == spec.METHODS[id_].NAME
+    assert id_ == spec.METHODS[id_].ID
 
 
 def test_names_ids_and_classes_are_one_to_one() -> None:

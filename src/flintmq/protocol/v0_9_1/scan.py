@@ -6,6 +6,9 @@ I1  Safe on arbitrary bytes: each length is checked against what is left before 
 I2  It accepts exactly what decode_properties accepts under the default limits, headers down to the last nested field
     included: what is stored and delivered later can be decoded.
 """
+# Compiled: Cython checks the types and names that come from the .pxd.
+# ruff: noqa: F821, SIM109, SIM300
+# mypy: ignore-errors
 
 from __future__ import annotations
 

@@ -14,6 +14,9 @@ back: bool t; int I when it fits 32 bits, else l; float d; Decimal D; Timestamp 
 Short strings (names, keys) are str; bytes that are not UTF-8 become surrogate escapes and so survive a round trip.
 Of a name that a table repeats the first value counts, as on RabbitMQ.
 """
+# Compiled: Cython checks the types and names that come from the .pxd.
+# ruff: noqa: F821, SIM109
+# mypy: ignore-errors
 
 from __future__ import annotations
 
