@@ -54,16 +54,16 @@ class Node:
         self.clock = clock or SystemClock()
         limits = config.limits
         self.memory_limit = config.memory_limit or int(memory_available() * limits.memory_watermark)
-        self.permissions = Permissions()
-        self.users = Users(self.clock, checks_max=limits.password_checks_max, cache_ms=limits.credential_cache_ms)
-        self.broker = Broker(config, self.clock, MemoryDefinitions(), self.users, self.permissions, f"flintmq@{socket.gethostname()}")
+        definitions = MemoryDefinitions()
+        self.users = Users(definitions, self.clock, limits)
+        # Until definitions are durable there is one fixed user, guest, and it is let in from this machine only.
+        self.users.ensure_default_user("/")
+        self.permissions = Permissions(definitions)
+        self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, f"flintmq@{socket.gethostname()}")
         self.broker.log = store_log
         if store_log is not None:
             store_log.on_durable = self._on_durable
         self.broker.add_vhost("/")
-        # Until definitions are durable there is one fixed user, and it is let in from this machine only.
-        self.users.add_guest()
-        self.permissions.grant("/", "guest", configure=".*", write=".*", read=".*")
         self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.listeners: list[socket.socket] = []

@@ -56,6 +56,7 @@ class AmqpLink:
         self._wake = threading.Condition()
         self._buffer: deque[Delivery] = deque()
         self._buffer_bytes = 0
+        self._prefetch = options.prefetch
         self._bytes_high = 2 * options.maxBytesPerTrigger
         self._connection: SelectConnection | None = None
         self._channel: Any = None
@@ -70,7 +71,7 @@ class AmqpLink:
 
     # --- Link ---------------------------------------------------------------------------------------------------------
 
-    def attach(self) -> int:
+    def attach(self, prefetch: int) -> int:
         """See Link. Tries again for `timeout` seconds while the broker is away or another consumer holds the queue.
 
         Raises: ConnectionLost; SourceError LOGIN_REFUSED, QUEUE_MISSING, QUEUE_BUSY, BROKER_REFUSED.
@@ -78,6 +79,7 @@ class AmqpLink:
         # pika logs every failed attempt with a traceback; the error that we raise says it in one line.
         logging.getLogger("pika").setLevel(logging.CRITICAL)
         pika.spec.props[pika.spec.BasicProperties.INDEX] = ExactProperties
+        self._prefetch = prefetch
         deadline = time.monotonic() + self._options.timeout
         while True:
             self._start(deadline)
@@ -90,6 +92,9 @@ class AmqpLink:
             if error.code not in ("UNREACHABLE", "CONNECTION_LOST", "QUEUE_BUSY") or time.monotonic() + _RETRY_S >= deadline:
                 raise error
             time.sleep(_RETRY_S)
+
+    def is_open(self) -> bool:
+        return self._error is None and self._connection is not None
 
     def take(self, messages: int, size: int, wait_s: float) -> list[Delivery]:
         taken: list[Delivery] = []
@@ -235,7 +240,7 @@ class AmqpLink:
         self._channel = channel
         channel.add_on_close_callback(self._channel_closed)
         channel.add_on_cancel_callback(lambda _frame: self._cancelled_by_broker())
-        channel.tx_select(callback=lambda _frame: channel.basic_qos(prefetch_count=self._options.prefetch, callback=self._qos_set))
+        channel.tx_select(callback=lambda _frame: channel.basic_qos(prefetch_count=self._prefetch, callback=self._qos_set))
 
     def _qos_set(self, _frame: Any) -> None:
         self._channel.queue_declare(self._options.queue, passive=True, callback=self._declared)

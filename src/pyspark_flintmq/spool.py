@@ -33,12 +33,14 @@ class State:
 
     sub_id: name of this incarnation, in every offset: a checkpoint of another one is recognised. where: the queue it belongs to.
     committed: last seq that Spark is known to have committed; 0 is none. base: `committed` when the present checkpoint began.
+    acking: last seq whose acknowledgement may have been sent; written before it is, so a batch after it certainly was not acknowledged.
     """
 
     sub_id: str
     where: str
     committed: int = 0
     base: int = 0
+    acking: int = 0
     version: int = FORMAT_VERSION
 
 

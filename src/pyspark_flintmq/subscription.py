@@ -3,11 +3,13 @@
 In: offsets from Spark, deliveries from a `Link`, batch files of a `Spool`. Out: offsets `{"sub_id", "seq"}`.
 Invariants:
   * an offset is returned only after its batch is durable in the spool;
-  * a message is acknowledged only after Spark has shown that its batch is committed (`latest(start=n)` or `commit(n)`), which was
-    written to `state.json` first;
+  * a message is acknowledged only after Spark has shown that its batch is committed (`latest(start=n)` or `commit(n)`); that, and that
+    an acknowledgement may now be on its way, is written to `state.json` first;
   * deliveries are only collected while no spooled batch waits for Spark, so every spooled batch found at that time is committed;
   * a batch file goes away only after the broker has confirmed the acknowledgement (tx.commit-ok) or its messages can't come back.
-The last three make a redelivered message recognisable: if the spool holds its identity, it was processed and is only acknowledged.
+So a redelivered message that the spool holds was processed and is only acknowledged. One doubt is left: after a kill between sending an
+acknowledgement and deleting the file, a match may be the message itself or a byte-identical twin. There a match counts only with
+a message_id; without one the message is processed (again): a duplicate is possible, a loss is not.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pyspark_flintmq.errors import ConnectionLost, SourceError
-from pyspark_flintmq.options import Options
+from pyspark_flintmq.options import MAX_MESSAGES_LIMIT, Options
 from pyspark_flintmq.schema import Delivery, identities, identity, to_record_batches
 from pyspark_flintmq.spool import Spool, plan
 
@@ -37,11 +39,17 @@ Offset = dict[str, Any]
 class Link(Protocol):
     """One connection that consumes the queue with manual acknowledgement. Every method raises ConnectionLost when it is gone."""
 
-    def attach(self) -> int:
-        """Starts consuming. Returns the number of messages that were ready just before."""
+    def attach(self, prefetch: int) -> int:
+        """Starts consuming, with up to `prefetch` messages unsettled. Returns the number that were ready just before."""
+
+    def is_open(self) -> bool:
+        """False once the connection is known to be gone."""
 
     def take(self, messages: int, size: int, wait_s: float) -> list[Delivery]:
-        """Up to `messages` deliveries in order, ending with the one that reaches `size` body bytes; waits up to `wait_s` seconds for the first."""
+        """Up to `messages` deliveries in order, ending with the one that reaches `size` body bytes.
+
+        Waits up to `wait_s` seconds for the first.
+        """
 
     def settle(self, up_to: int, single: Sequence[int]) -> None:
         """Acknowledges all tags <= `up_to` (0: none) and those of `single`; returns when the broker has confirmed it."""
@@ -67,9 +75,14 @@ class Subscription:
         self._opened = False
         # Highest delivery tag of the batch that waits for Spark's commit, on the present link; 0: none.
         self._held_tag = 0
+        self._prefetch = options.prefetch
+        # Tags of messages that Spark had already, not settled yet.
+        self._repeated: list[int] = []
         # Identities of messages that Spark has committed, but whose acknowledgement the broker may not have seen.
         self._ledger: Counter[bytes] = Counter()
         self._ledger_priority = 0
+        # Whether committed batch files may be left to delete: listing the directory at every poll would be a waste.
+        self._leftover = False
         # Messages still to be read in an AvailableNow run; None: no end.
         self._draining = False
         self._remaining: int | None = None
@@ -110,6 +123,9 @@ class Subscription:
         if prepared is not None and seq == prepared - 1:
             # The process died after the batch was spooled and before Spark wrote its offset: the same batch again.
             return self._offset(prepared)
+        if self._link is not None and not self._link.is_open():
+            # Before anything is written about acknowledging: on a dead connection none is sent, and that must stay certain.
+            self._detach()
         self._mark_committed(seq)
         reattached = False
         while True:
@@ -186,20 +202,25 @@ class Subscription:
         if seq != self.spool.prepared():
             raise SourceError(
                 "CHECKPOINT_AHEAD",
-                f"the checkpoint stands at batch {seq}, the spool {self.spool.path} at {state.committed}: an old copy of the spool cannot go on",
+                f"the checkpoint stands at batch {seq}, the spool {self.spool.path} at {state.committed}: "
+                "an old copy of the spool cannot go on",
             )
         state.committed = seq
+        if self._held_tag:
+            # One write for both: the acknowledgement follows at once.
+            state.acking = seq
         self.spool.save()
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _attached(self) -> Link:
         if self._link is None:
-            self._held_tag = 0
             self._load_ledger()
+            # All that may come back must fit in at once, or it could not be told apart and settled in one transaction.
+            self._prefetch = min(MAX_MESSAGES_LIMIT, max(self._options.prefetch, self._ledger.total() + self._options.maxMessagesPerTrigger))
             link = self._new_link()
             try:
-                ready = link.attach()
+                ready = link.attach(self._prefetch)
             except BaseException:
                 link.close()
                 raise
@@ -213,79 +234,98 @@ class Subscription:
             self._link.close()
             self._link = None
         self._held_tag = 0
+        self._repeated = []
 
     def _load_ledger(self) -> None:
         """Reads what is spooled, which is all committed by now, as the messages that may come back."""
         self._ledger = Counter()
         priorities: list[int] = []
         for seq in self.spool.seqs():
+            certain = seq > self.spool.state.acking
             for batch in self.spool.load(seq):
-                self._ledger.update(identities(batch))
+                ids = batch.column("message_id").to_pylist()
+                self._ledger.update(key for key, name in zip(identities(batch), ids, strict=True) if certain or name)
                 priorities += (p or 0 for p in batch.column("priority").to_pylist())
         self._ledger_priority = min(priorities, default=0)
+        self._leftover = True
 
     def _forget_ledger(self) -> None:
         """Nothing that was committed can come back any more on this link."""
         if self._ledger:
-            log.warning(
-                "%d committed messages did not come back: acknowledged, expired, purged or consumed elsewhere", self._ledger.total()
-            )
+            log.info("%d committed messages did not come back: acknowledged, expired, purged or consumed elsewhere", self._ledger.total())
         self._ledger = Counter()
 
     def _remove_committed(self) -> None:
-        """Deletes the batch files whose messages are acknowledged. Only after a settle: they are what recognises a return."""
-        if not self._ledger:
+        """Deletes the batch files whose messages are settled: until then, they are what recognises a return."""
+        if self._leftover and not self._ledger and not self._repeated:
             for seq in self.spool.seqs():
                 if seq <= self.spool.state.committed:
                     self.spool.remove(seq)
+            self._leftover = False
+
+    def _note_acking(self) -> None:
+        state = self.spool.state
+        if state.acking < state.committed:
+            state.acking = state.committed
+            self.spool.save()
 
     def _acknowledge(self, link: Link) -> None:
+        """Settles the batch that Spark has just committed, with all repeated messages before it."""
         if self._held_tag:
+            self._note_acking()
             link.settle(self._held_tag, ())
+            self._repeated = [tag for tag in self._repeated if tag > self._held_tag]
             self._held_tag = 0
+            self._leftover = True
             self._remove_committed()
+
+    def _settle_repeated(self, link: Link, first_new: int) -> None:
+        """Settles the messages that Spark had already, in one transaction, once all that may come back have come.
+
+        Tags before `first_new`, the first one of a new message, go in one piece; the others one by one.
+        """
+        if self._repeated and (not self._ledger or len(self._repeated) > self._prefetch // 2):
+            self._note_acking()
+            before = max((tag for tag in self._repeated if tag < first_new), default=0)
+            link.settle(before, [tag for tag in self._repeated if tag > first_new])
+            self._repeated = []
+        self._remove_committed()
 
     def _next_batch(self, link: Link, max_messages: int, max_bytes: int) -> Offset | None:
         while True:
-            rows, repeated, last_tag = self._collect(link, max_messages, max_bytes)
-            if repeated:
-                # Tags before the first new message can be settled in one go; the rest one by one, as new ones lie between them.
-                first_new = rows[0].tag if rows else last_tag + 1
-                link.settle(max((tag for tag in repeated if tag < first_new), default=0), [tag for tag in repeated if tag > first_new])
-            if repeated or rows:
-                self._remove_committed()
+            rows, last_tag = self._collect(link, max_messages, max_bytes)
+            self._settle_repeated(link, rows[0].tag if rows else last_tag + 1)
             if rows:
                 break
-            if not repeated:
+            if not last_tag:
                 return None
         seq = self.spool.state.committed + 1
         self.spool.write(seq, to_record_batches(self._options.queue, rows))
         self._held_tag = last_tag
         return self._offset(seq)
 
-    def _collect(self, link: Link, max_messages: int, max_bytes: int) -> tuple[list[Delivery], list[int], int]:
-        """New messages, tags of messages that Spark already has, and the highest tag seen.
+    def _collect(self, link: Link, max_messages: int, max_bytes: int) -> tuple[list[Delivery], int]:
+        """New messages and the highest tag seen, 0 for none. Those that Spark had already go to `_repeated`.
 
         Ends when a limit is reached, when AvailableNow has what it came for, or when no message came for a moment.
         """
         rows: list[Delivery] = []
-        repeated: list[int] = []
-        last_tag = size = 0
+        last_tag = size = seen = 0
         began: float | None = None
         silent_since = time.monotonic()
-        # Repeated ones count too: until they are settled, they take up the prefetch, and nothing more would come.
-        while len(rows) + len(repeated) < max_messages and size < max_bytes and self._remaining != 0:
-            want = max_messages - len(rows) - len(repeated)
+        while seen < max_messages and size < max_bytes and self._remaining != 0:
+            want = max_messages - seen
             if self._remaining is not None:
                 want = min(want, self._remaining)
             got = link.take(want, max_bytes - size, LINGER_S if rows else IDLE_WAIT_S)
             for delivery in got:
                 last_tag = delivery.tag
                 if self._is_repeated(delivery):
-                    repeated.append(delivery.tag)
+                    self._repeated.append(delivery.tag)
                 else:
                     rows.append(delivery)
                     size += len(delivery.body)
+            seen += len(got)
             now = time.monotonic()
             if got:
                 silent_since = now
@@ -296,7 +336,7 @@ class Subscription:
                     break
             elif self._remaining is None:
                 # Nothing more for the moment. An empty queue also says that no committed message is still to come back.
-                if self._ledger and not rows and self._is_empty(link):
+                if self._ledger and self._is_empty(link):
                     self._forget_ledger()
                 break
             elif self._is_empty(link):
@@ -304,9 +344,10 @@ class Subscription:
                 self._remaining = 0
             elif now - silent_since >= self._options.timeout:
                 raise ConnectionLost(f"{self._options.where}: messages are ready, but none came for {self._options.timeout} s", "STALLED")
-        if self._remaining == 0 and not rows:
+        if self._remaining == 0:
+            # All that was in the queue when consuming began has been seen, and what comes back was in it.
             self._forget_ledger()
-        return rows, repeated, last_tag
+        return rows, last_tag
 
     def _is_repeated(self, delivery: Delivery) -> bool:
         """Whether Spark has committed this very message before."""

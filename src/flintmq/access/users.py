@@ -142,7 +142,7 @@ class Users:
         record = self._users.get(user)
         stored = record.password_hash if record is not None else ""
         try:
-            good = _HASHER.verify(stored or _NOBODY, password)
+            good: bool = _HASHER.verify(stored or _NOBODY, password)
         except (VerificationError, InvalidHashError):
             good = False
         if not good or not stored:

@@ -67,7 +67,7 @@ def run_queue_forget(queue, connection):
 class Socket:
     """A connection's socket, as its loop holds it."""
 
-    def __cinit__(self, sock: object, connection: Connection):
+    def __cinit__(self, sock: object, connection: object):
         memset(cython.address(self.socket), 0, cython.sizeof(socket_t))
         self.sock = sock
         self.connection = connection

@@ -19,6 +19,9 @@ cdef enum:                      # more bits of slot_t.state
     ENTRY_UNSTEALABLE = 8       # acquired and being sent (or its settlement is under way): the broker must not take it away
     ENTRY_REDELIVERED = 16      # was delivered before, or may have been before a crash
     ENTRY_NOT_RESIDENT = 32     # content is not in memory: delivery parks and asks the content port
+    ENTRY_BUSY = 64             # someone reads or swaps the content; every other transition waits a few instructions
+    ENTRY_LOGGED = 128          # the store port was told of it, so it will be told of its dequeue
+    ENTRY_LOADING = 16777216    # (bit 24) its content was asked for
     ENTRY_COUNT_SHIFT = 8       # bits 8..23: delivery count, saturating
     ENTRY_OWNER_SHIFT = 32      # bits 32..63: consumer id
 
@@ -57,11 +60,75 @@ cdef struct delivery_t:         # what one successful pull hands to the session
     bint redelivered
     bint rotate                 # other ready consumers of this priority exist: end the turn after this message
 
+cdef struct segment_t:          # a run of slots of one level; see entry_list.py
+    uint64_t base               # index of slots[0]
+    uint32_t count              # slots
+    uint32_t live               # entries not deleted, under the list lock
+    uint32_t level
+    uint32_t mapped             # bytes when it was mmapped, 0 when calloced
+    segment_t *next             # atomic; kept when the segment is unlinked, so a reader inside walks on
+    segment_t *prev             # link under the list lock; of retired segments: the next retired one
+    int64_t *expiry             # column of expiry times (ms, 0 never); NULL while no entry of the segment expires
+    int64_t expiry_min          # lower bound of that column
+    slot_t *slots
+
+cdef struct place_t:            # a reader's segment between two calls; good while no segment was unlinked since
+    segment_t *segment
+    uint64_t generation
+
+cdef struct level_t:            # one sub-list
+    uint64_t tail               # atomic: last index in use; 0 = none yet
+    uint64_t floor              # atomic: no available entry has a lower index; changed under the list lock
+    uint64_t live
+    segment_t *first
+    segment_t *last
+    segment_t *hint             # where the last settlement was
+    segment_t **directory       # all segments in order, from directory[start]
+    uint32_t start
+    uint32_t count
+    uint32_t capacity
+    uint32_t grown              # a small segment was filled: next ones are large
+
+cdef struct list_ops_t          # the extension point, see entry_list.pxd
+
+cdef struct list_t:             # QueueEntryList: levels of segments, served in position order
+    uint32_t lock               # adding, settling, segments; innermost lock of the queue core
+    uint32_t level_count
+    uint32_t wanted             # atomic: consumers to wake for an arrival (INTERESTED + NON_ACQUIRING); read under `lock`
+    uint32_t closed             # no more entries
+    level_t *levels
+    level_t level0              # the only level of a standard list
+    list_ops_t *ops
+    uint64_t generation         # atomic: segments unlinked so far
+    uint64_t enqueued           # atomic figures, written under `lock`
+    uint64_t enqueued_bytes
+    uint64_t released           # entries that became available again
+    uint64_t released_bytes
+    uint64_t dequeued
+    uint64_t taken              # acquired by expiry
+    uint64_t taken_bytes
+    uint64_t enqueued_before    # at the last housekeeping
+    segment_t *retired          # unlinked, not yet freed
+    uint32_t retired_count
+    int level_rule
+    segment_t *spare            # one zeroed large segment
+    int64_t expiry_min          # atomic: lower bound over all segments; 0 = nothing expires
+    int64_t expiry_now          # the time of the expiry sweep that is under way, and how far it is
+    uint64_t expiry_resume
+
+cdef struct found_t:            # what a scan found
+    slot_t *slot
+    uint64_t position
+    uint64_t end                # nothing found: the last position looked at
+    uint32_t skipped            # entries passed on the way
+    bint from_floor             # the level was looked at from its floor on
+
 cdef struct queue_t
 cdef struct consumer_t
 cdef struct target_t
 
 # Called when a queue has work for the target (steps 3-6 of seed 004): schedules target, session, connection. Any thread.
+# It runs under the manager lock: it must be short, must not block and must not call the queue core.
 ctypedef void (*notify_work_t)(target_t *target) noexcept nogil
 # The interest predicate of a consumer (selectors later): true when it wants the message. Any thread; must not block.
 ctypedef bint (*interest_t)(void *context, content_t *content) noexcept nogil
@@ -84,6 +151,33 @@ cdef enum:                      # consumer flags
     CONSUMER_EXCLUSIVE = 4
     CONSUMER_SEES_REQUEUES = 8
 
+cdef struct consumer_list_t:
+    consumer_t *head
+    consumer_t *tail
+    uint32_t count              # atomic; changed under the manager lock
+
+cdef struct group_t:            # PriorityConsumerListPair of seed 004: the consumers of one priority
+    int32_t priority
+    uint32_t members
+    group_t *next               # next lower priority
+    consumer_list_t interested
+    consumer_list_t notified
+
+cdef struct manager_t:
+    uint32_t lock
+    uint32_t consumer_count     # atomic
+    uint32_t predicates         # atomic: consumers with an interest predicate
+    uint32_t offers             # numbers the rounds of `immediate`
+    group_t *groups             # atomic head: highest priority first
+    consumer_list_t not_interested
+    consumer_list_t non_acquiring
+    consumer_t *all             # every attached consumer
+    consumer_t *exclusive       # atomic: the exclusive consumer, or NULL
+    uint64_t changes            # atomic: events other than arrival and release that can give someone work
+    uint64_t acquired           # figures of consumers that left
+    uint64_t acquired_bytes
+    uint64_t delivered
+
 cdef struct consumer_t:
     uint32_t id                 # unique in the process, never reused, never 0
     uint32_t refs               # atomic: queue, session, unacked records
@@ -91,8 +185,8 @@ cdef struct consumer_t:
     target_t *target
     int32_t priority            # consumer priority (x-priority), higher first
     uint32_t flags              # CONSUMER_*
-    uint32_t send_lock          # held while an offer is made to it; removal waits for it
-    uint32_t list               # CONSUMER_* list it is on; changed under the queue's list lock
+    uint32_t send_lock          # held while an entry is pulled by or offered to it; removal waits for it
+    uint32_t list               # CONSUMER_* list it is on; changed under the manager lock
     consumer_t *prev            # links of that list
     consumer_t *next
     uint64_t last_seen          # atomic position: everything up to it was looked at
@@ -107,6 +201,15 @@ cdef struct consumer_t:
     uint64_t offered_position
     uint64_t delivered          # statistics
     void *context               # the session's own record of this consumer
+    # --- the queue core's own ---
+    group_t *group              # of its priority; NULL while not attached
+    consumer_t *all_prev        # links of manager_t.all
+    consumer_t *all_next
+    place_t place               # under send_lock
+    uint64_t idle_version       # atomic: queue_version() at which it found nothing; it isn't woken again for the same
+    uint64_t acquired           # entries and bytes of bodies acquired for it; written under send_lock
+    uint64_t acquired_bytes
+    uint32_t offer_round        # the last round of `immediate` that asked it
 
 cdef struct target_t:           # broker-side representation of a consuming client (seed 004): one or more consumers
     consumer_t **consumers      # one per queue
@@ -117,3 +220,28 @@ cdef struct target_t:           # broker-side representation of a consuming clie
     target_t *next_pending      # the session's list link
     notify_work_t notify_work
     void *context               # the session's own record
+
+cdef struct puller_t:           # the pointer of basic.get and of the broker's own takes
+    uint32_t lock
+    uint64_t last_seen
+    uint64_t released           # atomic, as in consumer_t
+    place_t place
+    uint64_t acquired           # figures, written under `lock`
+    uint64_t acquired_bytes
+    uint64_t delivered
+
+cdef struct queue_t:
+    list_t entries              # first: what every message touches
+    manager_t manager
+    puller_t puller
+    uint32_t refs               # atomic
+    uint32_t pins               # atomic: readers that are neither a consumer's pull nor the puller
+    uint64_t id
+    uint32_t deleted            # atomic
+    uint32_t durable
+    int list_kind
+    uint32_t log_lock           # with a log port: one producer at a time, so log order is position order
+    void *port_context
+    load_content_t load
+    log_enqueue_t log_enqueue
+    log_dequeue_t log_dequeue

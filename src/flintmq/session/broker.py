@@ -20,6 +20,8 @@ from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import publishing
 from flintmq.session.state import Consumer
+from flintmq.vhost.policy import DROP_HEAD
+from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
@@ -39,27 +41,15 @@ LEVEL_RABBITMQ = 0
 LEVEL_QPID = 1
 
 
-class BrokerQueue(QueueHandle):  # type: ignore[misc]  # compiled base class
-    """A queue of the core that tells the broker when the control plane deletes it."""
-
-    __slots__ = ("broker",)
-    broker: Broker
-
-    def mark_deleted(self) -> None:
-        super().mark_deleted()
-        self.broker.queue_deleted(self)
-
-
 class ReplyQueue:
     """The hidden queue behind direct reply-to: not listed, not declared, gone with its channel."""
 
-    __slots__ = ("core", "name", "policy", "vhost")
+    __slots__ = ("core", "name", "vhost")
 
-    def __init__(self, name: str, vhost: Any, core: QueueHandle) -> None:
+    def __init__(self, name: str, vhost: str, core: QueueHandle) -> None:
         self.name = name
         self.vhost = vhost
         self.core = core
-        self.policy = None
 
 
 class Broker:
@@ -93,7 +83,6 @@ class Broker:
         self.pending: set[ConnectionHandler] = set()
         # queues with a length limit whose overflow is dead-lettered, and queues whose messages can expire
         self.limited_queues: set[Any] = set()
-        self.over_limit: set[Any] = set()
         self.drops: Counter[str] = Counter()
         self.connection_ids = itertools.count(1)
         self.reply_queue_ids = itertools.count(2**63)
@@ -105,55 +94,55 @@ class Broker:
 
     def add_vhost(self, name: str) -> VirtualHost:
         """Creates a virtual host with the predeclared exchanges."""
-        vhost = VirtualHost(name, self.definitions, self._new_queue, limits=self.limits, clock=self.clock)
-        vhost.on_routes_changed = lambda exchange: self._routes_changed(name, exchange.name)
+        vhost = VirtualHost(name, self.definitions, self._new_core, self.limits, self.clock)
+        vhost.on_routes_changed = lambda exchange: self._routes_changed(vhost, exchange.name)
         vhost.on_default_route_changed = lambda queue_name: self._default_route_changed(name, queue_name)
+        vhost.on_queue_created = self._queue_created
+        vhost.on_queue_deleted = self._queue_deleted
+        vhost.on_exchange_deleted = lambda exchange: self._exchange_deleted(name, exchange.name)
         self.vhosts[name] = vhost
         return vhost
 
-    def _new_queue(self, queue_id: int, queue: Any) -> BrokerQueue:
+    def _new_core(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
         """Makes the core of a declared queue, with the facts that routes copy."""
-        policy = queue.policy
-        kind, levels, rule = LIST_STANDARD, 1, LEVEL_RABBITMQ
-        if policy.max_priority is not None:
-            kind, levels = LIST_PRIORITY, policy.max_priority + 1
-        elif policy.qpid_priorities is not None:
-            kind, levels, rule = LIST_PRIORITY, policy.qpid_priorities, LEVEL_QPID
-        core = BrokerQueue(queue_id, kind, levels, rule)
-        core.broker = self
-        core.owner = queue
-        core.set_durable(queue.durable)
+        policy = spec.policy
+        kind, rule = LIST_STANDARD if policy.levels == 1 else LIST_PRIORITY, LEVEL_RABBITMQ
+        if policy.qpid_priorities is not None:
+            kind, rule = LIST_PRIORITY, LEVEL_QPID
+        core = QueueHandle(queue_id, kind, policy.levels, rule)
+        core.set_durable(spec.durable)
         if self.log is not None:
             core.attach_log(self.log)
         core.dead_letters = policy.dead_letter_exchange is not None
         if policy.message_ttl_ms is not None:
             core.ttl_ms = policy.message_ttl_ms
-        flags = 0
         if policy.max_length is not None:
             core.max_length = policy.max_length
         if policy.max_length_bytes is not None:
             core.max_bytes = policy.max_length_bytes
-        if policy.has_limits:
-            if policy.overflow in ("reject-publish", "reject-publish-dlx"):
-                flags |= DEST_REJECT_OVER
+        if policy.max_length is not None or policy.max_length_bytes is not None:
+            if policy.overflow != DROP_HEAD:
+                core.destination_flags = DEST_REJECT_OVER
+            elif core.dead_letters:
+                core.destination_flags = DEST_LIMITED | DEST_DEAD_LETTERS
             else:
-                flags |= DEST_LIMITED
-                if core.dead_letters:
-                    flags |= DEST_DEAD_LETTERS
-                    self.limited_queues.add(queue)
-        core.destination_flags = flags
-        self.queues[queue_id] = queue
+                core.destination_flags = DEST_LIMITED
         return core
 
-    def queue_deleted(self, core: BrokerQueue) -> None:
-        """The control plane deleted a queue: its consumers are cancelled, told so when they understand it."""
-        queue = core.owner
-        self.queues.pop(core.queue_id, None)
+    def _queue_created(self, queue: Queue) -> None:
+        queue.core.owner = queue
+        self.queues[queue.queue_id] = queue
+        if queue.core.destination_flags & DEST_DEAD_LETTERS:
+            self.limited_queues.add(queue)
+
+    def _queue_deleted(self, queue: Queue) -> None:
+        """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it."""
+        self.queues.pop(queue.queue_id, None)
         self.limited_queues.discard(queue)
-        self.over_limit.discard(queue)
-        for consumer in self.consumers.pop(core.queue_id, set()):
+        for consumer in self.consumers.pop(queue.queue_id, set()):
             self._cancel_by_broker(consumer)
-        core.purge()
+        queue.core.purge()
+        queue.core.owner = None
 
     def _cancel_by_broker(self, consumer: Consumer) -> None:
         handler = consumer.handler
@@ -189,17 +178,17 @@ class Broker:
             self.route_caches[(vhost.name, exchange_name)] = cache
         return cache
 
-    def _routes_changed(self, vhost_name: str, exchange_name: str) -> None:
-        cache = self.route_caches.get((vhost_name, exchange_name))
-        if cache is None:
-            return
-        vhost = self.vhosts[vhost_name]
-        if not vhost.has_exchange(exchange_name):
+    def _routes_changed(self, vhost: VirtualHost, exchange_name: str) -> None:
+        cache = self.route_caches.get((vhost.name, exchange_name))
+        if cache is not None:
+            cache.clear()
+            if exchange_name in vhost.exchanges:
+                cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
+
+    def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
+        cache = self.route_caches.pop((vhost_name, exchange_name), None)
+        if cache is not None:
             cache.close()
-            del self.route_caches[(vhost_name, exchange_name)]
-            return
-        cache.clear()
-        cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
 
     def _default_route_changed(self, vhost_name: str, queue_name: str) -> None:
         cache = self.route_caches.get((vhost_name, ""))
@@ -219,14 +208,14 @@ class Broker:
     def open_reply_queue(self, vhost: Any) -> ReplyQueue:
         name = f"amq.rabbitmq.reply-to.{secrets.token_urlsafe(24)}"
         core = QueueHandle(next(self.reply_queue_ids))
-        queue = ReplyQueue(name, vhost, core)
+        queue = ReplyQueue(name, vhost.name, core)
         core.owner = queue
         self.reply_queues[(vhost.name, name)] = queue
         return queue
 
     def drop_reply_queue(self, queue: ReplyQueue) -> None:
-        self.reply_queues.pop((queue.vhost.name, queue.name), None)
-        self._default_route_changed(queue.vhost.name, queue.name)
+        self.reply_queues.pop((queue.vhost, queue.name), None)
+        self._default_route_changed(queue.vhost, queue.name)
         queue.core.mark_deleted()
         queue.core.purge()
 
@@ -236,7 +225,7 @@ class Broker:
         if isinstance(consumer.queue, ReplyQueue):
             return
         self.consumers.setdefault(consumer.queue.core.queue_id, set()).add(consumer)
-        consumer.queue.vhost.consumer_added(consumer.queue)
+        self.vhosts[consumer.queue.vhost].consumer_added(consumer.queue)
 
     def consumer_gone(self, consumer: Consumer) -> None:
         """A consumer was cancelled, or its channel or connection ended: the queue may go with it (auto-delete)."""
@@ -245,11 +234,11 @@ class Broker:
         queue_id = consumer.queue.core.queue_id
         known = self.consumers.get(queue_id)
         if known is None:
-            return
+            return  # the queue was deleted, which is why the consumer goes
         known.discard(consumer)
         if not known:
             del self.consumers[queue_id]
-        consumer.queue.vhost.consumer_removed(consumer.queue)
+        self.vhosts[consumer.queue.vhost].consumer_removed(consumer.queue)
 
     def connection_opened(self, handler: ConnectionHandler) -> None:
         self.connections_opened += 1
@@ -275,7 +264,7 @@ class Broker:
             if core.ready_count() or core.unacked_count():
                 publishing.expire(self, queue, wall)
                 core.housekeeping()
-        if self.limited_queues or self.over_limit:
+        if self.limited_queues:
             publishing.apply_policies(self)
         for vhost in list(self.vhosts.values()):
-            vhost.expire_unused_queues(now_ms)
+            vhost.expire_queues()

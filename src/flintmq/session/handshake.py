@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
-from flintmq.access.mechanisms import parse_response
+from flintmq.access.mechanisms import MECHANISMS, parse_response
+from flintmq.access.secret import Secret
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import decode_table
@@ -30,7 +31,6 @@ RUNNING = "running"
 CLOSING = "closing"  # connection.close was sent
 CLOSED = "closed"  # only output is left
 
-MECHANISMS = b"PLAIN AMQPLAIN"
 LOCALES = b"en_US"
 
 CAPABILITIES = {
@@ -61,7 +61,7 @@ def server_properties(cluster_name: str) -> dict[str, object]:
 
 def begin(handler: ConnectionHandler) -> None:
     """Sends connection.start. The engine checks the protocol header before any answer is looked at."""
-    handler.send(0, spec.ConnectionStart(0, 9, server_properties(handler.broker.cluster_name), MECHANISMS, LOCALES))
+    handler.send(0, spec.ConnectionStart(0, 9, server_properties(handler.broker.cluster_name), MECHANISMS.encode(), LOCALES))
 
 
 def step(handler: ConnectionHandler, method: Any) -> None:
@@ -77,27 +77,23 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
     capabilities = method.client_properties.get("capabilities")
     handler.capabilities = capabilities if isinstance(capabilities, dict) else {}
     handler.mechanism = method.mechanism
-    if method.mechanism.encode() not in MECHANISMS.split():
-        raise PeerError(
-            ReplyCode.COMMAND_INVALID, f"unknown authentication mechanism '{method.mechanism}', offered are {MECHANISMS.decode()}"
-        )
     try:
         user, password = parse_response(method.mechanism, method.response, decode_table)
-    except ValueError as error:
-        _refused(handler, "", str(error))
+    except PeerError as error:
+        if error.code != ReplyCode.ACCESS_REFUSED:
+            raise
+        _refused(handler, "", "the response could not be read")
         return
     users = handler.broker.users
-    if not users.may_connect_from(user, handler.peer_host):
-        _refused(handler, user, "this user can only connect from loopback addresses")
+    if users.refused_from(user, handler.peer_host):
+        _refused(handler, user, f"user '{user}' can only connect via localhost")
         return
-    known = users.check_cached(user, password)
-    if known is None:
-        handler.state = AUTHENTICATING
+    handler.state = AUTHENTICATING
+    if users.check_cached(user, password):
+        _authenticated(handler, user, True)
+    else:
         loop = handler.loop
         users.submit_check(user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)))
-    else:
-        handler.state = AUTHENTICATING
-        _authenticated(handler, user, known)
 
 
 def _authenticated(handler: ConnectionHandler, user: str, ok: bool) -> None:
@@ -156,8 +152,7 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
     vhost = handler.broker.vhosts.get(name)
     if vhost is None:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
-    if not handler.broker.permissions.may_access(handler.user, name):
-        raise PeerError(ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user '{handler.user}'")
+    handler.broker.permissions.authorize_vhost(handler.user, name)
     handler.vhost = vhost
     handler.connection.opened()
     handler.state = RUNNING
@@ -179,7 +174,7 @@ def _close_ok(handler: ConnectionHandler, method: spec.ConnectionCloseOk) -> Non
 def _update_secret(handler: ConnectionHandler, method: Any) -> None:
     """RabbitMQ's extension: a new credential for the same user (made for expiring tokens). It must verify, or the connection ends."""
     users = handler.broker.users
-    secret = bytes(method.new_secret)
+    secret = Secret(method.new_secret.decode("utf-8", "replace"))
 
     def done(ok: bool) -> None:
         if handler.ended or handler.state != RUNNING:
@@ -191,11 +186,10 @@ def _update_secret(handler: ConnectionHandler, method: Any) -> None:
         if handler.socket is not None:
             handler.loop.touch(handler.socket)
 
-    known = users.check_cached(handler.user, secret)
-    if known is None:
-        users.submit_check(handler.user, secret, lambda ok: handler.loop.call(lambda: done(ok)))
+    if users.check_cached(handler.user, secret):
+        done(True)
     else:
-        done(known)
+        users.submit_check(handler.user, secret, lambda ok: handler.loop.call(lambda: done(ok)))
 
 
 Step = Callable[[Any, Any], None]

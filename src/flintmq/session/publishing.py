@@ -10,9 +10,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
+from flintmq.protocol.v0_9_1.codec import Timestamp, decode_properties, encode_properties
 from flintmq.session.verbs import REPLY_TO, authorize
-from flintmq.vhost.dead_letter import dead_letter_properties
+from flintmq.vhost.dead_letter import dead_letter_headers, without_cycles
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -25,6 +25,7 @@ BASIC_REJECT = 90
 REASON_EXPIRE = 3
 REASON_DROP = 4
 CONTENT_PERSISTENT = 1
+CONTENT_HEADERS = 4
 CONTENT_PRIORITY = 16
 
 
@@ -41,12 +42,10 @@ def find_route(handler: ConnectionHandler, channel: int, route: bytes) -> None:
     """
     exchange_name, key = split_route(route)
     broker, vhost = handler.broker, handler.vhost
-    exchange = vhost.get_exchange(exchange_name)
+    vhost.check_publish(exchange_name)
     if not (exchange_name == "" and key.startswith(REPLY_TO.encode() + b".")):
         # Whoever holds the unguessable reply address may answer (RabbitMQ checks nothing there either).
-        authorize(handler, "write", "exchange", exchange_name or "amq.default")
-    if exchange.internal:
-        raise PeerError(ReplyCode.ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange_name}' in vhost '{vhost.name}'")
+        authorize(handler, "basic.publish", exchange=exchange_name)
     cache = broker.route_cache(vhost, exchange_name)
     cacheable = vhost.route_is_cacheable(exchange_name)
     handles = broker.handles_for(vhost, exchange_name, key, None) if cacheable else []
@@ -86,9 +85,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         raise
     handles: list[Any] = []
     for one in keys:
-        for handle in broker.handles_for(vhost, exchange_name, one, headers):
-            if handle not in handles:
-                handles.append(handle)
+        handles += [handle for handle in broker.handles_for(vhost, exchange_name, one, headers) if handle not in handles]
     if connection.accept(channel, broker.route_cache(vhost, exchange_name), handles):
         apply_policies(broker)
 
@@ -126,62 +123,58 @@ def dead_letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, 
     Args: message: (exchange, routing key, content header, body); reason: rejected, expired, maxlen.
     Returns: queues it was put on; 0 when the queue has no dead-letter exchange, it is gone, or the message went in a circle.
     """
-    policy = queue.policy
-    if policy.dead_letter_exchange is None:
+    target = queue.policy.dead_letter_exchange
+    if target is None:
         return 0
-    vhost = queue.vhost
-    exchange_bytes, key, header, body = message
-    size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
-    target_key = policy.dead_letter_routing_key
-    new_key = key if target_key is None else target_key.encode("utf-8", "surrogateescape")
-    properties = dead_letter_properties(
-        properties,
-        queue_name=queue.name,
-        reason=reason,
-        exchange=exchange_bytes.decode("utf-8", "surrogateescape"),
-        routing_key=key.decode("utf-8", "surrogateescape"),
-        time_s=broker.clock.wall_ms() // 1000,
-    )
-    headers = properties.get("headers")
-    headers = headers if isinstance(headers, dict) else {}
-    if not vhost.has_exchange(policy.dead_letter_exchange):
+    vhost = broker.vhosts[queue.vhost]
+    if target not in vhost.exchanges:
         broker.count_drop("no_dead_letter_exchange")
         return 0
+    exchange_bytes, key, header, body = message
+    size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
+    headers = properties.get("headers")
+    expiration = properties.pop("expiration", None)  # it has died of it, or must not die of it again (RabbitMQ)
+    letter = dead_letter_headers(
+        headers if isinstance(headers, dict) else None,
+        queue=queue.name,
+        reason=reason,
+        exchange=exchange_bytes.decode("utf-8", "surrogateescape"),
+        routing_key=key,
+        time_s=broker.clock.wall_ms() // 1000,
+        expiration=expiration if isinstance(expiration, str) else None,
+        dead_letter_routing_key=queue.policy.dead_letter_routing_key,
+        timestamp=Timestamp,
+    )
+    properties["headers"] = letter.headers
     new_header = encode_properties(size, properties)
-    flags = CONTENT_PERSISTENT if properties.get("delivery_mode") == 2 else 0
+    flags = CONTENT_HEADERS | (CONTENT_PERSISTENT if properties.get("delivery_mode") == 2 else 0)
     priority = properties.get("priority")
     if isinstance(priority, int):
         flags |= CONTENT_PRIORITY
+    queues, cyclic = without_cycles(vhost.route_keys(target, letter.routing_keys, letter.headers), letter.headers, reason)
+    for _ in cyclic:
+        broker.count_drop("dead_letter_cycle")
     placed = 0
-    for handle in broker.handles_for(vhost, policy.dead_letter_exchange, new_key, headers):
-        if _went_in_a_circle(headers, handle.owner.name):
-            broker.count_drop("dead_letter_cycle")
-            continue
-        expires_at = 0 if handle.ttl_ms < 0 else broker.clock.wall_ms() + handle.ttl_ms
-        exchange_out = policy.dead_letter_exchange.encode("utf-8", "surrogateescape")
-        if handle.publish(exchange_out, new_key, new_header, body, flags, priority if isinstance(priority, int) else 0, expires_at):
+    for one in queues:
+        core = one.core
+        expires_at = 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
+        if core.publish(
+            target.encode("utf-8", "surrogateescape"),
+            letter.routing_keys[0],
+            new_header,
+            body,
+            flags,
+            priority if isinstance(priority, int) else 0,
+            expires_at,
+        ):
             placed += 1
-            if handle.owner.policy.has_limits:
-                broker.over_limit.add(handle.owner)
     return placed
-
-
-def _went_in_a_circle(headers: dict[str, object], queue_name: str) -> bool:
-    """True when the message already died in this queue and no consumer ever rejected it since: it would turn for ever."""
-    deaths = headers.get("x-death")
-    if not isinstance(deaths, list):
-        return False
-    names = [one for one in deaths if isinstance(one, dict)]
-    if any(one.get("reason") == "rejected" for one in names):
-        return False
-    return any(one.get("queue") == queue_name for one in names)
 
 
 def apply_policies(broker: Broker) -> None:
     """Brings queues with a length limit and a dead-letter exchange back under it (x-overflow drop-head)."""
-    for queue in [*broker.over_limit, *broker.limited_queues]:
+    for queue in list(broker.limited_queues):
         enforce_limits(broker, queue)
-    broker.over_limit.clear()
 
 
 def enforce_limits(broker: Broker, queue: Any) -> None:

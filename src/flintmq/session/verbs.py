@@ -36,12 +36,12 @@ def _queue_name(handler: ConnectionHandler, number: int, name: str) -> str:
     return last
 
 
-def authorize(handler: ConnectionHandler, verb: str, kind: str, name: str) -> None:
-    """The one place where the session layer asks for permission. Raises PeerError(403).
+def authorize(handler: ConnectionHandler, method: str, **names: str | None) -> None:
+    """Asks for everything `method` needs (access.permissions.NEEDS). Raises PeerError(403).
 
-    Args: verb: configure, write or read; kind: queue or exchange; name: of the resource.
+    Every verb calls this once, before it does anything; `names` are the resources it touches.
     """
-    handler.broker.permissions.authorize(handler.user, handler.vhost.name, verb, kind, name)
+    handler.broker.permissions.authorize_method(handler.user, handler.vhost.name, method, names)
 
 
 # --- channel ----------------------------------------------------------------------------------------------------------------
@@ -82,13 +82,17 @@ def ignore(handler: ConnectionHandler, number: int, method: Any) -> None:
 
 
 def exchange_declare(handler: ConnectionHandler, number: int, method: spec.ExchangeDeclare) -> None:
-    if not method.passive:
-        authorize(handler, "configure", "exchange", method.exchange)
-        alternate = method.arguments.get("alternate-exchange")
-        if isinstance(alternate, str) and alternate and not handler.vhost.has_exchange(method.exchange):
-            # Whoever may create the exchange must not reach, through its alternate, what it may not write to.
-            authorize(handler, "read", "exchange", method.exchange)
-            authorize(handler, "write", "exchange", alternate)
+    alternate = None
+    if not method.passive and method.exchange not in handler.vhost.exchanges:
+        # Whoever may create the exchange must not reach, through its alternate, what it may not write to.
+        named = method.arguments.get("alternate-exchange")
+        alternate = named if isinstance(named, str) else None
+    authorize(
+        handler,
+        "exchange.declare-passive" if method.passive else "exchange.declare",
+        exchange=method.exchange,
+        alternate_exchange=alternate,
+    )
     handler.vhost.declare_exchange(
         method.exchange,
         method.type,
@@ -103,23 +107,21 @@ def exchange_declare(handler: ConnectionHandler, number: int, method: spec.Excha
 
 
 def exchange_delete(handler: ConnectionHandler, number: int, method: spec.ExchangeDelete) -> None:
-    authorize(handler, "configure", "exchange", method.exchange)
+    authorize(handler, "exchange.delete", exchange=method.exchange)
     handler.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
     if not method.no_wait:
         handler.send(number, spec.ExchangeDeleteOk())
 
 
 def exchange_bind(handler: ConnectionHandler, number: int, method: spec.ExchangeBind) -> None:
-    authorize(handler, "write", "exchange", method.destination)
-    authorize(handler, "read", "exchange", method.source)
+    authorize(handler, "exchange.bind", destination=method.destination, source=method.source)
     handler.vhost.bind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
     if not method.no_wait:
         handler.send(number, spec.ExchangeBindOk())
 
 
 def exchange_unbind(handler: ConnectionHandler, number: int, method: spec.ExchangeUnbind) -> None:
-    authorize(handler, "write", "exchange", method.destination)
-    authorize(handler, "read", "exchange", method.source)
+    authorize(handler, "exchange.unbind", destination=method.destination, source=method.source)
     handler.vhost.unbind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
     if not method.no_wait:
         handler.send(number, spec.ExchangeUnbindOk())
@@ -137,13 +139,17 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
     if method.passive and name.startswith(REPLY_TO):
         _declare_reply_queue(handler, number, name, method.no_wait)
         return
-    if not method.passive:
-        if name:
-            authorize(handler, "configure", "queue", name)
-        dead_letter = method.arguments.get("x-dead-letter-exchange")
-        if isinstance(dead_letter, str) and not handler.vhost.has_queue(name):
-            authorize(handler, "read", "queue", name)
-            authorize(handler, "write", "exchange", dead_letter)
+    dead_letter = None
+    if not method.passive and name not in handler.vhost.queues:
+        named = method.arguments.get("x-dead-letter-exchange")
+        dead_letter = named if isinstance(named, str) else None
+    if name or dead_letter is not None:
+        authorize(
+            handler,
+            "queue.declare-passive" if method.passive else "queue.declare",
+            queue=name,
+            dead_letter_exchange=dead_letter,
+        )
     queue = handler.vhost.declare_queue(
         name,
         passive=method.passive,
@@ -172,8 +178,7 @@ def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) 
     key = method.routing_key
     if not method.queue and not key:
         key = name  # specification 1.7.2.3: both empty means the queue's own name
-    authorize(handler, "write", "queue", name)
-    authorize(handler, "read", "exchange", method.exchange)
+    authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
     handler.vhost.bind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
     if not method.no_wait:
         handler.send(number, spec.QueueBindOk())
@@ -184,15 +189,14 @@ def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbi
     key = method.routing_key
     if not method.queue and not key:
         key = name
-    authorize(handler, "write", "queue", name)
-    authorize(handler, "read", "exchange", method.exchange)
+    authorize(handler, "queue.unbind", queue=name, exchange=method.exchange)
     handler.vhost.unbind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
     handler.send(number, spec.QueueUnbindOk())
 
 
 def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge) -> None:
     name = _queue_name(handler, number, method.queue)
-    authorize(handler, "read", "queue", name)
+    authorize(handler, "queue.purge", queue=name)
     count = handler.vhost.purge_queue(name, connection_id=handler.connection_id)
     if not method.no_wait:
         handler.send(number, spec.QueuePurgeOk(count))
@@ -200,7 +204,7 @@ def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge
 
 def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete) -> None:
     name = _queue_name(handler, number, method.queue)
-    authorize(handler, "configure", "queue", name)
+    authorize(handler, "queue.delete", queue=name)
     count = handler.vhost.delete_queue(name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id)
     if not method.no_wait:
         handler.send(number, spec.QueueDeleteOk(count))
@@ -233,8 +237,8 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         queue = _open_reply_queue(handler, state, method)
     else:
         name = _queue_name(handler, number, method.queue)
-        authorize(handler, "read", "queue", name)
-        queue = handler.vhost.get_queue(name, connection_id=handler.connection_id)
+        authorize(handler, "basic.consume", queue=name)
+        queue = handler.vhost.queue(name, handler.connection_id)
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
     if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority):
         raise PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
@@ -270,8 +274,9 @@ def basic_cancel(handler: ConnectionHandler, number: int, method: spec.BasicCanc
 
 def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) -> None:
     name = _queue_name(handler, number, method.queue)
-    authorize(handler, "read", "queue", name)
-    queue = handler.vhost.get_queue(name, connection_id=handler.connection_id)
+    authorize(handler, "basic.get", queue=name)
+    queue = handler.vhost.queue(name, handler.connection_id)
+    handler.vhost.touch(queue)
     if not handler.connection.get(number, queue.core, method.no_ack):
         handler.send(number, spec.BasicGetEmpty())
 
