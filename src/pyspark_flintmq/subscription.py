@@ -217,7 +217,9 @@ class Subscription:
         if self._link is None:
             self._load_ledger()
             # All that may come back must fit in at once, or it could not be told apart and settled in one transaction.
-            self._prefetch = min(MAX_MESSAGES_LIMIT, max(self._options.prefetch, self._ledger.total() + self._options.maxMessagesPerTrigger))
+            self._prefetch = min(
+                MAX_MESSAGES_LIMIT, max(self._options.prefetch, self._ledger.total() + self._options.maxMessagesPerTrigger)
+            )
             link = self._new_link()
             try:
                 ready = link.attach(self._prefetch)
