@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.support.broker import Broker, unique  # noqa: E402 - the import path is set above
-from tests.support.rawamqp import RawChannel, RawConnection  # noqa: E402
+from tests.support.broker import Broker, unique
+from tests.support.rawamqp import RawChannel, RawConnection
 
 _product: dict[tuple[str, int], str] = {}
 

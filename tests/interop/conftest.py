@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.support.broker import Broker  # noqa: E402 - the import path is set above
+from tests.support.broker import Broker
 
 
 @pytest.fixture(scope="module")

@@ -99,8 +99,9 @@ class Broker:
 
         Raises: AssertionError with the child's stderr when it ends or stays silent.
         """
-        command = [sys.executable, "-m", "flintmq.cli.main", "serve", "--memory", "--port", "0", "--http-port", "off", "--flight-port", "off"]
-        process = subprocess.Popen([*command, *self.extra], stdout=subprocess.PIPE, stderr=self._stderr, env={**os.environ, **self.env})
+        command = [sys.executable, "-m", "flintmq.cli.main", "serve", "--memory", "--port", "0"]
+        command += ["--http-port", "off", "--flight-port", "off", *self.extra]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._stderr, env={**os.environ, **self.env})
         self._process = process
         self.pid = process.pid
         lines: queue.Queue[bytes] = queue.Queue()
