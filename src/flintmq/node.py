@@ -71,7 +71,6 @@ class Node:
         self.amqps_port: int | None = None
         self._threads: list[threading.Thread] = []
         self._next_loop = 0
-        self._handshaking = 0
         self._stopped = threading.Event()
         self.refused = 0
 
@@ -130,14 +129,13 @@ class Node:
                 log.error("accept failed: %s", error)
                 return
             limits = self.config.limits
-            waiting = self._handshaking
+            waiting = len(self.broker.pending)
             if len(self.broker.connections) >= limits.connections_max or waiting >= limits.unauthenticated_connections_max:
                 self.refused += 1
                 sock.close()
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._handshaking += 1
             loop = self.loops[self._next_loop % len(self.loops)]
             self._next_loop += 1
             secure = listener is self._tls_listener
@@ -161,7 +159,6 @@ class Node:
             if entry.connection is not None:
                 entry.connection.handler.tick(now_ms)
         loop.trim()
-        self._handshaking = len(self.broker.pending)
         if first:
             self.broker.housekeeping(now_ms)
 

@@ -193,7 +193,12 @@ class AmqpLink:
         connection = self._connection
         if connection is None:
             raise ConnectionLost(f"{self._options.where}: not connected")
-        connection.ioloop.add_callback_threadsafe(guarded)
+        try:
+            connection.ioloop.add_callback_threadsafe(guarded)
+        except Exception as e:
+            # The loop was closed in between.
+            self._raise_error()
+            raise ConnectionLost(f"{self._options.where}: {_text(e)}") from e
 
     def _wait(self, done: threading.Event) -> None:
         deadline = time.monotonic() + self._options.timeout
@@ -218,8 +223,11 @@ class AmqpLink:
                 on_close_callback=self._closed,
             )
             self._connection = connection
-            connection.ioloop.start()
-            self._fail(ConnectionLost(f"{self._options.where}: connection ended"))
+            try:
+                connection.ioloop.start()
+            finally:
+                self._fail(ConnectionLost(f"{self._options.where}: connection ended"))
+                connection.ioloop.close()
         except Exception as e:
             self._fail(ConnectionLost(f"{self._options.where}: {_text(e)}"))
 
@@ -345,7 +353,7 @@ class AmqpLink:
         self._fail(
             SourceError(
                 "QUEUE_BUSY",
-                f"{self._options.where} has another consumer. Stop it, or set option exclusive=false and accept that messages may come twice",
+                fX,
             )
         )
         self._close_connection()

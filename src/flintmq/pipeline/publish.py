@@ -51,7 +51,10 @@ class Publisher:
             on_open_error_callback=lambda _connection, error: self._stop(f"cannot connect to {self._where}: {_line(error)}"),
             on_close_callback=lambda _connection, error: self._stop(f"connection to {self._where} ended: {_line(error)}"),
         )
-        self._connection.ioloop.start()
+        try:
+            self._connection.ioloop.start()
+        finally:
+            self._connection.ioloop.close()
         if self._error is None and not self._is_done:
             self._error = f"connection to {self._where} ended early"
         if self._error is not None:

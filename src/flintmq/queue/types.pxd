@@ -121,7 +121,6 @@ cdef struct found_t:            # what a scan found
     uint64_t position
     uint64_t end                # nothing found: the last position looked at
     uint32_t skipped            # entries passed on the way
-    bint from_floor             # the level was looked at from its floor on
 
 cdef struct queue_t
 cdef struct consumer_t

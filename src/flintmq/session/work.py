@@ -279,6 +279,9 @@ def connection_unblock_output(connection):
             if not connection.channels[i].flow_stopped:
                 suspend_subscription(subscription, False)
             subscription = subscription.next
+    # Targets that were on the lists when the output filled up are still there: nobody else will schedule them.
+    if connection.work_first != cython.NULL and not at_swap32(cython.address(connection.scheduled), 1):
+        connection.schedule(connection)
 
 
 def suspend_subscription(subscription, suspended):

@@ -1,0 +1,806 @@
+"""Entry lists: where a queue keeps its entries (see entry_list.pxd; records in types.pxd).
+
+in: enqueues, settlements. out: slots by position, the next available entry after a position.
+
+I1  An entry's position never changes; inside a level indices rise and are never used twice.
+I2  Entries up to `tail` are published; a slot between two entries that stays EMPTY is a gap that recovery left.
+I3  No available entry of a level is below its `floor`.
+I4  A segment is unlinked when all its entries are deleted and no more can come; it keeps its `next`, and is freed only when no
+    reader can be inside (the queue's reclaimer decides).
+
+A level's first segment is small, so that 10,000 idle queues stay cheap; later ones fill 32 KiB of pages of their own, which go
+back to the system one by one, also from the middle.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_load_ptr, at_store32, at_store64, at_store_ptr, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_incref, content_t
+from cython.cimports.flintmq.queue.slot import slot_acquire, slot_dequeue, slot_release
+from cython.cimports.flintmq.queue.types import (
+    ENTRY_ACQUIRED,
+    ENTRY_AVAILABLE,
+    ENTRY_DELETED,
+    ENTRY_DEQUEUED,
+    ENTRY_EMPTY,
+    ENTRY_LOGGED,
+    ENTRY_STATE_MASK,
+    LEVEL_QPID,
+    LIST_PRIORITY,
+    LIST_STANDARD,
+    found_t,
+    level_t,
+    list_ops_t,
+    list_t,
+    place_t,
+    segment_t,
+    slot_t,
+)
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.string import memmove, memset
+from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
+
+# Slots of a level's first segment: 384 bytes serve the many queues that only ever hold a few messages.
+SMALL_SLOTS = cython.declare(uint32_t, 16)
+# Bytes of a large segment: 8 pages, so 1,362 slots; large enough that unlinking is rare, small enough that one live entry pins little.
+LARGE_BYTES = cython.declare(uint64_t, 32768)
+INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
+LEVEL_SHIFT = cython.declare(uint32_t, 56)
+
+_standard_ops = cython.declare(list_ops_t)
+_priority_ops = cython.declare(list_ops_t)
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _standard_level(entries: cython.pointer(list_t), content: cython.pointer(content_t)) -> uint32_t:
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _priority_level(entries: cython.pointer(list_t), content: cython.pointer(content_t)) -> uint32_t:
+    """Both rules of LEVEL_* in types.pxd; level 0 is served first, so the highest priority maps to it."""
+    n: cython.int = cython.cast(cython.int, entries.level_count)
+    p: cython.int = 0
+    offset: cython.int
+    if content != cython.NULL:
+        p = content.priority
+    if entries.level_rule == LEVEL_QPID:
+        if content == cython.NULL or not content.flags & CONTENT_PRIORITY:
+            p = 4
+        offset = 5 - (n + 1) // 2
+        if offset > 0:
+            p -= offset
+        if p < 0:
+            p = 0
+    if p > n - 1:
+        p = n - 1
+    return cython.cast(uint32_t, n - 1 - p)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _compare(left: uint64_t, right: uint64_t) -> cython.int:
+    """Position order: level first, then index; both kinds share it."""
+    if left < right:
+        return -1
+    return 1 if left > right else 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _priorities(entries: cython.pointer(list_t)) -> cython.int:
+    return cython.cast(cython.int, entries.level_count)
+
+
+_standard_ops.level_of = _standard_level
+_standard_ops.compare = _compare
+_standard_ops.priorities = _priorities
+_standard_ops.in_order = True
+_priority_ops.level_of = _priority_level
+_priority_ops.compare = _compare
+_priority_ops.priorities = _priorities
+_priority_ops.in_order = False
+
+
+def list_init(entries, kind, levels, level_rule):
+    if levels < 1 or levels > 256 or (kind == LIST_STANDARD and levels != 1):
+        return False
+    if kind == LIST_STANDARD:
+        entries.ops = cython.address(_standard_ops)
+    elif kind == LIST_PRIORITY:
+        entries.ops = cython.address(_priority_ops)
+    else:
+        return False
+    entries.level_count = cython.cast(uint32_t, levels)
+    entries.level_rule = level_rule
+    entries.levels = cython.address(entries.level0)
+    if levels > 1:
+        entries.levels = cython.cast(cython.pointer(level_t), calloc(levels, cython.sizeof(level_t)))
+    return entries.levels != cython.NULL
+
+
+# --- segments (all locked) --------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _segment_free(segment: cython.pointer(segment_t)) -> cython.void:
+    free(segment.expiry)
+    if segment.mapped:
+        munmap(segment, segment.mapped)
+    else:
+        free(segment)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _segment_new(entries: cython.pointer(list_t), large: cython.bint) -> cython.pointer(segment_t):
+    """A zeroed segment; NULL when memory is exhausted."""
+    segment: cython.pointer(segment_t)
+    if not large:
+        segment = cython.cast(cython.pointer(segment_t), calloc(1, cython.sizeof(segment_t) + SMALL_SLOTS * cython.sizeof(slot_t)))
+        if segment == cython.NULL:
+            return cython.NULL
+        segment.count = SMALL_SLOTS
+    elif entries.spare != cython.NULL:
+        segment = entries.spare
+        entries.spare = cython.NULL
+        return segment
+    else:
+        segment = cython.cast(
+            cython.pointer(segment_t), mmap(cython.NULL, LARGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+        )
+        if cython.cast(cython.Py_ssize_t, segment) == -1:
+            return cython.NULL
+        segment.count = cython.cast(uint32_t, (LARGE_BYTES - cython.sizeof(segment_t)) // cython.sizeof(slot_t))
+        segment.mapped = cython.cast(uint32_t, LARGE_BYTES)
+    segment.slots = cython.cast(cython.pointer(slot_t), segment + 1)
+    return segment
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _directory_room(level: cython.pointer(level_t)) -> cython.bint:
+    """Room for one more segment at the end of the directory."""
+    capacity: uint32_t
+    grown: cython.pointer(cython.pointer(segment_t))
+    if level.start + level.count < level.capacity:
+        return True
+    if level.start > level.capacity // 2:
+        memmove(level.directory, level.directory + level.start, level.count * cython.sizeof(cython.p_void))
+        level.start = 0
+        return True
+    capacity = level.capacity * 2 if level.capacity else 2
+    grown = cython.cast(
+        cython.pointer(cython.pointer(segment_t)), realloc(level.directory, cython.cast(uint64_t, capacity) * cython.sizeof(cython.p_void))
+    )
+    if grown == cython.NULL:
+        return False
+    level.directory = grown
+    level.capacity = capacity
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _directory_find(level: cython.pointer(level_t), index: uint64_t) -> uint32_t:
+    """Place in the directory of the first segment that ends after `index`; level.count when there is none."""
+    low: uint32_t = 0
+    high: uint32_t = level.count
+    middle: uint32_t
+    segment: cython.pointer(segment_t)
+    while low < high:
+        middle = (low + high) >> 1
+        segment = level.directory[level.start + middle]
+        if segment.base + segment.count > index:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_segment(level: cython.pointer(level_t), index: uint64_t) -> cython.pointer(segment_t):
+    """The first segment that ends after `index` (it may begin after it); NULL when there is none."""
+    segment: cython.pointer(segment_t) = level.hint
+    at: uint32_t
+    if segment != cython.NULL and segment.base <= index and index < segment.base + segment.count:
+        return segment
+    segment = level.first
+    if segment == cython.NULL:
+        return cython.NULL
+    if index < segment.base + segment.count:
+        level.hint = segment
+        return segment
+    segment = level.last
+    if index >= segment.base + segment.count:
+        return cython.NULL
+    if index < segment.base:
+        at = _directory_find(level, index)
+        segment = level.directory[level.start + at]
+    level.hint = segment
+    return segment
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _unlink(entries: cython.pointer(list_t), level: cython.pointer(level_t), segment: cython.pointer(segment_t)) -> cython.void:
+    """Takes a segment out of the level and puts it on the retired list; its `next` stays for readers inside."""
+    at: uint32_t = _directory_find(level, segment.base)
+    directory: cython.pointer(cython.pointer(segment_t)) = level.directory + level.start
+    if at < level.count // 2:
+        memmove(directory + 1, directory, at * cython.sizeof(cython.p_void))
+        level.start += 1
+    else:
+        memmove(directory + at, directory + at + 1, (level.count - at - 1) * cython.sizeof(cython.p_void))
+    level.count -= 1
+    if level.count == 0:
+        level.start = 0
+    if segment.prev != cython.NULL:
+        at_store_ptr(cython.address(segment.prev.next), segment.next)
+    else:
+        level.first = segment.next
+    if segment.next != cython.NULL:
+        segment.next.prev = segment.prev
+    else:
+        level.last = segment.prev
+    level.hint = cython.NULL
+    segment.prev = entries.retired
+    entries.retired = segment
+    at_store32(cython.address(entries.retired_count), entries.retired_count + 1)
+    # Pairs with the at_load64 in _scan_from: whoever sees the old number was inside before, and keeps the segment from being freed.
+    at_store64(cython.address(entries.generation), entries.generation + 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_segment(entries: cython.pointer(list_t), level_no: uint32_t, index: uint64_t) -> cython.pointer(segment_t):
+    """A new last segment that begins at `index`."""
+    level: cython.pointer(level_t) = entries.levels + level_no
+    last: cython.pointer(segment_t) = level.last
+    segment: cython.pointer(segment_t)
+    if not _directory_room(level):
+        return cython.NULL
+    segment = _segment_new(entries, level.grown)
+    if segment == cython.NULL:
+        return cython.NULL
+    level.grown = True
+    segment.base = index
+    segment.level = level_no
+    segment.next = cython.NULL
+    segment.prev = last
+    level.directory[level.start + level.count] = segment
+    level.count += 1
+    level.last = segment
+    if last == cython.NULL:
+        level.first = segment
+        return segment
+    at_store_ptr(cython.address(last.next), segment)
+    if last.live == 0:
+        _unlink(entries, level, last)  # it only stayed because it was the last
+    return segment
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _claim_slot(entries: cython.pointer(list_t), level_no: uint32_t, index: uint64_t) -> cython.pointer(slot_t):
+    """The slot for a new entry at `index`, which is above the level's tail; counted as live. NULL when memory is exhausted."""
+    level: cython.pointer(level_t) = entries.levels + level_no
+    segment: cython.pointer(segment_t) = level.last
+    if segment == cython.NULL or index >= segment.base + segment.count:
+        segment = _append_segment(entries, level_no, index)
+        if segment == cython.NULL:
+            return cython.NULL
+    segment.live += 1
+    level.live += 1
+    return segment.slots + (index - segment.base)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _set_expiry(entries: cython.pointer(list_t), level: cython.pointer(level_t), index: uint64_t, expires_at_ms: int64_t) -> cython.bint:
+    """Notes the expiry of the entry that is being added (it is in the last segment)."""
+    segment: cython.pointer(segment_t) = level.last
+    if segment.expiry == cython.NULL:
+        segment.expiry = cython.cast(cython.pointer(int64_t), calloc(segment.count, cython.sizeof(int64_t)))
+        if segment.expiry == cython.NULL:
+            return False
+    segment.expiry[index - segment.base] = expires_at_ms
+    if segment.expiry_min == 0 or expires_at_ms < segment.expiry_min:
+        segment.expiry_min = expires_at_ms
+    if entries.expiry_min == 0 or expires_at_ms < entries.expiry_min:
+        _set_expiry_min(entries, expires_at_ms)
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _set_expiry_min(entries: cython.pointer(list_t), value: int64_t) -> cython.void:
+    at_store64(cython.cast(cython.pointer(uint64_t), cython.address(entries.expiry_min)), cython.cast(uint64_t, value))
+
+
+# --- adding -----------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _publish(
+    entries: cython.pointer(list_t), level: cython.pointer(level_t), slot: cython.pointer(slot_t), index: uint64_t, flags: uint64_t
+) -> cython.void:
+    if slot.content != cython.NULL:
+        at_store64(cython.address(entries.enqueued_bytes), entries.enqueued_bytes + slot.content.body_len)
+    at_store64(cython.address(entries.enqueued), entries.enqueued + 1)
+    # Release stores: whoever reads this state, or this tail, sees the slot's content.
+    at_store64(cython.address(slot.state), ENTRY_AVAILABLE | flags)
+    at_store64(cython.address(level.tail), index)
+
+
+def list_add(entries, level, index, content, message_id, flags, expires_at_ms, wanted):
+    sub: cython.pointer(level_t) = entries.levels + level
+    slot: cython.pointer(slot_t) = cython.NULL
+    spin_lock(cython.address(entries.lock))
+    if index == 0:
+        index = sub.tail + 1
+    if not entries.closed and index > sub.tail:
+        slot = _claim_slot(entries, level, index)
+        if slot != cython.NULL and expires_at_ms and not _set_expiry(entries, sub, index, expires_at_ms):
+            sub.last.live -= 1
+            sub.live -= 1
+            slot = cython.NULL
+    if slot == cython.NULL:
+        spin_unlock(cython.address(entries.lock))
+        return 0
+    if content != cython.NULL:
+        content_incref(content)
+    slot.content = content
+    slot.message_id = message_id
+    _publish(entries, sub, slot, index, flags)
+    # A consumer that goes idle counts itself here first, then passes through this lock, then looks again: either it sees the entry
+    # or this reads its count. No fence is needed beyond the lock.
+    wanted[0] = at_load32(cython.address(entries.wanted))
+    spin_unlock(cython.address(entries.lock))
+    return (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index
+
+
+def list_reserve(entries, level, content, message_id, position):
+    sub: cython.pointer(level_t) = entries.levels + level
+    slot: cython.pointer(slot_t) = cython.NULL
+    index: uint64_t
+    spin_lock(cython.address(entries.lock))
+    index = sub.tail + 1
+    if not entries.closed:
+        slot = _claim_slot(entries, level, index)
+    if slot != cython.NULL:
+        if content != cython.NULL:
+            content_incref(content)
+        slot.content = content
+        slot.message_id = message_id
+        position[0] = (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index
+    spin_unlock(cython.address(entries.lock))
+    return slot
+
+
+def list_publish(entries, slot, position, flags, expires_at_ms, wanted):
+    sub: cython.pointer(level_t) = entries.levels + (position >> LEVEL_SHIFT)
+    index: uint64_t = position & INDEX_MASK
+    spin_lock(cython.address(entries.lock))
+    if expires_at_ms:
+        _set_expiry(entries, sub, index, expires_at_ms)  # out of memory: it is logged already, so it stays, without expiring
+    _publish(entries, sub, slot, index, flags)
+    wanted[0] = at_load32(cython.address(entries.wanted))
+    spin_unlock(cython.address(entries.lock))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _relocate(entries: cython.pointer(list_t), level_no: uint32_t, index: uint64_t) -> cython.pointer(segment_t):
+    segment: cython.pointer(segment_t)
+    spin_lock(cython.address(entries.lock))
+    segment = _find_segment(entries.levels + level_no, index)
+    spin_unlock(cython.address(entries.lock))
+    return segment
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _scan_from(
+    entries: cython.pointer(list_t),
+    place: cython.pointer(place_t),
+    start: uint64_t,
+    found: cython.pointer(found_t),
+    held: cython.bint,
+) -> cython.bint:
+    level_no: uint32_t = cython.cast(uint32_t, start >> 56)
+    index: uint64_t = (start << 8) >> 8
+    level: cython.pointer(level_t)
+    segment: cython.pointer(segment_t)
+    slot: cython.pointer(slot_t)
+    tail: uint64_t = 0
+    floor: uint64_t
+    end: uint64_t
+    state: uint64_t
+    skipped: uint32_t = 0
+    # Read before any segment pointer: a pointer found under this number is good while the number stays.
+    generation: uint64_t = at_load64(cython.address(entries.generation))
+    if place.generation != generation:
+        place.segment = cython.NULL
+        place.generation = generation
+    while level_no < entries.level_count:
+        level = entries.levels + level_no
+        tail = at_load64(cython.address(level.tail))
+        if index == 0:
+            index = 1
+        if not held:
+            floor = at_load64(cython.address(level.floor))
+            if index < floor:
+                index = floor
+        if index <= tail:
+            segment = place.segment
+            if segment == cython.NULL or segment.level != level_no or index < segment.base:
+                segment = _relocate(entries, level_no, index)
+            elif index >= segment.base + segment.count:
+                segment = cython.cast(cython.pointer(segment_t), at_load_ptr(cython.address(segment.next)))
+                if segment == cython.NULL or index >= segment.base + segment.count or index < segment.base:
+                    segment = _relocate(entries, level_no, index)
+            while segment != cython.NULL:
+                if index < segment.base:
+                    index = segment.base
+                end = segment.base + segment.count
+                if end > tail + 1:
+                    end = tail + 1
+                if index >= end:
+                    break
+                slot = segment.slots + (index - segment.base)
+                while index < end:
+                    state = at_load64(cython.address(slot.state)) & ENTRY_STATE_MASK
+                    if state == ENTRY_AVAILABLE or (held and state == ENTRY_ACQUIRED):
+                        place.segment = segment
+                        found.slot = slot
+                        found.position = (cython.cast(uint64_t, level_no) << 56) | index
+                        found.skipped = skipped
+                        return True
+                    slot += 1
+                    index += 1
+                    skipped += 1
+                if index > tail:
+                    break
+                segment = cython.cast(cython.pointer(segment_t), at_load_ptr(cython.address(segment.next)))
+                if segment == cython.NULL:
+                    segment = _relocate(entries, level_no, index)
+        level_no += 1
+        index = 1
+    found.skipped = skipped
+    found.end = (cython.cast(uint64_t, entries.level_count - 1) << 56) | tail
+    return False
+
+
+def list_scan(entries, place, start, found):
+    return _scan_from(entries, place, start, found, False)
+
+
+def list_next(entries, place, start, found):
+    return _scan_from(entries, place, start, found, True)
+
+
+def list_advance_floor(entries, place, level):
+    sub: cython.pointer(level_t) = entries.levels + level
+    found: found_t
+    released: uint64_t = at_load64(cython.address(entries.released))
+    index: uint64_t = at_load64(cython.address(sub.tail)) + 1
+    start: uint64_t = cython.cast(uint64_t, level) << LEVEL_SHIFT
+    if _scan_from(entries, place, start, cython.address(found), False) and found.position >> LEVEL_SHIFT == level:
+        index = found.position & INDEX_MASK
+    spin_lock(cython.address(entries.lock))
+    # A release meanwhile may have put an available entry behind the scan. It counts itself under this lock.
+    if entries.released == released and index > sub.floor:
+        at_store64(cython.address(sub.floor), index)
+    spin_unlock(cython.address(entries.lock))
+
+
+# --- settlement ---------------------------------------------------------------------------------------------------------------
+
+
+def list_slot_locked(entries, position, segment):
+    level_no: uint64_t = position >> LEVEL_SHIFT
+    index: uint64_t = position & INDEX_MASK
+    found: cython.pointer(segment_t)
+    if level_no >= entries.level_count or index > entries.levels[level_no].tail:
+        return cython.NULL
+    found = _find_segment(entries.levels + level_no, index)
+    if found == cython.NULL or index < found.base:
+        return cython.NULL
+    segment[0] = found
+    return found.slots + (index - found.base)
+
+
+def list_delete_locked(entries, slot, segment):
+    level: cython.pointer(level_t) = entries.levels + segment.level
+    slot.content = cython.NULL
+    at_store64(cython.address(slot.state), ENTRY_DELETED)
+    at_store64(cython.address(entries.dequeued), entries.dequeued + 1)
+    level.live -= 1
+    segment.live -= 1
+    if segment.live == 0 and (segment != level.last or level.tail + 1 >= segment.base + segment.count):
+        _unlink(entries, level, segment)
+
+
+def list_dequeue(entries, position, owner, slot, content):
+    segment: cython.pointer(segment_t) = cython.NULL
+    at: cython.pointer(slot_t)
+    spin_lock(cython.address(entries.lock))
+    at = list_slot_locked(entries, position, cython.address(segment))
+    if at == cython.NULL or not slot_dequeue(at, owner):
+        spin_unlock(cython.address(entries.lock))
+        return 0
+    content[0] = at.content
+    slot[0] = at
+    if at.state & ENTRY_LOGGED:
+        spin_unlock(cython.address(entries.lock))
+        return 2
+    list_delete_locked(entries, at, segment)
+    spin_unlock(cython.address(entries.lock))
+    return 1
+
+
+def list_finish(entries, position):
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    spin_lock(cython.address(entries.lock))
+    slot = list_slot_locked(entries, position, cython.address(segment))
+    if slot != cython.NULL and at_load64(cython.address(slot.state)) & ENTRY_STATE_MASK == ENTRY_DEQUEUED:
+        list_delete_locked(entries, slot, segment)
+    spin_unlock(cython.address(entries.lock))
+
+
+def list_release(entries, position, owner, delivered, wanted):
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    level: cython.pointer(level_t)
+    index: uint64_t = position & INDEX_MASK
+    bytes_: uint64_t = 0
+    spin_lock(cython.address(entries.lock))
+    slot = list_slot_locked(entries, position, cython.address(segment))
+    if slot != cython.NULL and slot.content != cython.NULL:
+        bytes_ = slot.content.body_len  # before the CAS: it is still the caller's
+    if slot == cython.NULL or not slot_release(slot, owner, delivered):
+        spin_unlock(cython.address(entries.lock))
+        return False
+    level = entries.levels + segment.level
+    # A reader may meet the old floor until here; the pointers that are lowered next bring it back to this entry.
+    if level.floor > index:
+        at_store64(cython.address(level.floor), index)
+    at_store64(cython.address(entries.released_bytes), entries.released_bytes + bytes_)
+    at_store64(cython.address(entries.released), entries.released + 1)
+    wanted[0] = at_load32(cython.address(entries.wanted))
+    spin_unlock(cython.address(entries.lock))
+    return True
+
+
+# --- expiry -------------------------------------------------------------------------------------------------------------------
+
+
+def list_take_expired(entries, now_ms, position, slot):
+    level: cython.pointer(level_t)
+    segment: cython.pointer(segment_t)
+    at: cython.pointer(slot_t)
+    level_no: uint32_t
+    place: uint32_t
+    i: uint64_t
+    first: uint64_t
+    index: uint64_t
+    least: int64_t
+    earliest: int64_t = 0
+    if at_load64(cython.cast(cython.pointer(uint64_t), cython.address(entries.expiry_min))) == 0:
+        return False
+    spin_lock(cython.address(entries.lock))
+    if entries.expiry_min == 0 or entries.expiry_min > now_ms:
+        spin_unlock(cython.address(entries.lock))
+        return False
+    if entries.expiry_now != now_ms:
+        entries.expiry_now = now_ms  # a new sweep, from the start
+        entries.expiry_resume = 1
+    level_no = cython.cast(uint32_t, entries.expiry_resume >> LEVEL_SHIFT)
+    index = entries.expiry_resume & INDEX_MASK
+    while level_no < entries.level_count:
+        level = entries.levels + level_no
+        place = _directory_find(level, index)
+        while place < level.count:
+            segment = level.directory[level.start + place]
+            place += 1
+            if segment.expiry == cython.NULL or segment.expiry_min == 0 or segment.expiry_min > now_ms:
+                continue
+            first = index - segment.base if index > segment.base else 0
+            least = 0
+            for i in range(first, segment.count):
+                if segment.expiry[i] == 0:
+                    continue
+                at = segment.slots + i
+                if segment.expiry[i] <= now_ms and slot_acquire(at, 0, True):
+                    segment.expiry[i] = 0
+                    slot[0] = at
+                    position[0] = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | (segment.base + i)
+                    entries.expiry_resume = position[0] + 1
+                    at_store64(cython.address(entries.taken), entries.taken + 1)
+                    if at.content != cython.NULL:
+                        at_store64(cython.address(entries.taken_bytes), entries.taken_bytes + at.content.body_len)
+                    spin_unlock(cython.address(entries.lock))
+                    return True
+                if at_load64(cython.address(at.state)) & ENTRY_STATE_MASK >= ENTRY_DEQUEUED:
+                    segment.expiry[i] = 0
+                elif least == 0 or segment.expiry[i] < least:
+                    least = segment.expiry[i]  # in a consumer's hands, or not due yet
+            if first == 0:
+                segment.expiry_min = least
+        level_no += 1
+        index = 1
+    entries.expiry_now = 0
+    for level_no in range(entries.level_count):
+        level = entries.levels + level_no
+        for place in range(level.count):
+            least = level.directory[level.start + place].expiry_min
+            if least and (earliest == 0 or least < earliest):
+                earliest = least
+    _set_expiry_min(entries, earliest)
+    spin_unlock(cython.address(entries.lock))
+    return False
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------------
+
+
+def list_shrink(entries):
+    level_no: uint32_t
+    level: cython.pointer(level_t)
+    spare: cython.pointer(segment_t) = cython.NULL
+    spin_lock(cython.address(entries.lock))
+    if entries.enqueued == entries.enqueued_before:
+        spare = entries.spare
+        entries.spare = cython.NULL
+        for level_no in range(entries.level_count):
+            level = entries.levels + level_no
+            # Not while an entry is reserved: that counts as live.
+            if level.live == 0 and level.last != cython.NULL:
+                _unlink(entries, level, level.last)
+                level.grown = False
+            if level.count == 0 and level.directory != cython.NULL:
+                free(level.directory)
+                level.directory = cython.NULL
+                level.capacity = 0
+    entries.enqueued_before = entries.enqueued
+    spin_unlock(cython.address(entries.lock))
+    if spare != cython.NULL:
+        _segment_free(spare)
+
+
+def list_take_retired(entries):
+    retired: cython.pointer(segment_t)
+    spin_lock(cython.address(entries.lock))
+    retired = entries.retired
+    entries.retired = cython.NULL
+    at_store32(cython.address(entries.retired_count), 0)
+    spin_unlock(cython.address(entries.lock))
+    return retired
+
+
+def list_put_back_retired(entries, retired):
+    at: cython.pointer(segment_t)
+    spin_lock(cython.address(entries.lock))
+    while retired != cython.NULL:
+        at = retired
+        retired = retired.prev
+        at.prev = entries.retired
+        entries.retired = at
+        at_store32(cython.address(entries.retired_count), entries.retired_count + 1)
+    spin_unlock(cython.address(entries.lock))
+
+
+def list_free_retired(entries, retired):
+    at: cython.pointer(segment_t)
+    spare: cython.pointer(segment_t) = cython.NULL
+    while retired != cython.NULL:
+        at = retired
+        retired = retired.prev
+        if at.mapped and spare == cython.NULL:
+            spare = at
+        else:
+            _segment_free(at)
+    if spare == cython.NULL:
+        return
+    free(spare.expiry)
+    spare.expiry = cython.NULL
+    spare.expiry_min = 0
+    spare.live = 0
+    memset(spare.slots, ENTRY_EMPTY, spare.count * cython.sizeof(slot_t))
+    spin_lock(cython.address(entries.lock))
+    if entries.spare == cython.NULL:
+        entries.spare = spare
+        spare = cython.NULL
+    spin_unlock(cython.address(entries.lock))
+    if spare != cython.NULL:
+        _segment_free(spare)
+
+
+def list_destroy(entries):
+    level_no: uint32_t
+    i: uint64_t
+    segment: cython.pointer(segment_t)
+    at: cython.pointer(segment_t)
+    for level_no in range(entries.level_count):
+        segment = entries.levels[level_no].first
+        while segment != cython.NULL:
+            at = segment
+            segment = segment.next
+            for i in range(at.count):
+                if at.slots[i].content != cython.NULL:
+                    content_decref(at.slots[i].content)
+            _segment_free(at)
+        free(entries.levels[level_no].directory)
+    segment = entries.retired
+    while segment != cython.NULL:
+        at = segment
+        segment = segment.prev
+        _segment_free(at)
+    if entries.spare != cython.NULL:
+        _segment_free(entries.spare)
+    if entries.levels != cython.address(entries.level0):
+        free(entries.levels)
+
+
+def list_memory(entries):
+    total: uint64_t = 0
+    level_no: uint32_t
+    level: cython.pointer(level_t)
+    segment: cython.pointer(segment_t)
+    spin_lock(cython.address(entries.lock))
+    if entries.level_count > 1:
+        total += entries.level_count * cython.sizeof(level_t)
+    for level_no in range(entries.level_count):
+        level = entries.levels + level_no
+        total += level.capacity * cython.sizeof(cython.p_void)
+        segment = level.first
+        while segment != cython.NULL:
+            total += segment.mapped if segment.mapped else cython.sizeof(segment_t) + segment.count * cython.sizeof(slot_t)
+            if segment.expiry != cython.NULL:
+                total += segment.count * cython.sizeof(int64_t)
+            segment = segment.next
+    segment = entries.retired
+    while segment != cython.NULL:
+        total += segment.mapped if segment.mapped else cython.sizeof(segment_t) + segment.count * cython.sizeof(slot_t)
+        segment = segment.prev
+    if entries.spare != cython.NULL:
+        total += entries.spare.mapped
+    spin_unlock(cython.address(entries.lock))
+    return total
