@@ -353,7 +353,8 @@ class AmqpLink:
         self._fail(
             SourceError(
                 "QUEUE_BUSY",
-                fX,
+                f"{self._options.where} has another consumer: stop it, or set option exclusive=false "
+                "and accept that messages may come twice",
             )
         )
         self._close_connection()

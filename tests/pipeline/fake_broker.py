@@ -45,7 +45,7 @@ class Plan:
 @dataclass
 class Entry:
     body: bytes
-    properties: Properties = Properties()
+    properties: Properties
     redelivered: bool = False
 
 

@@ -1,0 +1,61 @@
+"""Fixtures of the pipeline's tests: a broker, a queue on it, one Spark session for all.
+
+`amqp_url` is our own broker, or the one that FLINTMQ_TEST_URL names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pika
+import pytest
+
+from flintmq.errors import OperatorError
+from tests.support.broker import Broker, unique
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def amqp_url() -> Iterator[str]:
+    with Broker() as broker:
+        yield broker.url
+
+
+@pytest.fixture
+def channel(amqp_url: str) -> Iterator[Any]:
+    """A pika channel with confirms, for preparing and looking at queues."""
+    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    yield channel
+    if connection.is_open:
+        connection.close()
+
+
+@pytest.fixture
+def queue(channel: Any) -> Iterator[str]:
+    """An empty durable queue, deleted afterwards."""
+    name = unique("pipeline")
+    channel.queue_declare(name, durable=True)
+    yield name
+    if channel.is_open:
+        channel.queue_delete(name)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    pytest.importorskip("pyspark")
+    from flintmq.pipeline.session import check_java, spark_session
+
+    try:
+        check_java()
+    except OperatorError as e:
+        pytest.skip(str(e))
+    scratch: Path = tmp_path_factory.mktemp("spark")
+    session = spark_session("tests", scratch)
+    yield session
+    session.stop()

@@ -1,0 +1,150 @@
+"""The link acknowledges only what it is told to, gives back the rest in order, keeps memory bounded, and says in one line what is wrong."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pika
+import pytest
+
+from pyspark_flintmq.amqp import AmqpLink
+from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.options import Options
+from pyspark_flintmq.schema import Delivery
+from tests.support.broker import wait_until
+
+Connect = Callable[..., AmqpLink]
+
+
+@pytest.fixture
+def connect(amqp_url: str, queue: str) -> Iterator[Connect]:
+    links: list[AmqpLink] = []
+
+    def new(**changes: Any) -> AmqpLink:
+        parts = urlsplit(amqp_url)
+        options = {"host": parts.hostname, "port": parts.port, "queue": queue, "timeout": 5, **changes}
+        link = AmqpLink(Options(**options))
+        links.append(link)
+        return link
+
+    yield new
+    for link in links:
+        link.close()
+
+
+def publish(channel: Any, queue: str, count: int, body: str = "m{}") -> list[bytes]:
+    bodies = [body.format(i).encode() for i in range(count)]
+    for item in bodies:
+        channel.basic_publish("", queue, item, pika.BasicProperties(delivery_mode=2))
+    return bodies
+
+
+def take_all(link: AmqpLink, count: int) -> list[Delivery]:
+    taken: list[Delivery] = []
+
+    def enough() -> bool:
+        taken.extend(link.take(count - len(taken), 2**40, 0.1))
+        return len(taken) >= count
+
+    wait_until(enough, what=f"{count} deliveries")
+    return taken
+
+
+def test_unsettled_messages_return_in_order_and_flagged(channel: Any, queue: str, connect: Connect) -> None:
+    bodies = publish(channel, queue, 10)
+    link = connect()
+    assert link.attach(100) == 10
+    taken = take_all(link, 10)
+    assert [d.body for d in taken] == bodies
+    assert not any(d.redelivered for d in taken)
+    link.settle(taken[3].tag, [taken[6].tag])
+    link.close()
+    again = connect()
+    assert again.attach(100) == 5
+    rest = take_all(again, 5)
+    assert [d.body for d in rest] == [bodies[i] for i in (4, 5, 7, 8, 9)]
+    assert all(d.redelivered for d in rest)
+    again.settle(rest[-1].tag, ())
+    again.close()
+    assert channel.queue_declare(queue, passive=True).method.message_count == 0
+
+
+def test_properties_arrive_as_sent_and_headers_byte_for_byte(channel: Any, queue: str, connect: Connect) -> None:
+    headers = {"text": "é", "number": 7, "big": 2**40, "flag": True, "none": None, "list": [1, "a"], "table": {"x": 1}, "raw": b"\xff"}
+    sent = pika.BasicProperties(
+        "text/plain", "gzip", headers, 2, 5, "corr", "reply", "60000", "id-1", 1_700_000_000, "type", "guest", "app"
+    )
+    channel.basic_publish("", queue, b"body", sent)
+    link = connect()
+    link.attach(10)
+    (got,) = take_all(link, 1)
+    p = got.properties
+    for name in ("content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id"):
+        assert getattr(p, name) == getattr(sent, name), name
+    assert (p.timestamp, p.type, p.user_id, p.app_id) == (1_700_000_000, "type", "guest", "app")
+    assert (got.exchange, got.routing_key, got.body) == ("", queue, b"body")
+    assert p.headers is not None
+    assert set(headers) <= set(p.headers)
+    pieces: list[bytes] = []
+    pika.data.encode_table(pieces, p.headers)
+    assert p.headers_raw is not None
+    assert int.from_bytes(p.headers_raw[:4], "big") == len(p.headers_raw) - 4
+    assert b"\x04text" in p.headers_raw and b"\xff" in p.headers_raw
+
+
+def test_a_second_consumer_is_told_that_the_queue_is_busy(queue: str, connect: Connect) -> None:
+    first = connect()
+    first.attach(10)
+    with pytest.raises(SourceError, match="FLINTMQ_QUEUE_BUSY") as error:
+        connect(timeout=1).attach(10)
+    assert "exclusive=false" in error.value.text
+    first.close()
+    connect().attach(10)
+
+
+def test_without_exclusive_two_may_share(channel: Any, queue: str, connect: Connect) -> None:
+    publish(channel, queue, 4)
+    one, two = connect(exclusive=False), connect(exclusive=False)
+    one.attach(2)
+    two.attach(2)
+    assert {d.body for d in take_all(one, 2) + take_all(two, 2)} == {b"m0", b"m1", b"m2", b"m3"}
+
+
+def test_bodies_in_memory_are_bounded_and_order_survives_the_pause(channel: Any, queue: str, connect: Connect) -> None:
+    body = "{:04}" + "x" * 996
+    bodies = publish(channel, queue, 300, body)
+    link = connect(maxBytesPerTrigger=10_000)
+    link.attach(1_000)
+    # 20 kB may wait here; the other bodies are back in the queue although the prefetch would let all of them through.
+    wait_until(lambda: channel.queue_declare(queue, passive=True).method.message_count > 250, what="pause")
+    taken = take_all(link, 300)
+    assert [d.body for d in taken] == bodies
+    link.settle(taken[-1].tag, ())
+    assert link.depth() == 0
+
+
+def test_a_deleted_queue_ends_the_link(channel: Any, queue: str, connect: Connect) -> None:
+    link = connect()
+    link.attach(10)
+    assert link.is_open()
+    channel.queue_delete(queue)
+    wait_until(lambda: not link.is_open(), what="end of the link")
+    with pytest.raises(SourceError, match="FLINTMQ_QUEUE_MISSING"):
+        link.take(1, 1, 0)
+
+
+def test_each_way_not_to_connect_has_its_own_error(queue: str, connect: Connect) -> None:
+    with pytest.raises(SourceError, match=r"FLINTMQ_QUEUE_MISSING.*no queue 'absent'"):
+        connect(queue="absent").attach(10)
+    with pytest.raises(SourceError, match="FLINTMQ_LOGIN_REFUSED") as error:
+        connect(password="wrong-secret").attach(10)
+    assert "wrong-secret" not in str(error.value)
+    with pytest.raises(SourceError, match="FLINTMQ_LOGIN_REFUSED"):
+        connect(vhost="absent").attach(10)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        with pytest.raises(SourceError, match="FLINTMQ_UNREACHABLE"):
+            connect(port=closed.getsockname()[1], timeout=1).attach(10)
