@@ -23,9 +23,7 @@ def die(headers: dict[str, Any] | None, queue: str, reason: str = "expired", **o
 
 def test_the_first_death() -> None:
     original = {"CC": ["c1", "c2"], "mine": 5}
-    dead = dead_letter_headers(
-        original, queue="q", reason="expired", exchange="x", routing_key=b"k", time_s=1000, expiration="60000"
-    )
+    dead = dead_letter_headers(original, queue="q", reason="expired", exchange="x", routing_key=b"k", time_s=1000, expiration="60000")
     assert original == {"CC": ["c1", "c2"], "mine": 5}
     assert dead.routing_keys == (b"k", b"c1", b"c2")
     assert dead.headers == {

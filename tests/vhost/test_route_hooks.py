@@ -26,16 +26,18 @@ class CachedRoutes(RuleBasedStateMachine):
         self.world = World()
         self.vhost = self.world.vhost
         self.cache: dict[tuple[str, bytes], set[str]] = {}
+        self.cacheable: dict[str, bool] = {}
         self.vhost.on_routes_changed = self._drop
         self.vhost.on_default_route_changed = lambda queue: self.cache.pop(("", queue.encode()), None)
 
     def _drop(self, exchange: Exchange) -> None:
         for key in [key for key in self.cache if key[0] == exchange.name]:
             del self.cache[key]
+        self.cacheable.pop(exchange.name, None)
 
     @rule(
         name=exchange_names,
-        kind=st.sampled_from(("direct", "fanout", "topic")),
+        kind=st.sampled_from(("direct", "fanout", "topic", "headers")),
         alternate=st.sampled_from((None, "", *EXCHANGES)),
         auto_delete=st.booleans(),
     )
@@ -76,6 +78,8 @@ class CachedRoutes(RuleBasedStateMachine):
         for exchange in ("", *EXCHANGES):
             if exchange not in self.vhost.exchanges:
                 continue
+            cacheable = self.vhost.route_is_cacheable(exchange)
+            assert self.cacheable.setdefault(exchange, cacheable) is cacheable
             for key in KEYS:
                 names = [queue.name for queue in self.vhost.route(exchange, key)]
                 assert len(names) == len(set(names))

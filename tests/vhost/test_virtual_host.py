@@ -111,9 +111,7 @@ def test_deleting_an_exchange(world: World, vhost: VirtualHost) -> None:
     vhost.declare_queue("q")
     vhost.declare_exchange("x", durable=True)
     vhost.bind_queue("q", "x", b"k")
-    refused(
-        ReplyCode.PRECONDITION_FAILED, "exchange 'x' in vhost '/' in use", lambda: vhost.delete_exchange("x", if_unused=True)
-    )
+    refused(ReplyCode.PRECONDITION_FAILED, "exchange 'x' in vhost '/' in use", lambda: vhost.delete_exchange("x", if_unused=True))
     assert vhost.delete_exchange("x")
     assert not vhost.delete_exchange("x")
     refused(ReplyCode.NOT_FOUND, "no exchange 'x' in vhost '/'", lambda: vhost.route("x", b"k"))
@@ -327,8 +325,10 @@ def test_alternate_exchange_takes_what_matched_nothing(world: World, vhost: Virt
     assert world.names("x", b"other") == []  # the alternate does not exist yet
     world.forget()
     vhost.declare_exchange("ae", "fanout", internal=True)
+    assert world.routes_changed == {"x", "ae"}
+    world.forget()
     vhost.bind_queue("rest", "ae")
-    assert world.routes_changed >= {"x", "ae"}
+    assert world.routes_changed == {"x", "ae"}
     assert world.names("x", b"other") == ["rest"]
     assert world.names("x", b"k") == ["q"]
 

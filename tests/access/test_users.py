@@ -1,0 +1,161 @@
+"""Only the right password gets in, what was verified is remembered as long as promised, and nothing shows a secret."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from flintmq.access.secret import Secret
+from flintmq.access.users import Users, is_loopback
+from flintmq.clock import ManualClock
+from flintmq.config import Limits
+from flintmq.ports import UserRecord
+from flintmq.store.definitions import MemoryDefinitions
+
+
+class Desk:
+    """Users with a clock in hand."""
+
+    def __init__(self) -> None:
+        self.definitions = MemoryDefinitions()
+        self.clock = ManualClock()
+        self.users = Users(self.definitions, self.clock)
+        self.users.ensure_default_user()
+
+    def ask(self, user: str, password: str) -> bool:
+        """submit_check, waited for."""
+        done = threading.Event()
+        answers: list[bool] = []
+
+        def answer(good: bool) -> None:
+            answers.append(good)
+            done.set()
+
+        self.users.submit_check(user, password, answer)
+        assert done.wait(30)
+        assert len(answers) == 1
+        return answers[0]
+
+
+@pytest.fixture
+def desk():  # type: ignore[no-untyped-def]
+    made = Desk()
+    yield made
+    made.users.close()
+
+
+def test_guest_is_there_with_all_permissions_and_only_when_nobody_else_is(desk: Desk) -> None:
+    assert desk.ask("guest", "guest")
+    assert [record.configure for record in desk.definitions.load_permissions()] == [".*"]
+    again = Users(desk.definitions, desk.clock)
+    again.delete("guest")
+    again.put(UserRecord("boss"))
+    again.ensure_default_user()
+    assert again.names() == ["boss"]
+    again.close()
+
+
+@pytest.mark.parametrize(("user", "password"), [("guest", "Guest"), ("guest", ""), ("nobody", "guest"), ("nobody", ""), ("", "")])
+def test_wrong_credentials_are_refused_and_not_remembered(desk: Desk, user: str, password: str) -> None:
+    assert not desk.ask(user, password)
+    assert desk.users.check_cached(user, password) is None
+
+
+def test_a_user_without_a_password_cannot_log_in(desk: Desk) -> None:
+    desk.users.put(UserRecord("empty"))
+    assert not desk.ask("empty", "")
+
+
+def test_a_stored_hash_of_another_kind_is_a_no(desk: Desk) -> None:
+    desk.users.put(UserRecord("old", "not a hash"))
+    assert not desk.ask("old", "not a hash")
+
+
+def test_a_verified_credential_is_remembered_for_the_promised_time(desk: Desk) -> None:
+    assert desk.users.check_cached("guest", "guest") is None
+    assert desk.ask("guest", "guest")
+    assert desk.users.check_cached("guest", "guest") is True
+    assert desk.users.check_cached("guest", "other") is None
+    desk.clock.advance(ms=Limits().credential_cache_ms - 1)
+    assert desk.users.check_cached("guest", "guest") is True
+    desk.clock.advance(ms=1)
+    assert desk.users.check_cached("guest", "guest") is None
+
+
+def test_a_changed_user_is_forgotten_at_once(desk: Desk) -> None:
+    assert desk.ask("guest", "guest")
+    desk.users.set_password("guest", Secret("new"))
+    assert desk.users.check_cached("guest", "guest") is None
+    assert not desk.ask("guest", "guest")
+    assert desk.ask("guest", "new")
+    assert desk.users.delete("guest")
+    assert not desk.users.delete("guest")
+    assert desk.users.check_cached("guest", "new") is None
+    assert not desk.ask("guest", "new")
+
+
+def test_a_check_under_way_while_the_user_changes_says_no(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flintmq.access import users as module
+
+    class Slow:
+        def verify(self, stored: str, password: str) -> bool:
+            desk.users.put(UserRecord("guest", "changed"))
+            return True
+
+    monkeypatch.setattr(module, "_HASHER", Slow())
+    assert desk.users.check("guest", "guest") is False
+    assert desk.users.check_cached("guest", "guest") is None
+
+
+def test_unknown_users_cost_a_check_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from argon2 import PasswordHasher, extract_parameters
+
+    from flintmq.access import users as module
+
+    real = module._HASHER
+    checked: list[str] = []
+
+    class Counting:
+        def verify(self, stored: str, password: str) -> bool:
+            checked.append(stored)
+            return real.verify(stored, password)
+
+    monkeypatch.setattr(module, "_HASHER", Counting())
+    desk.users.put(UserRecord("empty"))
+    for user in ("guest", "nobody", "empty"):
+        assert not desk.users.check(user, "wrong")
+    parameters = {repr(extract_parameters(stored)) for stored in checked}
+    assert len(checked) == 3
+    assert parameters == {repr(extract_parameters(PasswordHasher(2, 19 * 1024, 1).hash("x")))}
+
+
+def test_an_error_in_a_check_is_answered_with_no(desk: Desk) -> None:
+    assert desk.ask("guest", "\ud800") is False
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("", True),
+        ("10.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("localhost.evil.example", False),
+    ],
+)
+def test_loopback(desk: Desk, address: str, expected: bool) -> None:
+    assert is_loopback(address) is expected
+    assert desk.users.refused_from("guest", address) is not expected
+    assert not desk.users.refused_from("someone", address)
+
+
+def test_a_secret_shows_itself_only_on_purpose() -> None:
+    secret = Secret("canary")
+    assert "canary" not in repr(secret)
+    assert "canary" not in repr([secret]) + f"{secret!r}"
+    assert secret == "canary"
