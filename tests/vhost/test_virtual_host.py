@@ -308,6 +308,23 @@ def test_exchange_to_exchange_with_a_cycle(world: World, vhost: VirtualHost) -> 
     assert world.names("x3") == ["qx1", "qx2", "qx3"]
 
 
+@pytest.mark.timeout(20)
+def test_a_cycle_away_from_the_start_ends_too(world: World, vhost: VirtualHost) -> None:
+    for name in ("start", "x1", "x2"):
+        vhost.declare_exchange(name, "fanout")
+    vhost.declare_queue("q")
+    vhost.bind_queue("q", "x2")
+    vhost.bind_exchange("x1", "start")
+    vhost.bind_exchange("x2", "x1")
+    vhost.bind_exchange("x1", "x2")
+    vhost.bind_exchange("x1", "x1")
+    assert world.names("start") == ["q"]
+    assert vhost.route_is_cacheable("start")
+    vhost.delete_exchange("x1")
+    assert world.names("start") == []
+    assert world.names("x2") == ["q"]
+
+
 def test_the_routing_key_goes_along_over_exchanges(world: World, vhost: VirtualHost) -> None:
     vhost.declare_queue("q")
     vhost.declare_exchange("second", "direct")
