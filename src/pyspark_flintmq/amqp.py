@@ -26,7 +26,7 @@ _RETRY_S = 0.25
 _DEPTH_POLL_S = 1.0
 
 
-class ExactProperties(pika.spec.BasicProperties):
+class ExactProperties(pika.spec.BasicProperties):  # type: ignore[misc]  # pika and pyspark have no types here
     """Basic properties that keep the bytes of the header table: decoding loses integer widths."""
 
     headers_raw: bytes | None = None

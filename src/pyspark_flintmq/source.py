@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SpoolPartition(InputPartition):
+class SpoolPartition(InputPartition):  # type: ignore[misc]  # pika and pyspark have no types here
     """Record batches `first` <= i < `last` of batch `seq` in `path`."""
 
     path: str
@@ -37,7 +37,7 @@ class SpoolPartition(InputPartition):
     last: int
 
 
-class FlintSource(DataSource):
+class FlintSource(DataSource):  # type: ignore[misc]  # pika and pyspark have no types here
     """`spark.readStream.format("flintmq")`. Options: docs/PIPELINE.md."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -60,7 +60,7 @@ class FlintSource(DataSource):
         return FlintStreamReader(_absolute(Options.parse(self._raw)))
 
 
-class FlintStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FlintStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pika and pyspark have no types here
     """Reads one queue in micro-batches. The logic is in subscription.py; here is only what Spark's interface asks for."""
 
     def __init__(self, options: Options) -> None:
