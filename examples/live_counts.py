@@ -1,0 +1,28 @@
+"""Counts the messages of the queue `orders` by shop while they come, until Ctrl-C. Its spool is not that of queue_to_parquet.py."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+out = Path("run-live").absolute()
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1").getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+messages = spark.readStream.format("flintmq").option("queue", "orders").option("spoolDir", str(out / "spool")).load()
+shop = f.get_json_object(f.col("body").cast("string"), "$.shop").alias("shop")
+query = (
+    messages.groupBy(shop)
+    .count()
+    .writeStream.format("console")
+    .outputMode("complete")
+    .option("checkpointLocation", str(out / "checkpoint"))
+    .start()
+)
+with contextlib.suppress(KeyboardInterrupt):
+    query.awaitTermination()
+spark.stop()
