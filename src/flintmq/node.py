@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,8 @@ class Node:
         self._tls_listener = tls_listener
         for number, loop in enumerate(self.loops):
             loop.on_accept = self._accept
-            loop.on_timer = lambda now, loop=loop, first=number == 0: self._tick(loop, now, first)
-            loop.on_alarm = lambda active, loop=loop: self._alarm(loop, active)
+            loop.on_timer = partial(self._tick, loop, number == 0)
+            loop.on_alarm = partial(self._alarm, loop)
             thread = threading.Thread(target=loop.run, name=f"flintmq-io-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -142,9 +143,9 @@ class Node:
             if loop.is_current():
                 self._serve(loop, sock, address, secure)
             else:
-                loop.call(lambda loop=loop, sock=sock, address=address, secure=secure: self._serve(loop, sock, address, secure))
+                loop.call(partial(self._serve, loop, sock, address, secure))
 
-    def _serve(self, loop: Any, sock: socket.socket, address: Any, secure: bool) -> None:
+    def _serve(self, loop: Loop, sock: socket.socket, address: Any, secure: bool) -> None:
         connection = Connection(address, self.config.limits)
         handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), address[0], address[1], secure)
         connection.handler = handler
@@ -154,7 +155,7 @@ class Node:
         handler.socket = loop.add(sock, connection, tls)
         self.broker.pending.add(handler)
 
-    def _tick(self, loop: Any, now_ms: int, first: bool) -> None:
+    def _tick(self, loop: Loop, first: bool, now_ms: int) -> None:
         for entry in loop.entries():
             if entry.connection is not None:
                 entry.connection.handler.tick(now_ms)
@@ -165,14 +166,14 @@ class Node:
     def _on_durable(self) -> None:
         """The log's durable LSN moved (any thread): every loop sends the confirms that waited for it."""
         for loop in self.loops:
-            loop.call(lambda loop=loop: self._flush_confirms(loop))
+            loop.call(partial(self._flush_confirms, loop))
 
-    def _flush_confirms(self, loop: Any) -> None:
+    def _flush_confirms(self, loop: Loop) -> None:
         for entry in loop.entries():
             if entry.connection is not None and entry.connection.confirms_wait:
                 loop.touch(entry)
 
-    def _alarm(self, loop: Any, active: bool) -> None:
+    def _alarm(self, loop: Loop, active: bool) -> None:
         if active:
             log.warning("message memory is above the watermark of %d bytes: publishers are blocked", self.memory_limit)
             return
@@ -188,13 +189,13 @@ class Node:
         if self._stopped.is_set():
             return
         self._stopped.set()
-        for number, loop in enumerate(self.loops):
-            loop.call(lambda loop=loop, first=number == 0: self._stop_loop(loop, first))
+        for loop in self.loops:
+            loop.call(partial(self._stop_loop, loop))
         for thread in self._threads:
             thread.join(self.config.limits.shutdown_ms_max / 1000)
         self.users.close()
 
-    def _stop_loop(self, loop: Any, first: bool) -> None:
+    def _stop_loop(self, loop: Loop) -> None:
         for entry in loop.entries():
             if entry.connection is None:
                 loop.remove(entry)

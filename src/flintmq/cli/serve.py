@@ -17,7 +17,7 @@ from flintmq.config import MIB, Config
 from flintmq.errors import OperatorError
 
 
-class Port(click.ParamType):
+class Port(click.ParamType[int | None]):
     """A TCP port, 0 for a free one, or `off`."""
 
     name = "port|off"
@@ -81,7 +81,7 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 @click.option("--config", type=click.Path(), help="TOML file with these options; the command line wins.")
 @click.pass_context
-def serve(ctx: click.Context, config: str | None, **options: Any) -> int:
+def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     """Run a broker. Prints one JSON line on stdout when it accepts connections."""
     if config is not None:
         given = {name for name in options if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE}

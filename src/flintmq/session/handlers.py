@@ -22,7 +22,8 @@ from flintmq.session import handshake, publishing, verbs
 from flintmq.session.state import ChannelState
 
 if TYPE_CHECKING:
-    from flintmq.net.loop import Loop, Socket
+    from flintmq.net.loop import Loop
+    from flintmq.net.sockets import Socket
     from flintmq.session.broker import Broker
     from flintmq.session.connection import Connection
 

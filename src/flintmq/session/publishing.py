@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1.codec import Timestamp, decode_properties, encode_properties
 from flintmq.session.verbs import REPLY_TO, authorize
-from flintmq.vhost.dead_letter import dead_letter_headers, without_cycles
+from flintmq.vhost.dead_letter import EXPIRED, MAXLEN, REJECTED, dead_letter_headers, without_cycles
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -110,10 +110,10 @@ def dead_letter_refused(handler: ConnectionHandler, channel: int, method_id: int
     if tags is None:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
     for one in tags:
-        queue_id, *message = connection.unacked_message(channel, one)
+        queue_id, exchange, key, header, body = connection.unacked_message(channel, one)
         queue = broker.queues.get(queue_id)
         if queue is not None:
-            dead_letter(broker, queue, tuple(message), "rejected")
+            dead_letter(broker, queue, (exchange, key, header, body), REJECTED)
         connection.settle(channel, method_id, one, False)
 
 
@@ -184,7 +184,7 @@ def enforce_limits(broker: Broker, queue: Any) -> None:
         if message is None:
             return
         broker.count_drop("maxlen")
-        dead_letter(broker, queue, message, "maxlen")
+        dead_letter(broker, queue, message, MAXLEN)
 
 
 def expire(broker: Broker, queue: Any, now_ms: int) -> None:
@@ -192,5 +192,5 @@ def expire(broker: Broker, queue: Any, now_ms: int) -> None:
     message = queue.core.take_expired(now_ms, REASON_EXPIRE)
     while message is not None:
         broker.count_drop("expired")
-        dead_letter(broker, queue, message, "expired")
+        dead_letter(broker, queue, message, EXPIRED)
         message = queue.core.take_expired(now_ms, REASON_EXPIRE)
