@@ -1,0 +1,45 @@
+# The consumer manager of seed 004: four lists (Interested, NotInterested, Notified, NonAcquiring), the first and third per
+# consumer priority, and the decision whom to wake. Every function takes manager_t.lock itself; none may be called with
+# list_t.lock held. Callers keep the consumer alive: its own loop, or its send_lock.
+from libc.stdint cimport uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+from flintmq.queue.types cimport consumer_t, queue_t, slot_t
+
+# --- consumers and credit
+cdef bint credit_take(consumer_t *consumer) noexcept nogil
+cdef void credit_give_back(consumer_t *consumer) noexcept nogil
+cdef bint credit_left(consumer_t *consumer) noexcept nogil
+# Lowers a `released` pointer to `position` (0 counts as the highest).
+cdef void pointer_lower(uint64_t *released, uint64_t position) noexcept nogil
+
+# --- lists
+# 0: refused (exclusive, removed queue, no memory).
+cdef bint manager_add(queue_t *queue, consumer_t *consumer) noexcept nogil
+# To REMOVED: from now on nobody picks it. Returns the list it was on. Its place in manager_t.all stays until manager_forget.
+cdef uint32_t manager_remove(queue_t *queue, consumer_t *consumer) noexcept nogil
+cdef void manager_forget(queue_t *queue, consumer_t *consumer) noexcept nogil
+# Moves the consumer to the back of list `to` (CONSUMER_*) if it is attached and the table of docs/QUEUE_CORE.md has the edge.
+# INTERESTED to INTERESTED goes to the back. Returns the list it was on, 0 when it did not move.
+cdef uint32_t manager_move(queue_t *queue, consumer_t *consumer, uint32_t to) noexcept nogil
+
+# --- decisions
+# Counts everything that can make entries available or takeable; a consumer that found nothing at version v need not look
+# again while the version stays v.
+cdef uint64_t queue_version(queue_t *queue) noexcept nogil
+cdef void manager_changed(queue_t *queue) noexcept nogil
+# An entry became available: lowers pointers if `mark`, notifies every browser if `browsers`, wakes one acquiring consumer.
+# `content`: judges predicates, NULL: not. `slot` (may be NULL): stop when it is acquired meanwhile (checked by state only).
+cdef void manager_available(queue_t *queue, uint64_t position, slot_t *slot, content_t *content, bint mark, bint browsers) noexcept nogil
+# Wakes one consumer that may have something to do; `force`: also one that found nothing at this version.
+cdef bint manager_wake_one(queue_t *queue, content_t *content, bint force) noexcept nogil
+# True when a consumer of higher priority with interest and credit, not suspended, should have this entry first.
+cdef bint manager_outranked(queue_t *queue, consumer_t *consumer, slot_t *slot) noexcept nogil
+# The next consumer to offer an entry to, its send_lock taken by this call; NULL when all were asked in this round.
+cdef consumer_t *manager_next_offer(queue_t *queue, uint32_t round_no) noexcept nogil
+cdef uint32_t manager_new_round(queue_t *queue) noexcept nogil
+# The consumer got an offer: it is Notified and its target scheduled.
+cdef void manager_offered(queue_t *queue, consumer_t *consumer) noexcept nogil
+# True when no pull, offer, puller or pin is inside the entry list: what was unlinked before can be freed.
+cdef bint manager_quiet(queue_t *queue) noexcept nogil
+# Sums of the attached and former consumers.
+cdef void manager_figures(queue_t *queue, uint64_t *acquired, uint64_t *acquired_bytes, uint64_t *delivered) noexcept nogil
