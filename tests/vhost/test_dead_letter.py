@@ -92,6 +92,14 @@ def test_a_forged_x_death_does_no_harm(junk: Any) -> None:
     assert headers["x-death"][0]["queue"] == "q"
 
 
+def test_keys_that_are_not_utf8_and_odd_cc_entries() -> None:
+    odd = {"CC": ["k\udcff", b"raw", 5, None]}
+    dead = dead_letter_headers(odd, queue="q", reason="expired", exchange="", routing_key=b"\xff", time_s=1)
+    assert dead.routing_keys == (b"\xff", b"k\xff", b"raw")
+    assert dead.headers["x-death"][0]["routing-keys"] == ["\udcff", "k\udcff", "raw"]
+    assert dead_letter_headers({"CC": "c"}, queue="q", reason="expired", exchange="", routing_key=b"k", time_s=1).routing_keys == (b"k",)
+
+
 def deaths(*pairs: tuple[str, str]) -> list[dict[str, str]]:
     return [{"queue": queue, "reason": reason} for queue, reason in pairs]
 

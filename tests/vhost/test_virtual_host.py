@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flintmq.errors import PeerError, ReplyCode
+from flintmq.vhost.names import generate_queue_name
 from flintmq.vhost.virtual_host import VirtualHost
 
 from .fakes import World
@@ -275,6 +276,22 @@ def test_the_default_exchange_routes_by_queue_name(world: World, vhost: VirtualH
     assert world.names("", b"\xff") == []
     vhost.delete_queue("grün")
     assert world.names("", "grün".encode()) == []
+
+
+def test_a_name_that_is_not_utf8_works_as_surrogate_escapes(world: World, vhost: VirtualHost) -> None:
+    name = b"\xffq".decode("utf-8", "surrogateescape")
+    vhost.declare_queue(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name})
+    assert world.names("", b"\xffq") == [name]
+    assert vhost.queues[name].policy.dead_letter_routing_key == b"\xffq"
+    assert vhost.declare_queue(b"\xff".decode("utf-8", "surrogateescape") * 255)
+    text = "queue name is longer than 255 bytes"
+    refused(ReplyCode.PRECONDITION_FAILED, text, lambda: vhost.declare_queue("q" * 256))
+
+
+def test_a_server_name_can_be_chosen_beforehand_for_the_permission_check(vhost: VirtualHost) -> None:
+    name = generate_queue_name()
+    assert vhost.declare_queue("", server_name=name).name == name
+    assert vhost.declare_queue("mine", server_name=name).name == "mine"
 
 
 def test_binding_twice_is_one_binding(world: World, vhost: VirtualHost) -> None:

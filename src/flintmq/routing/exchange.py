@@ -4,8 +4,8 @@ in: bindings, and a routing key with headers. out: destinations (queues and exch
 and alternates is the virtual host's.
 
 I1  `match` gives each destination at most as often as `collect` can remove duplicates for: callers always use a set or dict.
-I2  An exchange knows its bindings as a source, and which exchanges lead to it (`upstream`), so that a change tells everyone
-    whose cached routes it may touch.
+I2  An exchange knows its bindings as a source, which exchanges lead to it (`upstream`), so that a change tells everyone whose
+    cached routes it may touch, and which it leads to (`downstream`), without a look at every binding.
 
 Not thread-safe: every call is made under the virtual host's lock.
 """
@@ -37,7 +37,7 @@ class Exchange:
     kind: ClassVar[str] = ""
     needs_headers: ClassVar[bool] = False  # its own choice depends on message headers, so its routes cannot be cached by key
 
-    __slots__ = ("alternate", "arguments", "auto_delete", "bindings", "cache", "durable", "internal", "name", "upstream")
+    __slots__ = ("alternate", "arguments", "auto_delete", "bindings", "cache", "downstream", "durable", "internal", "name", "upstream")
 
     destination_kind = EXCHANGE
 
@@ -59,6 +59,7 @@ class Exchange:
         self.alternate: str | None = alternate if isinstance(alternate, str) else None
         self.bindings: dict[tuple[Hashable, ...], Binding] = {}
         self.upstream: dict[Exchange, int] = {}  # exchange that is bound to this one -> number of bindings
+        self.downstream: dict[Exchange, int] = {}  # exchange that this one is bound to -> number of bindings
         self.cache: Any = None  # the connection layer's route cache for this exchange; opaque here
 
     def __repr__(self) -> str:
@@ -73,6 +74,7 @@ class Exchange:
         if isinstance(binding.destination, Exchange):
             target = binding.destination
             target.upstream[self] = target.upstream.get(self, 0) + 1
+            self.downstream[target] = self.downstream.get(target, 0) + 1
         self._index(binding)
 
     def remove(self, binding: Binding) -> None:
@@ -83,6 +85,9 @@ class Exchange:
             target.upstream[self] -= 1
             if not target.upstream[self]:
                 del target.upstream[self]
+            self.downstream[target] -= 1
+            if not self.downstream[target]:
+                del self.downstream[target]
         self._unindex(binding)
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
@@ -140,10 +145,8 @@ class DefaultExchange(Exchange):
         self._find_queue = find_queue
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
-        try:
-            queue = self._find_queue(routing_key.decode("utf-8"))
-        except UnicodeDecodeError:
-            return ()  # queue names are UTF-8, so no queue has this one
+        # Names that are not UTF-8 stand in str with surrogate escapes, here as everywhere.
+        queue = self._find_queue(routing_key.decode("utf-8", "surrogateescape"))
         return () if queue is None else (queue,)
 
 

@@ -116,12 +116,11 @@ def _keys_of(value: Any) -> tuple[bytes, ...]:
     """Routing keys of a CC header; anything but strings is left out."""
     if not isinstance(value, list | tuple):
         return ()
-    return tuple(item.encode("utf-8") if isinstance(item, str) else bytes(item) for item in value if isinstance(item, str | bytes))
+    return tuple(
+        item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in value if isinstance(item, str | bytes)
+    )
 
 
-def _text(key: bytes) -> str | bytes:
-    """A routing key as a field value: text when it is UTF-8, else the bytes."""
-    try:
-        return key.decode("utf-8")
-    except UnicodeDecodeError:
-        return key
+def _text(key: bytes) -> str:
+    """A routing key as a field value; bytes that are no UTF-8 stand in it as surrogate escapes, as in all names."""
+    return key.decode("utf-8", "surrogateescape")

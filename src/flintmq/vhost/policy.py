@@ -203,7 +203,7 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str)
         max_length_bytes=get("x-max-length-bytes"),
         overflow=get("x-overflow", DROP_HEAD),
         dead_letter_exchange=get("x-dead-letter-exchange"),
-        dead_letter_routing_key=None if key_text is None else key_text.encode("utf-8"),
+        dead_letter_routing_key=None if key_text is None else key_text.encode("utf-8", "surrogateescape"),
         dead_letter_strategy=get("x-dead-letter-strategy", "at-most-once"),
         max_priority=get("x-max-priority"),
         qpid_priorities=get("x-qpid-priorities"),

@@ -179,7 +179,7 @@ class VirtualHost:
                 exchange = pending.pop()
                 if exchange.needs_headers:
                     return False
-                following = {binding.destination for binding in exchange.bindings.values() if isinstance(binding.destination, Exchange)}
+                following = set(exchange.downstream)
                 alternate = self.exchanges.get(exchange.alternate) if exchange.alternate is not None else None
                 if alternate is not None:
                     following.add(alternate)
@@ -428,8 +428,10 @@ class VirtualHost:
         auto_delete: bool = False,
         arguments: Mapping[str, Any] | None = None,
         connection_id: int | None = None,
+        server_name: str | None = None,
     ) -> Queue:
-        """queue.declare. An empty name asks for one of the broker's (amq.gen-...).
+        """queue.declare. An empty name asks for one of the broker's: `server_name`, from generate_queue_name() so that permission
+        could be asked for it, or else a fresh one.
 
         An exclusive queue belongs to `connection_id` (required then) and is never durable, as on RabbitMQ.
         Raises: PeerError 403 reserved name; 404 passive and not there; 405 another connection's exclusive queue, or exclusive and
@@ -444,7 +446,7 @@ class VirtualHost:
             if name:
                 self._check_new_name(QUEUE, name)  # also when it exists: RabbitMQ refuses to redeclare amq.gen-...
             else:
-                name = generate_queue_name()
+                name = server_name or generate_queue_name()
             description = self.describe(QUEUE, name)
             policy = parse_queue_arguments(arguments, description)
             if exclusive and connection_id is None:
@@ -581,7 +583,7 @@ class VirtualHost:
     def _check_new_name(self, kind: str, name: str) -> None:
         if name.startswith(RESERVED_PREFIX):
             raise PeerError(ReplyCode.ACCESS_REFUSED, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
-        if len(name.encode("utf-8", "surrogatepass")) > self._limits.name_bytes_max:
+        if len(name.encode("utf-8", "surrogateescape")) > self._limits.name_bytes_max:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{kind} name is longer than {self._limits.name_bytes_max} bytes")
 
     def _locked(self, queue: Queue) -> PeerError:
