@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-out = Path("run-orders").absolute()
+out = Path(tempfile.gettempdir()) / "flintmq-example-orders"
+# Spark's workers must run the Python that has the packages.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1").getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 

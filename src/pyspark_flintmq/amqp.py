@@ -345,8 +345,11 @@ class AmqpLink:
         elif code in (403, 405) and "exclusive" in str(error):
             self._busy()
             return
-        else:
+        elif code:
             self._fail(SourceError("BROKER_REFUSED", text))
+        else:
+            # No word from the broker: the channel only went down with its connection.
+            self._fail(ConnectionLost(text))
         self._close_connection()
 
     def _busy(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +17,8 @@ from pyspark_flintmq.amqp import AmqpLink
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.options import Options
 from pyspark_flintmq.schema import Delivery
+from pyspark_flintmq.spool import read_batches
+from pyspark_flintmq.subscription import Subscription
 from tests.support.broker import wait_until
 
 Connect = Callable[..., AmqpLink]
@@ -37,8 +42,8 @@ def connect(amqp_url: str, queue: str) -> Iterator[Connect]:
 
 def publish(channel: Any, queue: str, count: int, body: str = "m{}") -> list[bytes]:
     bodies = [body.format(i).encode() for i in range(count)]
-    for item in bodies:
-        channel.basic_publish("", queue, item, pika.BasicProperties(delivery_mode=2))
+    for i, item in enumerate(bodies):
+        channel.basic_publish("", queue, item, pika.BasicProperties(delivery_mode=2, message_id=str(i)))
     return bodies
 
 
@@ -134,6 +139,64 @@ def test_a_deleted_queue_ends_the_link(channel: Any, queue: str, connect: Connec
     wait_until(lambda: not link.is_open(), what="end of the link")
     with pytest.raises(SourceError, match="FLINTMQ_QUEUE_MISSING"):
         link.take(1, 1, 0)
+
+
+class Proxy:
+    """Passes bytes to the broker until `cut`: a network that fails."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                broker = socket.create_connection(self._target)
+                self._sockets += [client, broker]
+                for source, sink in ((client, broker), (broker, client)):
+                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+
+    def cut(self) -> None:
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._sockets = []
+
+    def close(self) -> None:
+        self.cut()
+        self._server.close()
+
+
+def test_a_cut_connection_is_made_anew_and_nothing_comes_twice(amqp_url: str, channel: Any, queue: str, tmp_path: Path) -> None:
+    bodies = publish(channel, queue, 40)
+    parts = urlsplit(amqp_url)
+    proxy = Proxy(parts.hostname or "", parts.port or 0)
+    options = Options(port=proxy.port, queue=queue, timeout=10, spoolDir=str(tmp_path), maxMessagesPerTrigger=10)
+    subscription = Subscription(options, lambda: AmqpLink(options))
+    subscription.drain()
+    offset, got = subscription.initial(), []
+    while True:
+        end = subscription.latest(offset, 10, 2**30)
+        if end == offset:
+            break
+        for seq, first, last in subscription.partitions(offset, end):
+            got += [body for batch in read_batches(tmp_path, seq, first, last) for body in batch.column("body").to_pylist()]
+        proxy.cut()
+        offset = end
+    assert got == bodies
+    subscription.close()
+    proxy.close()
+    assert channel.queue_declare(queue, passive=True).method.message_count == 0
 
 
 def test_each_way_not_to_connect_has_its_own_error(queue: str, connect: Connect) -> None:

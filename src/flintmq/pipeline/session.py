@@ -25,6 +25,9 @@ appender.console.name = stderr
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = spark %p %c{1}: %m%n
+# The shell's logger would otherwise announce that it sets its own level.
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
 # The same error arrives as a Python exception.
 logger.streams.name = org.apache.spark.sql.execution.streaming
 logger.streams.level = off
