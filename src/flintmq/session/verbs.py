@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.session.state import ChannelState, Consumer
+from flintmq.vhost.names import generate_queue_name
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
@@ -143,13 +144,14 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
     if not method.passive and name not in handler.vhost.queues:
         named = method.arguments.get("x-dead-letter-exchange")
         dead_letter = named if isinstance(named, str) else None
-    if name or dead_letter is not None:
-        authorize(
-            handler,
-            "queue.declare-passive" if method.passive else "queue.declare",
-            queue=name,
-            dead_letter_exchange=dead_letter,
-        )
+    # The broker makes the name before it asks: whoever may not configure amq.gen-... may not have a server-named queue either.
+    server_name = "" if name or method.passive else generate_queue_name()
+    authorize(
+        handler,
+        "queue.declare-passive" if method.passive else "queue.declare",
+        queue=name or server_name,
+        dead_letter_exchange=dead_letter,
+    )
     queue = handler.vhost.declare_queue(
         name,
         passive=method.passive,
@@ -158,6 +160,7 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         auto_delete=method.auto_delete,
         arguments=method.arguments,
         connection_id=handler.connection_id,
+        server_name=server_name or None,
     )
     _channel(handler, number).last_queue = queue.name
     if not method.no_wait:
