@@ -183,13 +183,21 @@ def _directory(data_dir: Path | None, name: str) -> Iterator[Path]:
 # --- RabbitMQ ---------------------------------------------------------------------------------------------------------
 def rabbitmq_missing() -> str | None:
     """Installs Debian's RabbitMQ when it is not there and may be; the reason to skip otherwise."""
-    return None if _rabbitmq_script() else ensure_debian_packages(["rabbitmq-server"]) or (None if _rabbitmq_script() else "no rabbitmq-server")
+    if _rabbitmq_script():
+        return None
+    return ensure_debian_packages(["rabbitmq-server"]) or (None if _rabbitmq_script() else "the package has no rabbitmq-server script")
 
 
 def _rabbitmq_script() -> Path | None:
     # Debian's wrapper in /usr/sbin changes the user and the directories; the script under it takes ours from the environment.
     found = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server"))
     return found[-1] if found else None
+
+
+def rabbitmq_version() -> str:
+    """Of the installed package, such as 3.10.8; empty when there is none."""
+    script = _rabbitmq_script()
+    return script.parents[1].name.rpartition("-")[2] if script else ""
 
 
 @contextlib.contextmanager
@@ -241,7 +249,7 @@ def rabbitmq(*, data_dir: Path | None = None, plugins: Sequence[str] = (), confi
         start([shutil.which("epmd") or "/usr/bin/epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], 0)
         process = start(["/bin/sh", str(script), "-noinput"], 30.0 if data_dir is not None else 0.0)
         _wait_ready("RabbitMQ", port, process, log)
-        yield Server("rabbitmq", port, process.pid, script.parents[1].name.rpartition("-")[2], base, log, {})
+        yield Server("rabbitmq", port, process.pid, rabbitmq_version(), base, log, {})
 
 
 # --- FlintMQ ----------------------------------------------------------------------------------------------------------

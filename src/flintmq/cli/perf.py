@@ -125,7 +125,7 @@ def exit_code(result: dict[str, Any]) -> int:
 @click.option("--batch-bytes", default=65536, show_default=True, help="Bytes given to the socket at once, at most.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line on stdout instead of text.")
 @click.pass_context
-def perf(context: click.Context, as_json: bool, prefix: str | None, **values: Any) -> None:
+def perf(context: click.Context, /, as_json: bool, prefix: str | None, **values: Any) -> None:
     """Loads a broker and checks that no message is lost, doubled, out of order or damaged."""
     options = Options(**values)
     if prefix is not None:

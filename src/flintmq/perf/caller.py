@@ -10,7 +10,19 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.perf.histogram import histogram_copy, record
-from cython.cimports.flintmq.perf.native import EINTR, MSG_NOSIGNAL, close_fd, errno, get32, now_ns, recv, send, sleep_ns, tcp_connect
+from cython.cimports.flintmq.perf.native import (
+    EINTR,
+    MSG_NOSIGNAL,
+    close_fd,
+    errno,
+    get32,
+    now_ns,
+    put_digits,
+    recv,
+    send,
+    sleep_ns,
+    tcp_connect,
+)
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memcmp, memcpy, memmove
@@ -204,10 +216,7 @@ class Caller:
         """One conversation. True when every step got its answer."""
         digits: uint8_t[10]
         index: cython.int
-        place: uint64_t = number
-        for index in range(NUMBER_DIGITS):
-            digits[NUMBER_DIGITS - 1 - index] = cython.cast(uint8_t, 48 + place % 10)
-            place //= 10
+        put_digits(digits, NUMBER_DIGITS, number)
         if not self.persistent:
             self.input_start = 0
             self.input_end = 0

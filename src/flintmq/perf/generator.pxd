@@ -1,26 +1,14 @@
 # The load generator's workers: one thread each, epoll over the connections it owns, no Python object per message.
 #
 # A published message stands pre-encoded in its connection's batch buffer; per message only its id, its time and its key's digits
-# are patched. A delivery is parsed in place and checked against the ids that are due.
-#
-#   body    0  u64  id: producer << 48 | key << 32 | sequence      big endian; sequence counts from 0 per (producer, key)
-#           8  u64  time it was due to be sent, CLOCK_MONOTONIC ns
-#          16  filler
-#        n-8  u64  id ^ TAIL_MASK, in bodies of 24 bytes and more
+# are patched. A delivery is parsed in place and checked (checker.pxd has the layout of a body).
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.perf.checker cimport check_t
 from flintmq.perf.histogram cimport histogram_t
 
 cdef enum:
     ACK_SIZE = 21             # bytes of a basic.ack frame
     EVENTS_MAX = 64
-
-cdef struct stream_t:         # messages of one (producer, key) that came out of one queue
-    uint64_t *seen            # bit per sequence number
-    uint32_t words
-
-cdef struct queue_t:
-    stream_t *streams         # producer * keys per queue + key / queues
-    uint64_t distinct         # messages seen at least once
 
 cdef struct peer_t:           # one connection
     int fd
@@ -87,11 +75,10 @@ cdef class Worker:
     cdef int epoll, timer
     cdef int peer_count, peer_room
     cdef peer_t **peers
-    cdef queue_t *queues
-    cdef uint32_t queue_count, producer_count, key_count, keys_per_queue
-    cdef bint stop_all, stop_publishing, failed, fans_out
+    cdef check_t check
+    cdef uint32_t key_count
+    cdef bint stop_all, stop_publishing, failed
     cdef int64_t end_ns
-    cdef uint64_t duplicates, disordered, corrupt, misrouted, redelivered
     cdef int64_t late_max_ns
     cdef histogram_t latency, confirms
     cdef char[300] failure

@@ -12,59 +12,25 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.perf.checker import check_consumer, check_distinct, check_end, check_message, check_start, tail_of
 from cython.cimports.flintmq.perf.histogram import histogram_copy, record
-from cython.cimports.flintmq.perf.native import (
-    EAGAIN,
-    EINTR,
-    EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
-    EPOLL_CTL_MOD,
-    EPOLLIN,
-    EPOLLOUT,
-    MSG_NOSIGNAL,
-    close_fd,
-    epoll_create1,
-    epoll_ctl,
-    epoll_event,
-    epoll_wait,
-    errno,
-    get16,
-    get32,
-    get64,
-    now_ns,
-    put64,
-    read_fd,
-    recv,
-    send,
-    timer_at,
-    timer_exact,
-    timer_new,
-)
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.flintmq.perf.native import EAGAIN, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT
+from cython.cimports.flintmq.perf.native import MSG_NOSIGNAL, close_fd, epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno
+from cython.cimports.flintmq.perf.native import get32, get64, now_ns, put64, put_digits, read_fd, recv, send
+from cython.cimports.flintmq.perf.native import timer_at, timer_exact, timer_new
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
-from cython.cimports.libc.string import memcpy, memmove, memset
+from cython.cimports.libc.string import memcpy, memmove
 
 # bytes; holds the largest frame that tune allows twice
 INPUT_SIZE = cython.declare(cython.size_t, 384 * 1024)
 # connections that share a thread with hundreds of others get less: their messages are small and few
 INPUT_SIZE_MANY = cython.declare(cython.size_t, 160 * 1024)
-TAIL_MASK = cython.declare(uint64_t, 0xA5A5A5A55A5A5A5A)
 # milliseconds an idle worker sleeps at most: stop flags are seen this late
 TICK_MS = cython.declare(cython.int, 10)
 # basic.ack: frame header, method id; the tag and the flag follow
 _ACK_HEAD = cython.declare(bytes, b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50")
 _ack_head = cython.declare(cython.pointer(cython.const[uint8_t]), _ACK_HEAD)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_digits(at: cython.p_uchar, width: cython.int, value: uint64_t) -> cython.void:
-    place: cython.int = width - 1
-    while place >= 0:
-        at[place] = cython.cast(cython.uchar, 48 + value % 10)
-        value //= 10
-        place -= 1
 
 
 @cython.cclass
@@ -73,12 +39,9 @@ class Worker:
 
     def __cinit__(self, queues: int, producers: int, keys: int, fans_out: bool):
         """queues, producers: of the whole run; keys: routing keys, key k leads to queue k % queues unless `fans_out`."""
-        self.queue_count = queues
-        self.producer_count = producers
         self.key_count = keys
-        self.fans_out = fans_out
-        self.keys_per_queue = 1 if fans_out else (keys + queues - 1) // queues
-        self.queues = cython.cast(cython.pointer(queue_t), calloc(queues, cython.sizeof(queue_t)))
+        if not check_start(cython.address(self.check), queues, producers, keys, fans_out):
+            raise MemoryError
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.timer = timer_new()
         event: epoll_event
@@ -87,10 +50,9 @@ class Worker:
         epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.timer, cython.address(event))
 
     def __dealloc__(self):
-        index: uint32_t
-        stream: uint32_t
+        index: cython.int
         peer: cython.pointer(peer_t)
-        for index in range(cython.cast(uint32_t, self.peer_count)):
+        for index in range(self.peer_count):
             peer = self.peers[index]
             free(peer.input)
             free(peer.batch)
@@ -99,13 +61,7 @@ class Worker:
             free(peer.acks)
             free(peer.highest)
             free(peer)
-        for index in range(self.queue_count):
-            if self.queues[index].streams != cython.NULL:
-                for stream in range(self.producer_count * self.keys_per_queue):
-                    free(self.queues[index].streams[stream].seen)
-                free(self.queues[index].streams)
-        free(self.queues)
-        free(self.peers)
+        check_end(cython.address(self.check))
         close_fd(self.epoll)
         close_fd(self.timer)
 
@@ -119,7 +75,6 @@ class Worker:
         message: bytes
         index: uint64_t
         size: cython.size_t
-        streams: cython.size_t = self.producer_count * self.keys_per_queue
         if peer == cython.NULL or not self.adopt(peer):
             raise MemoryError
         peer.fd = fd
@@ -163,12 +118,10 @@ class Worker:
             peer.consumes = True
             peer.queue = consumer["queue"]
             peer.ack_every = consumer["ack_every"]
-            peer.highest = cython.cast(cython.pointer(uint32_t), calloc(streams, 4))
+            peer.highest = check_consumer(cython.address(self.check), peer.queue)
             peer.acks_room = 64 * 1024
             peer.acks = cython.cast(cython.p_uchar, malloc(peer.acks_room))
-            if self.queues[peer.queue].streams == cython.NULL:
-                self.queues[peer.queue].streams = cython.cast(cython.pointer(stream_t), calloc(streams, cython.sizeof(stream_t)))
-            if peer.highest == cython.NULL or peer.acks == cython.NULL or self.queues[peer.queue].streams == cython.NULL:
+            if peer.highest == cython.NULL or peer.acks == cython.NULL:
                 raise MemoryError
         event: epoll_event
         event.events = EPOLLIN
@@ -265,17 +218,13 @@ class Worker:
 
     def verdict(self) -> dict[str, int]:
         """What the check found, and how many different messages came out of all queues. Call after `run`."""
-        index: uint32_t
-        distinct: uint64_t = 0
-        for index in range(self.queue_count):
-            distinct += self.queues[index].distinct
         return {
-            "distinct": distinct,
-            "duplicates": self.duplicates,
-            "disordered": self.disordered,
-            "corrupt": self.corrupt,
-            "misrouted": self.misrouted,
-            "redelivered": self.redelivered,
+            "distinct": check_distinct(cython.address(self.check)),
+            "duplicates": self.check.duplicates,
+            "disordered": self.check.disordered,
+            "corrupt": self.check.corrupt,
+            "misrouted": self.check.misrouted,
+            "redelivered": self.check.redelivered,
             "late_max_ns": self.late_max_ns,
         }
 
@@ -422,13 +371,13 @@ class Worker:
             identity = (peer.producer << 48) | (cython.cast(uint64_t, peer.key) << 32) | peer.sequences[peer.key]
             peer.sequences[peer.key] += 1
             if peer.key_at:
-                _put_digits(at + peer.key_at, 5, peer.key)
+                put_digits(at + peer.key_at, 5, peer.key)
             if peer.unique_at:
-                _put_digits(at + peer.unique_at, 10, peer.published)
+                put_digits(at + peer.unique_at, 10, peer.published)
             put64(at + peer.body_at, identity)
             put64(at + peer.body_at + 8, sent)
             if peer.tail_at:
-                put64(at + peer.tail_at, identity ^ TAIL_MASK)
+                put64(at + peer.tail_at, tail_of(identity))
             if peer.rotates:
                 peer.key += 1
                 if peer.key == self.key_count:
@@ -604,16 +553,7 @@ class Worker:
             peer.confirm_low += 1
 
     def message_in(self, peer, now):
-        """Checks one delivery, records its latency, and acknowledges it when its group is full."""
-        producer: uint64_t = peer.body_id >> 48
-        key: uint32_t = cython.cast(uint16_t, peer.body_id >> 32)
-        sequence: uint32_t = cython.cast(uint32_t, peer.body_id)
-        index: uint32_t
-        words: uint32_t
-        word: uint32_t = sequence >> 6
-        bit: uint64_t = cython.cast(uint64_t, 1) << (sequence & 63)
-        stream: cython.pointer(stream_t)
-        seen: cython.pointer(uint64_t)
+        """Records one delivery's latency, has it checked, and acknowledges it when its group is full."""
         if peer.returning:
             peer.returning = False
             peer.returned += 1
@@ -624,45 +564,12 @@ class Worker:
         peer.last_in_ns = now
         if peer.ack_every and peer.tag - peer.acked >= peer.ack_every:
             self.acknowledge(peer)
-        if peer.redelivered:
-            self.redelivered += 1
-        if (
-            peer.body_size < 16
-            or producer >= self.producer_count
-            or key >= self.key_count
-            or (peer.body_size >= 24 and peer.body_tail != peer.body_id ^ TAIL_MASK)
+        if peer.body_size >= 16:
+            record(cython.address(self.latency), now - cython.cast(int64_t, peer.body_time))
+        if not check_message(
+            cython.address(self.check), peer.queue, peer.highest, peer.body_size, peer.body_id, peer.body_tail, peer.redelivered
         ):
-            self.corrupt += 1
-            return
-        record(cython.address(self.latency), now - cython.cast(int64_t, peer.body_time))
-        if not self.fans_out and key % self.queue_count != peer.queue:
-            self.misrouted += 1
-            return
-        index = producer * self.keys_per_queue + (0 if self.fans_out else key // self.queue_count)
-        stream = cython.address(self.queues[peer.queue].streams[index])
-        if word >= stream.words:
-            words = stream.words * 2 if stream.words else 4
-            while words <= word:
-                words *= 2
-            seen = cython.cast(cython.pointer(uint64_t), realloc(stream.seen, cython.cast(cython.size_t, words) * 8))
-            if seen == cython.NULL:
-                self.fail("out of memory", cython.NULL, 0)
-                return
-            memset(seen + stream.words, 0, cython.cast(cython.size_t, words - stream.words) * 8)
-            stream.seen = seen
-            stream.words = words
-        if stream.seen[word] & bit:
-            # A repetition that the broker announces (redelivered) is what AMQP allows.
-            if not peer.redelivered:
-                self.duplicates += 1
-            return
-        stream.seen[word] |= bit
-        self.queues[peer.queue].distinct += 1
-        if sequence < peer.highest[index]:
-            if not peer.redelivered:
-                self.disordered += 1
-        else:
-            peer.highest[index] = sequence + 1
+            self.fail("out of memory", cython.NULL, 0)
 
     def acknowledge(self, peer):
         """basic.ack up to the last delivery, multiple unless each is acknowledged by itself."""

@@ -29,6 +29,9 @@ cdef extern from *:
     static inline uint32_t pf_get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
     static inline uint64_t pf_get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
     static inline void pf_put64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+    static inline void pf_digits(uint8_t *at, int width, uint64_t value) {
+        while (width--) { at[width] = (uint8_t)('0' + value % 10); value /= 10; }
+    }
     static inline int pf_log2(uint64_t v) { return 63 - __builtin_clzll(v); }
     static inline int pf_timer(void) { return timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC); }
     static inline void pf_timer_at(int fd, int64_t when_ns) {
@@ -61,6 +64,7 @@ cdef extern from *:
     uint32_t get32 "pf_get32"(const uint8_t *p) noexcept nogil
     uint64_t get64 "pf_get64"(const uint8_t *p) noexcept nogil
     void put64 "pf_put64"(uint8_t *p, uint64_t value) noexcept nogil
+    void put_digits "pf_digits"(uint8_t *at, int width, uint64_t value) noexcept nogil   # decimal, leading zeros
     int log2_floor "pf_log2"(uint64_t value) noexcept nogil    # value > 0
     int timer_new "pf_timer"() noexcept nogil
     void timer_at "pf_timer_at"(int fd, int64_t when_ns) noexcept nogil

@@ -207,7 +207,9 @@ class Client:
         self._send(data)
         return self._await(answer)
 
-    def declare_queue(self, name: str, *, durable: bool = False, passive: bool = False, arguments: Mapping[str, object] | None = None) -> int:
+    def declare_queue(
+        self, name: str, *, durable: bool = False, passive: bool = False, arguments: Mapping[str, object] | None = None
+    ) -> int:
         """Declares a queue; returns the number of messages in it."""
         answer = self.call(queue_declare(name, durable=durable, passive=passive, arguments=arguments), QUEUE_DECLARE_OK)
         messages: int = struct.unpack_from(">I", answer, 1 + answer[0])[0]
@@ -227,7 +229,9 @@ class Client:
 
     def bind(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, object] | None = None) -> None:
         self.call(
-            method(1, QUEUE_BIND, b"\x00\x00" + shortstr(queue) + shortstr(exchange) + shortstr(routing_key) + b"\x00" + table(arguments or {})),
+            method(
+                1, QUEUE_BIND, b"\x00\x00" + shortstr(queue) + shortstr(exchange) + shortstr(routing_key) + b"\x00" + table(arguments or {})
+            ),
             QUEUE_BIND_OK,
         )
 
@@ -237,7 +241,9 @@ class Client:
     def consume(self, queue: str, *, autoack: bool, prefetch: int = 0) -> None:
         if prefetch:
             self.call(method(1, BASIC_QOS, struct.pack(">IHB", 0, prefetch, 0)), BASIC_QOS_OK)
-        self.call(method(1, BASIC_CONSUME, b"\x00\x00" + shortstr(queue) + shortstr("c") + bytes([autoack << 1]) + table({})), BASIC_CONSUME_OK)
+        self.call(
+            method(1, BASIC_CONSUME, b"\x00\x00" + shortstr(queue) + shortstr("c") + bytes([autoack << 1]) + table({})), BASIC_CONSUME_OK
+        )
 
     def release(self) -> tuple[int, bytes]:
         """The socket (now non-blocking, still owned by this object) and the bytes that were read beyond the last answer."""
