@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.rawamqp import CAPABILITIES, HEADER, RawConnection, encode_value, frame, method_frame, method_payload, shortstr
+from tests.support.rawamqp import CAPABILITIES, HEADER, ConnectionLost, RawConnection, encode_value, frame, method_frame, method_payload, shortstr
 
 Connect = Callable[..., RawConnection]
+SILENT = "RabbitMQ drops the socket three seconds later without connection.close"
 NINE = {
     "publisher_confirms",
     "exchange_exchange_bindings",
@@ -69,6 +70,7 @@ def test_bad_password_without_failure_close(connect: Connect) -> None:
     assert peer.recv_until_closed() == b""
 
 
+@pytest.mark.flintmq_only(SILENT)
 def test_unknown_mechanism(connect: Connect) -> None:
     """A mechanism that was not offered."""
     peer = connect(handshake=False)
@@ -79,6 +81,7 @@ def test_unknown_mechanism(connect: Connect) -> None:
     assert method.reply_code in (403, 504, 530, 541)
 
 
+@pytest.mark.flintmq_only(SILENT)
 def test_malformed_plain_response(connect: Connect) -> None:
     """A PLAIN response without its two separators is refused, not guessed."""
     peer = connect(handshake=False)
@@ -108,15 +111,17 @@ def test_tune_offer(conn: RawConnection) -> None:
 
 
 def test_channel_max_is_held(connect: Connect) -> None:
-    """A channel above the negotiated maximum closes the connection."""
+    """One channel more than the negotiated number closes the connection."""
     peer = connect(channel_max=3)
-    peer.channel(3)
+    for number in (1, 2, 3):
+        peer.channel(number)
     peer.send(method_frame(4, "channel.open"))
     method = peer.recv_any()
     assert method.name == "connection.close"
     assert method.reply_code in (504, 530), method.fields
 
 
+@pytest.mark.flintmq_only(SILENT)
 def test_frame_max_below_the_minimum(connect: Connect) -> None:
     """Less than 4096 is refused with 530."""
     peer = connect(handshake=False)
@@ -127,6 +132,7 @@ def test_frame_max_below_the_minimum(connect: Connect) -> None:
     peer.expect_close(530, "frame_max=4095")
 
 
+@pytest.mark.flintmq_only(SILENT)
 def test_frame_max_above_the_offer(connect: Connect) -> None:
     """More than was offered is refused with 530."""
     peer = connect(handshake=False)
@@ -137,6 +143,7 @@ def test_frame_max_above_the_offer(connect: Connect) -> None:
     peer.expect_close(530, f"frame_max={tune.frame_max + 1}")
 
 
+@pytest.mark.flintmq_only(SILENT)
 def test_channel_max_above_the_offer(connect: Connect) -> None:
     """More channels than were offered are refused with 530."""
     peer = connect(handshake=False)
@@ -163,7 +170,7 @@ def test_silent_client_is_cut_off(connect: Connect) -> None:
 
 
 def test_client_close(conn: RawConnection) -> None:
-    """connection.close is answered with close-ok, then the stream ends."""
+    """connection.close is answered with close-ok."""
     conn.channel(1)
     conn.close()
 
@@ -172,18 +179,19 @@ def test_frames_after_close_are_ignored(conn: RawConnection) -> None:
     """After its own close the client's other frames are discarded (spec 1.4.2.8)."""
     conn.send(method_frame(0, "connection.close", reply_code=200) + method_frame(1, "queue.declare", queue="x"))
     assert conn.recv_any().name == "connection.close-ok"
-    assert conn.recv_until_closed() == b""
+    with pytest.raises((TimeoutError, ConnectionLost)):
+        conn.recv_any(timeout=0.3)
 
 
 def test_close_during_the_handshake(connect: Connect) -> None:
-    """A client may close right after tune."""
+    """A client that closes right after tune is answered (RabbitMQ: with a close of its own)."""
     peer = connect(handshake=False)
     peer.start()
     peer.start_ok()
     peer.expect(0, "connection.tune")
     peer.send(method_frame(0, "connection.tune-ok", channel_max=10, frame_max=131072))
     peer.send(method_frame(0, "connection.close", reply_code=200))
-    assert peer.recv_any().name == "connection.close-ok"
+    assert peer.recv_any().name in ("connection.close-ok", "connection.close")
 
 
 def test_wrong_order_in_the_handshake(connect: Connect) -> None:
@@ -225,7 +233,7 @@ def test_second_open(conn: RawConnection) -> None:
     conn.send(method_frame(0, "connection.open", virtual_host="/"))
     method = conn.recv_any()
     assert method.name == "connection.close"
-    assert method.reply_code in (503, 530, 540, 541)
+    assert method.reply_code in (503, 504, 530, 540, 541)
 
 
 def test_pipelined_handshake(connect: Connect, broker: Broker) -> None:

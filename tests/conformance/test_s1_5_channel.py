@@ -72,6 +72,7 @@ def test_channel_errors_release_what_it_held(conn: RawConnection, name: str) -> 
     one, two = conn.channel(1), conn.channel(2)
     two.queue(name, exclusive=True)
     two.publish(b"a", routing_key=name)
+    two.wait_ready(name, 1)
     assert one.call("basic.get", queue=name).body == b"a"
     one.refuse(406, "PRECONDITION_FAILED - unknown delivery tag 99", "basic.ack", delivery_tag=99)
     got = two.call("basic.get", queue=name, no_ack=True)

@@ -272,11 +272,10 @@ class RawConnection:
         return RawChannel(self, number)
 
     def close(self) -> None:
-        """Orderly close: the server must answer close-ok and then end the stream."""
+        """Orderly close: the server must answer close-ok. (RabbitMQ then waits for the client to end the stream.)"""
         self.send(method_frame(0, "connection.close", reply_code=200, reply_text="bye"))
         while self.recv_any().name != "connection.close-ok":
             pass
-        self.recv_until_closed()
         self.sock.close()
 
     def expect_close(self, code: int, text: str = "", timeout: float | None = None) -> Method:
@@ -367,6 +366,13 @@ class RawChannel:
     def ready(self, queue: str) -> int:
         """Number of ready messages, by a passive declare."""
         return int(self.call("queue.declare", queue=queue, passive=True).message_count)
+
+    def wait_ready(self, queue: str, count: int, timeout: float = 10.0) -> None:
+        """Waits until the queue holds exactly `count` ready messages (RabbitMQ answers a declare before it counts what was published)."""
+        deadline = time.monotonic() + timeout
+        while (ready := self.ready(queue)) != count:
+            assert time.monotonic() < deadline, f"{ready} ready messages, expected {count}"
+            time.sleep(0.01)
 
     def consume(self, queue: str, tag: str = "", **arguments: Any) -> str:
         """Starts a consumer and returns its tag."""

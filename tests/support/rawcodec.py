@@ -1,7 +1,8 @@
 """AMQP 0-9-1 bytes for the raw test client: frames, methods, content headers and field tables, both ways.
 
 Typed by hand from the specification and independent of the broker's protocol code, which it checks. In: method names
-(`queue.declare`) with keyword arguments (dashes as underscores). Out: bytes, Frame and Method. Invariant: a payload is decoded to its last byte, or an assert fails.
+(`queue.declare`) with keyword arguments (dashes as underscores). Out: bytes, Frame and Method.
+Invariant: a payload is decoded to its last byte, or an assert fails.
 """
 
 from __future__ import annotations
