@@ -303,10 +303,11 @@ def test_channel_close_returns_messages_in_order(conn: RawConnection, name: str)
     holder.consume(name)
     holder.deliveries(4)
     holder.send("basic.ack", delivery_tag=2)
+    assert numbers(holder.deliveries(1)) == [4]
     holder.call("channel.close", reply_code=200)
     ch.wait_ready(name, 5)
     got = [ch.call("basic.get", queue=name, no_ack=True) for _ in range(5)]
-    assert [(int(m.body), m.redelivered) for m in got] == [(0, True), (2, True), (3, True), (4, False), (5, False)]
+    assert [(int(m.body), m.redelivered) for m in got] == [(0, True), (2, True), (3, True), (4, True), (5, False)]
 
 
 def test_dropped_connections_interleaved(connect: Connect, name: str) -> None:
