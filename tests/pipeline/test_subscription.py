@@ -74,7 +74,7 @@ kills = st.lists(st.integers(0, 25), max_size=6)
 bodies = st.lists(st.sampled_from([b"a", b"b", b"", b"long body"]), max_size=14)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=bodies, later=bodies, deaths=kills, limit=st.integers(1, 5), size=st.sampled_from([1, 3, 1_000]))
 def test_any_series_of_kills_with_message_ids(first: list[bytes], later: list[bytes], deaths: list[int], limit: int, size: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -85,7 +85,7 @@ def test_any_series_of_kills_with_message_ids(first: list[bytes], later: list[by
         assert_exactly_once(spark, first + later)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=bodies, later=bodies, deaths=kills, limit=st.integers(1, 5), size=st.sampled_from([1, 3, 1_000]))
 def test_any_series_of_kills_without_message_ids(first: list[bytes], later: list[bytes], deaths: list[int], limit: int, size: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
