@@ -99,7 +99,9 @@ def measure(workload: Workload, broker: Broker, *, quick: bool) -> dict[str, Any
             command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=workload.timeout_s, check=False
         )
         lines = done.stdout.strip().splitlines()
-        result = json.loads(lines[-1]) if lines else {"ok": False, "error": done.stderr.strip()[-300:] or "perf said nothing"}
+        result: dict[str, Any] = (
+            json.loads(lines[-1]) if lines else {"ok": False, "error": done.stderr.strip()[-300:] or "perf said nothing"}
+        )
     except subprocess.TimeoutExpired:
         result = {"ok": False, "error": f"not done after {workload.timeout_s:.0f} s"}
     elapsed, after = time.monotonic() - began, os.times()

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -292,7 +292,7 @@ def flintmq(*arguments: str, data_dir: Path | None = None, environment: dict[str
 
 
 def main() -> int:
-    kinds = {"rabbitmq": rabbitmq, "flintmq": flintmq}
+    kinds: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {"rabbitmq": rabbitmq, "flintmq": flintmq}
     if len(sys.argv) != 2 or sys.argv[1] not in kinds:
         print(f"usage: python -m tests.support.servers {'|'.join(kinds)}", file=sys.stderr)
         return 64
