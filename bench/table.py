@@ -106,7 +106,7 @@ def render(sittings: Sequence[tuple[Record, list[Record]]]) -> str:
         parts += [
             f"Sitting of {conditions['date']}: {conditions['cpu']}, {conditions['cores']} cores, {conditions['memory_gib']} GiB, "
             f"Linux {conditions['kernel']}, Python {conditions['python']}; FlintMQ {conditions['flintmq']} ({conditions['commit']}), "
-            f"RabbitMQ {conditions['rabbitmq']}; durability: {conditions['durability']}; {conditions['pairs']} pairs"
+            f"RabbitMQ {conditions['rabbitmq']}; durability: {conditions['durability']}; pairs: {conditions['pairs']}"
             f"{', shortened (--quick)' if conditions.get('quick') else ''}; other processes used {number(noise)} cores (median).",
             "",
             "| workload | figure | FlintMQ | RabbitMQ | ratio per pair | median ratio | target | |",

@@ -1,4 +1,4 @@
-"""Asking for Debian packages never installs without right or need: what is there is left alone, what may not be installed gives a reason."""
+"""Asking for Debian packages never installs without right or need: what is there is left alone, a missing one gives a reason."""
 
 from __future__ import annotations
 
