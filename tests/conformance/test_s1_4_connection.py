@@ -78,7 +78,7 @@ def test_unknown_mechanism(connect: Connect) -> None:
     peer.start_ok(mechanism="KERBEROS_V5")
     method = peer.recv_any()
     assert method.name == "connection.close"
-    assert method.reply_code in (403, 504, 530, 541)
+    assert method.reply_code == 503
 
 
 @pytest.mark.flintmq_only(SILENT)
@@ -129,7 +129,7 @@ def test_frame_max_below_the_minimum(connect: Connect) -> None:
     peer.start_ok()
     peer.expect(0, "connection.tune")
     peer.send(method_frame(0, "connection.tune-ok", channel_max=10, frame_max=4095))
-    peer.expect_close(530, "frame_max=4095")
+    peer.expect_close(530, "frame_max = 4095")
 
 
 @pytest.mark.flintmq_only(SILENT)
@@ -140,7 +140,7 @@ def test_frame_max_above_the_offer(connect: Connect) -> None:
     peer.start_ok()
     tune = peer.expect(0, "connection.tune")
     peer.send(method_frame(0, "connection.tune-ok", channel_max=10, frame_max=tune.frame_max + 1))
-    peer.expect_close(530, f"frame_max={tune.frame_max + 1}")
+    peer.expect_close(530, f"frame_max = {tune.frame_max + 1}")
 
 
 @pytest.mark.flintmq_only(SILENT)

@@ -80,7 +80,7 @@ def test_declaring_an_exchange_refuses(vhost: VirtualHost) -> None:
         lambda: vhost.declare_exchange("amq.mine", "direct"),
     )
     refused(ReplyCode.NOT_FOUND, "no exchange 'x' in vhost '/'", lambda: vhost.declare_exchange("x", passive=True))
-    refused(ReplyCode.PRECONDITION_FAILED, "unknown exchange type 'odd'", lambda: vhost.declare_exchange("x", "odd"))
+    refused(ReplyCode.COMMAND_INVALID, "unknown exchange type 'odd'", lambda: vhost.declare_exchange("x", "odd"))
     refused(
         ReplyCode.PRECONDITION_FAILED,
         "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'",

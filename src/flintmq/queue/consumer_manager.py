@@ -273,7 +273,7 @@ def manager_add(queue, consumer):
     at_store32(cython.address(manager.consumer_count), manager.consumer_count + 1)
     if consumer.interest != cython.NULL:
         at_store32(cython.address(manager.predicates), manager.predicates + 1)
-    if consumer.flags & CONSUMER_EXCLUSIVE and consumer.flags & CONSUMER_ACQUIRES:
+    if consumer.flags & CONSUMER_EXCLUSIVE:
         at_store_ptr(cython.address(manager.exclusive), consumer)
     if not at_load32(cython.address(consumer.target.suspended)):
         if not consumer.flags & CONSUMER_ACQUIRES:

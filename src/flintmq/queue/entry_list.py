@@ -321,14 +321,17 @@ def _claim_slot(entries: cython.pointer(list_t), level_no: uint32_t, index: uint
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _set_expiry(entries: cython.pointer(list_t), level: cython.pointer(level_t), index: uint64_t, expires_at_ms: int64_t) -> cython.bint:
+def _set_expiry(entries: cython.pointer(list_t), level_no: uint64_t, index: uint64_t, expires_at_ms: int64_t) -> cython.bint:
     """Notes the expiry of the entry that is being added (it is in the last segment)."""
-    segment: cython.pointer(segment_t) = level.last
+    segment: cython.pointer(segment_t) = entries.levels[level_no].last
+    position: uint64_t = (level_no << LEVEL_SHIFT) | index
     if segment.expiry == cython.NULL:
         segment.expiry = cython.cast(cython.pointer(int64_t), calloc(segment.count, cython.sizeof(int64_t)))
         if segment.expiry == cython.NULL:
             return False
     segment.expiry[index - segment.base] = expires_at_ms
+    if position < entries.expiry_resume:
+        entries.expiry_resume = position  # a sweep that is under way must not pass it
     if segment.expiry_min == 0 or expires_at_ms < segment.expiry_min:
         segment.expiry_min = expires_at_ms
     if entries.expiry_min == 0 or expires_at_ms < entries.expiry_min:
@@ -370,7 +373,7 @@ def list_add(entries, level, index, content, message_id, flags, expires_at_ms, w
         index = sub.tail + 1
     if not entries.closed and index > sub.tail:
         slot = _claim_slot(entries, level, index)
-        if slot != cython.NULL and expires_at_ms and not _set_expiry(entries, sub, index, expires_at_ms):
+        if slot != cython.NULL and expires_at_ms and not _set_expiry(entries, level, index, expires_at_ms):
             sub.last.live -= 1
             sub.live -= 1
             slot = cython.NULL
@@ -412,7 +415,7 @@ def list_publish(entries, slot, position, flags, expires_at_ms, wanted):
     index: uint64_t = position & INDEX_MASK
     spin_lock(cython.address(entries.lock))
     if expires_at_ms:
-        _set_expiry(entries, sub, index, expires_at_ms)  # out of memory: it is logged already, so it stays, without expiring
+        _set_expiry(entries, position >> LEVEL_SHIFT, index, expires_at_ms)  # out of memory: it is logged already, so it stays, without expiring
     _publish(entries, sub, slot, index, flags)
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))
@@ -602,6 +605,8 @@ def list_release(entries, position, owner, delivered, wanted):
     # A reader may meet the old floor until here; the pointers that are lowered next bring it back to this entry.
     if level.floor > index:
         at_store64(cython.address(level.floor), index)
+    if position < entries.expiry_resume:
+        entries.expiry_resume = position
     at_store64(cython.address(entries.released_bytes), entries.released_bytes + bytes_)
     at_store64(cython.address(entries.released), entries.released + 1)
     wanted[0] = at_load32(cython.address(entries.wanted))
@@ -727,13 +732,13 @@ def list_put_back_retired(entries, retired):
     spin_unlock(cython.address(entries.lock))
 
 
-def list_free_retired(entries, retired):
+def list_free_retired(entries, retired, keep_spare):
     at: cython.pointer(segment_t)
     spare: cython.pointer(segment_t) = cython.NULL
     while retired != cython.NULL:
         at = retired
         retired = retired.prev
-        if at.mapped and spare == cython.NULL:
+        if keep_spare and at.mapped and spare == cython.NULL:
             spare = at
         else:
             _segment_free(at)

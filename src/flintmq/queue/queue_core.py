@@ -768,7 +768,20 @@ def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, ou
         out.position = found.position
         _load_content(queue, found.slot, found.position)
     spin_unlock(cython.address(puller.lock))
+    if taken:
+        _unparked(queue, found.slot)
     return taken
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _unparked(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t)) -> cython.void:
+    """The broker took an entry; were consumers parked on it, those behind it are theirs now."""
+    if at_load64(cython.address(slot.state)) & ENTRY_NOT_RESIDENT:
+        manager_changed(queue)
+        _wake_if_available(queue)
 
 
 def queue_pull(queue, owner, out):
@@ -792,20 +805,20 @@ def queue_dequeue(queue, slot, position, owner, reason):
         content_decref(content)
     # Checking costs a look at every consumer: with many of them wait until it pays.
     if at_load32(cython.address(queue.entries.retired_count)) > at_load32(cython.address(queue.manager.consumer_count)) >> 6:
-        _reclaim(queue)
+        _reclaim(queue, True)
     return True
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _reclaim(queue: cython.pointer(queue_t)) -> cython.void:
+def _reclaim(queue: cython.pointer(queue_t), keep_spare: cython.bint) -> cython.void:
     """Frees unlinked segments, unless someone is inside the list: then they wait for the next call."""
     retired: cython.pointer(segment_t) = list_take_retired(cython.address(queue.entries))
     if retired == cython.NULL:
         return
     if manager_quiet(queue):
-        list_free_retired(cython.address(queue.entries), retired)
+        list_free_retired(cython.address(queue.entries), retired, keep_spare)
     else:
         list_put_back_retired(cython.address(queue.entries), retired)
 
@@ -829,6 +842,7 @@ def queue_take_expired(queue, now_ms, out):
     if not list_take_expired(cython.address(queue.entries), now_ms, cython.address(position), cython.address(slot)):
         return False
     _fill(out, slot, position, at_load64(cython.address(slot.state)))
+    _unparked(queue, slot)
     return True
 
 
@@ -911,7 +925,7 @@ def queue_housekeeping(queue):
         list_advance_floor(cython.address(queue.entries), cython.address(place), level)
     at_sub32(cython.address(queue.pins), 1)
     list_shrink(cython.address(queue.entries))
-    _reclaim(queue)
+    _reclaim(queue, False)
     if at_load32(cython.address(queue.entries.wanted)) and _has_available(queue):
         manager_wake_one(queue, cython.NULL, True)
 

@@ -29,7 +29,7 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
-from cython.cimports.flintmq.protocol.v0_9_1.codec import props_scan_t, scan_properties
+from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
@@ -197,6 +197,7 @@ def _refuse(
     connection.engine.error_text = text
     connection.engine.error_channel = number
     connection.engine.error_method = method
+    connection.engine.error_value = 0
     return FEED_ERROR
 
 
@@ -240,8 +241,8 @@ def _on_header(
                 channel.slow_publish = True
         if flags & FLAG_EXPIRATION:
             content.flags |= CONTENT_EXPIRES
-            if scan.expiration_ms == -2:
-                return _refuse(connection, number, 406, b"invalid expiration: not a whole number of milliseconds", 60 << 16 | 40)
+            if scan.expiration_ms == EXPIRATION_INVALID:
+                channel.slow_publish = True  # refused there, with its value
             channel.expiration_ms = scan.expiration_ms
         if scan.has_cc or flags & FLAG_USER_ID:
             channel.slow_publish = True
@@ -419,8 +420,9 @@ def _on_settle(
         connection.slow_size = 1 if multiple else 0
         return FEED_PAUSE
     if channel_settle(connection, channel, method, tag, multiple, requeue) != 0:
-        connection.slow_tag = tag
-        return _refuse(connection, number, 406, b"unknown delivery tag", 60 << 16 | method)
+        _refuse(connection, number, 406, b"unknown delivery tag", 60 << 16 | method)
+        connection.engine.error_value = tag
+        return FEED_ERROR
     return FEED_MORE
 
 

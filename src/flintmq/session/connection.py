@@ -179,20 +179,22 @@ class Connection:
 
     def closing(self) -> None:
         """connection.close was sent: only its answer is read from now on."""
-        self.connection.engine.phase = PHASE_CLOSING
+        if self.connection.engine.phase != PHASE_CLOSED:
+            self.connection.engine.phase = PHASE_CLOSING
 
     def finished(self) -> None:
         """Nothing is read any more; the loop closes the socket when the output is sent."""
         self.connection.engine.phase = PHASE_CLOSED
 
-    def engine_error(self) -> tuple[int, str, int, int]:
-        """(reply code, text, channel or 0, method id) of the rule the peer broke."""
+    def engine_error(self) -> tuple[int, str, int, int, int]:
+        """(reply code, text, channel or 0, method id, value the text is about or 0) of the rule the peer broke."""
         text: bytes = self.connection.engine.error_text
         return (
             self.connection.engine.error_code,
             text.decode(),
             self.connection.engine.error_channel,
             self.connection.engine.error_method,
+            self.connection.engine.error_value,
         )
 
     @property

@@ -103,7 +103,7 @@ class ConnectionHandler:
                 self._end("bad protocol header")
                 self.connection.finished()
             else:
-                self._engine_error(tag)
+                self._engine_error()
         except PeerError as error:
             self.refuse(channel, error, method_id or (BASIC_PUBLISH_ID if kind in (SLOW_ROUTE, SLOW_PUBLISH) else 0))
 
@@ -127,10 +127,12 @@ class ConnectionHandler:
         except PeerError as error:
             self.refuse(channel, error, method_id)
 
-    def _engine_error(self, tag: int) -> None:
-        code, text, channel, method_id = self.connection.engine_error()
+    def _engine_error(self) -> None:
+        code, text, channel, method_id, value = self.connection.engine_error()
         if text == "unknown delivery tag":
-            text = f"unknown delivery tag {tag}"
+            text = f"unknown delivery tag {value}"
+        elif text.startswith("message size"):
+            text = f"message size {value} is larger than configured max size {self.broker.limits.message_size_max}"
         self.refuse(channel, PeerError(ReplyCode(code), text, hard=channel == 0), method_id)
 
     def blocked(self) -> None:

@@ -65,6 +65,9 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
                 ReplyCode.PRECONDITION_FAILED,
                 f"user_id property set to '{user_id}' but authenticated user was '{handler.user}'",
             )
+        expiration = properties.get("expiration")
+        if isinstance(expiration, str) and not (expiration.isascii() and expiration.isdigit()):
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid expiration '{expiration}': not a whole number of milliseconds")
         headers = properties.get("headers")
         headers = headers if isinstance(headers, dict) else {}
         changed = False

@@ -136,7 +136,7 @@ def _key(routing_key: str) -> bytes:
 
 
 def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDeclare) -> None:
-    name = method.queue
+    name = _queue_name(handler, number, method.queue) if method.passive else method.queue
     if method.passive and name.startswith(REPLY_TO):
         _declare_reply_queue(handler, number, name, method.no_wait)
         return

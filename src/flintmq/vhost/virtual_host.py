@@ -232,7 +232,7 @@ class VirtualHost:
                 return self.exchange(name)
             exchange_class = EXCHANGE_KINDS.get(kind)
             if exchange_class is None:
-                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown exchange type '{kind}'")
+                raise PeerError(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{kind}'")
             description = self.describe(EXCHANGE, name)
             arguments = dict(arguments) if arguments else {}
             if known is not None:

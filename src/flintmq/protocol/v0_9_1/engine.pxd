@@ -57,6 +57,7 @@ cdef struct engine_t:
     const char *error_text            # static text
     uint16_t error_channel            # for a soft error (406): the channel to close; 0 = the connection
     uint32_t error_method             # class << 16 | method it is about, 0 if none
+    uint64_t error_value              # what the text is about (a size, a delivery tag), 0 if nothing
 
 cdef int engine_init(engine_t *engine, const sink_t *sink, void *context, uint32_t frame_size_before_open, uint64_t handshake_bytes, uint64_t message_size_max) noexcept nogil
 cdef void engine_free(engine_t *engine) noexcept nogil

@@ -85,7 +85,17 @@ def _refuse(
     engine.error_text = text
     engine.error_channel = 0
     engine.error_method = method
+    engine.error_value = 0
     return FEED_ERROR
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _lost(engine: cython.pointer(engine_t), text: cython.pointer(cython.const[cython.char])) -> cython.int:
+    """Where the next frame begins can't be known any more: nothing that follows is looked at, a close-ok neither."""
+    engine.phase = PHASE_CLOSED
+    return _refuse(engine, 501, text, 0)
 
 
 def engine_feed(engine, buffer, size, consumed):
@@ -114,20 +124,20 @@ def engine_feed(engine, buffer, size, consumed):
         # Checked before the rest has arrived, so an oversized frame is never buffered (I2).
         if payload_size + 8 > engine.frame_size_max or payload_size > 0x7FFFFFF0:
             consumed[0] = at
-            return _refuse(engine, 501, b"frame is larger than the negotiated frame_max", 0)
+            return _lost(engine, b"frame is larger than the negotiated frame_max")
         if frame_type != FRAME_METHOD and frame_type != FRAME_HEADER and frame_type != FRAME_BODY and frame_type != FRAME_HEARTBEAT:
             consumed[0] = at
-            return _refuse(engine, 501, b"unknown frame type", 0)
+            return _lost(engine, b"unknown frame type")
         if size - at < payload_size + 8:
             break
         payload = buffer + at + 7
         if payload[payload_size] != FRAME_END:
             consumed[0] = at
-            return _refuse(engine, 501, b"frame does not end with the frame-end octet 206", 0)
+            return _lost(engine, b"frame does not end with the frame-end octet 206")
         if engine.phase == PHASE_HANDSHAKE:
             if engine.handshake_bytes_left < payload_size + 8:
                 consumed[0] = at
-                return _refuse(engine, 501, b"too many bytes before connection.open", 0)
+                return _lost(engine, b"too many bytes before connection.open")
             engine.handshake_bytes_left -= payload_size + 8
         channel = get16(buffer + at + 1)
         at += payload_size + 8
@@ -181,6 +191,8 @@ def _method_frame(
     if state == RX_CLOSED:
         if channel > engine.channel_max:
             return _refuse(engine, 530, b"number of channels opened exceeds the negotiated channel_max", method)
+        if method == CHANNEL_CLOSE_OK:
+            return FEED_MORE  # both sides closed at once, and the client's close was seen first
         if method != CHANNEL_OPEN:
             return _refuse(engine, 504, b"expected 'channel.open'", method)
         return engine.sink.method(engine.context, channel, method, payload, size)
@@ -228,8 +240,9 @@ def _header_frame(
         return _refuse(engine, 501, b"content header is malformed or not of class 60", BASIC_PUBLISH)
     body_size: uint64_t = get64(payload + 4)
     if body_size > engine.message_size_max:
-        _refuse(engine, 406, b"message is larger than the maximum message size", BASIC_PUBLISH)
+        _refuse(engine, 406, b"message size is larger than configured max size", BASIC_PUBLISH)
         engine.error_channel = channel
+        engine.error_value = body_size
         return FEED_ERROR
     if body_size == 0:
         engine.rx[channel].state = RX_OPEN
