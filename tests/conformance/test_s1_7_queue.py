@@ -13,7 +13,7 @@ Connect = Callable[..., RawConnection]
 
 
 def gone(ch: RawChannel, name: str) -> bool:
-    """Whether the queue does not exist any more."""
+    """Whether the queue does not exist any more. One that is locked still exists."""
     ch.send("queue.declare", queue=name, passive=True)
     answer = ch.connection.recv(ch.number)
     if answer.name == "queue.declare-ok":
