@@ -66,7 +66,7 @@ from cython.cimports.flintmq.net.sysio import (
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.session.confirms import connection_flush_confirms
 from cython.cimports.flintmq.session.connection import Connection
-from cython.cimports.flintmq.session.types import SLOW_ERROR, SLOW_NONE, SLOW_VERSION, connection_t
+from cython.cimports.flintmq.session.types import SLOW_ERROR, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION, connection_t
 from cython.cimports.flintmq.session.work import (
     WORK_DONE,
     WORK_FULL,
@@ -258,6 +258,10 @@ class Loop:
             if what == LOOP_SLOW:
                 slow = connection.slow
                 connection.slow = SLOW_NONE
+                if slow == SLOW_RESOLVE:
+                    if entry.connection.resolve_route():
+                        return
+                    slow = SLOW_ROUTE
                 handler.slow(
                     slow,
                     connection.slow_channel,

@@ -570,7 +570,7 @@ def list_dequeue(entries, position, owner, slot, content):
         return 0
     content[0] = at.content
     slot[0] = at
-    if at.state & ENTRY_LOGGED:
+    if at_load64(cython.address(at.state)) & ENTRY_LOGGED:
         spin_unlock(cython.address(entries.lock))
         return 2
     list_delete_locked(entries, at, segment)

@@ -42,6 +42,7 @@ cdef struct exchange_t:
     uint32_t route_count
     uint32_t route_max
     route_t **buckets
+    void *owner               # the RouteCache, borrowed; NULL once it is gone. Read with the GIL held
     uint64_t published        # statistics (one writer per loop: approximate with several)
 
 cdef void exchange_incref(exchange_t *exchange) noexcept nogil
@@ -53,5 +54,6 @@ cdef void route_decref(route_t *route) noexcept nogil
 
 cdef class RouteCache:
     cdef exchange_t *exchange
+    cdef public object resolver   # (routing key: bytes) -> list of QueueHandle: the routing table's answer
     # Puts a route and returns it with a reference for the caller. `destinations`: (QueueHandle-like with .pointer, flags, ttl, max_length, max_bytes)
     cdef route_t *put(self, const uint8_t *key, uint32_t key_len, list destinations, bint keep) except NULL

@@ -149,6 +149,7 @@ class RouteCache:
         if self.exchange == cython.NULL:
             raise MemoryError
         self.exchange.refs = 1
+        self.exchange.owner = cython.cast(cython.p_void, self)
         self.exchange.usable = 1
         self.exchange.name_len = len(name)
         memcpy(self.exchange.name, cython.cast(cython.p_char, name), len(name))
@@ -156,6 +157,7 @@ class RouteCache:
 
     def __dealloc__(self):
         if self.exchange != cython.NULL:
+            self.exchange.owner = cython.NULL
             self.close()
             exchange_decref(self.exchange)
 

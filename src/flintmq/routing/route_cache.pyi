@@ -1,5 +1,10 @@
 # Python face of route_cache.py (compiled), for the type checker.
+from collections.abc import Callable
+
+from flintmq.queue.handle import QueueHandle
+
 class RouteCache:
+    resolver: Callable[[bytes], list[QueueHandle]]
     def __init__(self, name: bytes, route_max: int) -> None: ...
     def close(self) -> None: ...
     def clear(self) -> None: ...

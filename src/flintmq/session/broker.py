@@ -11,6 +11,7 @@ import logging
 import secrets
 import threading
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.clock import Clock
@@ -175,6 +176,7 @@ class Broker:
         if cache is None:
             cache = RouteCache(exchange_name.encode("utf-8", "surrogateescape"), self.limits.route_cache_max)
             cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
+            cache.resolver = partial(self.handles_for, vhost, exchange_name)
             self.route_caches[(vhost.name, exchange_name)] = cache
         return cache
 
@@ -196,7 +198,7 @@ class Broker:
             key = queue_name.encode("utf-8", "surrogateescape")
             cache.forget(b"\x00" + bytes([len(key)]) + key)
 
-    def handles_for(self, vhost: Any, exchange_name: str, key: bytes, headers: dict[str, object] | None) -> list[QueueHandle]:
+    def handles_for(self, vhost: Any, exchange_name: str, key: bytes, headers: dict[str, object] | None = None) -> list[QueueHandle]:
         """Queues a message goes to, as the routing table says now."""
         if exchange_name == "" and key.startswith(b"amq.rabbitmq.reply-to."):
             reply_queue = self.reply_queues.get((vhost.name, key.decode("utf-8", "surrogateescape")))

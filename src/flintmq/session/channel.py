@@ -70,6 +70,7 @@ from cython.cimports.flintmq.session.types import (
     SLOW_METHOD,
     SLOW_POLICY,
     SLOW_PUBLISH,
+    SLOW_RESOLVE,
     SLOW_ROUTE,
     channel_t,
     connection_t,
@@ -179,6 +180,13 @@ def _on_publish(
                 if found != cython.NULL:
                     channel_set_route(channel, found)
                     return FEED_MORE
+                if at_load32(cython.address(exchange.usable)):
+                    connection.slow = SLOW_RESOLVE
+                    connection.slow_exchange = exchange
+                    connection.slow_channel = number
+                    connection.slow_payload = route
+                    connection.slow_size = route_len
+                    return FEED_PAUSE
                 break
     connection.slow = SLOW_ROUTE
     connection.slow_channel = number

@@ -13,3 +13,5 @@ cdef class Connection:
     cdef void _check_generation(self, channel_t *channel)
     cdef subscription_t *_find(self, channel_t *channel, bytes tag)
     cdef void _remove(self, channel_t *channel, subscription_t *subscription)
+    # SLOW_RESOLVE: asks the routing table for the publish under way. False: the exchange is gone, go the long way.
+    cdef bint resolve_route(self) except -1

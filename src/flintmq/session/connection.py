@@ -6,6 +6,7 @@ in: handlers, on the loop's thread with the GIL. out: frames in the output buffe
 from __future__ import annotations
 
 import cython
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_release, out_reserve
 from cython.cimports.flintmq.core.content import (
@@ -298,6 +299,21 @@ class Connection:
                 exchange_decref(channel.authorized[i])
             exchange_incref(cache.exchange)
             channel.authorized[i] = cache.exchange
+
+    def resolve_route(self):
+        cache: RouteCache
+        channel: cython.pointer(channel_t) = self.connection.channels[self.connection.slow_channel]
+        route: cython.pointer(cython.const[uint8_t]) = self.connection.slow_payload
+        if self.connection.slow_exchange.owner == cython.NULL:
+            return False
+        cache = cython.cast(RouteCache, self.connection.slow_exchange.owner)
+        if cache.resolver is None:
+            return False
+        key: bytes = PyBytes_FromStringAndSize(
+            cython.cast(cython.p_char, cython.cast(cython.p_void, route)) + 2 + route[0], self.connection.slow_size - 2 - route[0]
+        )
+        channel_set_route(channel, cache.put(route, self.connection.slow_size, cache.resolver(key), True))
+        return True
 
     def _check_generation(self, channel):
         fresh: cython.pointer(channel_t) = channel_new(cython.NULL, 0)

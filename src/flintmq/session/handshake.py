@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
@@ -15,7 +16,7 @@ from flintmq.access.mechanisms import MECHANISMS, parse_response
 from flintmq.access.secret import Secret
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
-from flintmq.protocol.v0_9_1.codec import decode_table
+from flintmq.protocol.v0_9_1.codec import decode_table, encode_method
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
@@ -61,7 +62,13 @@ def server_properties(cluster_name: str) -> dict[str, object]:
 
 def begin(handler: ConnectionHandler) -> None:
     """Sends connection.start. The engine checks the protocol header before any answer is looked at."""
-    handler.send(0, spec.ConnectionStart(0, 9, server_properties(handler.broker.cluster_name), MECHANISMS.encode(), LOCALES))
+    handler.connection.write_method(0, _start_payload(handler.broker.cluster_name))
+
+
+@lru_cache(maxsize=4)
+def _start_payload(cluster_name: str) -> bytes:
+    """connection.start is the same for every connection of a node."""
+    return encode_method(spec.ConnectionStart(0, 9, server_properties(cluster_name), MECHANISMS.encode(), LOCALES))
 
 
 def step(handler: ConnectionHandler, method: Any) -> None:

@@ -125,6 +125,7 @@ cdef enum:                    # why the loop must call Python for a connection
     SLOW_VERSION = 6
     SLOW_POLICY = 7           # a queue may be over its limit: slow_queue
     SLOW_HEADER = 8           # the protocol header arrived: send connection.start
+    SLOW_RESOLVE = 9          # as SLOW_ROUTE, but the channel is authorized for slow_exchange: only the route is missing
 
 ctypedef void (*schedule_t)(connection_t *connection) noexcept nogil
 
@@ -156,6 +157,7 @@ cdef struct connection_t:
     uint32_t slow_size
     uint64_t slow_tag
     queue_t *slow_queue
+    exchange_t *slow_exchange # borrowed from the channel
     int slow_error            # SLOW_ERROR raised by the session itself: AMQP reply code, text and channel in engine.error_*
     # figures
     uint64_t output_high
