@@ -1,0 +1,14 @@
+"""Worked by real threads without the GIL, the queue loses nothing, doubles nothing, keeps order and leaves nobody asleep."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("flintmq.testing.queue_driver")
+
+from tests.queue import stress  # noqa: E402
+
+
+@pytest.mark.parametrize("scenario", stress.SCENARIOS, ids=lambda scenario: scenario.name)
+def test_scenario(scenario: stress.Scenario) -> None:
+    assert stress.run(scenario, 100_000) == []
