@@ -1,22 +1,11 @@
 # Entry lists: levels of segments of slots (the seed's QueueEntryList: add, next, iterator, head, plus compare and priorities).
 #
-# Kinds differ in list_ops_t only; storage, scanning and settlement are shared. Unless a function says "locked" it takes
+# Kinds differ in list_ops_t (list_kinds.pxd) only; storage, scanning and settlement are shared. Unless a function says "locked" it takes
 # list_t.lock itself. Readers of slots (list_scan, list_next) must be visible to the queue's reclaimer: inside a consumer's
 # send_lock, the puller's lock, or a pin.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport found_t, level_t, list_ops_t, list_t, place_t, segment_t, slot_t
-
-cdef struct list_ops_t:
-    uint32_t (*level_of)(list_t *entries, content_t *content) noexcept nogil     # where an arrival goes
-    int (*compare)(uint64_t left, uint64_t right) noexcept nogil                 # below zero: `left` is served first
-    int (*priorities)(list_t *entries) noexcept nogil                            # the seed's getPriorities
-    bint in_order               # an arrival is always after everything that is there
-
-# False when out of memory or when `kind` is reserved.
-cdef bint list_init(list_t *entries, int kind, int levels, int level_rule) noexcept nogil
-# Frees everything, contents included; nobody may be inside.
-cdef void list_destroy(list_t *entries) noexcept nogil
+from flintmq.queue.types cimport found_t, level_t, list_t, place_t, segment_t, slot_t
 
 # Puts an available entry with state flags `flags` at index `index` of the level (0: the next one). Returns its position, 0 when
 # closed, out of memory or not above the level's tail. `*wanted` = list_t.wanted as read inside the same critical section.
@@ -43,14 +32,9 @@ cdef void list_finish(list_t *entries, uint64_t position) noexcept nogil
 # ACQUIRED(owner) -> AVAILABLE in its old place.
 cdef bint list_release(list_t *entries, uint64_t position, uint32_t owner, bint delivered, uint32_t *wanted) noexcept nogil
 
-# Acquires (owner 0) one expired available entry, lowest position first within a sweep of the same `now_ms`.
-cdef bint list_take_expired(list_t *entries, int64_t now_ms, uint64_t *position, slot_t **slot) noexcept nogil
-# Frees an unused tail segment and the spare when nothing was added since the last call.
-cdef void list_shrink(list_t *entries) noexcept nogil
-# Detaches the retired segments; list_free_retired frees them once nobody can be inside
-# (`keep_spare`: one stays for the next growth), list_put_back_retired keeps them.
-cdef segment_t *list_take_retired(list_t *entries) noexcept nogil
-cdef void list_free_retired(list_t *entries, segment_t *retired, bint keep_spare) noexcept nogil
-cdef void list_put_back_retired(list_t *entries, segment_t *retired) noexcept nogil
-# Bytes of memory of slots, columns and directories (tests, management). O(segments).
-cdef uint64_t list_memory(list_t *entries) noexcept nogil
+# --- for list_upkeep (locked)
+cdef void segment_free(segment_t *segment) noexcept nogil
+# Place in the directory of the first segment that ends after `index`; level.count when there is none.
+cdef uint32_t list_directory_find(level_t *level, uint64_t index) noexcept nogil
+# Takes a segment out of the level and puts it on the retired list; its `next` stays for readers inside.
+cdef void list_unlink_locked(list_t *entries, level_t *level, segment_t *segment) noexcept nogil

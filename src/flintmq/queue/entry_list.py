@@ -49,94 +49,10 @@ LARGE_BYTES = cython.declare(uint64_t, 32768)
 INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
 LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
-_standard_ops = cython.declare(list_ops_t)
-_priority_ops = cython.declare(list_ops_t)
-
-
-# --- kinds ----------------------------------------------------------------------------------------------------------------
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _standard_level(entries: cython.pointer(list_t), content: cython.pointer(content_t)) -> uint32_t:
-    return 0
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _priority_level(entries: cython.pointer(list_t), content: cython.pointer(content_t)) -> uint32_t:
-    """Both rules of LEVEL_* in types.pxd; level 0 is served first, so the highest priority maps to it."""
-    n: cython.int = cython.cast(cython.int, entries.level_count)
-    p: cython.int = 0
-    offset: cython.int
-    if content != cython.NULL:
-        p = content.priority
-    if entries.level_rule == LEVEL_QPID:
-        if content == cython.NULL or not content.flags & CONTENT_PRIORITY:
-            p = 4
-        offset = 5 - (n + 1) // 2
-        if offset > 0:
-            p -= offset
-        if p < 0:
-            p = 0
-    if p > n - 1:
-        p = n - 1
-    return cython.cast(uint32_t, n - 1 - p)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _compare(left: uint64_t, right: uint64_t) -> cython.int:
-    """Position order: level first, then index; both kinds share it."""
-    if left < right:
-        return -1
-    return 1 if left > right else 0
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _priorities(entries: cython.pointer(list_t)) -> cython.int:
-    return cython.cast(cython.int, entries.level_count)
-
-
-_standard_ops.level_of = _standard_level
-_standard_ops.compare = _compare
-_standard_ops.priorities = _priorities
-_standard_ops.in_order = True
-_priority_ops.level_of = _priority_level
-_priority_ops.compare = _compare
-_priority_ops.priorities = _priorities
-_priority_ops.in_order = False
-
-
-def list_init(entries, kind, levels, level_rule):
-    if levels < 1 or levels > 256 or (kind == LIST_STANDARD and levels != 1):
-        return False
-    if kind == LIST_STANDARD:
-        entries.ops = cython.address(_standard_ops)
-    elif kind == LIST_PRIORITY:
-        entries.ops = cython.address(_priority_ops)
-    else:
-        return False
-    entries.level_count = cython.cast(uint32_t, levels)
-    entries.level_rule = level_rule
-    entries.levels = cython.address(entries.level0)
-    if levels > 1:
-        entries.levels = cython.cast(cython.pointer(level_t), calloc(levels, cython.sizeof(level_t)))
-    return entries.levels != cython.NULL
-
-
 # --- segments (all locked) --------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _segment_free(segment: cython.pointer(segment_t)) -> cython.void:
+def segment_free(segment):
     free(segment.expiry)
     if segment.mapped:
         munmap(segment, segment.mapped)
@@ -195,10 +111,7 @@ def _directory_room(level: cython.pointer(level_t)) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _directory_find(level: cython.pointer(level_t), index: uint64_t) -> uint32_t:
+def list_directory_find(level, index):
     """Place in the directory of the first segment that ends after `index`; level.count when there is none."""
     low: uint32_t = 0
     high: uint32_t = level.count
@@ -234,18 +147,15 @@ def _find_segment(level: cython.pointer(level_t), index: uint64_t) -> cython.poi
     if index >= segment.base + segment.count:
         return cython.NULL
     if index < segment.base:
-        at = _directory_find(level, index)
+        at = list_directory_find(level, index)
         segment = level.directory[level.start + at]
     level.hint = segment
     return segment
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _unlink(entries: cython.pointer(list_t), level: cython.pointer(level_t), segment: cython.pointer(segment_t)) -> cython.void:
+def list_unlink_locked(entries, level, segment):
     """Takes a segment out of the level and puts it on the retired list; its `next` stays for readers inside."""
-    at: uint32_t = _directory_find(level, segment.base)
+    at: uint32_t = list_directory_find(level, segment.base)
     directory: cython.pointer(cython.pointer(segment_t)) = level.directory + level.start
     if at < level.count // 2:
         memmove(directory + 1, directory, at * cython.sizeof(cython.p_void))
@@ -297,7 +207,7 @@ def _append_segment(entries: cython.pointer(list_t), level_no: uint32_t, index: 
         return segment
     at_store_ptr(cython.address(last.next), segment)
     if last.live == 0:
-        _unlink(entries, level, last)  # it only stayed because it was the last
+        list_unlink_locked(entries, level, last)  # it only stayed because it was the last
     return segment
 
 
@@ -557,7 +467,7 @@ def list_delete_locked(entries, slot, segment):
     level.live -= 1
     segment.live -= 1
     if segment.live == 0 and (segment != level.last or level.tail + 1 >= segment.base + segment.count):
-        _unlink(entries, level, segment)
+        list_unlink_locked(entries, level, segment)
 
 
 def list_dequeue(entries, position, owner, slot, content):
@@ -612,200 +522,3 @@ def list_release(entries, position, owner, delivered, wanted):
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))
     return True
-
-
-# --- expiry -------------------------------------------------------------------------------------------------------------------
-
-
-def list_take_expired(entries, now_ms, position, slot):
-    level: cython.pointer(level_t)
-    segment: cython.pointer(segment_t)
-    at: cython.pointer(slot_t)
-    level_no: uint32_t
-    place: uint32_t
-    i: uint64_t
-    first: uint64_t
-    index: uint64_t
-    least: int64_t
-    earliest: int64_t = 0
-    if at_load64(cython.cast(cython.pointer(uint64_t), cython.address(entries.expiry_min))) == 0:
-        return False
-    spin_lock(cython.address(entries.lock))
-    if entries.expiry_min == 0 or entries.expiry_min > now_ms:
-        spin_unlock(cython.address(entries.lock))
-        return False
-    if entries.expiry_now != now_ms:
-        entries.expiry_now = now_ms  # a new sweep, from the start
-        entries.expiry_resume = 1
-    level_no = cython.cast(uint32_t, entries.expiry_resume >> LEVEL_SHIFT)
-    index = entries.expiry_resume & INDEX_MASK
-    while level_no < entries.level_count:
-        level = entries.levels + level_no
-        place = _directory_find(level, index)
-        while place < level.count:
-            segment = level.directory[level.start + place]
-            place += 1
-            if segment.expiry == cython.NULL or segment.expiry_min == 0 or segment.expiry_min > now_ms:
-                continue
-            first = index - segment.base if index > segment.base else 0
-            least = 0
-            for i in range(first, segment.count):
-                if segment.expiry[i] == 0:
-                    continue
-                at = segment.slots + i
-                if segment.expiry[i] <= now_ms and slot_acquire(at, 0, True):
-                    segment.expiry[i] = 0
-                    slot[0] = at
-                    position[0] = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | (segment.base + i)
-                    entries.expiry_resume = position[0] + 1
-                    at_store64(cython.address(entries.taken), entries.taken + 1)
-                    if at.content != cython.NULL:
-                        at_store64(cython.address(entries.taken_bytes), entries.taken_bytes + at.content.body_len)
-                    spin_unlock(cython.address(entries.lock))
-                    return True
-                if at_load64(cython.address(at.state)) & ENTRY_STATE_MASK >= ENTRY_DEQUEUED:
-                    segment.expiry[i] = 0
-                elif least == 0 or segment.expiry[i] < least:
-                    least = segment.expiry[i]  # in a consumer's hands, or not due yet
-            if first == 0:
-                segment.expiry_min = least
-        level_no += 1
-        index = 1
-    entries.expiry_now = 0
-    for level_no in range(entries.level_count):
-        level = entries.levels + level_no
-        for place in range(level.count):
-            least = level.directory[level.start + place].expiry_min
-            if least and (earliest == 0 or least < earliest):
-                earliest = least
-    _set_expiry_min(entries, earliest)
-    spin_unlock(cython.address(entries.lock))
-    return False
-
-
-# --- memory -------------------------------------------------------------------------------------------------------------------
-
-
-def list_shrink(entries):
-    level_no: uint32_t
-    level: cython.pointer(level_t)
-    spare: cython.pointer(segment_t) = cython.NULL
-    spin_lock(cython.address(entries.lock))
-    if entries.enqueued == entries.enqueued_before:
-        spare = entries.spare
-        entries.spare = cython.NULL
-        for level_no in range(entries.level_count):
-            level = entries.levels + level_no
-            # Not while an entry is reserved: that counts as live.
-            if level.live == 0 and level.last != cython.NULL:
-                _unlink(entries, level, level.last)
-                level.grown = False
-            if level.count == 0 and level.directory != cython.NULL:
-                free(level.directory)
-                level.directory = cython.NULL
-                level.capacity = 0
-    entries.enqueued_before = entries.enqueued
-    spin_unlock(cython.address(entries.lock))
-    if spare != cython.NULL:
-        _segment_free(spare)
-
-
-def list_take_retired(entries):
-    retired: cython.pointer(segment_t)
-    spin_lock(cython.address(entries.lock))
-    retired = entries.retired
-    entries.retired = cython.NULL
-    at_store32(cython.address(entries.retired_count), 0)
-    spin_unlock(cython.address(entries.lock))
-    return retired
-
-
-def list_put_back_retired(entries, retired):
-    at: cython.pointer(segment_t)
-    spin_lock(cython.address(entries.lock))
-    while retired != cython.NULL:
-        at = retired
-        retired = retired.prev
-        at.prev = entries.retired
-        entries.retired = at
-        at_store32(cython.address(entries.retired_count), entries.retired_count + 1)
-    spin_unlock(cython.address(entries.lock))
-
-
-def list_free_retired(entries, retired, keep_spare):
-    at: cython.pointer(segment_t)
-    spare: cython.pointer(segment_t) = cython.NULL
-    while retired != cython.NULL:
-        at = retired
-        retired = retired.prev
-        if keep_spare and at.mapped and spare == cython.NULL:
-            spare = at
-        else:
-            _segment_free(at)
-    if spare == cython.NULL:
-        return
-    free(spare.expiry)
-    spare.expiry = cython.NULL
-    spare.expiry_min = 0
-    spare.live = 0
-    memset(spare.slots, ENTRY_EMPTY, spare.count * cython.sizeof(slot_t))
-    spin_lock(cython.address(entries.lock))
-    if entries.spare == cython.NULL:
-        entries.spare = spare
-        spare = cython.NULL
-    spin_unlock(cython.address(entries.lock))
-    if spare != cython.NULL:
-        _segment_free(spare)
-
-
-def list_destroy(entries):
-    level_no: uint32_t
-    i: uint64_t
-    segment: cython.pointer(segment_t)
-    at: cython.pointer(segment_t)
-    for level_no in range(entries.level_count):
-        segment = entries.levels[level_no].first
-        while segment != cython.NULL:
-            at = segment
-            segment = segment.next
-            for i in range(at.count):
-                if at.slots[i].content != cython.NULL:
-                    content_decref(at.slots[i].content)
-            _segment_free(at)
-        free(entries.levels[level_no].directory)
-    segment = entries.retired
-    while segment != cython.NULL:
-        at = segment
-        segment = segment.prev
-        _segment_free(at)
-    if entries.spare != cython.NULL:
-        _segment_free(entries.spare)
-    if entries.levels != cython.address(entries.level0):
-        free(entries.levels)
-
-
-def list_memory(entries):
-    total: uint64_t = 0
-    level_no: uint32_t
-    level: cython.pointer(level_t)
-    segment: cython.pointer(segment_t)
-    spin_lock(cython.address(entries.lock))
-    if entries.level_count > 1:
-        total += entries.level_count * cython.sizeof(level_t)
-    for level_no in range(entries.level_count):
-        level = entries.levels + level_no
-        total += level.capacity * cython.sizeof(cython.p_void)
-        segment = level.first
-        while segment != cython.NULL:
-            total += segment.mapped if segment.mapped else cython.sizeof(segment_t) + segment.count * cython.sizeof(slot_t)
-            if segment.expiry != cython.NULL:
-                total += segment.count * cython.sizeof(int64_t)
-            segment = segment.next
-    segment = entries.retired
-    while segment != cython.NULL:
-        total += segment.mapped if segment.mapped else cython.sizeof(segment_t) + segment.count * cython.sizeof(slot_t)
-        segment = segment.prev
-    if entries.spare != cython.NULL:
-        total += entries.spare.mapped
-    spin_unlock(cython.address(entries.lock))
-    return total

@@ -8,6 +8,13 @@ from flintmq.queue.types cimport (
     consumer_t, credit_t, delivery_t, interest_t, load_content_t, log_dequeue_t, log_enqueue_t, queue_t, slot_t, target_t,
 )
 
+# The rest of the queue's face, defined where it belongs.
+from flintmq.queue.pull cimport entry_sent, queue_deliver_single, queue_pull, queue_release, queue_take_head
+from flintmq.queue.upkeep cimport (
+    queue_consumer_count, queue_content_loaded, queue_delivered_total, queue_enqueued_total, queue_evict_content, queue_housekeeping,
+    queue_memory, queue_next_expiry, queue_peek, queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_count,
+)
+
 # --- life ---------------------------------------------------------------------------------------------------------------
 # levels: 1 for LIST_STANDARD; 1..256 for LIST_PRIORITY. NULL when out of memory. One reference to the caller.
 cdef queue_t *queue_new(uint64_t queue_id, int list_kind, int levels, int level_rule) noexcept nogil
@@ -43,14 +50,6 @@ cdef bint queue_add_consumer(queue_t *queue, consumer_t *consumer) noexcept nogi
 cdef void queue_remove_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
 # AbstractQueue#setNotifyWorkDesired: flow control and credit move a consumer to NotInterested and back. Idempotent.
 cdef void queue_set_notify_work_desired(queue_t *queue, consumer_t *consumer, bint desired) noexcept nogil
-# AbstractQueue#deliverSingleMessage: run by the consumer's own loop. 1 = `out` holds a message that is acquired (unstealable)
-# for this consumer, credit taken; 0 = nothing now, the consumer is back on Interested (or NotInterested when it is out of
-# credit or suspended). After writing the frames the session calls entry_sent() or, for no-ack, queue_dequeue().
-cdef bint queue_deliver_single(queue_t *queue, consumer_t *consumer, delivery_t *out) noexcept nogil
-cdef void entry_sent(slot_t *slot) noexcept nogil              # unstealable -> stealable
-# basic.get: takes the first available entry for `owner` (a consumer id from consumer_id_new()). When that entry is not resident:
-# false with out.position set and its content asked for; try again after queue_content_loaded.
-cdef bint queue_pull(queue_t *queue, uint32_t owner, delivery_t *out) noexcept nogil
 cdef uint32_t consumer_id_new() noexcept nogil
 # Credit: true when one message may be sent now (takes it from both counters); give_back restores exactly one.
 cdef bint consumer_take_credit(consumer_t *consumer) noexcept nogil
@@ -60,36 +59,8 @@ cdef bint consumer_has_credit(consumer_t *consumer) noexcept nogil
 # --- settlement ---------------------------------------------------------------------------------------------------------
 # Acquired by `owner` -> dequeued -> deleted; drops the content. False when `owner` does not hold it (stolen, settled before).
 cdef bint queue_dequeue(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int reason) noexcept nogil
-# Acquired by `owner` -> available again, in its old place; pointers of consumers that see requeues go back; one is woken.
-# `delivered`: it reached (or may have reached) a client, so it is flagged redelivered and counted.
-cdef bint queue_release(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, bint delivered) noexcept nogil
-# The broker takes the first available entry (owner 0): purge, drop-head, expiry of the head, queue deletion. Settle with owner 0.
-cdef bint queue_take_head(queue_t *queue, delivery_t *out) noexcept nogil
 # The broker takes one expired available entry (expires_at <= now_ms), earliest position first; false when there is none.
 # An expired entry that a consumer holds is found by a later sweep, once it is available again.
 cdef bint queue_take_expired(queue_t *queue, int64_t now_ms, delivery_t *out) noexcept nogil
-# Lower bound of the next expiry (ms on the wall clock), 0 when nothing expires: before it queue_take_expired finds nothing.
-cdef int64_t queue_next_expiry(queue_t *queue) noexcept nogil
 # Removes every available entry; returns how many. Entries in consumers' hands stay.
 cdef uint64_t queue_purge(queue_t *queue) noexcept nogil
-
-# --- content port ---------------------------------------------------------------------------------------------------------
-cdef bint queue_evict_content(queue_t *queue, uint64_t position) noexcept nogil        # available entry -> not resident
-# `content` NULL: it could not be loaded; the next pull asks again.
-cdef void queue_content_loaded(queue_t *queue, uint64_t position, content_t *content) noexcept nogil   # takes its own reference, wakes
-
-# --- housekeeping and figures ---------------------------------------------------------------------------------------------
-# Advances idle pointers, frees segments behind them; the asynchronous delivery job: wakes a consumer for whatever is available.
-cdef void queue_housekeeping(queue_t *queue) noexcept nogil
-cdef uint64_t queue_ready_count(queue_t *queue) noexcept nogil
-cdef uint64_t queue_unacked_count(queue_t *queue) noexcept nogil
-cdef uint64_t queue_ready_bytes(queue_t *queue) noexcept nogil
-cdef uint32_t queue_consumer_count(queue_t *queue) noexcept nogil
-cdef int queue_priorities(queue_t *queue) noexcept nogil                               # the seed's getPriorities
-cdef uint64_t queue_enqueued_total(queue_t *queue) noexcept nogil
-cdef uint64_t queue_delivered_total(queue_t *queue) noexcept nogil
-# Bytes of C memory of the queue: its record, slots, columns, directories (not contents, not consumers). O(segments).
-cdef uint64_t queue_memory(queue_t *queue) noexcept nogil
-# Position and flags of the first entry at or after `position` that is available or acquired; false at the end. For browse/cursor;
-# `out.content` is a counted reference the caller drops.
-cdef bint queue_peek(queue_t *queue, uint64_t position, delivery_t *out) noexcept nogil

@@ -89,7 +89,13 @@ cdef struct level_t:            # one sub-list
     uint32_t capacity
     uint32_t grown              # a small segment was filled: next ones are large
 
-cdef struct list_ops_t          # the extension point, see entry_list.pxd
+cdef struct list_t
+
+cdef struct list_ops_t:         # what differs between kinds of lists: the extension point
+    uint32_t (*level_of)(list_t *entries, content_t *content) noexcept nogil     # where an arrival goes
+    int (*compare)(uint64_t left, uint64_t right) noexcept nogil                 # below zero: `left` is served first
+    int (*priorities)(list_t *entries) noexcept nogil                            # the seed's getPriorities
+    bint in_order               # an arrival is always after everything that is there
 
 cdef struct list_t:             # QueueEntryList: levels of segments, served in position order
     uint32_t lock               # adding, settling, segments; innermost lock of the queue core

@@ -1,0 +1,18 @@
+# Upkeep of entry lists. Every function takes list_t.lock itself.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from flintmq.queue.types cimport list_t, segment_t, slot_t
+
+# Frees everything, contents included; nobody may be inside.
+cdef void list_destroy(list_t *entries) noexcept nogil
+
+# Acquires (owner 0) one expired available entry, lowest position first within a sweep of the same `now_ms`.
+cdef bint list_take_expired(list_t *entries, int64_t now_ms, uint64_t *position, slot_t **slot) noexcept nogil
+# Frees an unused tail segment and the spare when nothing was added since the last call.
+cdef void list_shrink(list_t *entries) noexcept nogil
+# Detaches the retired segments; list_free_retired frees them once nobody can be inside
+# (`keep_spare`: one stays for the next growth), list_put_back_retired keeps them.
+cdef segment_t *list_take_retired(list_t *entries) noexcept nogil
+cdef void list_free_retired(list_t *entries, segment_t *retired, bint keep_spare) noexcept nogil
+cdef void list_put_back_retired(list_t *entries, segment_t *retired) noexcept nogil
+# Bytes of memory of slots, columns and directories (tests, management). O(segments).
+cdef uint64_t list_memory(list_t *entries) noexcept nogil

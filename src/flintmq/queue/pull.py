@@ -1,0 +1,441 @@
+"""What consumers, browsers, basic.get and the broker take from a queue; offers; and what goes back (see pull.pxd).
+
+in: pulls from consumers' loops, offers from producers. out: acquired entries, list moves, content requests.
+
+I1  Credit is taken before the acquire and given back exactly once when the acquire is lost or the entry comes back unsent.
+I2  Who finds nothing first moves to Interested, then passes through the list lock, then looks again (docs/QUEUE_CORE.md).
+I3  `last_seen`, `place`, `acquired` and `delivered` of a consumer are written under its send_lock only.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import (
+    at_add32,
+    at_cas64,
+    at_load32,
+    at_load64,
+    at_store64,
+    at_store_ptr,
+    at_sub32,
+    at_swap_ptr,
+    spin_lock,
+    spin_unlock,
+)
+from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.queue.consumer_manager import (
+    credit_give_back,
+    credit_left,
+    credit_take,
+    manager_available,
+    manager_changed,
+    manager_move,
+    manager_new_round,
+    manager_next_offer,
+    manager_offered,
+    manager_outranked,
+    manager_wake_one,
+    pointer_lower,
+    queue_version,
+)
+from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_release, list_scan
+from cython.cimports.flintmq.queue.slot import slot_acquire, slot_begin_loading, slot_borrow, slot_sent
+from cython.cimports.flintmq.queue.types import (
+    CONSUMER_ACQUIRES,
+    CONSUMER_INTERESTED,
+    CONSUMER_NON_ACQUIRING,
+    CONSUMER_NOTIFIED,
+    CONSUMER_NOT_INTERESTED,
+    CONSUMER_REMOVED,
+    ENTRY_COUNT_SHIFT,
+    ENTRY_NOT_RESIDENT,
+    ENTRY_REDELIVERED,
+    consumer_t,
+    delivery_t,
+    found_t,
+    group_t,
+    list_t,
+    place_t,
+    puller_t,
+    queue_t,
+    slot_t,
+)
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+
+# Outcomes of _attempt.
+NOTHING = cython.declare(cython.int, 0)
+TAKEN = cython.declare(cython.int, 1)
+OUTRANKED = cython.declare(cython.int, 2)
+NO_CREDIT = cython.declare(cython.int, 3)
+PARKED = cython.declare(cython.int, 4)
+NOT_NEXT = cython.declare(cython.int, 5)
+SUSPENDED = cython.declare(cython.int, 6)
+
+# Entries passed in one scan before the level's floor is moved up for everybody: a few times what neighbours take in turn.
+SKIPPED_MANY = cython.declare(uint32_t, 64)
+
+
+# --- is there anything, and who should know ------------------------------------------------------------------------------
+
+
+def queue_has_available(queue):
+    found: found_t
+    place: place_t
+    available: cython.bint
+    place.segment = cython.NULL
+    place.generation = 0
+    at_add32(cython.address(queue.pins), 1)
+    available = list_scan(cython.address(queue.entries), cython.address(place), 0, cython.address(found))
+    at_sub32(cython.address(queue.pins), 1)
+    return available
+
+
+def queue_wake_if_available(queue):
+    """For a change of consumers (I3: the change is made already, so pass through the list lock, then look)."""
+    spin_lock(cython.address(queue.entries.lock))
+    spin_unlock(cython.address(queue.entries.lock))
+    if queue_has_available(queue):
+        manager_wake_one(queue, cython.NULL, False)
+
+
+# --- pulls --------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_acquired(consumer: cython.pointer(consumer_t), slot: cython.pointer(slot_t)) -> cython.void:
+    at_store64(cython.address(consumer.acquired), consumer.acquired + 1)
+    at_store64(cython.address(consumer.acquired_bytes), consumer.acquired_bytes + slot.content.body_len)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _load_content(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t) -> cython.void:
+    if queue.load != cython.NULL and slot_begin_loading(slot):
+        queue.load(queue.port_context, queue, position, slot.message_id)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _attempt(
+    queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t), wanted: uint64_t, found: cython.pointer(found_t)
+) -> cython.int:
+    """Tries to acquire the consumer's next entry (`wanted` not 0: only if it is that one). Called with its send_lock held.
+
+    `released` is claimed before the scan and put back, if need be, after it: whatever comes back meanwhile lowers it anew, so an
+    entry that was passed while it was acquired is not lost. `last_seen` is only written here.
+    """
+    entries: cython.pointer(list_t) = cython.address(queue.entries)
+    last: uint64_t = at_load64(cython.address(consumer.last_seen))
+    start: uint64_t = last + 1
+    mark: uint64_t = at_load64(cython.address(consumer.released))
+    position: uint64_t
+    outcome: cython.int
+    content: cython.pointer(content_t)
+    interested: cython.bint
+    if mark:
+        while not at_cas64(cython.address(consumer.released), mark, 0):
+            mark = at_load64(cython.address(consumer.released))
+        if mark < start:
+            start = mark
+    while True:
+        if not list_scan(entries, cython.address(consumer.place), start, found):
+            if found.end > last:
+                at_store64(cython.address(consumer.last_seen), found.end)
+            if found.skipped > SKIPPED_MANY:
+                list_advance_floor(entries, cython.address(consumer.place), entries.level_count - 1)
+            return NOTHING
+        position = found.position
+        if found.skipped > SKIPPED_MANY:
+            list_advance_floor(entries, cython.address(consumer.place), cython.cast(uint32_t, position >> 56))
+        if at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+            outcome = PARKED
+            break
+        if consumer.interest != cython.NULL:
+            content = slot_borrow(found.slot, False, cython.NULL)
+            if content == cython.NULL:
+                start = position  # gone, or evicted: look again
+                continue
+            interested = consumer.interest(consumer.interest_context, content)
+            content_decref(content)
+            if not interested:
+                start = position + 1
+                continue
+        if manager_outranked(queue, consumer, found.slot):
+            outcome = OUTRANKED
+            break
+        if wanted and position != wanted:
+            outcome = NOT_NEXT
+            break
+        if not credit_take(consumer):
+            outcome = NO_CREDIT
+            break
+        if slot_acquire(found.slot, consumer.id, False):
+            outcome = TAKEN
+            break
+        credit_give_back(consumer)
+        start = position
+    if outcome == TAKEN:
+        if position > last:
+            at_store64(cython.address(consumer.last_seen), position)
+        else:
+            pointer_lower(cython.address(consumer.released), position + 1)
+    elif position > last:
+        at_store64(cython.address(consumer.last_seen), position - 1)
+    else:
+        pointer_lower(cython.address(consumer.released), position)
+    return outcome
+
+
+def delivery_fill(out, slot, position, state):
+    out.slot = slot
+    out.content = slot.content
+    out.position = position
+    out.delivery_count = cython.cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
+    out.redelivered = (state & ENTRY_REDELIVERED) != 0
+    out.rotate = False
+
+
+def queue_deliver_single(queue, consumer, out):
+    found: found_t
+    outcome: cython.int
+    version: uint64_t
+    offered: cython.pointer(slot_t)
+    group: cython.pointer(group_t)
+    looked_again: cython.bint = False
+    wake: cython.bint = False
+    spin_lock(cython.address(consumer.send_lock))
+    if at_load32(cython.address(queue.deleted)) or at_load32(cython.address(consumer.list)) <= CONSUMER_REMOVED:
+        spin_unlock(cython.address(consumer.send_lock))
+        return False
+    if not consumer.flags & CONSUMER_ACQUIRES:
+        return _browse(queue, consumer, out)
+    if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+        spin_unlock(cython.address(consumer.send_lock))
+        return False
+    while True:
+        # Before the look: an arrival during it makes the version differ.
+        version = queue_version(queue) if looked_again else 0
+        offered = consumer.offered
+        if at_load32(cython.address(consumer.target.suspended)):
+            outcome = SUSPENDED
+        elif offered != cython.NULL:
+            found.slot = offered  # its credit and acquire are done
+            found.position = consumer.offered_position
+            at_store_ptr(cython.address(consumer.offered), cython.NULL)
+            break
+        else:
+            outcome = _attempt(queue, consumer, 0, cython.address(found))
+        if outcome == TAKEN:
+            _count_acquired(consumer, found.slot)
+            break
+        if outcome == SUSPENDED or outcome == NO_CREDIT:
+            manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
+            # Credit that came back before the move was not answered by set_notify_work_desired: see to it here.
+            if not at_load32(cython.address(consumer.target.suspended)) and credit_left(consumer):
+                manager_move(queue, consumer, CONSUMER_INTERESTED)
+                continue
+            spin_unlock(cython.address(consumer.send_lock))
+            if offered != cython.NULL:
+                queue_withdraw_offer(queue, consumer)
+            queue_wake_if_available(queue)
+            return False
+        if looked_again:
+            at_store64(cython.address(consumer.idle_version), version)
+            if outcome == PARKED:
+                _load_content(queue, found.slot, found.position)
+            spin_unlock(cython.address(consumer.send_lock))
+            if outcome == OUTRANKED or consumer.interest != cython.NULL:
+                queue_wake_if_available(queue)  # for whoever can take what this one can't
+            return False
+        # I3: first Interested, then through the list lock, then look again.
+        manager_move(queue, consumer, CONSUMER_INTERESTED)
+        spin_lock(cython.address(queue.entries.lock))
+        spin_unlock(cython.address(queue.entries.lock))
+        looked_again = True
+    delivery_fill(out, found.slot, found.position, at_load64(cython.address(found.slot.state)))
+    at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
+    group = consumer.group
+    if at_load32(cython.address(consumer.list)) == CONSUMER_INTERESTED:
+        manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
+    if at_load32(cython.address(group.interested.count)):
+        out.rotate = True
+        wake = list_scan(cython.address(queue.entries), cython.address(consumer.place), found.position + 1, cython.address(found))
+    elif at_load32(cython.address(group.notified.count)) > 1:
+        out.rotate = True
+    spin_unlock(cython.address(consumer.send_lock))
+    if wake:
+        manager_wake_one(queue, cython.NULL, False)  # a backlog spreads to all
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _browse(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t), out: cython.pointer(delivery_t)) -> cython.bint:
+    """The next entry a browser has not seen, in list order; its content gets a reference. Called with, and gives up, its send_lock."""
+    entries: cython.pointer(list_t) = cython.address(queue.entries)
+    found: found_t
+    level: uint32_t = 0
+    at: uint32_t
+    state: uint64_t
+    content: cython.pointer(content_t)
+    if at_load32(cython.address(consumer.list)) != CONSUMER_NON_ACQUIRING or at_load32(cython.address(consumer.target.suspended)):
+        spin_unlock(cython.address(consumer.send_lock))
+        return False
+    while level < entries.level_count:
+        if not list_scan(
+            entries,
+            cython.address(consumer.place),
+            (cython.cast(uint64_t, level) << 56) | (consumer.browse_levels[level] + 1),
+            cython.address(found),
+        ):
+            break
+        at = cython.cast(uint32_t, found.position >> 56)
+        if at > level and (found.position << 8) >> 8 <= consumer.browse_levels[at]:
+            level = at  # nothing new up to there; go on behind what it saw of that level
+            continue
+        level = at
+        if at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+            _load_content(queue, found.slot, found.position)
+            if at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+                break  # queue_content_loaded notifies it
+        content = slot_borrow(found.slot, False, cython.address(state))
+        if content == cython.NULL:
+            continue
+        if consumer.interest != cython.NULL and not consumer.interest(consumer.interest_context, content):
+            content_decref(content)
+            consumer.browse_levels[at] = (found.position << 8) >> 8
+            continue
+        consumer.browse_levels[at] = (found.position << 8) >> 8
+        delivery_fill(out, found.slot, found.position, state)
+        out.slot = cython.NULL
+        out.content = content
+        at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
+        spin_unlock(cython.address(consumer.send_lock))
+        return True
+    spin_unlock(cython.address(consumer.send_lock))
+    return False
+
+
+def entry_sent(slot):
+    slot_sent(slot)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, out: cython.pointer(delivery_t)) -> cython.bint:
+    """_attempt without consumer: first available entry for a basic.get or the broker. `cold`: also a not resident one."""
+    entries: cython.pointer(list_t) = cython.address(queue.entries)
+    puller: cython.pointer(puller_t) = cython.address(queue.puller)
+    found: found_t
+    start: uint64_t
+    mark: uint64_t
+    taken: cython.bint = False
+    out.slot = cython.NULL
+    out.position = 0
+    spin_lock(cython.address(puller.lock))
+    start = puller.last_seen + 1
+    mark = at_load64(cython.address(puller.released))
+    if mark:
+        while not at_cas64(cython.address(puller.released), mark, 0):
+            mark = at_load64(cython.address(puller.released))
+        if mark < start:
+            start = mark
+    while not taken:
+        if not list_scan(entries, cython.address(puller.place), start, cython.address(found)):
+            if found.end > puller.last_seen:
+                puller.last_seen = found.end
+            spin_unlock(cython.address(puller.lock))
+            return False
+        if found.skipped > SKIPPED_MANY:
+            list_advance_floor(entries, cython.address(puller.place), cython.cast(uint32_t, found.position >> 56))
+        start = found.position
+        if not cold and at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+            break
+        taken = slot_acquire(found.slot, owner, cold)
+    if taken:
+        if found.position > puller.last_seen:
+            puller.last_seen = found.position
+        else:
+            pointer_lower(cython.address(puller.released), found.position + 1)
+        at_store64(cython.address(puller.acquired), puller.acquired + 1)
+        if found.slot.content != cython.NULL:
+            at_store64(cython.address(puller.acquired_bytes), puller.acquired_bytes + found.slot.content.body_len)
+        if owner:
+            at_store64(cython.address(puller.delivered), puller.delivered + 1)
+        delivery_fill(out, found.slot, found.position, at_load64(cython.address(found.slot.state)))
+    else:
+        pointer_lower(cython.address(puller.released), found.position)
+        out.position = found.position
+        _load_content(queue, found.slot, found.position)
+    spin_unlock(cython.address(puller.lock))
+    if taken:
+        queue_unparked(queue, found.slot)
+    return taken
+
+
+def queue_unparked(queue, slot):
+    """The broker took an entry; were consumers parked on it, those behind it are theirs now."""
+    if at_load64(cython.address(slot.state)) & ENTRY_NOT_RESIDENT:
+        manager_changed(queue)
+        queue_wake_if_available(queue)
+
+
+def queue_pull(queue, owner, out):
+    return _pull(queue, owner, False, out)
+
+
+def queue_take_head(queue, out):
+    return _pull(queue, 0, True, out)
+
+
+def queue_release(queue, slot, position, owner, delivered):
+    wanted: uint32_t = 0
+    if not list_release(cython.address(queue.entries), position, owner, delivered, cython.address(wanted)):
+        return False
+    pointer_lower(cython.address(queue.puller.released), position)
+    manager_available(queue, position, cython.NULL, cython.NULL, True, True)
+    return True
+
+
+# --- offers -------------------------------------------------------------------------------------------------------------
+
+
+def queue_offer(queue, position):
+    """Seed 000's deliverToSubscription, over the ready consumers in turn: acquires the entry for the first one whose next entry it
+    is, who has credit, interest and no other offer, and schedules its target. True when one took it."""
+    consumer: cython.pointer(consumer_t)
+    found: found_t
+    round_no: uint32_t = manager_new_round(queue)
+    while True:
+        consumer = manager_next_offer(queue, round_no)
+        if consumer == cython.NULL:
+            return False
+        # Its send_lock is ours: it can't be removed, pull, or get another offer.
+        if consumer.offered == cython.NULL and _attempt(queue, consumer, position, cython.address(found)) == TAKEN:
+            _count_acquired(consumer, found.slot)
+            consumer.offered_position = position
+            at_store_ptr(cython.address(consumer.offered), found.slot)
+            manager_offered(queue, consumer)
+            spin_unlock(cython.address(consumer.send_lock))
+            return True
+        spin_unlock(cython.address(consumer.send_lock))
+
+
+def queue_withdraw_offer(queue, consumer):
+    """The consumer won't send what it was offered: the entry goes back to its place. Called without its send_lock."""
+    offered: cython.pointer(slot_t)
+    position: uint64_t
+    spin_lock(cython.address(consumer.send_lock))
+    offered = cython.cast(cython.pointer(slot_t), at_swap_ptr(cython.address(consumer.offered), cython.NULL))
+    position = consumer.offered_position
+    spin_unlock(cython.address(consumer.send_lock))
+    if offered != cython.NULL:
+        credit_give_back(consumer)
+        queue_release(queue, offered, position, consumer.id, False)
