@@ -71,6 +71,7 @@ from cython.cimports.flintmq.session.work import (
     WORK_DONE,
     WORK_FULL,
     connection_block_output,
+    connection_consumes,
     connection_unblock_output,
     connection_work,
 )
@@ -488,13 +489,8 @@ class Loop:
 
     def pause_if_publisher(self, entry):
         """A connection that also consumes is still read until the hard limit: its acks are what frees memory (I3)."""
-        i: uint32_t
-        if content_bytes_mapped() < self.memory_hard:
-            for i in range(entry.connection.channel_count):
-                if entry.connection.channels[i] != cython.NULL and (
-                    entry.connection.channels[i].subscription_count or entry.connection.channels[i].unacked.count
-                ):
-                    return
+        if content_bytes_mapped() < self.memory_hard and connection_consumes(entry.connection):
+            return
         entry.paused = True
         self.set_interest(entry, entry.interest & ~cython.cast(uint32_t, EPOLLIN))
 

@@ -19,3 +19,5 @@ cdef void forget_channel(connection_t *connection, channel_t *channel) noexcept 
 cdef void connection_block_output(connection_t *connection) noexcept nogil
 cdef void connection_unblock_output(connection_t *connection) noexcept nogil
 cdef void suspend_subscription(subscription_t *subscription, bint suspended) noexcept nogil
+# True when some channel has consumers or unacked deliveries.
+cdef bint connection_consumes(connection_t *connection) noexcept nogil

@@ -293,3 +293,13 @@ def suspend_subscription(subscription, suspended):
         queue_set_notify_work_desired(consumer.queue, consumer, False)
     elif consumer_has_credit(consumer):
         queue_set_notify_work_desired(consumer.queue, consumer, True)
+
+
+def connection_consumes(connection):
+    i: uint32_t
+    for i in range(connection.channel_count):
+        if connection.channels[i] != cython.NULL and (
+            connection.channels[i].subscription_count or connection.channels[i].unacked.count
+        ):
+            return True
+    return False
