@@ -40,7 +40,11 @@ SCENARIOS = [
         consumers=[{}] * 3,
         consume=[{"reattach_every": 1, "release_every": 5}, {"reattach_every": 3}, {"suspend_every": 4}],
     ),
-    Scenario("consumer priorities", consumers=[{"priority": 5, "prefetch": 2}, {}, {}], consume=[{"suspend_every": 3}, {}, {"release_every": 9}]),
+    Scenario(
+        "consumer priorities",
+        consumers=[{"priority": 5, "prefetch": 2}, {}, {}],
+        consume=[{"suspend_every": 3}, {}, {"release_every": 9}],
+    ),
     Scenario("removers and browser", remover=True, browser=True, consume=[{"release_every": 5}, {}]),
     Scenario(
         "immediate",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 queue_driver = pytest.importorskip("flintmq.testing.queue_driver")
@@ -125,7 +127,6 @@ def test_two_consumers_get_ten_waiting_messages_in_alternation() -> None:
     for number in range(10):
         queue.enqueue(b"%d" % number)
     first, second = Consumer(queue), Consumer(queue)
-    turns = [first]
     got: dict[int, list[bytes]] = {first.id: [], second.id: []}
     order = []
     # The session's part: one turn each for whoever was told, the turn ends at `rotate`.
@@ -145,8 +146,7 @@ def test_two_consumers_get_ten_waiting_messages_in_alternation() -> None:
         if again:
             pending.append(consumer)
     assert (len(got[first.id]), len(got[second.id])) == (5, 5)
-    assert all(a != b for a, b in zip(order, order[1:], strict=False))
-    assert turns
+    assert all(a != b for a, b in pairwise(order))
 
 
 def test_a_lone_consumer_gets_the_whole_turn() -> None:

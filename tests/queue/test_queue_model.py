@@ -84,7 +84,8 @@ class QueueMachine(RuleBasedStateMachine):
         return member.consumer.list in ("INTERESTED", "NOTIFIED")
 
     def outranked(self, member: Member, entry: Entry) -> bool:
-        return any(m.priority > member.priority and not m.browser and self.active(m) and self.ready(m) and m.likes(entry) for m in self.members)
+        higher = [m for m in self.members if m.priority > member.priority and not m.browser and self.active(m)]
+        return any(self.ready(m) and m.likes(entry) for m in higher)
 
     def next_for(self, member: Member) -> int:
         """Position of the entry that an acquiring consumer must get now, 0 for none."""
@@ -137,7 +138,13 @@ class QueueMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.enqueue("a", None, 0)
 
-    @rule(letter=st.sampled_from("ab"), gap=st.sampled_from([0, 1, 7, 20, 5000]), redelivered=st.booleans(), level=st.integers(0, 2), cold=st.booleans())
+    @rule(
+        letter=st.sampled_from("ab"),
+        gap=st.sampled_from([0, 1, 7, 20, 5000]),
+        redelivered=st.booleans(),
+        level=st.integers(0, 2),
+        cold=st.booleans(),
+    )
     def restore(self, letter: str, gap: int, redelivered: bool, level: int, cold: bool) -> None:
         level = min(level, self.LEVELS - 1)
         body = self.fresh_body(letter)
@@ -203,9 +210,15 @@ class QueueMachine(RuleBasedStateMachine):
         wants = None if self.cold else wants
         refused = (exclusive and self.members) or any(getattr(m, "exclusive", False) for m in self.members)
         credit = self.shared if shared and not no_ack and not browser else None
-        arguments = dict(
-            priority=priority, browser=browser, no_ack=no_ack, exclusive=exclusive, prefetch=prefetch, wants=wants, suspended=suspended
-        )
+        arguments = {
+            "priority": priority,
+            "browser": browser,
+            "no_ack": no_ack,
+            "exclusive": exclusive,
+            "prefetch": prefetch,
+            "wants": wants,
+            "suspended": suspended,
+        }
         if refused:
             with pytest.raises(ValueError):
                 Consumer(self.queue, shared=credit, **arguments)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("flintmq.testing.queue_driver")
 
-from tests.queue import stress  # noqa: E402
+from tests.queue import stress
 
 
 @pytest.mark.parametrize("scenario", stress.SCENARIOS, ids=lambda scenario: scenario.name)

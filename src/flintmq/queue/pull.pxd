@@ -1,5 +1,6 @@
 # Pulls, offers and returns. The first five are part of the queue's face and re-exported by queue_core.pxd.
 from libc.stdint cimport uint32_t, uint64_t
+from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport consumer_t, delivery_t, queue_t, slot_t
 
 # AbstractQueue#deliverSingleMessage: run by the consumer's own loop. 1 = `out` holds a message that is acquired (unstealable)
@@ -26,4 +27,4 @@ cdef bint queue_has_available(queue_t *queue) noexcept nogil
 cdef void queue_wake_if_available(queue_t *queue) noexcept nogil
 # The broker took `slot`; were consumers parked on it (not resident), those entries behind it are theirs now.
 cdef void queue_unparked(queue_t *queue, slot_t *slot) noexcept nogil
-cdef void delivery_fill(delivery_t *out, slot_t *slot, uint64_t position, uint64_t state) noexcept nogil
+cdef void delivery_fill(delivery_t *out, slot_t *slot, content_t *content, uint64_t position, uint64_t state) noexcept nogil

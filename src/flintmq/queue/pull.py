@@ -191,9 +191,9 @@ def _attempt(
     return outcome
 
 
-def delivery_fill(out, slot, position, state):
+def delivery_fill(out, slot, content, position, state):
     out.slot = slot
-    out.content = slot.content
+    out.content = content
     out.position = position
     out.delivery_count = cython.cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
     out.redelivered = (state & ENTRY_REDELIVERED) != 0
@@ -257,7 +257,7 @@ def queue_deliver_single(queue, consumer, out):
         spin_lock(cython.address(queue.entries.lock))
         spin_unlock(cython.address(queue.entries.lock))
         looked_again = True
-    delivery_fill(out, found.slot, found.position, at_load64(cython.address(found.slot.state)))
+    delivery_fill(out, found.slot, found.slot.content, found.position, at_load64(cython.address(found.slot.state)))
     at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
     group = consumer.group
     if at_load32(cython.address(consumer.list)) == CONSUMER_INTERESTED:
@@ -312,9 +312,7 @@ def _browse(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)
             consumer.browse_levels[at] = (found.position << 8) >> 8
             continue
         consumer.browse_levels[at] = (found.position << 8) >> 8
-        delivery_fill(out, found.slot, found.position, state)
-        out.slot = cython.NULL
-        out.content = content
+        delivery_fill(out, cython.NULL, content, found.position, state)
         at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
         spin_unlock(cython.address(consumer.send_lock))
         return True
@@ -369,7 +367,7 @@ def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, ou
             at_store64(cython.address(puller.acquired_bytes), puller.acquired_bytes + found.slot.content.body_len)
         if owner:
             at_store64(cython.address(puller.delivered), puller.delivered + 1)
-        delivery_fill(out, found.slot, found.position, at_load64(cython.address(found.slot.state)))
+        delivery_fill(out, found.slot, found.slot.content, found.position, at_load64(cython.address(found.slot.state)))
     else:
         pointer_lower(cython.address(puller.released), found.position)
         out.position = found.position

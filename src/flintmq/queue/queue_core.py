@@ -410,7 +410,7 @@ def queue_take_expired(queue, now_ms, out):
     slot: cython.pointer(slot_t) = cython.NULL
     if not list_take_expired(cython.address(queue.entries), now_ms, cython.address(position), cython.address(slot)):
         return False
-    delivery_fill(out, slot, position, at_load64(cython.address(slot.state)))
+    delivery_fill(out, slot, slot.content, position, at_load64(cython.address(slot.state)))
     queue_unparked(queue, slot)
     return True
 

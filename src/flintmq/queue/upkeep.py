@@ -180,9 +180,7 @@ def queue_peek(queue, position, out):
         content = slot_borrow(found.slot, True, cython.address(state))
         got = state != 0
     if got:
-        delivery_fill(out, found.slot, found.position, state)
-        out.slot = cython.NULL
-        out.content = content
+        delivery_fill(out, cython.NULL, content, found.position, state)
     at_sub32(cython.address(queue.pins), 1)
     return got
 
