@@ -588,17 +588,8 @@ class Loop:
 
     def trim(self) -> None:
         """Gives the buffers of idle connections back (housekeeping)."""
-        entry: Socket
-        for item in self.sockets.values():
-            entry = item
-            if entry.socket.kind != KIND_CONNECTION:
-                continue
-            out_trim(cython.address(entry.connection.connection.out))
-            if entry.socket.rest_size == 0 and entry.socket.rest_room > 4096:
-                free(entry.socket.rest)
-                entry.socket.rest = cython.NULL
-                entry.socket.rest_room = 0
-            entry.connection.reap()
+        for entry in self.sockets.values():
+            entry.trim()
 
     @property
     def alarmed(self) -> bool:

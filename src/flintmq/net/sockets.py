@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_swap32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.buffer import out_release
+from cython.cimports.flintmq.core.buffer import out_release, out_trim
 from cython.cimports.flintmq.net.sysio import sys_write
 from cython.cimports.flintmq.session.connection import Connection
 from cython.cimports.flintmq.session.types import connection_t
-from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
+
+# bytes of an unfinished frame's buffer that an idle connection may keep
+REST_KEPT = cython.declare(uint32_t, 4096)
 
 
 def run_queue_push(queue, connection):
@@ -76,6 +79,17 @@ class Socket:
     def __dealloc__(self):
         free(self.socket.rest)
         out_release(cython.address(self.socket.cipher))
+
+    def trim(self) -> None:
+        """Gives memory back that an idle connection does not need now."""
+        if self.socket.kind != KIND_CONNECTION:
+            return
+        out_trim(cython.address(self.connection.connection.out))
+        if self.socket.rest_size == 0 and self.socket.rest_room > REST_KEPT:
+            free(self.socket.rest)
+            self.socket.rest = cython.NULL
+            self.socket.rest_room = 0
+        self.connection.reap()
 
     @property
     def bytes_received(self) -> int:

@@ -7,6 +7,7 @@ class Socket:
     connection: Connection
     tls: Any
     sock: Any
+    def trim(self) -> None: ...
     @property
     def bytes_received(self) -> int: ...
     @property
