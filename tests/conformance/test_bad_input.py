@@ -89,6 +89,7 @@ def test_garbage_before_the_header(connect: Connect) -> None:
         assert rest in (b"", b"AMQP\x00\x00\x09\x01")
 
 
+@pytest.mark.flintmq_only("RabbitMQ waits three seconds or ten before it drops such a peer")
 def test_garbage_after_the_header(connect: Connect) -> None:
     """Random bytes instead of start-ok."""
     chance = random.Random(2)
