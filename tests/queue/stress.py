@@ -26,6 +26,7 @@ class Scenario:
     consumers: list[dict] = field(default_factory=lambda: [{}, {}])  # arguments of Consumer
     consume: list[dict] = field(default_factory=lambda: [{}, {}])  # arguments of Stress.consume, one per consumer
     immediate_every: int = 0
+    window: int = 0
     remover: bool = False
     browser: bool = False
 
@@ -34,6 +35,13 @@ SCENARIOS = [
     Scenario("one consumer", consumers=[{}], consume=[{}]),
     Scenario("several consumers", consumers=[{}] * 4, consume=[{}] * 4),
     Scenario("releases", consumers=[{}] * 3, consume=[{"release_every": 7}, {"release_every": 3}, {}]),
+    Scenario("falls idle again and again", window=1, consume=[{}, {}]),
+    Scenario("falls idle with credit of one", window=2, consumers=[{"prefetch": 1}, {"prefetch": 1}], consume=[{"release_every": 5}, {}]),
+    Scenario(
+        "long runs in hand",
+        consumers=[{}] * 3,
+        consume=[{"hold": 500, "release_every": 3}, {"hold": 300}, {"hold": 90, "release_every": 2}],
+    ),
     Scenario("prefetch", consumers=[{"prefetch": 1}, {"prefetch": 5}, {"prefetch": 1}], consume=[{}, {"release_every": 11}, {}]),
     Scenario(
         "come and go",
@@ -83,7 +91,7 @@ def run(scenario: Scenario, per_producer: int) -> list[str]:
         browser = Consumer(queue, browser=True)
         start(lambda: stress.browse(browser))
     for number in range(PRODUCERS):
-        start(lambda n=number: stress.produce(n, scenario.immediate_every, scenario.levels))  # type: ignore[misc]
+        start(lambda n=number: stress.produce(n, scenario.immediate_every, scenario.levels, scenario.window))  # type: ignore[misc]
     deadline = time.monotonic() + PATIENCE_S
     while stress.results["finished"] < total and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -98,6 +106,9 @@ def run(scenario: Scenario, per_producer: int) -> list[str]:
         broken.append(f"duplicates: {results['duplicates']}")
     if results["disorder"]:
         broken.append(f"first deliveries out of order: {results['disorder']}")
+    in_use = results["leaked"] + sum(consumer.used for consumer in consumers)
+    if not broken and in_use:
+        broken.append(f"credit: {in_use} in use with nothing in hand")
     if not broken and (queue.ready, queue.unacked, queue.ready_bytes) != (0, 0, 0):
         broken.append(f"counts: ready {queue.ready}, unacked {queue.unacked}, bytes {queue.ready_bytes} in an empty queue")
     if not broken and queue.enqueued_total != total:

@@ -38,6 +38,7 @@ cdef struct stress_t:
     uint64_t disorder             # atomic: first deliveries of one consumer out of a producer's order
     uint64_t finished             # atomic
     uint64_t delivered            # atomic
+    uint64_t leaked               # atomic: credit that consumers had in use when they left with nothing in hand
     uint64_t returned             # atomic: immediate messages that came back
 
 cdef class Stress:

@@ -81,6 +81,7 @@ from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
 from cython.cimports.posix.unistd import usleep
 
+
 LIST_NAMES = ("REMOVED", "INTERESTED", "NOT_INTERESTED", "NOTIFIED", "NON_ACQUIRING")
 
 
@@ -493,14 +494,17 @@ class Stress:
             "delivered": at_load64(cython.address(self.state.delivered)),
             "duplicates": at_load64(cython.address(self.state.duplicates)),
             "disorder": at_load64(cython.address(self.state.disorder)),
+            "leaked": at_load64(cython.address(self.state.leaked)),
             "returned": at_load64(cython.address(self.state.returned)),
         }
 
-    def produce(self, number: int, immediate_every: int = 0, levels: int = 1) -> None:
+    def produce(self, number: int, immediate_every: int = 0, levels: int = 1, window: int = 0) -> None:
+        """`window` > 0: at most so many of its messages are unfinished, so the queue falls idle again and again."""
         state: cython.pointer(stress_t) = cython.address(self.state)
         producer: uint64_t = number
         every: uint64_t = immediate_every
         level_count: uint32_t = levels
+        unfinished: uint64_t = window
         queue: cython.pointer(queue_t) = self.queue.queue
         i: uint64_t
         content: cython.pointer(content_t)
@@ -508,6 +512,13 @@ class Stress:
         body: cython.pointer(uint64_t)
         with cython.nogil:
             for i in range(state.per_producer):
+                while (
+                    unfinished
+                    and (i - unfinished) * state.producers > at_load64(cython.address(state.finished))
+                    and i > unfinished
+                    and not at_load32(cython.address(state.stop))
+                ):
+                    usleep(0)
                 content = content_new(arena, 0, 0, 16)
                 body = cython.cast(cython.pointer(uint64_t), content_body(content))
                 memcpy(body, cython.address(producer), 8)
@@ -523,8 +534,19 @@ class Stress:
                 content_decref(content)
             arena_free(arena)
 
-    def consume(self, consumer: Consumer, release_every: int = 0, reattach_every: int = 0, suspend_every: int = 0, check_order: bool = True) -> None:
-        """Until stopped: waits to be notified, pulls until nothing comes, settles. Reattaching closes and adds a fresh consumer."""
+    def consume(
+        self,
+        consumer: Consumer,
+        release_every: int = 0,
+        reattach_every: int = 0,
+        suspend_every: int = 0,
+        check_order: bool = True,
+        hold: int = 0,
+    ) -> None:
+        """Until stopped: waits to be notified, pulls until nothing comes, settles (the oldest first once it holds `hold` entries).
+
+        Reattaching closes and adds a fresh consumer.
+        """
         state: cython.pointer(stress_t) = cython.address(self.state)
         queue: cython.pointer(queue_t) = self.queue.queue
         raw: cython.pointer(consumer_t) = consumer.consumer
@@ -533,13 +555,16 @@ class Stress:
         delivery: delivery_t
         turns: uint64_t = 0
         count: uint64_t = 0
+        settled: uint64_t = 0
         producer: uint64_t
         number: uint64_t
         release: uint64_t = release_every
         reattach: uint64_t = reattach_every
         suspend: uint64_t = suspend_every
+        room: uint64_t = hold + 1
         ordered: cython.bint = check_order
         last: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), calloc(state.producers, 8))
+        held: cython.pointer(delivery_t) = cython.cast(cython.pointer(delivery_t), calloc(room, cython.sizeof(delivery_t)))
         body: cython.pointer(uint64_t)
         with cython.nogil:
             while True:
@@ -549,7 +574,6 @@ class Stress:
                     usleep(20)
                     continue
                 while queue_deliver_single(queue, raw, cython.address(delivery)):
-                    count += 1
                     body = cython.cast(cython.pointer(uint64_t), content_body(delivery.content))
                     memcpy(cython.address(producer), body, 8)
                     memcpy(cython.address(number), body + 1, 8)
@@ -558,26 +582,25 @@ class Stress:
                             at_add64(cython.address(state.disorder), 1)
                         last[producer] = number + 1
                     entry_sent(delivery.slot)
-                    if release and count % release == 0:
-                        if not queue_release(queue, delivery.slot, delivery.position, raw.id, True):
-                            at_add64(cython.address(state.duplicates), 1)
-                    else:
-                        if queue_dequeue(queue, delivery.slot, delivery.position, raw.id, REASON_ACK):
-                            _finish(state, producer, number)
-                        else:
-                            at_add64(cython.address(state.duplicates), 1)
-                    consumer_give_back_credit(raw)
-                    if raw.list == CONSUMER_NOT_INTERESTED and consumer_has_credit(raw):
-                        queue_set_notify_work_desired(queue, raw, True)
+                    held[count % room] = delivery
+                    count += 1
+                    if count - settled == room:
+                        _settle(state, queue, raw, held + settled % room, release and settled % release == release - 1)
+                        settled += 1
                     if suspend and count % suspend == 0:
                         at_store32(cython.address(raw.target.suspended), 1)
                         queue_set_notify_work_desired(queue, raw, False)
                         at_store32(cython.address(raw.target.suspended), 0)
                         queue_set_notify_work_desired(queue, raw, True)
+                while settled < count:
+                    _settle(state, queue, raw, held + settled % room, release and settled % release == release - 1)
+                    settled += 1
                 turns += 1
                 if reattach and turns % reattach == 0:
                     fresh = consumer_new(queue, raw.target, raw.priority, raw.flags, raw.credit.limit)
                     queue_remove_consumer(queue, raw)
+                    if raw.credit.used:
+                        at_add64(cython.address(state.leaked), raw.credit.used)
                     consumer_decref(raw)
                     raw = fresh
                     memset(last, 0, state.producers * 8)
@@ -585,6 +608,7 @@ class Stress:
             at_add64(cython.address(state.delivered), count)
         consumer.consumer = raw
         free(last)
+        free(held)
 
     def remove(self, every_us: int = 50) -> None:
         """A remover of the broker: takes heads and dequeues them, and housekeeps."""
@@ -626,6 +650,34 @@ class Stress:
                 else:
                     usleep(20)
         return seen
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _settle(
+    state: cython.pointer(stress_t),
+    queue: cython.pointer(queue_t),
+    consumer: cython.pointer(consumer_t),
+    delivery: cython.pointer(delivery_t),
+    back: cython.bint,
+) -> cython.void:
+    """Acks or gives back one delivery, and its credit as the session does."""
+    body: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), content_body(delivery.content))
+    producer: uint64_t
+    number: uint64_t
+    memcpy(cython.address(producer), body, 8)
+    memcpy(cython.address(number), body + 1, 8)
+    if back:
+        if not queue_release(queue, delivery.slot, delivery.position, consumer.id, True):
+            at_add64(cython.address(state.duplicates), 1)
+    elif queue_dequeue(queue, delivery.slot, delivery.position, consumer.id, REASON_ACK):
+        _finish(state, producer, number)
+    else:
+        at_add64(cython.address(state.duplicates), 1)
+    consumer_give_back_credit(consumer)
+    if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer):
+        queue_set_notify_work_desired(queue, consumer, True)
 
 
 @cython.cfunc
