@@ -1,4 +1,4 @@
-"""Property: whatever a peer sends, it gets a clean AMQP error or a closed socket; other connections, memory and the process are unaffected."""
+"""Property: whatever a peer sends, it gets a clean AMQP error or a closed socket; others, memory and the process are unaffected."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ def test_garbage_after_the_header(connect: Connect) -> None:
         assert hostile(peer, data) in ("drop", "501", "502", "503", "504", "505")
 
 
+@pytest.mark.flintmq_only("RabbitMQ waits before it drops such a peer")
 def test_garbage_after_open(connect: Connect) -> None:
     """Random bytes on an open connection."""
     chance = random.Random(3)
@@ -257,10 +258,8 @@ def test_header_with_a_continuation_flag(connect: Connect) -> None:
     payload = struct.pack(">HHQH", 60, 0, 0, 0x0001)
     with contextlib.suppress(OSError):
         peer.send(method_frame(1, "basic.publish") + frame(2, 1, payload) + method_frame(1, "basic.qos"))
-    try:
+    with contextlib.suppress(ConnectionLost):
         assert peer.recv_any().name in ("basic.qos-ok", "connection.close")
-    except ConnectionLost:
-        pass
 
 
 def test_header_cut_short(connect: Connect) -> None:

@@ -8,7 +8,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.rawamqp import CAPABILITIES, HEADER, ConnectionLost, RawConnection, encode_value, frame, method_frame, method_payload, shortstr
+from tests.support.rawamqp import (
+    CAPABILITIES,
+    HEADER,
+    ConnectionLost,
+    RawConnection,
+    encode_value,
+    frame,
+    method_frame,
+    method_payload,
+    shortstr,
+)
 
 Connect = Callable[..., RawConnection]
 SILENT = "RabbitMQ drops the socket three seconds later without connection.close"

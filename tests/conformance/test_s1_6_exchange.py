@@ -196,9 +196,8 @@ def test_headers(ch: RawChannel, name: str, arguments: dict[str, object], header
 def test_headers_wrong_match(ch: RawChannel, name: str) -> None:
     """An unknown x-match is 406."""
     ch.queue(name, exclusive=True)
-    ch.refuse(
-        406, "PRECONDITION_FAILED - Invalid x-match field value", "queue.bind", queue=name, exchange="amq.headers", arguments={"x-match": "some"}
-    )
+    text = "PRECONDITION_FAILED - Invalid x-match field value"
+    ch.refuse(406, text, "queue.bind", queue=name, exchange="amq.headers", arguments={"x-match": "some"})
 
 
 def test_default_exchange_routes_by_queue_name(ch: RawChannel, name: str) -> None:
@@ -315,9 +314,7 @@ def test_cc_and_bcc(ch: RawChannel, name: str) -> None:
     """CC and BCC headers add routing keys; each queue gets one copy; BCC is not delivered."""
     for n in "123":
         ch.queue(name + n, exclusive=True)
-    ch.publish(
-        b"x", routing_key=name + "1", headers={"CC": [name + "2", name + "1"], "BCC": [name + "3"], "keep": 1}
-    )
+    ch.publish(b"x", routing_key=name + "1", headers={"CC": [name + "2", name + "1"], "BCC": [name + "3"], "keep": 1})
     for n in "123":
         got = ch.call("basic.get", queue=name + n, no_ack=True)
         assert got.body == b"x"

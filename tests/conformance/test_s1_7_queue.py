@@ -211,7 +211,8 @@ def test_unbind_of_nothing(ch: RawChannel, name: str) -> None:
 def test_invalid_argument(ch: RawChannel, name: str, arguments: dict[str, object]) -> None:
     """A queue argument outside its range is 406 and named."""
     key = next(iter(arguments))
-    ch.refuse(406, f"PRECONDITION_FAILED - invalid arg '{key}' for queue '{name}' in vhost '/'", "queue.declare", queue=name, arguments=arguments)
+    text = f"PRECONDITION_FAILED - invalid arg '{key}' for queue '{name}' in vhost '/'"
+    ch.refuse(406, text, "queue.declare", queue=name, arguments=arguments)
 
 
 def test_long_and_unicode_names(ch: RawChannel) -> None:

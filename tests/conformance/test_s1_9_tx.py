@@ -1,4 +1,4 @@
-"""Property: a transaction (spec 1.9) shows nothing before commit, everything after it, and nothing at all after rollback or a lost channel."""
+"""Property: a transaction (spec 1.9) shows nothing before commit, everything after it, nothing after rollback or a lost channel."""
 
 from __future__ import annotations
 

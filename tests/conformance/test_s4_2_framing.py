@@ -93,6 +93,14 @@ def test_frame_of_exactly_frame_max(connect: Connect, name: str) -> None:
     assert got.body_frames == [4088] * 4 + [16384 - 4 * 4088]
 
 
+def test_payload_of_exactly_frame_max(connect: Connect, name: str) -> None:
+    """amqpstorm fills frame_max with payload alone; like RabbitMQ, such a frame (8 bytes more) is taken."""
+    ch = connect(frame_max=4096).channel(1)
+    ch.queue(name, exclusive=True)
+    ch.connection.send(method_frame(1, "basic.publish", routing_key=name) + header_frame(1, 4096) + frame(BODY, 1, b"x" * 4096))
+    assert ch.call("basic.get", queue=name, no_ack=True).body == b"x" * 4096
+
+
 def test_method_on_a_channel_that_is_not_open(conn: RawConnection) -> None:
     """Anything but channel.open on a closed channel is 504."""
     conn.send(method_frame(7, "queue.declare", queue="x"))

@@ -1,4 +1,4 @@
-"""Property: unmodified aio-pika (robust and plain connections) works: confirms, returns, transactions, iterators, RPC pattern, reconnection."""
+"""Property: unmodified aio-pika, plain and robust, works: confirms, returns, transactions, iterators, RPC pattern, reconnection."""
 
 from __future__ import annotations
 

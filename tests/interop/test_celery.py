@@ -1,4 +1,4 @@
-"""Property: a real Celery worker (two prefork processes, mingle, gossip and events on) runs tasks with rpc results, chord, eta and retry."""
+"""Property: a real Celery worker (-c 2; mingle, gossip and events on) runs tasks with rpc results, chord, eta and retry."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.support.broker import Broker, unique, wait_until
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 20
+NODE = unique("worker") + "@test"
 
 
 class Worker:
@@ -76,7 +77,7 @@ def worker(broker: Broker) -> Iterator[Worker]:
         sys.path.remove(str(HERE))
         for key in environment:
             del os.environ[key]
-    with started(environment, module, "w1@test") as running:
+    with started(environment, module, NODE) as running:
         yield running
         module.app.close()
 
@@ -132,7 +133,7 @@ def test_chord(broker: Broker, tmp_path: Path) -> None:
     app = Celery("chords", broker=broker.url, backend=backend)
     app.conf.task_default_queue = queue
     environment = {"CELERY_TEST_URL": broker.url, "CELERY_TEST_QUEUE": queue, "CELERY_TEST_BACKEND": backend}
-    with started(environment, None, "w2@test"):
+    with started(environment, None, unique("chords") + "@test"):
         header = [app.signature("celery_app.add", args=(i, i)) for i in range(5)]
         result = chord(header, app.signature("celery_app.total"), app=app).apply_async()
         assert result.get(timeout=TIMEOUT_S) == 20
@@ -142,11 +143,12 @@ def test_chord(broker: Broker, tmp_path: Path) -> None:
 def test_inspect_and_control(worker: Worker) -> None:
     """Remote control: ping, stats, and a change of the pool's prefetch, by the worker's fanout mailbox."""
     control = worker.app.control
-    assert control.ping(timeout=3) == [{"w1@test": {"ok": "pong"}}]
-    stats = control.inspect(timeout=3).stats()["w1@test"]
+    assert control.ping([NODE], timeout=2) == [{NODE: {"ok": "pong"}}]
+    inspect = control.inspect([NODE], timeout=2)
+    stats = inspect.stats()[NODE]
     assert stats["pool"]["max-concurrency"] == 2
     assert stats["prefetch_count"] >= 2
-    queues = control.inspect(timeout=3).active_queues()["w1@test"]
+    queues = inspect.active_queues()[NODE]
     assert queues[0]["name"] == worker.app.conf.task_default_queue
 
 

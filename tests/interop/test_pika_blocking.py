@@ -1,4 +1,4 @@
-"""Property: unmodified pika (BlockingConnection) can do everything it offers: publish, consume, settle, return, confirm, tx, reply-to, recover."""
+"""Property: unmodified pika (BlockingConnection) can do all it offers: publish, consume, settle, return, confirm, tx, reply-to, recover."""
 
 from __future__ import annotations
 

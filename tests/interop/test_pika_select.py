@@ -49,7 +49,11 @@ class Script:
 
     def on_declared(self, _frame: Any) -> None:
         """Starts the consumer."""
-        self.channel.basic_qos(prefetch_count=10, callback=lambda _f: self.channel.basic_consume(self.queue, self.on_message, callback=self.on_started))
+        self.channel.basic_qos(prefetch_count=10, callback=self.on_qos)
+
+    def on_qos(self, _frame: Any) -> None:
+        """Consumes."""
+        self.channel.basic_consume(self.queue, self.on_message, callback=self.on_started)
 
     def on_started(self, _frame: Any) -> None:
         """Publishes fifty, every tenth of them unroutable."""

@@ -51,7 +51,7 @@ def test_publish_consume_ack(connection: amqp.Connection, channel: amqp.Channel,
     assert channel.queue_declare(queue, passive=True).message_count == 0
 
 
-def test_global_false_qos_reaches_the_running_consumer(broker: Broker, connection: amqp.Connection, channel: amqp.Channel, queue: str) -> None:
+def test_qos_reaches_the_running_consumer(broker: Broker, connection: amqp.Connection, channel: amqp.Channel, queue: str) -> None:
     """kombu's rule: unless the product is RabbitMQ, basic.qos(global=false) changes consumers that run already."""
     if broker.external:
         pytest.skip("RabbitMQ changes later consumers only")

@@ -57,9 +57,8 @@ def test_consume(broker: Broker, tmp_path: Path) -> None:
 def test_consume_on_a_new_binding(broker: Broker) -> None:
     """amqp-consume with an exchange and a key declares its own queue and binds it."""
     url = broker.url.removesuffix("/%2F")
-    process = subprocess.Popen(
-        ["amqp-consume", f"--url={url}", "-e", "amq.topic", "-r", "c.#", "-A", "-c", "2", "cat"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    command = ["amqp-consume", f"--url={url}", "-e", "amq.topic", "-r", "c.#", "-A", "-c", "2", "cat"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -82,8 +81,7 @@ def test_errors(broker: Broker) -> None:
     done = tool(broker, "get", "-q", unique("none"), check=False)
     assert done.returncode == 1
     assert b"NOT_FOUND - no queue" in done.stderr
-    done = subprocess.run(
-        ["amqp-get", "-s", f"{broker.host}:{broker.port}", "--username=guest", "--password=wrong", "-q", "x"], capture_output=True, timeout=30
-    )
+    command = ["amqp-get", "-s", f"{broker.host}:{broker.port}", "--username=guest", "--password=wrong", "-q", "x"]
+    done = subprocess.run(command, capture_output=True, timeout=30)
     assert done.returncode == 1
     assert b"ACCESS_REFUSED" in done.stderr or b"403" in done.stderr or b"login" in done.stderr.lower()

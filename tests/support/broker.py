@@ -224,7 +224,5 @@ def self_signed_certificate() -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         cert_path, key_path = Path(folder, "cert.pem"), Path(folder, "key.pem")
         cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        key_path.write_bytes(
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        )
+        key_path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
         yield str(cert_path), str(key_path)
