@@ -70,6 +70,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._killed = False
+        self._pump: threading.Thread | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
     def __enter__(self) -> Self:
@@ -81,8 +82,12 @@ class Broker:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.stop()
-        self._stderr.close()
+        try:
+            self.stop()
+        finally:
+            if self._pump is not None:
+                self._pump.join(STOP_TIMEOUT_S)
+            self._stderr.close()
 
     def _attach(self, url: str) -> None:
         if self.extra:
@@ -106,7 +111,8 @@ class Broker:
         self.pid = process.pid
         lines: queue.Queue[bytes] = queue.Queue()
         assert process.stdout is not None
-        threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
+        self._pump = threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True)
+        self._pump.start()
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
             try:
@@ -190,8 +196,9 @@ class Broker:
 
 def _pump(stream: Any, lines: queue.Queue[bytes]) -> None:
     """Moves lines to the queue until the end, which is an empty line: the pipe must never fill up."""
-    for line in stream:
-        lines.put(line)
+    with stream:
+        for line in stream:
+            lines.put(line)
     lines.put(b"")
 
 
