@@ -207,11 +207,17 @@ class Node:
             else:
                 handler.closed("shutdown")
                 loop.remove(entry)
-        deadline = self.clock.monotonic_ns() + min(self.config.limits.close_ms_max, 2000) * 1_000_000
+        deadline = loop.now_ms + min(self.config.limits.close_ms_max, 2000)
 
         def finished(now_ms: int) -> None:
-            if not loop.entries() or self.clock.monotonic_ns() >= deadline:
-                loop.stopping = True
+            entries = loop.entries()
+            if entries and now_ms < deadline:
+                return
+            for entry in entries:  # peers that did not answer in time
+                if entry.connection is not None:
+                    entry.connection.handler.closed("shutdown")
+                loop.remove(entry)
+            loop.stopping = True
 
         loop.on_timer = finished
         loop.set_timer(20)

@@ -19,8 +19,8 @@ import threading
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.buffer import out_release, out_reserve, out_sent, out_trim, outbuf_t
+from cython.cimports.flintmq.core.atomics import at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.buffer import out_reserve, out_sent, outbuf_t
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_bytes_mapped
 from cython.cimports.flintmq.net.sockets import (
@@ -32,7 +32,6 @@ from cython.cimports.flintmq.net.sockets import (
     run_queue_forget,
     run_queue_pop,
     run_queue_push,
-    run_queue_t,
     socket_t,
 )
 from cython.cimports.flintmq.net.sysio import (
@@ -63,7 +62,7 @@ from cython.cimports.flintmq.net.sysio import (
     sys_read,
     sys_write,
 )
-from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
+from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.session.confirms import connection_flush_confirms
 from cython.cimports.flintmq.session.connection import Connection
 from cython.cimports.flintmq.session.types import SLOW_ERROR, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION, connection_t
@@ -76,8 +75,8 @@ from cython.cimports.flintmq.session.work import (
     connection_work,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
-from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.string import memcpy
 
 # bytes; one read fills about one content chunk
 READ_SIZE = cython.declare(cython.size_t, 256 * 1024)
@@ -203,6 +202,8 @@ class Loop:
         """Reads a paused publisher again."""
         if entry.socket.paused and not entry.socket.dead:
             entry.socket.paused = False
+            # What it sent meanwhile waits in the kernel: it must not look dead before that is read.
+            entry.socket.received_ms = monotonic_ms()
             self.set_interest(cython.address(entry.socket), entry.socket.interest | EPOLLIN)
 
     def touch(self, entry: Socket) -> None:
@@ -236,19 +237,26 @@ class Loop:
                 what = self.run_pass()
             if what == LOOP_CALLS:
                 while self.calls:
-                    self.calls.popleft()()
+                    self._guard(self.calls.popleft())
             elif what == LOOP_TIMER:
-                self.on_timer(monotonic_ms())
+                self._guard(self.on_timer, monotonic_ms())
             elif what == LOOP_ALARM:
-                self.on_alarm(bool(self.alarm))
+                self._guard(self.on_alarm, bool(self.alarm))
             else:
                 entry = cython.cast(Socket, self.subject.owner)
                 if what == LOOP_ACCEPT:
-                    self.on_accept(entry.sock)
+                    self._guard(self.on_accept, entry.sock)
                 else:
                     self._serve(entry, what)
             if self.event_next >= self.event_count and self.current == cython.NULL and self.graves:
                 self.graves.clear()
+
+    def _guard(self, function, *args):
+        """A bug in a callback must not end the thread that all connections of the loop live on."""
+        try:
+            function(*args)
+        except Exception:
+            self.log.exception("internal error in a callback of the loop")
 
     def _serve(self, entry, what):
         """An event of one connection that needs Python. A bug in a handler costs that connection, not the node."""
@@ -287,10 +295,9 @@ class Loop:
                 self.remove(entry)
         except Exception:
             self.log.exception("internal error on a connection: it is closed")
-            try:
-                handler.failed()
-            finally:
-                self.remove(entry)
+            if handler is not None:
+                self._guard(handler.failed)
+            self.remove(entry)
 
     def _tls_in(self, entry):
         """Decrypts what was read; clear bytes replace it in the buffer and are fed on."""
@@ -579,8 +586,11 @@ class Loop:
         if waiting > self.output_max:
             self.mark_failed(entry)
             return
-        if connection.write_blocked and waiting < connection.output_low:
-            connection_unblock_output(connection)
+        if connection.write_blocked:
+            if waiting < connection.output_low:
+                connection_unblock_output(connection)
+        elif waiting >= connection.output_high:
+            connection_block_output(connection)  # TLS: the backlog is in the encrypted buffer, which a turn doesn't see
         if waiting == 0 and connection.engine.phase == PHASE_CLOSED and not entry.lingering:
             # The peer must see our last frames: closing with unread input would reset the connection under them.
             entry.lingering = True
@@ -595,3 +605,8 @@ class Loop:
     def alarmed(self) -> bool:
         """True while message memory is above the watermark."""
         return self.alarm
+
+    @property
+    def now_ms(self) -> int:
+        """The loop's monotonic clock, milliseconds: what on_timer is called with."""
+        return monotonic_ms()

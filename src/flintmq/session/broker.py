@@ -21,7 +21,7 @@ from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import publishing
 from flintmq.session.state import Consumer
-from flintmq.vhost.policy import DROP_HEAD
+from flintmq.vhost.policy import DROP_HEAD, REJECT_PUBLISH_DLX
 from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
 
@@ -33,6 +33,7 @@ log = logging.getLogger("flintmq.broker")
 # route_cache.pxd
 DEST_LIMITED = 1
 DEST_REJECT_OVER = 2
+DEST_REJECT_DEAD_LETTER = 4
 DEST_DEAD_LETTERS = 8
 NO_LIMIT = 2**64 - 1
 
@@ -70,14 +71,17 @@ class Broker:
         self.listen_name = ""
         # the log of the durable store (queue.log_port.LogPort); None: nothing is logged, confirms wait for nothing
         self.log: Any = None
+        # `consumers` and who is active among them; taken inside a virtual host's lock, never the other way round
         self.lock = threading.RLock()
+        # a new object with every change of routes: who computed a route can tell whether it is still true (find_route)
+        self.routes_version = object()
         self.vhosts: dict[str, VirtualHost] = {}
         # queue id -> Queue of the control plane
         self.queues: dict[int, Any] = {}
         # (vhost, exchange) -> routes
         self.route_caches: dict[tuple[str, str], RouteCache] = {}
-        # queue id -> its consumers
-        self.consumers: dict[int, set[Consumer]] = {}
+        # queue id -> its consumers, in the order they came
+        self.consumers: dict[int, dict[Consumer, None]] = {}
         self.reply_queues: dict[tuple[str, str], ReplyQueue] = {}
         self.connections: dict[int, ConnectionHandler] = {}
         # connections that have not opened a virtual host yet
@@ -124,6 +128,8 @@ class Broker:
         if policy.max_length is not None or policy.max_length_bytes is not None:
             if policy.overflow != DROP_HEAD:
                 core.destination_flags = DEST_REJECT_OVER
+                if policy.overflow == REJECT_PUBLISH_DLX and core.dead_letters:
+                    core.destination_flags |= DEST_REJECT_DEAD_LETTER
             elif core.dead_letters:
                 core.destination_flags = DEST_LIMITED | DEST_DEAD_LETTERS
             else:
@@ -140,21 +146,23 @@ class Broker:
         """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it."""
         self.queues.pop(queue.queue_id, None)
         self.limited_queues.discard(queue)
-        for consumer in self.consumers.pop(queue.queue_id, set()):
+        with self.lock:
+            consumers = self.consumers.pop(queue.queue_id, {})
+        for consumer in consumers:
             self._cancel_by_broker(consumer)
         queue.core.purge()
         queue.core.owner = None
 
     def _cancel_by_broker(self, consumer: Consumer) -> None:
         handler = consumer.handler
-        state = handler.channels.get(consumer.channel)
-        if state is None or state.consumers.pop(consumer.tag, None) is None:
-            return
         tag = consumer.tag.encode("utf-8", "surrogateescape")
 
         def cancel() -> None:
-            if handler.ended:
+            # On the connection's own loop: the channel may have ended, or the client may have cancelled it, in the meantime.
+            state = handler.channels.get(consumer.channel)
+            if handler.ended or state is None or state.consumers.get(consumer.tag) is not consumer:
                 return
+            del state.consumers[consumer.tag]
             handler.connection.cancel(consumer.channel, tag)
             if handler.capabilities.get("consumer_cancel_notify") is True:
                 handler.send_later(consumer.channel, spec.BasicCancel(consumer.tag, True))
@@ -174,13 +182,17 @@ class Broker:
         """The route cache of an exchange, made when first published to."""
         cache = self.route_caches.get((vhost.name, exchange_name))
         if cache is None:
-            cache = RouteCache(exchange_name.encode("utf-8", "surrogateescape"), self.limits.route_cache_max)
-            cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
-            cache.resolver = partial(self.handles_for, vhost, exchange_name)
-            self.route_caches[(vhost.name, exchange_name)] = cache
+            fresh = RouteCache(exchange_name.encode("utf-8", "surrogateescape"), self.limits.route_cache_max)
+            fresh.resolver = partial(self.handles_for, vhost, exchange_name)
+            cache = self.route_caches.setdefault((vhost.name, exchange_name), fresh)
+            version = None
+            while version is not self.routes_version:  # another loop may change bindings meanwhile
+                version = self.routes_version
+                cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
         return cache
 
     def _routes_changed(self, vhost: VirtualHost, exchange_name: str) -> None:
+        self.routes_version = object()
         cache = self.route_caches.get((vhost.name, exchange_name))
         if cache is not None:
             cache.clear()
@@ -188,11 +200,13 @@ class Broker:
                 cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
 
     def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
+        self.routes_version = object()
         cache = self.route_caches.pop((vhost_name, exchange_name), None)
         if cache is not None:
             cache.close()
 
     def _default_route_changed(self, vhost_name: str, queue_name: str) -> None:
+        self.routes_version = object()
         cache = self.route_caches.get((vhost_name, ""))
         if cache is not None:
             key = queue_name.encode("utf-8", "surrogateescape")
@@ -223,24 +237,50 @@ class Broker:
 
     # --- consumers and connections ----------------------------------------------------------------------------------
 
-    def consumer_came(self, consumer: Consumer) -> None:
-        if isinstance(consumer.queue, ReplyQueue):
-            return
-        self.consumers.setdefault(consumer.queue.core.queue_id, set()).add(consumer)
-        self.vhosts[consumer.queue.vhost].consumer_added(consumer.queue)
+    def consumer_came(self, consumer: Consumer) -> bool:
+        """A consumer was attached. False when the queue was deleted meanwhile: the caller takes it off again."""
+        queue = consumer.queue
+        if isinstance(queue, ReplyQueue):
+            return True
+        with self.lock:
+            # The virtual host sets `deleted` before it calls _queue_deleted: one of the two sees the other.
+            if queue.deleted:
+                return False
+            known = self.consumers.setdefault(queue.queue_id, {})
+            known[consumer] = None
+            first = len(known) == 1
+        self.vhosts[queue.vhost].consumer_added(queue)
+        if first and queue.policy.single_active_consumer:
+            self._activate(consumer)
+        return True
+
+    def _activate(self, consumer: Consumer) -> None:
+        """x-single-active-consumer: from now on this is the one that gets messages; the others wait in the order they came."""
+
+        def activate() -> None:
+            if not consumer.handler.ended and consumer.channel in consumer.handler.channels:
+                consumer.handler.connection.activate(consumer.channel, consumer.tag.encode("utf-8", "surrogateescape"))
+
+        self.on_loop_of(consumer.handler, activate)
 
     def consumer_gone(self, consumer: Consumer) -> None:
         """A consumer was cancelled, or its channel or connection ended: the queue may go with it (auto-delete)."""
         if isinstance(consumer.queue, ReplyQueue):
             return
-        queue_id = consumer.queue.core.queue_id
-        known = self.consumers.get(queue_id)
-        if known is None:
-            return  # the queue was deleted, which is why the consumer goes
-        known.discard(consumer)
-        if not known:
-            del self.consumers[queue_id]
-        self.vhosts[consumer.queue.vhost].consumer_removed(consumer.queue)
+        queue = consumer.queue
+        following = None
+        with self.lock:
+            known = self.consumers.get(queue.queue_id)
+            if known is None or consumer not in known:
+                return  # the queue was deleted, which is why the consumer goes
+            if queue.policy.single_active_consumer and next(iter(known)) is consumer:
+                following = next(itertools.islice(known, 1, None), None)
+            del known[consumer]
+            if not known:
+                del self.consumers[queue.queue_id]
+        if following is not None:
+            self._activate(following)
+        self.vhosts[queue.vhost].consumer_removed(queue)
 
     def connection_opened(self, handler: ConnectionHandler) -> None:
         self.connections_opened += 1

@@ -14,7 +14,6 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64
 from cython.cimports.flintmq.core.buffer import get16
-from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import (
     CONTENT_EXPIRES,
     CONTENT_HEADERS,
@@ -31,56 +30,26 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
-from cython.cimports.flintmq.queue.queue_core import (
-    consumer_decref,
-    consumer_give_back_credit,
-    consumer_has_credit,
-    queue_decref,
-    queue_dequeue,
-    queue_enqueue,
-    queue_enqueue_immediate,
-    queue_ready_bytes,
-    queue_ready_count,
-    queue_release,
-    queue_set_notify_work_desired,
-    queue_take_head,
-)
-from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_DROP, REASON_REJECT, consumer_t, delivery_t
-from cython.cimports.flintmq.routing.route_cache import (
-    DEST_DEAD_LETTERS,
-    DEST_LIMITED,
-    DEST_REJECT_DEAD_LETTER,
-    DEST_REJECT_OVER,
-    destination_t,
-    exchange_decref,
-    exchange_find,
-    exchange_t,
-    route_decref,
-    route_incref,
-    route_t,
-)
-from cython.cimports.flintmq.session.confirms import channel_note_confirm
-from cython.cimports.flintmq.session.delivery import write_return
+from cython.cimports.flintmq.queue.types import REASON_REJECT
+from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
+from cython.cimports.flintmq.session.placing import note_refused, publish_to_queues
 from cython.cimports.flintmq.session.settlement import channel_settle, channel_settle_item
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
     SLOW_DEAD_LETTER,
-    SLOW_ERROR,
     SLOW_HEADER,
     SLOW_METHOD,
-    SLOW_POLICY,
     SLOW_PUBLISH,
     SLOW_RESOLVE,
     SLOW_ROUTE,
     channel_t,
     connection_t,
-    pending_confirm_t,
     subscription_t,
     tx_publish_t,
     tx_settle_t,
     unacked_t,
 )
-from cython.cimports.flintmq.session.unacked import unacked_find, unacked_free, unacked_next, unacked_remove
+from cython.cimports.flintmq.session.unacked import unacked_find, unacked_free, unacked_next
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memcpy
@@ -88,8 +57,6 @@ from cython.cimports.libc.string import memcmp, memcpy
 BASIC_ACK = cython.declare(cython.int, 80)
 BASIC_REJECT = cython.declare(cython.int, 90)
 BASIC_NACK = cython.declare(cython.int, 120)
-PUBLISH_MANDATORY = cython.declare(uint8_t, 1)
-PUBLISH_IMMEDIATE = cython.declare(uint8_t, 2)
 # property flag bits of a content header (specification 1.8, class basic)
 FLAG_DELIVERY_MODE = cython.declare(uint16_t, 1 << 12)
 FLAG_HEADERS = cython.declare(uint16_t, 1 << 13)
@@ -294,7 +261,7 @@ def channel_accept(connection, channel, route):
     size: uint32_t
     channel.content = cython.NULL
     if not channel.tx:
-        return _publish(connection, channel, route, content, channel.publish_bits, channel.expiration_ms)
+        return publish_to_queues(connection, channel, route, content, channel.publish_bits, channel.expiration_ms)
     if channel.tx_publish_count == channel.tx_publish_size:
         size = channel.tx_publish_size * 2 if channel.tx_publish_size else 16
         items = cython.cast(cython.pointer(tx_publish_t), realloc(channel.tx_publishes, size * cython.sizeof(tx_publish_t)))
@@ -310,84 +277,17 @@ def channel_accept(connection, channel, route):
     items.bits = channel.publish_bits
     channel.tx_publish_count += 1
     channel.tx_bytes += content.body_len + content.header_len + 64
+    if channel.tx_bytes > connection.tx_bytes_max:
+        return _tx_too_large(connection, channel, 60 << 16 | 40)
     return FEED_MORE
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _publish(
-    connection: cython.pointer(connection_t),
-    channel: cython.pointer(channel_t),
-    route: cython.pointer(route_t),
-    content: cython.pointer(content_t),
-    bits: uint8_t,
-    expiration_ms: int64_t,
-) -> cython.int:
-    """Puts the message on every queue of its route, answers mandatory, immediate and confirm. Takes both references."""
-    i: uint32_t
-    destination: cython.pointer(destination_t)
-    lsn: uint64_t = 0
-    position: uint64_t
-    placed: uint32_t = 0
-    refused: cython.bint = False
-    policy: cython.bint = False
-    expires_at: int64_t
-    channel.published += 1
-    for i in range(route.count):
-        destination = cython.address(route.destinations[i])
-        expires_at = expiration_ms
-        if destination.ttl_ms >= 0 and (expires_at < 0 or destination.ttl_ms < expires_at):
-            expires_at = destination.ttl_ms
-        if expires_at >= 0:
-            expires_at += wall_ms()
-        else:
-            expires_at = 0
-        if destination.flags & DEST_REJECT_OVER and (
-            queue_ready_count(destination.queue) >= destination.max_length
-            or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
-        ):
-            refused = True
-            continue
-        if bits & PUBLISH_IMMEDIATE:
-            position = queue_enqueue_immediate(destination.queue, content, 0, expires_at, cython.address(lsn))
-        else:
-            position = queue_enqueue(destination.queue, content, 0, expires_at, cython.address(lsn))
-        if position:
-            placed += 1
-        if destination.flags & DEST_LIMITED:
-            if destination.flags & DEST_DEAD_LETTERS:
-                connection.slow_queue = destination.queue
-                policy = True
-            else:
-                _drop_head(destination)
-    if bits & PUBLISH_IMMEDIATE and placed == 0 and route.count:
-        write_return(connection, channel.number, 313, b"NO_CONSUMERS", content)
-        channel.returned += 1
-    elif bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and route.count == 0:
-        write_return(connection, channel.number, 312, b"NO_ROUTE", content)
-        channel.returned += 1
-    if channel.confirm:
-        channel_note_confirm(connection, channel, lsn, refused)
-    route_decref(route)
-    content_decref(content)
-    if policy:
-        connection.slow = SLOW_POLICY
-        connection.slow_channel = channel.number
-        return FEED_PAUSE
-    return FEED_MORE
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop_head(destination: cython.pointer(destination_t)) -> cython.void:
-    """x-overflow drop-head without a dead-letter exchange: the oldest messages make room."""
-    delivery: delivery_t
-    while queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes:
-        if not queue_take_head(destination.queue, cython.address(delivery)):
-            return
-        queue_dequeue(destination.queue, delivery.slot, delivery.position, 0, REASON_DROP)
+def _tx_too_large(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), method: uint32_t) -> cython.int:
+    """406 closes the channel, which rolls back."""
+    return _refuse(connection, channel.number, 406, b"transaction is larger than the limit", method)
 
 
 # --- settle ---------------------------------------------------------------------------------------------------------------
@@ -405,6 +305,10 @@ def _on_settle(
     size: uint32_t
     subscription: cython.pointer(subscription_t)
     if channel.tx:
+        if not _take_into_tx(channel, tag, multiple):
+            _refuse(connection, number, 406, b"unknown delivery tag", 60 << 16 | method)
+            connection.engine.error_value = tag
+            return FEED_ERROR
         if channel.tx_settle_count == channel.tx_settle_size:
             size = channel.tx_settle_size * 2 if channel.tx_settle_size else 16
             items = cython.cast(cython.pointer(tx_settle_t), realloc(channel.tx_settles, size * cython.sizeof(tx_settle_t)))
@@ -419,6 +323,8 @@ def _on_settle(
         items.requeue = 1 if requeue else 0
         channel.tx_settle_count += 1
         channel.tx_bytes += cython.sizeof(tx_settle_t)
+        if channel.tx_bytes > connection.tx_bytes_max:
+            return _tx_too_large(connection, channel, 60 << 16 | method)
         return FEED_MORE
     if method != BASIC_ACK and not requeue and _may_dead_letter(channel, tag, multiple):
         connection.slow = SLOW_DEAD_LETTER
@@ -461,16 +367,61 @@ def channel_tx_commit(connection, channel):
     result: cython.int = 0
     for i in range(channel.tx_publish_count):
         item = cython.address(channel.tx_publishes[i])
-        _publish(connection, channel, item.route, item.content, item.bits, _expiration(item.content))
+        publish_to_queues(connection, channel, item.route, item.content, item.bits, _expiration(item.content))
     channel.tx_publish_count = 0
     for i in range(channel.tx_settle_count):
         settle = cython.address(channel.tx_settles[i])
+        if settle.method != BASIC_ACK and not settle.requeue:
+            _note_rejected(connection, channel, settle.tag, settle.multiple)
         if channel_settle(connection, channel, settle.method, settle.tag, settle.multiple, settle.requeue) != 0:
             connection.slow_tag = settle.tag
             result = -1
     channel.tx_settle_count = 0
     channel.tx_bytes = 0
     return result
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _note_rejected(
+    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), tag: uint64_t, multiple: cython.bint
+) -> cython.void:
+    """Keeps what a commit rejects and the queue dead-letters; it is settled by the caller."""
+    item: cython.pointer(unacked_t)
+    at: uint64_t = unacked_next(cython.address(channel.unacked), 1) if multiple else tag
+    while at and (not multiple or at <= tag or tag == 0):
+        item = unacked_find(cython.address(channel.unacked), at)
+        if item != cython.NULL and item.in_tx and item.dead_letters and item.slot.content != cython.NULL:
+            note_refused(connection, item.queue, item.slot.content, REASON_REJECT)
+        if not multiple:
+            return
+        at = unacked_next(cython.address(channel.unacked), at + 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _take_into_tx(channel: cython.pointer(channel_t), tag: uint64_t, multiple: cython.bint) -> cython.bint:
+    """Marks the deliveries that a settlement inside a transaction names. False: unknown, or settled in this transaction already."""
+    item: cython.pointer(unacked_t)
+    at: uint64_t
+    marked: cython.bint = False
+    if not multiple:
+        item = unacked_find(cython.address(channel.unacked), tag)
+        if item == cython.NULL or item.in_tx:
+            return False
+        item.in_tx = 1
+        return True
+    if tag > channel.unacked.last_tag:
+        return False
+    at = unacked_next(cython.address(channel.unacked), 1)
+    while at and (at <= tag or tag == 0):
+        item = unacked_find(cython.address(channel.unacked), at)
+        marked = marked or not item.in_tx
+        item.in_tx = 1
+        at = unacked_next(cython.address(channel.unacked), at + 1)
+    return marked or tag == 0
 
 
 @cython.cfunc
@@ -485,10 +436,16 @@ def _expiration(content: cython.pointer(content_t)) -> int64_t:
 
 def channel_tx_rollback(channel):
     i: uint32_t
+    tag: uint64_t
     for i in range(channel.tx_publish_count):
         route_decref(channel.tx_publishes[i].route)
         content_decref(channel.tx_publishes[i].content)
     channel.tx_publish_count = 0
+    if channel.tx_settle_count:
+        tag = unacked_next(cython.address(channel.unacked), 1)
+        while tag:
+            unacked_find(cython.address(channel.unacked), tag).in_tx = 0
+            tag = unacked_next(cython.address(channel.unacked), tag + 1)
     channel.tx_settle_count = 0
     channel.tx_bytes = 0
 

@@ -3,7 +3,8 @@
 in: a message that was put on its queues, with the LSN its log records got. out: basic.ack and basic.nack at the end of the pass.
 
 I1  A tag is confirmed when everything of its message is durable; a message that was not logged is at once.
-I2  A `multiple` confirm never runs past an earlier tag that is not durable yet.
+I2  A `multiple` confirm never runs past an earlier tag that is not durable yet, nor over one that is refused.
+I3  Every tag is answered once, and tags are answered in their order.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from cython.cimports.libc.stdlib import calloc, free
 
 BASIC_ACK = cython.declare(cython.int, 80)
 BASIC_NACK = cython.declare(cython.int, 120)
+# stands for the LSN of a refused message: it is answered with basic.nack when its turn comes
+REFUSED = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
 def channel_note_confirm(connection, channel, lsn, refused):
@@ -24,18 +27,16 @@ def channel_note_confirm(connection, channel, lsn, refused):
     i: uint32_t
     channel.publish_tag += 1
     if refused:
-        # Answered at once; tags before it are still confirmed in order, `multiple` skips what the client has an answer for.
-        connection_flush_channel(connection, channel, channel.publish_tag - 1)
-        write_confirm(connection, channel.number, BASIC_NACK, channel.publish_tag, False)
-        if channel.confirmed == channel.publish_tag - 1:
-            channel.confirmed = channel.publish_tag
-        return
+        lsn = REFUSED
     if lsn and (connection.durable_lsn == cython.NULL or connection.durable_lsn(connection.store) < lsn):
         if channel.pending_count == channel.pending_size:
             size = channel.pending_size * 2 if channel.pending_size else 64
             pending = cython.cast(cython.pointer(pending_confirm_t), calloc(size, cython.sizeof(pending_confirm_t)))
             if pending == cython.NULL:
-                return  # never confirmed: the publisher may retry, nothing is claimed (I1)
+                # Neither this message nor a later one is ever confirmed: the publisher may retry, nothing is claimed (I1).
+                channel.publish_tag -= 1
+                channel.confirm = False
+                return
             for i in range(channel.pending_count):
                 pending[i] = channel.pending[(channel.pending_first + i) & (channel.pending_size - 1)]
             free(channel.pending)
@@ -55,19 +56,34 @@ def channel_note_confirm(connection, channel, lsn, refused):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def connection_flush_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), upto: uint64_t) -> cython.void:
-    """Confirms everything up to `upto` that is durable, as one basic.ack (I2)."""
-    durable: uint64_t
-    if channel.pending_count:
+def _ack_up_to(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), tag: uint64_t) -> cython.void:
+    if tag > channel.confirmed:
+        write_confirm(connection, channel.number, BASIC_ACK, tag, tag > channel.confirmed + 1)
+        channel.confirmed = tag
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _flush_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.void:
+    """Answers every tag that may be: those without a pending record, the durable and the refused, up to the first that waits (I2)."""
+    durable: uint64_t = 0
+    upto: uint64_t = channel.publish_tag
+    pending: cython.pointer(pending_confirm_t)
+    if channel.pending_count and connection.durable_lsn != cython.NULL:
         durable = connection.durable_lsn(connection.store)
-        while channel.pending_count and channel.pending[channel.pending_first].lsn <= durable:
-            channel.pending_first = (channel.pending_first + 1) & (channel.pending_size - 1)
-            channel.pending_count -= 1
-        if channel.pending_count and channel.pending[channel.pending_first].tag <= upto:
-            upto = channel.pending[channel.pending_first].tag - 1
-    if upto > channel.confirmed:
-        write_confirm(connection, channel.number, BASIC_ACK, upto, upto > channel.confirmed + 1)
-        channel.confirmed = upto
+    while channel.pending_count:
+        pending = cython.address(channel.pending[channel.pending_first])
+        if pending.lsn == REFUSED:
+            _ack_up_to(connection, channel, pending.tag - 1)
+            write_confirm(connection, channel.number, BASIC_NACK, pending.tag, False)
+            channel.confirmed = pending.tag
+        elif pending.lsn > durable:
+            upto = pending.tag - 1
+            break
+        channel.pending_first = (channel.pending_first + 1) & (channel.pending_size - 1)
+        channel.pending_count -= 1
+    _ack_up_to(connection, channel, upto)
 
 
 def connection_flush_confirms(connection):
@@ -78,7 +94,7 @@ def connection_flush_confirms(connection):
         following = channel.next_confirming
         channel.confirm_dirty = False
         if channel.open:
-            connection_flush_channel(connection, channel, channel.publish_tag)
+            _flush_channel(connection, channel)
             if channel.pending_count:
                 channel.confirm_dirty = True
                 channel.next_confirming = connection.confirming

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_release, out_reserve
+from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import (
-    CONTENT_PERSISTENT,
     content_body,
     content_decref,
     content_header,
@@ -34,36 +33,29 @@ from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
-    consumer_has_credit,
     consumer_id_new,
-    consumer_incref,
     consumer_new,
     entry_sent,
     queue_add_consumer,
     queue_decref,
-    queue_deliver_single,
     queue_dequeue,
     queue_get_id,
     queue_incref,
+    queue_next_expiry,
     queue_pull,
     queue_ready_count,
     queue_release,
     queue_remove_consumer,
-    queue_set_notify_work_desired,
 )
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
     CONSUMER_NO_ACK,
-    CONSUMER_NOT_INTERESTED,
     CONSUMER_SEES_REQUEUES,
     REASON_ACK,
-    REASON_REJECT,
-    consumer_t,
     delivery_t,
-    target_t,
 )
-from cython.cimports.flintmq.routing.route_cache import RouteCache, exchange_decref, exchange_incref, route_incref, route_t
+from cython.cimports.flintmq.routing.route_cache import RouteCache, exchange_decref, exchange_incref, route_t
 from cython.cimports.flintmq.session.channel import (
     authorization_changed,
     channel_accept,
@@ -75,14 +67,15 @@ from cython.cimports.flintmq.session.channel import (
     channel_tx_rollback,
     session_sink,
 )
-from cython.cimports.flintmq.session.delivery import subscription_set_prefix, write_deliver, write_get_ok
+from cython.cimports.flintmq.session.delivery import subscription_set_prefix, write_get_ok
 from cython.cimports.flintmq.session.settlement import channel_recover, channel_resume, channel_settle_item
-from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_t, subscription_t, unacked_t
-from cython.cimports.flintmq.session.work import forget_channel, forget_target, suspend_subscription, target_notify
-from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next, unacked_remove
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_t, refused_t, subscription_t, unacked_t
+from cython.cimports.flintmq.session.work import expire_now, forget_channel, forget_target, suspend_subscription, target_notify
+from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memset
+from flintmq.errors import PeerError
 
 
 def revoke_authorizations() -> None:
@@ -111,6 +104,8 @@ class Connection:
         self.connection.frame_size_max = limits.frame_size_max_before_open
         self.connection.output_high = limits.output_bytes_high
         self.connection.output_low = limits.output_bytes_low
+        self.connection.tx_bytes_max = limits.tx_bytes_max
+        self.connection.owner = cython.cast(cython.p_void, self)
 
     def __dealloc__(self):
         i: uint32_t
@@ -118,6 +113,7 @@ class Connection:
             if self.connection.channels[i] != cython.NULL:
                 channel_free(self.connection.channels[i])
         free(self.connection.channels)
+        self.take_refused()
         self.reap()
         engine_free(cython.address(self.connection.engine))
         out_release(cython.address(self.connection.out))
@@ -312,8 +308,20 @@ class Connection:
         key: bytes = PyBytes_FromStringAndSize(
             cython.cast(cython.p_char, cython.cast(cython.p_void, route)) + 2 + route[0], self.connection.slow_size - 2 - route[0]
         )
-        channel_set_route(channel, cache.put(route, self.connection.slow_size, cache.resolver(key), True))
-        return True
+        broker = self.handler.broker
+        while True:
+            version = broker.routes_version
+            try:
+                handles: list = cache.resolver(key)
+            except PeerError:  # another loop deleted the exchange just now
+                return False
+            channel_set_route(channel, cache.put(route, self.connection.slow_size, handles, True))
+            if version is broker.routes_version:
+                return True
+            # Another loop changed a binding meanwhile and has cleared the cache already: what was just put may be stale.
+            cache.forget(
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.cast(cython.p_void, route)), self.connection.slow_size)
+            )
 
     def _check_generation(self, channel):
         fresh: cython.pointer(channel_t) = channel_new(cython.NULL, 0)
@@ -358,6 +366,19 @@ class Connection:
         route: cython.pointer(route_t) = cache.put(channel.route.key, channel.route.key_len, handles, False)
         return channel_accept(cython.address(self.connection), channel, route) != 0
 
+    def take_refused(self) -> list[tuple[int, int, tuple]]:
+        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first; it is forgotten here."""
+        taken: list = []
+        refused: cython.pointer(refused_t)
+        while self.connection.refused != cython.NULL:
+            refused = self.connection.refused
+            self.connection.refused = refused.next
+            taken.append((queue_get_id(refused.queue), refused.reason, content_tuple(refused.content)))
+            content_decref(refused.content)
+            queue_decref(refused.queue)
+            free(refused)
+        return taken
+
     def discard(self, number: int) -> None:
         """Drops the waiting message (it was refused)."""
         channel: cython.pointer(channel_t) = self.channel(number)
@@ -389,8 +410,13 @@ class Connection:
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
-    def consume(self, number: int, handle: QueueHandle, tag: bytes, no_ack: bool, exclusive: bool, priority: int) -> bool:
-        """Adds a consumer with the channel's prefetch. False when exclusivity forbids it. Raises MemoryError."""
+    def consume(
+        self, number: int, handle: QueueHandle, tag: bytes, no_ack: bool, exclusive: bool, priority: int, waiting: bool = False
+    ) -> bool:
+        """Adds a consumer with the channel's prefetch; a `waiting` one gets nothing until `activate`.
+
+        False when exclusivity or the queue's deletion forbids it. Raises MemoryError.
+        """
         channel: cython.pointer(channel_t) = self.channel(number)
         flags: uint32_t = CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
         subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), calloc(1, cython.sizeof(subscription_t)))
@@ -407,7 +433,8 @@ class Connection:
         subscription.target.notify_work = target_notify
         subscription.target.consumers = subscription.consumers
         subscription.target.consumer_count = 1
-        subscription.target.suspended = 1 if channel.flow_stopped or self.connection.write_blocked else 0
+        subscription.waiting = waiting
+        subscription.target.suspended = 1 if waiting or channel.flow_stopped or self.connection.write_blocked else 0
         subscription_set_prefix(subscription, number, cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, tag)), len(tag))
         subscription.consumer = consumer_new(
             handle.queue, cython.address(subscription.target), priority, flags, 0 if no_ack else channel.prefetch
@@ -457,6 +484,14 @@ class Connection:
         # A queue on another loop may be inside notify_work: the memory waits for the next reap().
         subscription.next = self.graves
         self.graves = subscription
+
+    def activate(self, number: int, tag: bytes) -> None:
+        """A waiting consumer (x-single-active-consumer) is the active one from now on."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        subscription: cython.pointer(subscription_t) = self._find(channel, tag)
+        if subscription != cython.NULL and subscription.waiting:
+            subscription.waiting = False
+            suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
 
     def reap(self) -> None:
         """Frees subscriptions that were cancelled; the loop's housekeeping calls it, long after their last use."""
@@ -509,6 +544,8 @@ class Connection:
         channel: cython.pointer(channel_t) = self.channel(number)
         delivery: delivery_t
         item: cython.pointer(unacked_t)
+        if queue_next_expiry(handle.queue) and queue_next_expiry(handle.queue) <= wall_ms():
+            expire_now(cython.address(self.connection), handle.queue)
         if channel.getter == 0:
             channel.getter = consumer_id_new()
         if not queue_pull(handle.queue, channel.getter, cython.address(delivery)):
@@ -527,6 +564,7 @@ class Connection:
             item.consumer = cython.NULL
             item.owner = channel.getter
             item.dead_letters = handle.dead_letters
+            item.in_tx = 0
         if not write_get_ok(
             cython.address(self.connection),
             number,

@@ -13,6 +13,7 @@ I2  After the end (closed, failed, or a finished close) the connection holds no 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
@@ -73,7 +74,7 @@ class ConnectionHandler:
         self.frame_size_max = broker.limits.frame_size_max
         self.channel_max = broker.limits.channels_max
         self.channels: dict[int, ChannelState] = {}
-        self.started_ms = broker.clock.monotonic_ns() // 1_000_000
+        self.started_ms = loop.now_ms
         self.connected_at_ms = broker.clock.wall_ms()
         self.close_deadline_ms: int | None = None
         self.is_blocked = False
@@ -95,7 +96,7 @@ class ConnectionHandler:
             elif kind == SLOW_DEAD_LETTER:
                 publishing.dead_letter_refused(self, channel, method_id, tag, bool(size))
             elif kind == SLOW_POLICY:
-                publishing.apply_policies(self.broker)
+                publishing.after_publish(self)
             elif kind == SLOW_HEADER:
                 handshake.begin(self)
             elif kind == SLOW_VERSION:
@@ -133,6 +134,8 @@ class ConnectionHandler:
             text = f"unknown delivery tag {value}"
         elif text.startswith("message size"):
             text = f"message size {value} is larger than configured max size {self.broker.limits.message_size_max}"
+        elif text.startswith("invalid expiration"):
+            text = publishing.invalid_expiration(self, channel)
         self.refuse(channel, PeerError(ReplyCode(code), text, hard=channel == 0), method_id)
 
     def blocked(self) -> None:
@@ -178,7 +181,10 @@ class ConnectionHandler:
             self.close_deadline_ms = now_ms + self.broker.limits.close_ms_max
             return
         if self.state not in (handshake.RUNNING, handshake.CLOSING):
-            if now_ms - self.started_ms >= self.broker.limits.handshake_ms_max:
+            waited_ms = now_ms - self.started_ms
+            if socket.tls is not None and not socket.tls.established and waited_ms >= self.broker.limits.tls_handshake_ms_max:
+                self._cut("TLS handshake timed out")
+            elif waited_ms >= self.broker.limits.handshake_ms_max:
                 self._cut("handshake timed out")
             return
         if self.heartbeat_s:
@@ -188,6 +194,16 @@ class ConnectionHandler:
             elif now_ms - socket.sent_ms >= self.heartbeat_s * 500 and self.connection.output_size == 0:
                 self.connection.write(HEARTBEAT_FRAME)
                 self.loop.touch(socket)
+
+    def after_publish(self) -> None:
+        """Dead letters and dropped heads that a publish or a commit left to do."""
+        publishing.after_publish(self)
+
+    def expire(self, queue_id: int) -> None:
+        """A consumer or basic.get is about to read a queue in which messages are past their time."""
+        queue = self.broker.queues.get(queue_id)
+        if queue is not None:
+            publishing.expire(self.broker, queue, time.time_ns() // 1_000_000)
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -227,7 +243,7 @@ class ConnectionHandler:
         self.send(0, spec.ConnectionClose(int(code), clip_shortstr(text), class_id, method_id))
         self.connection.closing()
         self._end(text)
-        self.close_deadline_ms = self.broker.clock.monotonic_ns() // 1_000_000 + self.broker.limits.close_ms_max
+        self.close_deadline_ms = self.loop.now_ms + self.broker.limits.close_ms_max
         if early:
             # A peer that failed the handshake gets the reason, and no further say.
             self.finish()

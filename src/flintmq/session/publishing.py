@@ -13,6 +13,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1.codec import Timestamp, decode_properties, encode_properties
 from flintmq.session.verbs import REPLY_TO, authorize
 from flintmq.vhost.dead_letter import EXPIRED, MAXLEN, REJECTED, dead_letter_headers, without_cycles
+from flintmq.vhost.policy import DROP_HEAD
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -46,10 +47,16 @@ def find_route(handler: ConnectionHandler, channel: int, route: bytes) -> None:
     if not (exchange_name == "" and key.startswith(REPLY_TO.encode() + b".")):
         # Whoever holds the unguessable reply address may answer (RabbitMQ checks nothing there either).
         authorize(handler, "basic.publish", exchange=exchange_name)
-    cache = broker.route_cache(vhost, exchange_name)
-    cacheable = vhost.route_is_cacheable(exchange_name)
-    handles = broker.handles_for(vhost, exchange_name, key, None) if cacheable else []
-    handler.connection.set_route(channel, cache, route, handles, cacheable)
+    while True:
+        version = broker.routes_version
+        cache = broker.route_cache(vhost, exchange_name)
+        cacheable = vhost.route_is_cacheable(exchange_name)
+        handles = broker.handles_for(vhost, exchange_name, key, None) if cacheable else []
+        handler.connection.set_route(channel, cache, route, handles, cacheable)
+        if version is broker.routes_version:
+            return
+        # Another loop changed a binding meanwhile and has cleared the cache already: what was just put may be stale.
+        cache.forget(route)
 
 
 def publish(handler: ConnectionHandler, channel: int) -> None:
@@ -90,7 +97,21 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
     for one in keys:
         handles += [handle for handle in broker.handles_for(vhost, exchange_name, one, headers) if handle not in handles]
     if connection.accept(channel, broker.route_cache(vhost, exchange_name), handles):
-        apply_policies(broker)
+        after_publish(handler)
+
+
+def invalid_expiration(handler: ConnectionHandler, channel: int) -> str:
+    """Says what is wrong with the expiration property of the message under way, in RabbitMQ's words."""
+    header = handler.connection.message(channel)[2]
+    value = str(
+        decode_properties(header, handler.broker.limits.table_depth_max, handler.broker.limits.table_fields_max)[1].get("expiration")
+    )
+    digits = len(value) - len(value.lstrip("-0123456789"))
+    if value.isascii() and value.lstrip("-").isdigit():
+        reason = f"{{value_{'negative' if value.startswith('-') else 'too_large'},{value}}}"
+    else:
+        reason = f'{{leftover_string,"{value[digits:]}"}}' if value[:digits].strip("-") else "no_integer"
+    return f"invalid expiration '{value}': {reason}"
 
 
 def _extra_keys(headers: dict[str, object], name: str) -> list[bytes]:
@@ -134,7 +155,13 @@ def dead_letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, 
         broker.count_drop("no_dead_letter_exchange")
         return 0
     exchange_bytes, key, header, body = message
-    size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
+    try:
+        size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
+    except PeerError as error:
+        # The publisher's mistake; whoever runs into it here (a consumer, the housekeeping) must not pay for it.
+        broker.count_drop("unreadable_properties")
+        log.warning("a message of queue %r is not dead-lettered, its properties can't be read: %s", queue.name, error)
+        return 0
     headers = properties.get("headers")
     expiration = properties.pop("expiration", None)  # it has died of it, or must not die of it again (RabbitMQ)
     letter = dead_letter_headers(
@@ -160,6 +187,10 @@ def dead_letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, 
     placed = 0
     for one in queues:
         core = one.core
+        limited = core.ready_count() >= core.max_length or core.ready_bytes() + len(body) > core.max_bytes
+        if limited and one.policy.overflow != DROP_HEAD:
+            broker.count_drop("maxlen")
+            continue
         expires_at = 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
         if core.publish(
             target.encode("utf-8", "surrogateescape"),
@@ -171,7 +202,20 @@ def dead_letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, 
             expires_at,
         ):
             placed += 1
+        if limited:
+            enforce_limits(broker, one)
     return placed
+
+
+def after_publish(handler: ConnectionHandler) -> None:
+    """What a publish or commit left to do: what reject-publish-dlx queues refused, or the transaction rejected, is dead-lettered;
+    full queues drop their heads."""
+    broker = handler.broker
+    for queue_id, reason, message in handler.connection.take_refused():
+        queue = broker.queues.get(queue_id)
+        if queue is not None:
+            dead_letter(broker, queue, message, MAXLEN if reason == REASON_DROP else REJECTED)
+    apply_policies(broker)
 
 
 def apply_policies(broker: Broker) -> None:

@@ -95,5 +95,6 @@ def channel_recover(connection, channel):
     last: uint64_t = channel.unacked.last_tag
     tag: uint64_t = unacked_next(cython.address(channel.unacked), 1)
     while tag and tag <= last:
-        channel_settle_item(connection, channel, tag, BASIC_NACK, True)
+        if not unacked_find(cython.address(channel.unacked), tag).in_tx:
+            channel_settle_item(connection, channel, tag, BASIC_NACK, True)
         tag = unacked_next(cython.address(channel.unacked), tag + 1)

@@ -20,7 +20,8 @@ cdef struct unacked_t:        # one delivery that waits for its ack; slot NULL =
     queue_t *queue            # borrowed from the consumer, counted for basic.get
     consumer_t *consumer      # counted; NULL for basic.get
     uint32_t owner            # id under which the entry is acquired
-    uint32_t dead_letters     # refused without requeue: goes the slow way to the dead-letter exchange
+    uint16_t in_tx            # settled by an open transaction: neither recover nor another settlement sees it
+    uint16_t dead_letters     # refused without requeue: goes the slow way to the dead-letter exchange
 
 cdef struct unacked_segment_t:
     uint32_t live
@@ -49,6 +50,12 @@ cdef struct tx_settle_t:
     uint8_t multiple
     uint8_t requeue
 
+cdef struct refused_t:        # a message that is to be dead-lettered after the present event: reject-publish-dlx, rejects of a tx
+    int reason                # REASON_DROP or REASON_REJECT of queue/types.pxd
+    queue_t *queue            # counted
+    content_t *content        # counted
+    refused_t *next
+
 cdef struct subscription_t:   # one basic.consume: consumer, target and the constant start of its deliver frames
     target_t target
     consumer_t *consumer      # counted
@@ -57,6 +64,7 @@ cdef struct subscription_t:   # one basic.consume: consumer, target and the cons
     subscription_t *next      # all subscriptions of the channel
     bint no_ack
     bint cancelled
+    bint waiting              # x-single-active-consumer: another consumer of the queue is the active one
     bint dead_letters
     uint32_t prefix_len
     uint8_t prefix[272]       # frame header, class 60 method 60, consumer tag
@@ -123,7 +131,7 @@ cdef enum:                    # why the loop must call Python for a connection
     SLOW_DEAD_LETTER = 4      # slow_tag..: a refused delivery goes to a dead-letter exchange
     SLOW_ERROR = 5            # engine.error_*
     SLOW_VERSION = 6
-    SLOW_POLICY = 7           # a queue may be over its limit: slow_queue
+    SLOW_POLICY = 7           # a queue is over its limit and dead-letters what it drops or refuses
     SLOW_HEADER = 8           # the protocol header arrived: send connection.start
     SLOW_RESOLVE = 9          # as SLOW_ROUTE, but the channel is authorized for slow_exchange: only the route is missing
 
@@ -165,3 +173,7 @@ cdef struct connection_t:
     uint64_t deliveries
     durable_lsn_t durable_lsn
     void *store
+    uint64_t tx_bytes_max
+    refused_t *refused        # oldest first; taken by Connection.take_refused
+    refused_t *refused_last
+    void *owner               # the Connection (borrowed): for the rare calls into Python from the message path

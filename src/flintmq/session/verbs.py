@@ -243,12 +243,23 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         authorize(handler, "basic.consume", queue=name)
         queue = handler.vhost.queue(name, handler.connection_id)
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
-    if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority):
+    single = method.queue != REPLY_TO and queue.policy.single_active_consumer
+    # A consumer of a single-active queue starts waiting; consumer_came makes the first one the active one.
+    if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority, single):
+        if queue.core.is_deleted():
+            raise _gone(handler, queue)
         raise PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
+    if not handler.broker.consumer_came(consumer):
+        handler.connection.cancel(number, _key(tag))
+        raise _gone(handler, queue)
     state.consumers[tag] = consumer
-    handler.broker.consumer_came(consumer)
     if not method.no_wait:
         handler.send(number, spec.BasicConsumeOk(tag))
+
+
+def _gone(handler: ConnectionHandler, queue: Any) -> PeerError:
+    """Another loop deleted the queue between looking it up and using it."""
+    return PeerError(ReplyCode.NOT_FOUND, f"no queue '{queue.name}' in vhost '{handler.vhost.name}'")
 
 
 def _open_reply_queue(handler: ConnectionHandler, state: ChannelState, method: spec.BasicConsume) -> Any:
@@ -318,6 +329,7 @@ def _need_tx(handler: ConnectionHandler, number: int) -> None:
 def tx_commit(handler: ConnectionHandler, number: int, method: spec.TxCommit) -> None:
     _need_tx(handler, number)
     unknown = handler.connection.tx_commit(number)
+    handler.after_publish()
     if unknown:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {unknown}")
     handler.send(number, spec.TxCommitOk())

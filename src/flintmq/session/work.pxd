@@ -1,6 +1,6 @@
 # A connection's way out: the work it schedules for its consumers, and their turns.
 from libc.stdint cimport uint32_t
-from flintmq.queue.types cimport target_t
+from flintmq.queue.types cimport queue_t, target_t
 from flintmq.session.types cimport channel_t, connection_t, subscription_t
 
 cdef enum:
@@ -18,6 +18,9 @@ cdef void forget_channel(connection_t *connection, channel_t *channel) noexcept 
 # The transport takes no more: consumers become not interested, so that queues look for others. And back.
 cdef void connection_block_output(connection_t *connection) noexcept nogil
 cdef void connection_unblock_output(connection_t *connection) noexcept nogil
+# Takes expired messages out of a queue before it is read from. Takes the GIL: only when queue_next_expiry says that it is due.
+cdef void expire_now(connection_t *connection, queue_t *queue) noexcept nogil
+# `suspended` False has no effect on a subscription that waits to become the active one (x-single-active-consumer).
 cdef void suspend_subscription(subscription_t *subscription, bint suspended) noexcept nogil
 # True when some channel has consumers or unacked deliveries.
 cdef bint connection_consumes(connection_t *connection) noexcept nogil

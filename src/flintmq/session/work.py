@@ -11,14 +11,19 @@ I3  While output is above its high mark no consumer of the connection is Interes
 
 from __future__ import annotations
 
+import logging
+
 import cython
 from cython.cimports.flintmq.core.atomics import at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit,
     consumer_incref,
     entry_sent,
     queue_deliver_single,
     queue_dequeue,
+    queue_get_id,
+    queue_next_expiry,
     queue_release,
     queue_set_notify_work_desired,
 )
@@ -27,7 +32,7 @@ from cython.cimports.flintmq.session.delivery import write_deliver
 from cython.cimports.flintmq.session.settlement import channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_add
-from cython.cimports.libc.stdint import uint32_t
+from cython.cimports.libc.stdint import int64_t, uint32_t
 
 # messages of one target's turn while it has its queue for itself
 TURN_MESSAGES = cython.declare(uint32_t, 256)
@@ -190,6 +195,13 @@ def _target_turn(
     delivery: delivery_t
     tried: uint32_t = 0
     turn: uint32_t = TURN_MESSAGES
+    expiry: int64_t
+    i: uint32_t
+    for i in range(target.consumer_count):
+        # Expiry is housekeeping's, but what is past its time must not be delivered before that comes round.
+        expiry = queue_next_expiry(target.consumers[i].queue)
+        if expiry != 0 and expiry <= wall_ms():
+            expire_now(connection, target.consumers[i].queue)
     while True:
         consumer = target.consumers[target.next_consumer]
         if not queue_deliver_single(consumer.queue, consumer, cython.address(delivery)):
@@ -241,6 +253,7 @@ def _send(
         item.consumer = consumer
         item.owner = consumer.id
         item.dead_letters = subscription.dead_letters
+        item.in_tx = 0
         consumer_incref(consumer)
         if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
             channel_settle_item(connection, channel, channel.unacked.last_tag, BASIC_NACK, True)
@@ -248,6 +261,16 @@ def _send(
         entry_sent(delivery.slot)
     channel.delivered += 1
     connection.deliveries += 1
+
+
+def expire_now(connection, queue):
+    with cython.gil:
+        try:
+            handler = cython.cast(object, connection.owner).handler
+            if handler is not None:
+                handler.expire(queue_get_id(queue))
+        except Exception:
+            logging.getLogger("flintmq.connection").exception("internal error: expiry failed")
 
 
 def connection_block_output(connection):
@@ -286,6 +309,7 @@ def connection_unblock_output(connection):
 
 def suspend_subscription(subscription, suspended):
     consumer: cython.pointer(consumer_t) = subscription.consumer
+    suspended = suspended or subscription.waiting
     at_store32(cython.address(subscription.target.suspended), 1 if suspended else 0)
     if subscription.cancelled:
         return
@@ -298,8 +322,6 @@ def suspend_subscription(subscription, suspended):
 def connection_consumes(connection):
     i: uint32_t
     for i in range(connection.channel_count):
-        if connection.channels[i] != cython.NULL and (
-            connection.channels[i].subscription_count or connection.channels[i].unacked.count
-        ):
+        if connection.channels[i] != cython.NULL and (connection.channels[i].subscription_count or connection.channels[i].unacked.count):
             return True
     return False

@@ -1,0 +1,14 @@
+# The last step of a publish: a message onto the queues of its route.
+from libc.stdint cimport int64_t, uint8_t
+from flintmq.core.content cimport content_t
+from flintmq.queue.types cimport queue_t
+from flintmq.routing.route_cache cimport route_t
+from flintmq.session.types cimport channel_t, connection_t
+
+# Puts the message on every queue of its route, answers mandatory and immediate, notes the confirm. Takes both references.
+# `bits`: of basic.publish; `expiration_ms`: of the message, -1 = none. FEED_PAUSE: Connection.take_refused and the policies are due.
+cdef int publish_to_queues(
+    connection_t *connection, channel_t *channel, route_t *route, content_t *content, uint8_t bits, int64_t expiration_ms
+) noexcept nogil
+# Python dead-letters the message after this event. `reason`: REASON_DROP or REASON_REJECT. False: no memory, it is only refused.
+cdef bint note_refused(connection_t *connection, queue_t *queue, content_t *content, int reason) noexcept nogil

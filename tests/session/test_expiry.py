@@ -1,0 +1,112 @@
+"""A message past its time is never delivered; it goes to the dead-letter exchange or is counted. Unused queues with x-expires go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.broker import wait_until
+from tests.support.rawamqp import RawChannel
+
+SLOW = {"housekeeping_ms": 60_000}  # the housekeeping does not come round during the test
+
+
+def gone(channel: RawChannel, queue: str) -> None:
+    wait_until(lambda: channel.ready(queue) == 0, timeout=5, what=f"{queue} is empty")
+
+
+@pytest.mark.parametrize("how", ["queue", "message", "both"])
+def test_expired_messages_leave_the_queue(start: Callable[..., Any], connect: Callable[..., Any], how: str) -> None:
+    broker = start()
+    channel = connect(broker).channel()
+    channel.queue("q", arguments={} if how == "message" else {"x-message-ttl": 60_000 if how == "both" else 30})
+    expiration = {} if how == "queue" else {"expiration": "30"}
+    channel.publish(b"x", routing_key="q", **expiration)
+    if how == "both":  # the lesser one counts, either way round
+        channel.queue("p", arguments={"x-message-ttl": 30})
+        channel.publish(b"x", routing_key="p", expiration="60000")
+        gone(channel, "p")
+    gone(channel, "q")
+    assert broker.node.broker.drops["expired"] == (2 if how == "both" else 1)
+
+
+@pytest.mark.parametrize("reader", ["consume", "get"])
+def test_expired_message_is_never_delivered_late(start: Callable[..., Any], connect: Callable[..., Any], reader: str) -> None:
+    channel = connect(start(SLOW)).channel()
+    channel.queue("dead")
+    channel.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    channel.publish(b"first", routing_key="q")
+    channel.publish(b"late", routing_key="q", expiration="40")
+    channel.publish(b"last", routing_key="q")
+    assert channel.ready("q") == 3
+    until = time.monotonic() + 0.06
+    wait_until(lambda: time.monotonic() > until)
+    if reader == "consume":
+        channel.consume("q", no_ack=True)
+        assert [message.body for message in channel.deliveries(2)] == [b"first", b"last"]
+    else:
+        assert [channel.call("basic.get", queue="q", no_ack=True).body for _ in range(2)] == [b"first", b"last"]
+        assert channel.call("basic.get", queue="q", no_ack=True).name == "basic.get-empty"
+    assert channel.ready("dead") == 1
+
+
+def test_message_that_a_consumer_holds_does_not_expire_in_its_hands(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    channel = connect(start()).channel()
+    channel.queue("q", arguments={"x-message-ttl": 40})
+    tag = channel.consume("q")
+    channel.publish(b"x", routing_key="q")
+    held = channel.expect("basic.deliver")
+    until = time.monotonic() + 0.1
+    wait_until(lambda: time.monotonic() > until)
+    channel.call("basic.cancel", consumer_tag=tag)
+    channel.send("basic.nack", delivery_tag=held.delivery_tag, requeue=True)  # a good tag, and now it is past its time
+    gone(channel, "q")
+
+
+def test_ttl_zero_reaches_a_waiting_consumer_and_nobody_else(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    channel = connect(start()).channel()
+    channel.queue("q", arguments={"x-message-ttl": 0})
+    channel.publish(b"nobody", routing_key="q")
+    gone(channel, "q")
+    channel.consume("q", no_ack=True)
+    channel.publish(b"you", routing_key="q")
+    assert channel.expect("basic.deliver").body == b"you"
+
+
+@pytest.mark.parametrize("value", ["abc", "-1", "1.5", "", "12x"])
+def test_invalid_expiration_is_refused(start: Callable[..., Any], connect: Callable[..., Any], value: str) -> None:
+    channel = connect(start()).channel()
+    channel.queue("q")
+    channel.publish(b"body", routing_key="q", expiration=value)
+    channel.expect_close(406, f"invalid expiration '{value}'")
+    channel.connection.channel(2).queue("q2")
+
+
+def test_expiration_inside_a_transaction_counts_from_the_commit(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    channel = connect(start()).channel()
+    channel.queue("q")
+    channel.call("tx.select")
+    channel.publish(b"x", routing_key="q", expiration="30")
+    channel.publish(b"y", routing_key="q")
+    channel.call("tx.commit")
+    wait_until(lambda: channel.ready("q") == 1, what="one of the two expired")
+    assert channel.call("basic.get", queue="q").body == b"y"
+
+
+def test_unused_queue_with_x_expires_goes(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    channel = connect(start()).channel()
+    channel.queue("q", arguments={"x-expires": 120})
+    channel.queue("used", arguments={"x-expires": 120})
+    channel.consume("used", "c")
+    probe = channel.connection.channel(9)
+    until = time.monotonic() + 0.4
+    wait_until(lambda: time.monotonic() > until)
+    probe.refuse(404, "no queue 'q' in vhost '/'", "queue.declare", queue="q", passive=True)
+    assert probe.queue("used", passive=True) == "used", "a queue with a consumer is in use"
+    channel.call("basic.cancel", consumer_tag="c")
+    until = time.monotonic() + 0.4
+    wait_until(lambda: time.monotonic() > until)
+    probe.refuse(404, "no queue 'used'", "queue.declare", queue="used", passive=True)
