@@ -77,8 +77,8 @@ def test_two_channels_may_interleave_their_content() -> None:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (OPENED + b"\x01\x00\x01" + struct.pack(">I", 131072) + b"", 501),  # larger than frame_max, before its bytes arrive
-        (HEADER + b"\x01\x00\x00" + struct.pack(">I", 8192), 501),  # the smaller limit before open
+        (OPENED + b"\x01\x00\x01" + struct.pack(">I", 131073) + b"", 501),  # larger than frame_max, before its bytes arrive
+        (HEADER + b"\x01\x00\x00" + struct.pack(">I", 8193), 501),  # the smaller limit before open
         (OPENED + b"\x05\x00\x01\x00\x00\x00\x00\xce", 501),  # unknown frame type
         (OPENED + b"\x01\x00\x01\x00\x00\x00\x04\x00\x14\x00\x0a\xcd", 501),  # wrong frame end
         (OPENED + encode_frame(3, 1, b"x"), 505),  # body without header

@@ -121,8 +121,9 @@ def engine_feed(engine, buffer, size, consumed):
     while size - at >= 7:
         frame_type = buffer[at]
         payload_size = get32(buffer + at + 3)
-        # Checked before the rest has arrived, so an oversized frame is never buffered (I2).
-        if payload_size + 8 > engine.frame_size_max or payload_size > 0x7FFFFFF0:
+        # Checked before the rest has arrived, so an oversized frame is never buffered (I2). frame_max counts the 8 bytes around
+        # the payload; amqpstorm and Qpid fill the payload alone up to it, and RabbitMQ lets them.
+        if payload_size > engine.frame_size_max or payload_size > 0x7FFFFFF0:
             consumed[0] = at
             return _lost(engine, b"frame is larger than the negotiated frame_max")
         if frame_type != FRAME_METHOD and frame_type != FRAME_HEADER and frame_type != FRAME_BODY and frame_type != FRAME_HEARTBEAT:
