@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flintmq.testing.queue_driver import Consumer, Queue, Stress
+from flintmq.testing.queue_driver import Consumer, Queue
+from flintmq.testing.queue_threads import Stress
 
 PRODUCERS = 3
 # Wall seconds after which an undrained queue counts as a lost wake-up. Normal runs drain within milliseconds of the last enqueue.

@@ -18,7 +18,7 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load64, 
 from cython.cimports.flintmq.core.buffer import put32
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
-from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libc.string import memcpy
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
 # 256 KiB: a read pass fills about one, so recycling stays in cache; large enough that mapping is rare, small enough that a

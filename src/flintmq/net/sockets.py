@@ -6,7 +6,6 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_release, out_trim
 from cython.cimports.flintmq.net.sysio import sys_write
-from cython.cimports.flintmq.session.connection import Connection
 from cython.cimports.flintmq.session.types import connection_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free

@@ -38,15 +38,12 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOT_INTERESTED,
     CONSUMER_NOTIFIED,
     CONSUMER_REMOVED,
-    ENTRY_AVAILABLE,
-    ENTRY_STATE_MASK,
     consumer_list_t,
     consumer_t,
     credit_t,
     group_t,
     manager_t,
     queue_t,
-    slot_t,
 )
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free

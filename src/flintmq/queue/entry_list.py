@@ -15,23 +15,27 @@ back to the system one by one, also from the middle.
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_load_ptr, at_store32, at_store64, at_store_ptr, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_incref, content_t
-from cython.cimports.flintmq.queue.slot import slot_acquire, slot_dequeue, slot_release
+from cython.cimports.flintmq.core.atomics import (
+    at_load32,
+    at_load64,
+    at_load_ptr,
+    at_store32,
+    at_store64,
+    at_store_ptr,
+    spin_lock,
+    spin_unlock,
+)
+from cython.cimports.flintmq.core.content import content_incref
+from cython.cimports.flintmq.queue.slot import slot_dequeue, slot_release
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED,
     ENTRY_AVAILABLE,
     ENTRY_DELETED,
     ENTRY_DEQUEUED,
-    ENTRY_EMPTY,
     ENTRY_LOGGED,
     ENTRY_STATE_MASK,
-    LEVEL_QPID,
-    LIST_PRIORITY,
-    LIST_STANDARD,
     found_t,
     level_t,
-    list_ops_t,
     list_t,
     place_t,
     segment_t,
@@ -39,7 +43,7 @@ from cython.cimports.flintmq.queue.types import (
 )
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
-from cython.cimports.libc.string import memmove, memset
+from cython.cimports.libc.string import memmove
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
 # Slots of a level's first segment: 384 bytes serve the many queues that only ever hold a few messages.
@@ -325,7 +329,9 @@ def list_publish(entries, slot, position, flags, expires_at_ms, wanted):
     index: uint64_t = position & INDEX_MASK
     spin_lock(cython.address(entries.lock))
     if expires_at_ms:
-        _set_expiry(entries, position >> LEVEL_SHIFT, index, expires_at_ms)  # out of memory: it is logged already, so it stays, without expiring
+        _set_expiry(
+            entries, position >> LEVEL_SHIFT, index, expires_at_ms
+        )  # out of memory: it is logged already, so it stays, without expiring
     _publish(entries, sub, slot, index, flags)
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))

@@ -40,7 +40,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_unacked_count,
 )
 from cython.cimports.flintmq.queue.types import delivery_t
-from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libc.stdint import uint64_t
 
 NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 

@@ -238,7 +238,14 @@ def queue_restore(queue, content, message_id, position, redelivered, expires_at_
         flags |= ENTRY_NOT_RESIDENT
     spin_lock(cython.address(queue.log_lock))
     restored = list_add(
-        cython.address(queue.entries), cython.cast(uint32_t, level), index, content, message_id, flags, expires_at_ms, cython.address(wanted)
+        cython.address(queue.entries),
+        cython.cast(uint32_t, level),
+        index,
+        content,
+        message_id,
+        flags,
+        expires_at_ms,
+        cython.address(wanted),
     )
     spin_unlock(cython.address(queue.log_lock))
     if restored:

@@ -183,5 +183,3 @@ def queue_peek(queue, position, out):
         delivery_fill(out, cython.NULL, content, found.position, state)
     at_sub32(cython.address(queue.pins), 1)
     return got
-
-

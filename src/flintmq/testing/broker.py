@@ -1,7 +1,7 @@
 """A broker inside the test's process: real protocol, real loop, nothing on disk, up in milliseconds.
 
-    with Broker() as broker:
-        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+with Broker() as broker:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64
 from cython.cimports.flintmq.queue.types import queue_t, slot_t
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memset
 
 
@@ -25,9 +25,7 @@ def _append(log: cython.pointer(memory_log_t)) -> uint64_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _enqueue(
-    context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, slot: cython.pointer(slot_t)
-) -> uint64_t:
+def _enqueue(context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, slot: cython.pointer(slot_t)) -> uint64_t:
     log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
     log.enqueues += 1
     return _append(log)

@@ -7,18 +7,8 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_load64, at_store32, at_swap32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.content import (
-    CONTENT_PRIORITY,
-    arena_free,
-    arena_new,
-    arena_t,
-    content_body,
-    content_decref,
-    content_from_bytes,
-    content_new,
-    content_t,
-)
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_body, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_give_back_credit,
@@ -67,19 +57,14 @@ from cython.cimports.flintmq.queue.types import (
     LIST_PRIORITY,
     LIST_STANDARD,
     REASON_ACK,
-    REASON_DROP,
     consumer_t,
     delivery_t,
-    found_t,
     queue_t,
-    slot_t,
     target_t,
 )
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free
-from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
 from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
-from cython.cimports.posix.unistd import usleep
 
 
 LIST_NAMES = ("REMOVED", "INTERESTED", "NOT_INTERESTED", "NOTIFIED", "NON_ACQUIRING")
@@ -463,227 +448,3 @@ class Consumer:
     def pointers(self) -> tuple:
         """(last_seen, released)."""
         return (self.consumer.last_seen, self.consumer.released)
-
-
-# --- threads --------------------------------------------------------------------------------------------------------------
-
-
-@cython.cclass
-class Stress:
-    """One queue worked by real threads. Bodies are (producer, number); every message must be finished exactly once.
-
-    Each method is the body of one thread and runs without the GIL.
-    """
-
-    def __init__(self, queue: Queue, producers: int, per_producer: int):
-        self.queue = queue
-        self.state.producers = producers
-        self.state.per_producer = per_producer
-        self.state.seen = cython.cast(cython.pointer(uint32_t), calloc(producers * per_producer, cython.sizeof(uint32_t)))
-
-    def __dealloc__(self):
-        free(self.state.seen)
-
-    def stop(self) -> None:
-        at_store32(cython.address(self.state.stop), 1)
-
-    @property
-    def results(self) -> dict:
-        return {
-            "finished": at_load64(cython.address(self.state.finished)),
-            "delivered": at_load64(cython.address(self.state.delivered)),
-            "duplicates": at_load64(cython.address(self.state.duplicates)),
-            "disorder": at_load64(cython.address(self.state.disorder)),
-            "leaked": at_load64(cython.address(self.state.leaked)),
-            "returned": at_load64(cython.address(self.state.returned)),
-        }
-
-    def produce(self, number: int, immediate_every: int = 0, levels: int = 1, window: int = 0) -> None:
-        """`window` > 0: at most so many of its messages are unfinished, so the queue falls idle again and again."""
-        state: cython.pointer(stress_t) = cython.address(self.state)
-        producer: uint64_t = number
-        every: uint64_t = immediate_every
-        level_count: uint32_t = levels
-        unfinished: uint64_t = window
-        queue: cython.pointer(queue_t) = self.queue.queue
-        i: uint64_t
-        content: cython.pointer(content_t)
-        arena: cython.pointer(arena_t) = arena_new()
-        body: cython.pointer(uint64_t)
-        with cython.nogil:
-            for i in range(state.per_producer):
-                while (
-                    unfinished
-                    and (i - unfinished) * state.producers > at_load64(cython.address(state.finished))
-                    and i > unfinished
-                    and not at_load32(cython.address(state.stop))
-                ):
-                    usleep(0)
-                content = content_new(arena, 0, 0, 16)
-                body = cython.cast(cython.pointer(uint64_t), content_body(content))
-                memcpy(body, cython.address(producer), 8)
-                memcpy(body + 1, cython.address(i), 8)
-                content.priority = cython.cast(uint8_t, i % level_count)
-                content.flags = CONTENT_PRIORITY
-                if every and i % every == 0:
-                    if queue_enqueue_immediate(queue, content, 0, 0, cython.NULL) == 0:
-                        at_add64(cython.address(state.returned), 1)
-                        _finish(state, producer, i)
-                else:
-                    queue_enqueue(queue, content, 0, 0, cython.NULL)
-                content_decref(content)
-            arena_free(arena)
-
-    def consume(
-        self,
-        consumer: Consumer,
-        release_every: int = 0,
-        reattach_every: int = 0,
-        suspend_every: int = 0,
-        check_order: bool = True,
-        hold: int = 0,
-    ) -> None:
-        """Until stopped: waits to be notified, pulls until nothing comes, settles (the oldest first once it holds `hold` entries).
-
-        Reattaching closes and adds a fresh consumer.
-        """
-        state: cython.pointer(stress_t) = cython.address(self.state)
-        queue: cython.pointer(queue_t) = self.queue.queue
-        raw: cython.pointer(consumer_t) = consumer.consumer
-        fresh: cython.pointer(consumer_t)
-        notified: cython.pointer(uint32_t) = cython.address(consumer.target.notified)
-        delivery: delivery_t
-        turns: uint64_t = 0
-        count: uint64_t = 0
-        settled: uint64_t = 0
-        producer: uint64_t
-        number: uint64_t
-        release: uint64_t = release_every
-        reattach: uint64_t = reattach_every
-        suspend: uint64_t = suspend_every
-        room: uint64_t = hold + 1
-        ordered: cython.bint = check_order
-        last: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), calloc(state.producers, 8))
-        held: cython.pointer(delivery_t) = cython.cast(cython.pointer(delivery_t), calloc(room, cython.sizeof(delivery_t)))
-        body: cython.pointer(uint64_t)
-        with cython.nogil:
-            while True:
-                if not at_swap32(notified, 0):
-                    if at_load32(cython.address(state.stop)):
-                        break
-                    usleep(20)
-                    continue
-                while queue_deliver_single(queue, raw, cython.address(delivery)):
-                    body = cython.cast(cython.pointer(uint64_t), content_body(delivery.content))
-                    memcpy(cython.address(producer), body, 8)
-                    memcpy(cython.address(number), body + 1, 8)
-                    if ordered and not delivery.redelivered:
-                        if number + 1 <= last[producer]:
-                            at_add64(cython.address(state.disorder), 1)
-                        last[producer] = number + 1
-                    entry_sent(delivery.slot)
-                    held[count % room] = delivery
-                    count += 1
-                    if count - settled == room:
-                        _settle(state, queue, raw, held + settled % room, release and settled % release == release - 1)
-                        settled += 1
-                    if suspend and count % suspend == 0:
-                        at_store32(cython.address(raw.target.suspended), 1)
-                        queue_set_notify_work_desired(queue, raw, False)
-                        at_store32(cython.address(raw.target.suspended), 0)
-                        queue_set_notify_work_desired(queue, raw, True)
-                while settled < count:
-                    _settle(state, queue, raw, held + settled % room, release and settled % release == release - 1)
-                    settled += 1
-                turns += 1
-                if reattach and turns % reattach == 0:
-                    fresh = consumer_new(queue, raw.target, raw.priority, raw.flags, raw.credit.limit)
-                    queue_remove_consumer(queue, raw)
-                    if raw.credit.used:
-                        at_add64(cython.address(state.leaked), raw.credit.used)
-                    consumer_decref(raw)
-                    raw = fresh
-                    memset(last, 0, state.producers * 8)
-                    queue_add_consumer(queue, raw)
-            at_add64(cython.address(state.delivered), count)
-        consumer.consumer = raw
-        free(last)
-        free(held)
-
-    def remove(self, every_us: int = 50) -> None:
-        """A remover of the broker: takes heads and dequeues them, and housekeeps."""
-        state: cython.pointer(stress_t) = cython.address(self.state)
-        queue: cython.pointer(queue_t) = self.queue.queue
-        delivery: delivery_t
-        pause: uint32_t = every_us
-        producer: uint64_t
-        number: uint64_t
-        body: cython.pointer(uint64_t)
-        rounds: uint64_t = 0
-        with cython.nogil:
-            while not at_load32(cython.address(state.stop)):
-                rounds += 1
-                if queue_take_head(queue, cython.address(delivery)):
-                    body = cython.cast(cython.pointer(uint64_t), content_body(delivery.content))
-                    memcpy(cython.address(producer), body, 8)
-                    memcpy(cython.address(number), body + 1, 8)
-                    if queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_DROP):
-                        _finish(state, producer, number)
-                    else:
-                        at_add64(cython.address(state.duplicates), 1)
-                # Only memory: a lost wake-up must not be repaired by the asynchronous delivery job here.
-                queue_ready_count(queue)
-                usleep(pause)
-
-    def browse(self, consumer: Consumer) -> int:
-        """Walks the queue as a browser until stopped; returns how many it saw."""
-        state: cython.pointer(stress_t) = cython.address(self.state)
-        queue: cython.pointer(queue_t) = self.queue.queue
-        raw: cython.pointer(consumer_t) = consumer.consumer
-        delivery: delivery_t
-        seen: uint64_t = 0
-        with cython.nogil:
-            while not at_load32(cython.address(state.stop)):
-                if queue_deliver_single(queue, raw, cython.address(delivery)):
-                    seen += 1
-                    content_decref(delivery.content)
-                else:
-                    usleep(20)
-        return seen
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _settle(
-    state: cython.pointer(stress_t),
-    queue: cython.pointer(queue_t),
-    consumer: cython.pointer(consumer_t),
-    delivery: cython.pointer(delivery_t),
-    back: cython.bint,
-) -> cython.void:
-    """Acks or gives back one delivery, and its credit as the session does."""
-    body: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), content_body(delivery.content))
-    producer: uint64_t
-    number: uint64_t
-    memcpy(cython.address(producer), body, 8)
-    memcpy(cython.address(number), body + 1, 8)
-    if back:
-        if not queue_release(queue, delivery.slot, delivery.position, consumer.id, True):
-            at_add64(cython.address(state.duplicates), 1)
-    elif queue_dequeue(queue, delivery.slot, delivery.position, consumer.id, REASON_ACK):
-        _finish(state, producer, number)
-    else:
-        at_add64(cython.address(state.duplicates), 1)
-    consumer_give_back_credit(consumer)
-    if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer):
-        queue_set_notify_work_desired(queue, consumer, True)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _finish(state: cython.pointer(stress_t), producer: uint64_t, number: uint64_t) -> cython.void:
-    if at_add32(state.seen + producer * state.per_producer + number, 1) != 0:
-        at_add64(cython.address(state.duplicates), 1)
-    at_add64(cython.address(state.finished), 1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.buffer import get16, get32, get64
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcmp, memset
 
 FRAME_METHOD = cython.declare(cython.int, 1)

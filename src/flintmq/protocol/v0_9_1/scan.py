@@ -7,7 +7,6 @@ I2  It accepts exactly what decode_properties accepts under the default limits, 
     included: what is stored and delivered later can be decoded.
 """
 # Compiled: Cython checks the types and names that come from the .pxd.
-# ruff: noqa: F821, SIM109, SIM300
 # mypy: ignore-errors
 
 from __future__ import annotations

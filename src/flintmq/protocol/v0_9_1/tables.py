@@ -15,7 +15,6 @@ Short strings (names, keys) are str; bytes that are not UTF-8 become surrogate e
 Of a name that a table repeats the first value counts, as on RabbitMQ.
 """
 # Compiled: Cython checks the types and names that come from the .pxd.
-# ruff: noqa: F821, SIM109
 # mypy: ignore-errors
 
 from __future__ import annotations
