@@ -51,8 +51,23 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
 
             near = difflib.get_close_matches(name, known, 1)
             raise OperatorError(f"--config {path}: unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else ""))
-        options[name] = known[name].type.convert(value, known[name], ctx) if isinstance(known[name].type, Port) else value
+        options[name] = _checked(path, name, value, known[name], ctx)
     return options
+
+
+def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: click.Context) -> Any:
+    """A value of the file, under the same rules as on the command line. Raises: OperatorError (78)."""
+    shown = f"--config {path}: {name.replace('_', '-')} = {value!r}"
+    if isinstance(option, click.Option) and option.is_flag:
+        if not isinstance(value, bool):
+            raise OperatorError(f"{shown}: it is either true or false")
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise OperatorError(f"{shown}: a string or a whole number is expected")
+    try:
+        return option.type.convert(str(value), option, ctx)
+    except click.BadParameter as error:
+        raise OperatorError(f"{shown}: {error.message}") from error
 
 
 @click.command()
