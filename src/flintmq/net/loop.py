@@ -33,6 +33,7 @@ from cython.cimports.flintmq.net.sockets import (
     run_queue_pop,
     run_queue_push,
     socket_t,
+    sockets_forget,
 )
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN,
@@ -166,24 +167,12 @@ class Loop:
 
     def remove(self, entry: Socket) -> None:
         """Closes the socket. Its memory stays until no pending event can name it (I2)."""
-        link: cython.pointer(cython.pointer(socket_t))
         if entry.socket.dead:
             return
         entry.socket.dead = True
         if entry.socket.connection != cython.NULL:
             run_queue_forget(cython.address(self.run_queue), entry.socket.connection)
-        link = cython.address(self.dirty)
-        while link[0] != cython.NULL:
-            if link[0] == cython.address(entry.socket):
-                link[0] = entry.socket.next_dirty
-                break
-            link = cython.address(link[0].next_dirty)
-        link = cython.address(self.failed)
-        while link[0] != cython.NULL:
-            if link[0] == cython.address(entry.socket):
-                link[0] = entry.socket.next_failed
-                break
-            link = cython.address(link[0].next_failed)
+        sockets_forget(cython.address(self.dirty), cython.address(self.failed), cython.address(entry.socket))
         if self.current == cython.address(entry.socket):
             self.current = cython.NULL
         epoll_ctl(self.epoll, EPOLL_CTL_DEL, entry.socket.fd, cython.NULL)
@@ -600,11 +589,6 @@ class Loop:
         """Gives the buffers of idle connections back (housekeeping)."""
         for entry in self.sockets.values():
             entry.trim()
-
-    @property
-    def alarmed(self) -> bool:
-        """True while message memory is above the watermark."""
-        return self.alarm
 
     @property
     def now_ms(self) -> int:

@@ -51,3 +51,5 @@ cdef connection_t *run_queue_pop(run_queue_t *queue) noexcept nogil            #
 cdef void run_queue_forget(run_queue_t *queue, connection_t *connection) noexcept nogil
 # Step 6 of seed 004 (connection_t.schedule): joins the loop's run queue and wakes it. Any thread; `scheduled` was won before.
 cdef void connection_schedule(connection_t *connection) noexcept nogil
+# Takes a socket that closes off the loop's lists of dirty and failed ones. O(entries).
+cdef void sockets_forget(socket_t **dirty, socket_t **failed, socket_t *socket) noexcept nogil

@@ -65,6 +65,17 @@ def run_queue_forget(queue, connection):
     spin_unlock(cython.address(queue.lock))
 
 
+def sockets_forget(dirty, failed, socket):
+    while dirty[0] != cython.NULL and dirty[0] != socket:
+        dirty = cython.address(dirty[0].next_dirty)
+    if dirty[0] == socket:
+        dirty[0] = socket.next_dirty
+    while failed[0] != cython.NULL and failed[0] != socket:
+        failed = cython.address(failed[0].next_failed)
+    if failed[0] == socket:
+        failed[0] = socket.next_failed
+
+
 @cython.cclass
 class Socket:
     """A connection's socket, as its loop holds it."""

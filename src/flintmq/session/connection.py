@@ -32,11 +32,8 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import (
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_decref,
     consumer_id_new,
-    consumer_new,
     entry_sent,
-    queue_add_consumer,
     queue_decref,
     queue_dequeue,
     queue_get_id,
@@ -45,7 +42,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_pull,
     queue_ready_count,
     queue_release,
-    queue_remove_consumer,
 )
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
@@ -67,13 +63,19 @@ from cython.cimports.flintmq.session.channel import (
     channel_tx_rollback,
     session_sink,
 )
-from cython.cimports.flintmq.session.delivery import subscription_set_prefix, write_get_ok
+from cython.cimports.flintmq.session.delivery import write_get_ok
 from cython.cimports.flintmq.session.settlement import channel_recover, channel_resume, channel_settle_item
+from cython.cimports.flintmq.session.subscription import (
+    subscription_attach,
+    subscription_detach,
+    subscription_find,
+    subscription_new,
+)
 from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_t, refused_t, subscription_t, unacked_t
-from cython.cimports.flintmq.session.work import expire_now, forget_channel, forget_target, suspend_subscription, target_notify
+from cython.cimports.flintmq.session.work import expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset
 from flintmq.errors import PeerError
 
@@ -81,6 +83,12 @@ from flintmq.errors import PeerError
 def revoke_authorizations() -> None:
     """Permissions changed: every channel is authorized again at its next publish."""
     authorization_changed()
+
+
+@cython.cfunc
+def _octets(data: bytes) -> cython.pointer(uint8_t):
+    """The bytes' own memory: valid while the caller holds them."""
+    return cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, data))
 
 
 @cython.cclass
@@ -419,68 +427,25 @@ class Connection:
         """
         channel: cython.pointer(channel_t) = self.channel(number)
         flags: uint32_t = CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
-        subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), calloc(1, cython.sizeof(subscription_t)))
-        if subscription == cython.NULL:
-            raise MemoryError
+        subscription: cython.pointer(subscription_t)
         if no_ack:
             flags |= CONSUMER_NO_ACK
         if exclusive:
             flags |= CONSUMER_EXCLUSIVE
-        subscription.channel = channel
-        subscription.no_ack = no_ack
-        subscription.dead_letters = handle.dead_letters
-        subscription.target.context = subscription
-        subscription.target.notify_work = target_notify
-        subscription.target.consumers = subscription.consumers
-        subscription.target.consumer_count = 1
-        subscription.waiting = waiting
-        subscription.target.suspended = 1 if waiting or channel.flow_stopped or self.connection.write_blocked else 0
-        subscription_set_prefix(subscription, number, cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, tag)), len(tag))
-        subscription.consumer = consumer_new(
-            handle.queue, cython.address(subscription.target), priority, flags, 0 if no_ack else channel.prefetch
-        )
-        if subscription.consumer == cython.NULL:
-            free(subscription)
+        subscription = subscription_new(channel, handle.queue, _octets(tag), len(tag), flags, priority, waiting)
+        if subscription == cython.NULL:
             raise MemoryError
-        subscription.consumers[0] = subscription.consumer
-        subscription.consumer.context = subscription
-        if not no_ack:
-            subscription.consumer.shared_credit = cython.address(channel.credit)
-        subscription.queue = handle.queue
-        queue_incref(handle.queue)
-        subscription.next = channel.subscriptions
-        channel.subscriptions = subscription
-        channel.subscription_count += 1
-        if not queue_add_consumer(handle.queue, subscription.consumer):
-            channel.subscriptions = subscription.next
-            channel.subscription_count -= 1
-            consumer_decref(subscription.consumer)
-            queue_decref(subscription.queue)
+        subscription.dead_letters = handle.dead_letters
+        if not subscription_attach(subscription):
             free(subscription)
             return False
         return True
 
     def _find(self, channel, tag):
-        subscription: cython.pointer(subscription_t) = channel.subscriptions
-        size: cython.Py_ssize_t = len(tag)
-        while subscription != cython.NULL:
-            if subscription.prefix_len - 12 == size and subscription.prefix[12 : 12 + size] == tag:
-                return subscription
-            subscription = subscription.next
-        return cython.NULL
+        return subscription_find(channel, _octets(tag), len(tag))
 
     def _remove(self, channel, subscription):
-        link: cython.pointer(cython.pointer(subscription_t)) = cython.address(channel.subscriptions)
-        while link[0] != subscription:
-            link = cython.address(link[0].next)
-        link[0] = subscription.next
-        channel.subscription_count -= 1
-        subscription.cancelled = True
-        queue_remove_consumer(subscription.queue, subscription.consumer)
-        forget_target(cython.address(self.connection), channel, cython.address(subscription.target))
-        # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
-        consumer_decref(subscription.consumer)
-        queue_decref(subscription.queue)
+        subscription_detach(subscription)
         # A queue on another loop may be inside notify_work: the memory waits for the next reap().
         subscription.next = self.graves
         self.graves = subscription

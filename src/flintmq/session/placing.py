@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.clock import wall_ms
-from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
+from cython.cimports.flintmq.core.content import content_decref, content_incref
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,

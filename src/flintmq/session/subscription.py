@@ -1,0 +1,88 @@
+"""One basic.consume, from the first to the last call on its queue (see subscription.pxd).
+
+in: the handlers, through Connection. out: a consumer on a queue whose target schedules this channel.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.queue.queue_core import (
+    consumer_decref,
+    consumer_new,
+    queue_add_consumer,
+    queue_decref,
+    queue_incref,
+    queue_remove_consumer,
+)
+from cython.cimports.flintmq.queue.types import CONSUMER_NO_ACK
+from cython.cimports.flintmq.session.delivery import subscription_set_prefix
+from cython.cimports.flintmq.session.types import subscription_t
+from cython.cimports.flintmq.session.work import forget_target, target_notify
+from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.string import memcmp
+
+# where the consumer tag stands in a deliver frame: frame header, class and method, length octet
+TAG_OFFSET = cython.declare(cython.uint, 12)
+
+
+def subscription_new(channel, queue, tag, tag_len, flags, priority, waiting):
+    no_ack: cython.bint = flags & CONSUMER_NO_ACK
+    subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), calloc(1, cython.sizeof(subscription_t)))
+    if subscription == cython.NULL:
+        return cython.NULL
+    subscription.channel = channel
+    subscription.no_ack = no_ack
+    subscription.waiting = waiting
+    subscription.target.context = subscription
+    subscription.target.notify_work = target_notify
+    subscription.target.consumers = subscription.consumers
+    subscription.target.consumer_count = 1
+    subscription.target.suspended = 1 if waiting or channel.flow_stopped or channel.connection.write_blocked else 0
+    subscription_set_prefix(subscription, channel.number, tag, tag_len)
+    subscription.consumer = consumer_new(queue, cython.address(subscription.target), priority, flags, 0 if no_ack else channel.prefetch)
+    if subscription.consumer == cython.NULL:
+        free(subscription)
+        return cython.NULL
+    subscription.consumers[0] = subscription.consumer
+    subscription.consumer.context = subscription
+    if not no_ack:
+        subscription.consumer.shared_credit = cython.address(channel.credit)
+    subscription.queue = queue
+    queue_incref(queue)
+    return subscription
+
+
+def subscription_attach(subscription):
+    subscription.next = subscription.channel.subscriptions
+    subscription.channel.subscriptions = subscription
+    subscription.channel.subscription_count += 1
+    if queue_add_consumer(subscription.queue, subscription.consumer):
+        return True
+    subscription.channel.subscriptions = subscription.next
+    subscription.channel.subscription_count -= 1
+    consumer_decref(subscription.consumer)
+    queue_decref(subscription.queue)
+    return False
+
+
+def subscription_detach(subscription):
+    link: cython.pointer(cython.pointer(subscription_t)) = cython.address(subscription.channel.subscriptions)
+    while link[0] != subscription:
+        link = cython.address(link[0].next)
+    link[0] = subscription.next
+    subscription.channel.subscription_count -= 1
+    subscription.cancelled = True
+    queue_remove_consumer(subscription.queue, subscription.consumer)
+    forget_target(subscription.channel.connection, subscription.channel, cython.address(subscription.target))
+    # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
+    consumer_decref(subscription.consumer)
+    queue_decref(subscription.queue)
+
+
+def subscription_find(channel, tag, tag_len):
+    subscription: cython.pointer(subscription_t) = channel.subscriptions
+    while subscription != cython.NULL:
+        if subscription.prefix_len == TAG_OFFSET + tag_len and memcmp(subscription.prefix + TAG_OFFSET, tag, tag_len) == 0:
+            return subscription
+        subscription = subscription.next
+    return cython.NULL
