@@ -298,9 +298,7 @@ class Loop:
             entry.connection.handler.closed(f"TLS failed: {error}")
             self.remove(entry)
             return
-        cipher: bytes = entry.tls.pending()
-        if cipher:
-            self._queue_cipher(entry, cipher)
+        self._queue_cipher(entry, entry.tls.pending())
         if entry.tls.eof:
             entry.connection.handler.closed("connection closed by peer")
             self.remove(entry)
@@ -594,3 +592,8 @@ class Loop:
     def now_ms(self) -> int:
         """The loop's monotonic clock, milliseconds: what on_timer is called with."""
         return monotonic_ms()
+
+    @property
+    def alarmed(self) -> bool:
+        """True while message memory is above the watermark."""
+        return self.alarm

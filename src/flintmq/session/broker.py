@@ -73,6 +73,9 @@ class Broker:
         self.log: Any = None
         # `consumers` and who is active among them; taken inside a virtual host's lock, never the other way round
         self.lock = threading.RLock()
+        # one at a time brings a queue back under its limit, or two loops would each drop a message for the same excess; taken before
+        # a virtual host's lock
+        self.limit_lock = threading.RLock()
         # a new object with every change of routes: who computed a route can tell whether it is still true (find_route)
         self.routes_version = object()
         self.vhosts: dict[str, VirtualHost] = {}
@@ -294,7 +297,8 @@ class Broker:
 
     def count_drop(self, reason: str) -> None:
         """Counts a message that left without reaching a consumer, by reason: nothing is dropped in silence."""
-        self.drops[reason] += 1
+        with self.lock:
+            self.drops[reason] += 1
 
     # --- housekeeping -----------------------------------------------------------------------------------------------
 

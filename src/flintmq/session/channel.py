@@ -303,7 +303,6 @@ def _on_settle(
     channel: cython.pointer(channel_t) = connection.channels[number]
     items: cython.pointer(tx_settle_t)
     size: uint32_t
-    subscription: cython.pointer(subscription_t)
     if channel.tx:
         if not _take_into_tx(channel, tag, multiple):
             _refuse(connection, number, 406, b"unknown delivery tag", 60 << 16 | method)

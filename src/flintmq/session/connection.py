@@ -248,8 +248,7 @@ class Connection:
 
     def channel_numbers(self) -> list[int]:
         """Numbers of the open channels."""
-        i: uint32_t
-        return [i for i in range(self.connection.channel_count) if self.connection.channels[i] != cython.NULL]
+        return [i for i in range(self.connection.channel_count) if self.connection.channels[cython.cast(uint32_t, i)] != cython.NULL]
 
     def close_channel(self, number: int, wait_for_ok: bool) -> None:
         """Removes consumers, releases unacked deliveries to their places, frees the channel.

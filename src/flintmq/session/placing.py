@@ -8,6 +8,7 @@ I1  A message that a confirm answers is in every queue of its route, and every l
 from __future__ import annotations
 
 import cython
+from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import content_decref, content_incref
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
@@ -35,6 +36,7 @@ from cython.cimports.flintmq.session.types import SLOW_POLICY, refused_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc
 
+_drop_lock = cython.declare(uint32_t, 0)
 PUBLISH_MANDATORY = cython.declare(uint8_t, 1)
 PUBLISH_IMMEDIATE = cython.declare(uint8_t, 2)
 # milliseconds; a TTL of 0 means "to a consumer now, or not at all": what a pass of the loop may take until the consumer's turn
@@ -122,7 +124,14 @@ def note_refused(connection, queue, content, reason):
 def _drop_head(destination: cython.pointer(destination_t)) -> cython.void:
     """x-overflow drop-head without a dead-letter exchange: the oldest messages make room."""
     delivery: delivery_t
+    over: cython.bint
+    taken: cython.bint
     while queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes:
-        if not queue_take_head(destination.queue, cython.address(delivery)):
+        # One at a time, or two loops would each drop a message for the same excess.
+        spin_lock(cython.address(_drop_lock))
+        over = queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes
+        taken = over and queue_take_head(destination.queue, cython.address(delivery))
+        spin_unlock(cython.address(_drop_lock))
+        if not taken:
             return
         queue_dequeue(destination.queue, delivery.slot, delivery.position, 0, REASON_DROP)

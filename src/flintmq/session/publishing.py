@@ -226,8 +226,11 @@ def apply_policies(broker: Broker) -> None:
 
 def enforce_limits(broker: Broker, queue: Any) -> None:
     core = queue.core
-    while core.ready_count() > core.max_length or core.ready_bytes() > core.max_bytes:
-        message = core.take_head(REASON_DROP)
+    while True:
+        with broker.limit_lock:
+            if core.ready_count() <= core.max_length and core.ready_bytes() <= core.max_bytes:
+                return
+            message = core.take_head(REASON_DROP)
         if message is None:
             return
         broker.count_drop("maxlen")

@@ -135,7 +135,6 @@ def connection_work(connection, budget):
     target: cython.pointer(target_t)
     last: cython.pointer(channel_t)
     again: cython.bint
-    result: cython.int
     final: cython.bint = False
     spin_lock(cython.address(connection.work_lock))
     last = connection.work_last

@@ -42,8 +42,6 @@ from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.posix.unistd import usleep
 
 
-
-
 @cython.cclass
 class Stress:
     """One queue worked by real threads. Bodies are (producer, number); every message must be finished exactly once.
