@@ -1,4 +1,4 @@
-"""Fixtures of the tests of sockets, loops and the life of connections: brokers inside the test's process, with the limits a test asks for, and raw connections to them."""
+"""Fixtures of the tests of sockets, loops and connections: brokers inside the process, with the limits a test asks for; raw clients."""
 
 from __future__ import annotations
 

@@ -348,3 +348,30 @@ def test_stop_with_clients_at_work_on_all_loops(start: Callable[..., Any], conne
             pass
     stopper.join(10)
     assert not stopper.is_alive()
+
+
+@LOOPS
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_length_limit_is_exact_with_producers_on_all_loops(
+    start: Callable[..., Any], connect: Callable[..., Any], threads: int, dead_letters: bool
+) -> None:
+    """Two loops never drop twice for the same excess: once full, the queue stays full."""
+    broker = start(io_threads=threads)
+    setup = connect(broker).channel()
+    setup.queue("dead")
+    to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"} if dead_letters else {}
+    setup.queue("q", arguments={"x-max-length": 10, **to_dead})
+    workers = Workers()
+    each = 300 if dead_letters else 5000
+
+    def publish(channel: RawChannel) -> None:
+        for _ in range(each):
+            channel.publish(b"x", routing_key="q")
+        channel.ready("q")
+
+    for _ in range(4):
+        workers.add(publish, connect(broker).channel())
+    workers.run()
+    assert setup.ready("q") == 10
+    if dead_letters:
+        assert setup.ready("dead") == 4 * each - 10
