@@ -42,7 +42,8 @@ stress: .venv/.compiled .venv/.test
 	@exec sh tools/stress_tsan.sh
 
 fuzz: .venv/.compiled .venv/.test
-	@exec $(BIN)/python tools/fuzz_codec.py $(ARGS)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
+	@exec $(BIN)/python tools/fuzz.py $(ARGS)
 
 clean:
 	rm -rf build .venv run .cache $$(find src -name '*.so')
