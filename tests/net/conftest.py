@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -11,6 +12,15 @@ import pytest
 
 from flintmq.testing.broker import Broker
 from tests.support.rawamqp import RawConnection
+
+
+@pytest.fixture(autouse=True)
+def short_turns() -> Iterator[None]:
+    """Broker and clients share the interpreter here: with its usual 5 ms turns busy client threads would starve the loops."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_a_thousand_consumes_and_cancels(start: Callable[..., Any], connect: Cal
         while not stop.is_set():
             publisher.publish(number.to_bytes(4, "big"), routing_key="q")
             number += 1
-            if number % 50 == 0:
+            if number % 5 == 0:
                 publisher.ready("q")
 
     def cycle(channel: RawChannel) -> None:
