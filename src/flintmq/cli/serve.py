@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from flintmq.cli.logs import log_to_stderr
 from flintmq.config import MIB, Config
 from flintmq.errors import OperatorError
 
@@ -105,11 +106,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)
     if options["tls_key"] and not options["tls_cert"]:
         raise OperatorError("--tls-key needs --tls-cert", 64)
-    logging.basicConfig(
-        level=getattr(logging, options["log_level"].upper()),
-        stream=sys.stderr,
-        format="%(asctime)s [%(levelname)s] %(name)s: %(message)s",
-    )
+    log_to_stderr(options["log_level"])
     settings = Config(**options)
     from flintmq.node import Node
 

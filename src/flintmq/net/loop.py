@@ -241,11 +241,13 @@ class Loop:
                 self.graves.clear()
 
     def _guard(self, function, *args):
-        """A bug in a callback must not end the thread that all connections of the loop live on."""
+        """A bug in a callback must not end the thread that all connections of the loop live on. True when there was none."""
         try:
             function(*args)
+            return True
         except Exception:
             self.log.exception("internal error in a callback of the loop")
+            return False
 
     def _serve(self, entry, what):
         """An event of one connection that needs Python. A bug in a handler costs that connection, not the node."""
@@ -284,9 +286,8 @@ class Loop:
                 self.remove(entry)
         except Exception:
             self.log.exception("internal error on a connection: it is closed")
-            if handler is not None:
-                self._guard(handler.failed)
-            self.remove(entry)
+            if handler is None or not self._guard(handler.failed):
+                self.remove(entry)
 
     def _tls_in(self, entry):
         """Decrypts what was read; clear bytes replace it in the buffer and are fed on."""

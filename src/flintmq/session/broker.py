@@ -300,6 +300,12 @@ class Broker:
         with self.lock:
             self.drops[reason] += 1
 
+    def add_drops(self, drops: dict[str, int]) -> None:
+        """Adds what a connection counted itself."""
+        if drops:
+            with self.lock:
+                self.drops.update(drops)
+
     # --- housekeeping -----------------------------------------------------------------------------------------------
 
     def housekeeping(self, now_ms: int) -> None:

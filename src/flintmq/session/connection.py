@@ -576,6 +576,23 @@ class Connection:
         """Settles one delivery: method 80 ack, 90 reject, 120 nack."""
         channel_settle_item(cython.address(self.connection), self.channel(number), tag, method, requeue)
 
+    def take_drops(self) -> dict[str, int]:
+        """Messages of this connection that were dropped since the last call, by reason; empty when there were none."""
+        drops: dict = {}
+        if self.connection.dropped_unroutable:
+            drops["unroutable"] = self.connection.dropped_unroutable
+        if self.connection.dropped_refused:
+            drops["refused"] = self.connection.dropped_refused
+        if self.connection.dropped_head:
+            drops["maxlen"] = self.connection.dropped_head
+        if self.connection.dropped_rejected:
+            drops["rejected"] = self.connection.dropped_rejected
+        self.connection.dropped_unroutable = 0
+        self.connection.dropped_refused = 0
+        self.connection.dropped_head = 0
+        self.connection.dropped_rejected = 0
+        return drops
+
     # --- figures ----------------------------------------------------------------------------------------------------
 
     def unacked_count(self, number: int) -> int:

@@ -165,14 +165,18 @@ class ConnectionHandler:
         self._end(reason)
 
     def failed(self) -> None:
-        """A bug of ours hit this connection: everything it holds goes back."""
-        self._end("internal error")
+        """A bug of ours hit this connection: it is told so (541), everything it holds goes back."""
+        self.close(ReplyCode.INTERNAL_ERROR, "INTERNAL_ERROR")
+        self.finish()
+        if self.socket is not None:
+            self.loop.touch(self.socket)
 
     def tick(self, now_ms: int) -> None:
         """Housekeeping: deadlines and heartbeats. `now_ms`: monotonic."""
         socket = self.socket
         if socket is None:
             return
+        self.broker.add_drops(self.connection.take_drops())
         if self.close_deadline_ms is not None:
             if now_ms >= self.close_deadline_ms:
                 self._cut("the peer did not answer a close in time")
@@ -285,6 +289,7 @@ class ConnectionHandler:
         self.channels.clear()
         # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.
         self.connection.close_all()
+        self.broker.add_drops(self.connection.take_drops())
         for state in states:
             self._forget(state)
         if self.vhost is not None:

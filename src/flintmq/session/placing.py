@@ -67,6 +67,7 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
             or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
         ):
             refused = True
+            connection.dropped_refused += 1
             if destination.flags & DEST_REJECT_DEAD_LETTER:
                 policy = note_refused(connection, destination.queue, content, REASON_DROP) or policy
             continue
@@ -78,7 +79,7 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
             placed += 1
         if destination.flags & DEST_LIMITED:
             if not destination.flags & DEST_DEAD_LETTERS:
-                _drop_head(destination)
+                connection.dropped_head += _drop_head(destination)
             elif (
                 queue_ready_count(destination.queue) > destination.max_length
                 or queue_ready_bytes(destination.queue) > destination.max_bytes
@@ -90,6 +91,8 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
     elif bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and route.count == 0:
         write_return(connection, channel.number, 312, b"NO_ROUTE", content)
         channel.returned += 1
+    elif route.count == 0:
+        connection.dropped_unroutable += 1
     if channel.confirm:
         channel_note_confirm(connection, channel, lsn, refused)
     route_decref(route)
@@ -121,8 +124,9 @@ def note_refused(connection, queue, content, reason):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _drop_head(destination: cython.pointer(destination_t)) -> cython.void:
-    """x-overflow drop-head without a dead-letter exchange: the oldest messages make room."""
+def _drop_head(destination: cython.pointer(destination_t)) -> uint32_t:
+    """x-overflow drop-head without a dead-letter exchange: the oldest messages make room. Returns how many."""
+    dropped: uint32_t = 0
     delivery: delivery_t
     over: cython.bint
     taken: cython.bint
@@ -133,5 +137,7 @@ def _drop_head(destination: cython.pointer(destination_t)) -> cython.void:
         taken = over and queue_take_head(destination.queue, cython.address(delivery))
         spin_unlock(cython.address(_drop_lock))
         if not taken:
-            return
+            return dropped
+        dropped += 1
         queue_dequeue(destination.queue, delivery.slot, delivery.position, 0, REASON_DROP)
+    return dropped

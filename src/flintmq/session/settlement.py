@@ -59,6 +59,8 @@ def channel_settle_item(connection, channel, tag, method, requeue):
         queue_release(item.queue, item.slot, item.position, item.owner, True)
     else:
         queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_REJECT)
+        if not item.dead_letters:
+            connection.dropped_rejected += 1
     if consumer == cython.NULL:
         queue_decref(item.queue)
         unacked_remove(cython.address(channel.unacked), tag)

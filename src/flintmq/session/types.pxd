@@ -167,6 +167,11 @@ cdef struct connection_t:
     queue_t *slow_queue
     exchange_t *slow_exchange # borrowed from the channel
     int slow_error            # SLOW_ERROR raised by the session itself: AMQP reply code, text and channel in engine.error_*
+    # messages that left without reaching a consumer, since they were last collected (Connection.take_drops)
+    uint64_t dropped_unroutable
+    uint64_t dropped_refused
+    uint64_t dropped_head
+    uint64_t dropped_rejected
     # figures
     uint64_t output_high
     uint64_t output_low
