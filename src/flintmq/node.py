@@ -106,6 +106,7 @@ class Node:
         family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
         try:
             listener.bind((self.config.host, port))
             listener.listen(1024)
@@ -120,30 +121,28 @@ class Node:
     # --- connections (loop threads) -----------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accepts what waits, at most a batch, so that connection floods can't hold the loop."""
-        for _ in range(64):
-            try:
-                sock, address = listener.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                log.error("accept failed: %s", error)
-                return
-            limits = self.config.limits
-            waiting = len(self.broker.pending)
-            if len(self.broker.connections) >= limits.connections_max or waiting >= limits.unauthenticated_connections_max:
-                self.refused += 1
-                sock.close()
-                continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            loop = self.loops[self._next_loop % len(self.loops)]
-            self._next_loop += 1
-            secure = listener is self._tls_listener
-            if loop.is_current():
-                self._serve(loop, sock, address, secure)
-            else:
-                loop.call(partial(self._serve, loop, sock, address, secure))
+        """Accepts one connection. The listener stays ready while more wait, so each gets its turn among the sockets of a pass."""
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            log.error("accept failed: %s", error)
+            return
+        limits = self.config.limits
+        waiting = len(self.broker.pending)
+        if len(self.broker.connections) >= limits.connections_max or waiting >= limits.unauthenticated_connections_max:
+            self.refused += 1
+            sock.close()
+            return
+        sock.setblocking(False)
+        loop = self.loops[self._next_loop % len(self.loops)]
+        self._next_loop += 1
+        secure = listener is self._tls_listener
+        if loop.is_current():
+            self._serve(loop, sock, address, secure)
+        else:
+            loop.call(partial(self._serve, loop, sock, address, secure))
 
     def _serve(self, loop: Loop, sock: socket.socket, address: Any, secure: bool) -> None:
         connection = Connection(address, self.config.limits)

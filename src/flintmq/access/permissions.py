@@ -66,6 +66,7 @@ class _Patterns(NamedTuple):
     configure: re.Pattern[str]
     write: re.Pattern[str]
     read: re.Pattern[str]
+    everything: bool  # all three are ".*": nothing needs to be searched
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -123,7 +124,11 @@ class Permissions:
 
         Args: names: parameter -> name; None or missing: not given. Raises: PeerError 403; KeyError for a method without entry.
         """
-        for need in NEEDS[method]:
+        needs = NEEDS[method]
+        patterns = self._patterns.get((user, vhost))
+        if patterns is not None and patterns.everything:
+            return
+        for need in needs:
             if need.only_if and names.get(need.only_if) is None:
                 continue
             resource = Resource(need.kind, names.get(need.name) or "")
@@ -143,7 +148,8 @@ class Permissions:
 
     @staticmethod
     def _compile(record: PermissionRecord) -> _Patterns:
-        return _Patterns(compile_pattern(record.configure), compile_pattern(record.write), compile_pattern(record.read))
+        everything = record.configure == record.write == record.read == ".*"
+        return _Patterns(compile_pattern(record.configure), compile_pattern(record.write), compile_pattern(record.read), everything)
 
     @staticmethod
     def _refused(what: str, user: str, vhost: str, kind: str, name: str) -> PeerError:

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -44,6 +45,7 @@ def hash_password(password: str) -> str:
     return _HASHER.hash(password)
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(address: str) -> bool:
     """Whether a peer's address (as the socket gives it, never the listener's) is this machine: 127/8, ::1, mapped; "" = Unix socket."""
     if not address:
@@ -167,4 +169,4 @@ class Users:
     def _mac(self, user: str, password: Secret | str) -> bytes:
         name = user.encode("utf-8", "surrogatepass")
         text = len(name).to_bytes(4, "big") + name + password.encode("utf-8", "surrogatepass")
-        return hmac.digest(self._key, text, hashlib.sha256)
+        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()

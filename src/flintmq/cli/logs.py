@@ -1,7 +1,8 @@
 """Log lines on stderr: time in UTC to the millisecond, level, logger, text. Cheap enough to write one for every connection.
 
 The message path never logs; connections, errors and alarms do. What a line does not show (thread and process names, the calling
-function) is not looked up, and the time's text is made once a second.
+function) is not looked up, the time's text is made once a second, and lines below WARNING are written in batches: by the next
+warning, when BATCH of them wait, or by `flush_logs`, which `serve` calls every half second.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import nullcontext
+
+# lines
+BATCH = 64
 
 
 class LineFormatter(logging.Formatter):
@@ -30,6 +35,35 @@ class LineFormatter(logging.Formatter):
         return line
 
 
+class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes lines below WARNING a batch at a time, everything else at once. Logging's own lock makes it thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record))
+        except Exception:
+            self.handleError(record)
+        if record.levelno >= logging.WARNING or len(self._lines) >= BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        with self.lock or nullcontext():
+            lines, self._lines = self._lines, []
+            if lines:
+                self.stream.write("\n".join(lines) + "\n")
+                self.stream.flush()
+
+
+def flush_logs() -> None:
+    """Writes what waits. Any thread."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
 def log_to_stderr(level: str) -> None:
     """Sets up the process's logging. Args: level: debug, info, warning or error."""
     # Documented switches of the logging module: skip what no line shows ("Optimization" in its how-to).
@@ -38,6 +72,6 @@ def log_to_stderr(level: str) -> None:
     logging.logMultiprocessing = False
     logging.logAsyncioTasks = False  # type: ignore[attr-defined,unused-ignore]  # 3.12
     logging._srcfile = None  # type: ignore[attr-defined]
-    handler = logging.StreamHandler(sys.stderr)
+    handler = BatchHandler()
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=getattr(logging, level.upper()), handlers=[handler])

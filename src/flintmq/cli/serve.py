@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import signal
@@ -13,9 +14,12 @@ from typing import Any
 
 import click
 
-from flintmq.cli.logs import log_to_stderr
+from flintmq.cli.logs import flush_logs, log_to_stderr
 from flintmq.config import MIB, Config
 from flintmq.errors import OperatorError
+
+# seconds between two writes of log lines that are not urgent
+LOG_FLUSH_S = 0.5
 
 
 class Port(click.ParamType[int | None]):
@@ -134,6 +138,12 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         "store_dir": None,
     }
     print(json.dumps(ready), flush=True)
-    finished.wait()
+    # What start-up made stays: the collector need not look at it again, and connections come and go without cycles.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    while not finished.wait(LOG_FLUSH_S):
+        flush_logs()
     node.stop()
+    flush_logs()
     return 0

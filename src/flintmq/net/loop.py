@@ -42,7 +42,6 @@ from cython.cimports.flintmq.net.sysio import (
     EINTR,
     EPOLL_CLOEXEC,
     EPOLL_CTL_ADD,
-    EPOLL_CTL_DEL,
     EPOLL_CTL_MOD,
     EPOLLERR,
     EPOLLHUP,
@@ -175,9 +174,8 @@ class Loop:
         sockets_forget(cython.address(self.dirty), cython.address(self.failed), cython.address(entry.socket))
         if self.current == cython.address(entry.socket):
             self.current = cython.NULL
-        epoll_ctl(self.epoll, EPOLL_CTL_DEL, entry.socket.fd, cython.NULL)
         self.sockets.pop(entry.socket.fd, None)
-        entry.sock.close()
+        entry.sock.close()  # which takes it out of epoll, too
         self.graves.append(entry)
         if entry.connection is not None:
             # Handler and connection name each other: without this they would wait for the cycle collector.
@@ -579,7 +577,9 @@ class Loop:
                 connection_unblock_output(connection)
         elif waiting >= connection.output_high:
             connection_block_output(connection)  # TLS: the backlog is in the encrypted buffer, which a turn doesn't see
-        if waiting == 0 and connection.engine.phase == PHASE_CLOSED and not entry.lingering:
+        if waiting == 0 and connection.engine.phase == PHASE_CLOSED and connection.hang_up:
+            self.mark_failed(entry)
+        elif waiting == 0 and connection.engine.phase == PHASE_CLOSED and not entry.lingering:
             # The peer must see our last frames: closing with unread input would reset the connection under them.
             entry.lingering = True
             shutdown(entry.fd, SHUT_WR)

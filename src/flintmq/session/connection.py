@@ -187,9 +187,14 @@ class Connection:
         if self.connection.engine.phase != PHASE_CLOSED:
             self.connection.engine.phase = PHASE_CLOSING
 
-    def finished(self) -> None:
-        """Nothing is read any more; the loop closes the socket when the output is sent."""
+    def finished(self, hang_up: bool = False) -> None:
+        """Nothing is read any more; the loop ends the connection when the output is sent.
+
+        Args: hang_up: the client closed by the rules, so the socket closes at once; else it is shut down and lingers until the client
+        has seen our last words, which a reset for unread input would take from it.
+        """
         self.connection.engine.phase = PHASE_CLOSED
+        self.connection.hang_up = hang_up
 
     def engine_error(self) -> tuple[int, str, int, int, int]:
         """(reply code, text, channel or 0, method id, value the text is about or 0) of the rule the peer broke."""

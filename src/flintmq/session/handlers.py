@@ -252,11 +252,11 @@ class ConnectionHandler:
             # A peer that failed the handshake gets the reason, and no further say.
             self.finish()
 
-    def finish(self) -> None:
-        """The close is agreed: the loop hangs up when the output is sent."""
+    def finish(self, hang_up: bool = False) -> None:
+        """The close is agreed: the loop ends the connection when the output is sent (`hang_up`: see Connection.finished)."""
         self.state = handshake.CLOSED
         self._end("closed")
-        self.connection.finished()
+        self.connection.finished(hang_up)
 
     def _cut(self, reason: str) -> None:
         """Hangs up without a word."""
