@@ -135,7 +135,6 @@ class Node:
             self.refused += 1
             sock.close()
             return
-        sock.setblocking(False)
         loop = self.loops[self._next_loop % len(self.loops)]
         self._next_loop += 1
         secure = listener is self._tls_listener

@@ -47,6 +47,7 @@ from cython.cimports.flintmq.net.sysio import (
     EPOLLHUP,
     EPOLLIN,
     EPOLLOUT,
+    MSG_DONTWAIT,
     MSG_NOSIGNAL,
     SHUT_WR,
     epoll_create1,
@@ -140,7 +141,7 @@ class Loop:
         self._register(entry)
 
     def add(self, sock: object, connection: Connection, tls: object) -> Socket:
-        """Serves a connected, non-blocking Python socket. `tls`: a net.tls.TlsLayer, or None."""
+        """Serves a connected Python socket (the loop itself asks the kernel not to wait). `tls`: a net.tls.TlsLayer, or None."""
         entry: Socket = Socket(sock, connection)
         entry.socket.kind = KIND_CONNECTION
         entry.socket.connection = cython.address(connection.connection)
@@ -373,7 +374,7 @@ class Loop:
                     entry.fd,
                     self.buffer + (0 if entry.tls else entry.rest_size),
                     self.buffer_size - (0 if entry.tls else entry.rest_size),
-                    0,
+                    MSG_DONTWAIT,
                 )
                 if count <= 0:
                     if count < 0 and (errno == EAGAIN or errno == EINTR):
@@ -543,7 +544,7 @@ class Loop:
         """Sends what the socket takes. False when the socket failed."""
         count: cython.Py_ssize_t
         while out.start < out.end:
-            count = send(entry.fd, out.data + out.start, out.end - out.start, MSG_NOSIGNAL)
+            count = send(entry.fd, out.data + out.start, out.end - out.start, MSG_NOSIGNAL | MSG_DONTWAIT)
             if count < 0:
                 if errno == EINTR:
                     continue

@@ -169,7 +169,7 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
 
 
 def _close(handler: ConnectionHandler, method: spec.ConnectionClose) -> None:
-    log.info("connection %s: closed by the client (%d %s)", handler.name, method.reply_code, method.reply_text)
+    log.debug("connection %s: closed by the client (%d %s)", handler.name, method.reply_code, method.reply_text)
     handler.send(0, spec.ConnectionCloseOk())
     handler.finish(hang_up=True)
 
