@@ -31,7 +31,7 @@ def test_every_drop_is_counted_with_its_reason(
 
 
 def test_unroutable_and_rejected_messages_are_counted(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
-    """A publish to nowhere without mandatory, and a reject without requeue or dead-letter exchange; also when the connection ends at once."""
+    """A publish to nowhere without mandatory, and a reject without requeue or dead-letter exchange; also as it ends."""
     broker = start()
     connection = connect(broker)
     channel = connection.channel(1)

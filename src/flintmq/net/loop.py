@@ -218,7 +218,6 @@ class Loop:
     def run(self) -> None:
         """Runs until `stopping` is set (by a call or a callback)."""
         what: cython.int
-        entry: Socket
         self.thread_id = threading.get_ident()
         while not self.stopping:
             with cython.nogil:
@@ -230,12 +229,10 @@ class Loop:
                 self._guard(self.on_timer, monotonic_ms())
             elif what == LOOP_ALARM:
                 self._guard(self.on_alarm, bool(self.alarm))
+            elif what == LOOP_ACCEPT:
+                self._guard(self.on_accept, cython.cast(Socket, self.subject.owner).sock)
             else:
-                entry = cython.cast(Socket, self.subject.owner)
-                if what == LOOP_ACCEPT:
-                    self._guard(self.on_accept, entry.sock)
-                else:
-                    self._serve(entry, what)
+                self._serve(cython.cast(Socket, self.subject.owner), what)
             if self.event_next >= self.event_count and self.current == cython.NULL and self.graves:
                 self.graves.clear()
 

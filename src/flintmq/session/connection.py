@@ -71,7 +71,14 @@ from cython.cimports.flintmq.session.subscription import (
     subscription_find,
     subscription_new,
 )
-from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_t, refused_t, subscription_t, unacked_t
+from cython.cimports.flintmq.session.types import (
+    AUTHORIZED_MAX,
+    channel_t,
+    connection_t,
+    refused_t,
+    subscription_t,
+    unacked_t,
+)
 from cython.cimports.flintmq.session.work import expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
@@ -83,6 +90,9 @@ from flintmq.errors import PeerError
 def revoke_authorizations() -> None:
     """Permissions changed: every channel is authorized again at its next publish."""
     authorization_changed()
+
+
+DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected")
 
 
 @cython.cfunc
@@ -206,14 +216,6 @@ class Connection:
             self.connection.engine.error_method,
             self.connection.engine.error_value,
         )
-
-    @property
-    def is_open(self) -> bool:
-        return self.connection.engine.phase == PHASE_OPEN
-
-    @property
-    def is_publisher(self) -> bool:
-        return self.connection.publisher
 
     # --- channels ---------------------------------------------------------------------------------------------------
 
@@ -583,30 +585,8 @@ class Connection:
 
     def take_drops(self) -> dict[str, int]:
         """Messages of this connection that were dropped since the last call, by reason; empty when there were none."""
-        drops: dict = {}
-        if self.connection.dropped_unroutable:
-            drops["unroutable"] = self.connection.dropped_unroutable
-        if self.connection.dropped_refused:
-            drops["refused"] = self.connection.dropped_refused
-        if self.connection.dropped_head:
-            drops["maxlen"] = self.connection.dropped_head
-        if self.connection.dropped_rejected:
-            drops["rejected"] = self.connection.dropped_rejected
-        self.connection.dropped_unroutable = 0
-        self.connection.dropped_refused = 0
-        self.connection.dropped_head = 0
-        self.connection.dropped_rejected = 0
+        drops: dict = {name: count for name, count in zip(DROP_NAMES, self.connection.dropped, strict=True) if count}
+        memset(self.connection.dropped, 0, cython.sizeof(self.connection.dropped))
         return drops
 
     # --- figures ----------------------------------------------------------------------------------------------------
-
-    def unacked_count(self, number: int) -> int:
-        return self.channel(number).unacked.count
-
-    def consumer_count(self, number: int) -> int:
-        return self.channel(number).subscription_count
-
-    def prefetch(self, number: int) -> tuple[int, int]:
-        """(per consumer, per channel)"""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        return channel.prefetch, channel.credit.limit

@@ -32,7 +32,7 @@ from cython.cimports.flintmq.routing.route_cache import (
 )
 from cython.cimports.flintmq.session.confirms import channel_note_confirm
 from cython.cimports.flintmq.session.delivery import write_return
-from cython.cimports.flintmq.session.types import SLOW_POLICY, refused_t
+from cython.cimports.flintmq.session.types import DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, SLOW_POLICY, refused_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc
 
@@ -67,7 +67,7 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
             or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
         ):
             refused = True
-            connection.dropped_refused += 1
+            connection.dropped[DROP_REFUSED] += 1
             if destination.flags & DEST_REJECT_DEAD_LETTER:
                 policy = note_refused(connection, destination.queue, content, REASON_DROP) or policy
             continue
@@ -79,7 +79,7 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
             placed += 1
         if destination.flags & DEST_LIMITED:
             if not destination.flags & DEST_DEAD_LETTERS:
-                connection.dropped_head += _drop_head(destination)
+                connection.dropped[DROP_MAXLEN] += _drop_head(destination)
             elif (
                 queue_ready_count(destination.queue) > destination.max_length
                 or queue_ready_bytes(destination.queue) > destination.max_bytes
@@ -92,7 +92,7 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
         write_return(connection, channel.number, 312, b"NO_ROUTE", content)
         channel.returned += 1
     elif route.count == 0:
-        connection.dropped_unroutable += 1
+        connection.dropped[DROP_UNROUTABLE] += 1
     if channel.confirm:
         channel_note_confirm(connection, channel, lsn, refused)
     route_decref(route)

@@ -20,7 +20,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
 )
 from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_REJECT, consumer_t
-from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
+from cython.cimports.flintmq.session.types import DROP_REJECTED, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, unacked_remove
 from cython.cimports.libc.stdint import uint64_t
 
@@ -60,7 +60,7 @@ def channel_settle_item(connection, channel, tag, method, requeue):
     else:
         queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_REJECT)
         if not item.dead_letters:
-            connection.dropped_rejected += 1
+            connection.dropped[DROP_REJECTED] += 1
     if consumer == cython.NULL:
         queue_decref(item.queue)
         unacked_remove(cython.address(channel.unacked), tag)

@@ -123,6 +123,13 @@ cdef struct channel_t:
     uint64_t acknowledged
     uint64_t returned
 
+cdef enum:                    # index of connection_t.dropped
+    DROP_UNROUTABLE = 0       # no queue for it, and not mandatory
+    DROP_REFUSED = 1          # by a full queue (reject-publish)
+    DROP_MAXLEN = 2           # by a full queue (drop-head)
+    DROP_REJECTED = 3         # by its consumer, and no dead-letter exchange
+    DROP_REASONS = 4
+
 cdef enum:                    # why the loop must call Python for a connection
     SLOW_NONE = 0
     SLOW_METHOD = 1           # slow_payload holds a method frame's payload
@@ -169,10 +176,7 @@ cdef struct connection_t:
     exchange_t *slow_exchange # borrowed from the channel
     int slow_error            # SLOW_ERROR raised by the session itself: AMQP reply code, text and channel in engine.error_*
     # messages that left without reaching a consumer, since they were last collected (Connection.take_drops)
-    uint64_t dropped_unroutable
-    uint64_t dropped_refused
-    uint64_t dropped_head
-    uint64_t dropped_rejected
+    uint64_t dropped[DROP_REASONS]
     # figures
     uint64_t output_high
     uint64_t output_low
