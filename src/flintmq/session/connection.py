@@ -588,5 +588,3 @@ class Connection:
         drops: dict = {name: count for name, count in zip(DROP_NAMES, self.connection.dropped, strict=True) if count}
         memset(self.connection.dropped, 0, cython.sizeof(self.connection.dropped))
         return drops
-
-    # --- figures ----------------------------------------------------------------------------------------------------
