@@ -49,7 +49,7 @@ class Limits:
     # --- content ----------------------------------------------------------------------------------------------------
     # bytes of one message body (RabbitMQ 4: 16 MiB; older 128 MiB, which clients' tests still use); 406 at the header, before any body byte
     message_size_max: int = 128 * MIB
-    # nested tables and arrays (facts: RabbitMQ CVE-2026-69220); deeper closes with 502
+    # nested tables and arrays (RabbitMQ CVE-2026-69220); deeper closes with 502
     table_depth_max: int = 32
     # fields of one table or array, nested ones counted too; more closes with 502
     table_fields_max: int = 1_024

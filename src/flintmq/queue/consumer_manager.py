@@ -199,7 +199,7 @@ def _change(queue: cython.pointer(queue_t)) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _may_move(consumer: cython.pointer(consumer_t), to: uint32_t) -> cython.bint:
-    """The table of lists (facts of seed 004), as data: from, to, acquiring or browser."""
+    """The table of lists (Qpid consumer-queue interaction), as data: from, to, acquiring or browser."""
     at: uint32_t = consumer.list
     acquires: cython.bint = consumer.flags & CONSUMER_ACQUIRES
     if at == CONSUMER_REMOVED:
