@@ -23,7 +23,7 @@ from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
 from flintmq.session import handshake
 from flintmq.session.broker import Broker
-from flintmq.session.connection import Connection
+from flintmq.session.connection import Connection, revoke_authorizations
 from flintmq.session.handlers import ConnectionHandler
 from flintmq.store.definitions import MemoryDefinitions
 
@@ -60,6 +60,7 @@ class Node:
         # Until definitions are durable there is one fixed user, guest, and it is let in from this machine only.
         self.users.ensure_default_user("/")
         self.permissions = Permissions(definitions)
+        self.permissions.on_changed = revoke_authorizations
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, f"flintmq@{socket.gethostname()}")
         self.broker.log = store_log
         if store_log is not None:

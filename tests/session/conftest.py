@@ -1,41 +1,5 @@
-"""Fixtures of the session tests: brokers inside the test's process, with the limits a test asks for, and raw connections to them."""
+"""Fixtures of the session tests."""
 
-from __future__ import annotations
+from tests.support.inprocess import connect, start
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
-
-import pytest
-
-from flintmq.testing.broker import Broker
-from tests.support.rawamqp import RawConnection
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Broker]]:
-    """`start(limits={...}, ...)`: a running broker that stops after the test. Housekeeping comes round every 20 ms."""
-    with ExitStack() as stack:
-
-        def make(limits: dict[str, Any] | None = None, **options: Any) -> Broker:
-            return stack.enter_context(Broker(limits={"housekeeping_ms": 20, **(limits or {})}, **options))
-
-        yield make
-    # What the test's broker held counts as message memory of the process until it is collected.
-    gc.collect()
-
-
-@pytest.fixture
-def connect() -> Iterator[Callable[..., RawConnection]]:
-    """`connect(broker, ...)`: an open raw connection that is dropped after the test; `handshake=False` leaves it raw."""
-    opened: list[RawConnection] = []
-
-    def make(broker: Any, *, handshake: bool = True, **arguments: Any) -> RawConnection:
-        connection = RawConnection("127.0.0.1", broker.port)
-        opened.append(connection)
-        return connection.open(**arguments) if handshake else connection
-
-    yield make
-    for connection in opened:
-        connection.drop()
+__all__ = ["connect", "start"]

@@ -76,7 +76,7 @@ def test_ttl_zero_reaches_a_waiting_consumer_and_nobody_else(start: Callable[...
     assert channel.expect("basic.deliver").body == b"you"
 
 
-@pytest.mark.parametrize("value", ["abc", "-1", "1.5", "", "12x"])
+@pytest.mark.parametrize("value", ["abc", "-1", "1.5", "", "12x", "4294967296"])
 def test_invalid_expiration_is_refused(start: Callable[..., Any], connect: Callable[..., Any], value: str) -> None:
     channel = connect(start()).channel()
     channel.queue("q")

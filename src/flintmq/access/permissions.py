@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from flintmq.errors import PeerError, ReplyCode
@@ -83,6 +83,8 @@ class Permissions:
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
         self._lock = threading.Lock()
+        # called after every change: what was granted before may not be granted any more
+        self.on_changed: Callable[[], None] = lambda: None
         self._patterns: dict[tuple[str, str], _Patterns] = {}
         for record in definitions.load_permissions():
             self._patterns[record.user, record.vhost] = self._compile(record)
@@ -93,18 +95,21 @@ class Permissions:
         with self._lock:
             self._definitions.save_permission(record)
             self._patterns[record.user, record.vhost] = patterns
+        self.on_changed()
 
     def clear_permissions(self, user: str, vhost: str) -> None:
         """Takes all permissions of the user in the vhost away, the right to open it included."""
         with self._lock:
             self._definitions.delete_permission(user, vhost)
             self._patterns.pop((user, vhost), None)
+        self.on_changed()
 
     def forget_user(self, user: str) -> None:
         """The user is gone (Definitions.delete_user removed its records)."""
         with self._lock:
             for key in [key for key in self._patterns if key[0] == user]:
                 del self._patterns[key]
+        self.on_changed()
 
     def authorize_vhost(self, user: str, vhost: str) -> None:
         if (user, vhost) not in self._patterns:

@@ -57,7 +57,7 @@ class ReplyQueue:
 class Broker:
     """Shared services of one node.
 
-    Args: definitions: the Definitions port; users, permissions: flintmq.access; listen_name: host:port shown in connection names.
+    Args: definitions: the Definitions port; users, permissions: flintmq.access; cluster_name: told to clients.
     """
 
     def __init__(self, config: Config, clock: Clock, definitions: Any, users: Any, permissions: Any, cluster_name: str) -> None:
@@ -89,7 +89,7 @@ class Broker:
         self.connections: dict[int, ConnectionHandler] = {}
         # connections that have not opened a virtual host yet
         self.pending: set[ConnectionHandler] = set()
-        # queues with a length limit whose overflow is dead-lettered, and queues whose messages can expire
+        # queues with a length limit whose overflow is dead-lettered
         self.limited_queues: set[Any] = set()
         self.drops: Counter[str] = Counter()
         self.connection_ids = itertools.count(1)

@@ -134,8 +134,6 @@ class ConnectionHandler:
             text = f"unknown delivery tag {value}"
         elif text.startswith("message size"):
             text = f"message size {value} is larger than configured max size {self.broker.limits.message_size_max}"
-        elif text.startswith("invalid expiration"):
-            text = publishing.invalid_expiration(self, channel)
         self.refuse(channel, PeerError(ReplyCode(code), text, hard=channel == 0), method_id)
 
     def blocked(self) -> None:

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.protocol.v0_9_1.codec import Timestamp, decode_properties, encode_properties
+from flintmq.protocol.v0_9_1.codec import Timestamp, decode_properties, encode_properties, scan_properties_of
 from flintmq.session.verbs import REPLY_TO, authorize
 from flintmq.vhost.dead_letter import EXPIRED, MAXLEN, REJECTED, dead_letter_headers, without_cycles
 from flintmq.vhost.policy import DROP_HEAD
@@ -28,6 +28,8 @@ REASON_DROP = 4
 CONTENT_PERSISTENT = 1
 CONTENT_HEADERS = 4
 CONTENT_PRIORITY = 16
+# protocol/v0_9_1/codec.pxd
+EXPIRATION_INVALID = -2
 
 
 def split_route(route: bytes) -> tuple[str, bytes]:
@@ -44,9 +46,8 @@ def find_route(handler: ConnectionHandler, channel: int, route: bytes) -> None:
     exchange_name, key = split_route(route)
     broker, vhost = handler.broker, handler.vhost
     vhost.check_publish(exchange_name)
-    if not (exchange_name == "" and key.startswith(REPLY_TO.encode() + b".")):
-        # Whoever holds the unguessable reply address may answer (RabbitMQ checks nothing there either).
-        authorize(handler, "basic.publish", exchange=exchange_name)
+    # Also for a reply address: the channel counts as authorized for the whole exchange afterwards.
+    authorize(handler, "basic.publish", exchange=exchange_name)
     while True:
         version = broker.routes_version
         cache = broker.route_cache(vhost, exchange_name)
@@ -72,9 +73,9 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
                 ReplyCode.PRECONDITION_FAILED,
                 f"user_id property set to '{user_id}' but authenticated user was '{handler.user}'",
             )
-        expiration = properties.get("expiration")
-        if isinstance(expiration, str) and not (expiration.isascii() and expiration.isdigit()):
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid expiration '{expiration}': not a whole number of milliseconds")
+        scanned = scan_properties_of(header)
+        if scanned is not None and scanned["expiration_ms"] == EXPIRATION_INVALID:
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, _invalid_expiration(str(properties["expiration"])))
         headers = properties.get("headers")
         headers = headers if isinstance(headers, dict) else {}
         changed = False
@@ -100,12 +101,8 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         after_publish(handler)
 
 
-def invalid_expiration(handler: ConnectionHandler, channel: int) -> str:
-    """Says what is wrong with the expiration property of the message under way, in RabbitMQ's words."""
-    header = handler.connection.message(channel)[2]
-    value = str(
-        decode_properties(header, handler.broker.limits.table_depth_max, handler.broker.limits.table_fields_max)[1].get("expiration")
-    )
+def _invalid_expiration(value: str) -> str:
+    """Says what is wrong with an expiration property that the scan refused, in RabbitMQ's words."""
     digits = len(value) - len(value.lstrip("-0123456789"))
     if value.isascii() and value.lstrip("-").isdigit():
         reason = f"{{value_{'negative' if value.startswith('-') else 'too_large'},{value}}}"
