@@ -17,6 +17,7 @@ cdef enum:
     CONTENT_HEADERS = 4       # the headers property is set
     CONTENT_REPLY_TO = 8      # the reply-to property is set
     CONTENT_PRIORITY = 16     # the priority property is set (AMQP 0-10 rules read an absent one as 4)
+    CONTENT_SHARED = 32       # goes to several queues: the store counts its places, and is told when all are known (placed)
 
 cdef enum:
     FRAME_HEADER_SIZE = 7     # type, channel, size
@@ -29,6 +30,7 @@ cdef struct content_t:
     uint16_t route_len
     uint8_t flags             # CONTENT_*
     uint8_t priority          # the priority property; 0 when absent (RabbitMQ)
+    uint64_t message_id       # persistence id, once the store wrote it; 0 before. Written by the creator's thread only
 
 cdef struct chunk_t:
     uint64_t refs             # atomic: live contents in it, plus one while an arena allocates from it

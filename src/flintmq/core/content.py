@@ -149,6 +149,7 @@ def content_new(arena, route_len, header_len, body_len):
     content.route_len = cython.cast(uint16_t, route_len)
     content.flags = 0
     content.priority = 0
+    content.message_id = 0
     return content
 
 

@@ -1,13 +1,33 @@
-# The log as the message path sees it: three functions over an opaque context. The store subclasses LogPort and fills it in.
-from libc.stdint cimport uint64_t
-from flintmq.queue.types cimport log_dequeue_t, log_enqueue_t
+# The log as the message path sees it. The store subclasses LogPort and fills in `port` before the first queue or connection is
+# attached; a function that is NULL there is a thing this log does not do.
+from libc.stdint cimport uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+from flintmq.queue.types cimport log_port_t, log_waker_t, queue_t, slot_t
 
-# Highest LSN that a crash can't take away any more. Any thread; never goes back.
-ctypedef uint64_t (*durable_lsn_t)(void *context) noexcept nogil
+# Calls every waker. Any thread, no GIL.
+cdef void log_port_wake(log_port_t *port) noexcept nogil
 
 cdef class LogPort:
-    cdef void *context
-    cdef log_enqueue_t log_enqueue
-    cdef log_dequeue_t log_dequeue
-    cdef durable_lsn_t durable_lsn
-    cdef public object on_durable     # called (any thread) after the durable LSN moved: loops send the confirms that waited
+    cdef log_port_t port
+    cdef public object on_durable     # tests: called after durability moved, besides the wakers
+    # Registers (context is the key) what to wake; raises MemoryError above LOG_WAKERS_MAX.
+    cdef int add_waker(self, log_waker_t wake, void *context) except -1
+    cdef void remove_waker(self, void *context)
+    # The content of a not resident message, read now: blocks for a disk read, the GIL is released. The caller owns one reference.
+    # NULL with KeyError: the message is gone; with StoreError: it can't be read.
+    cdef content_t *load_now(self, uint64_t message_id) except NULL
+
+    # --- local transactions (tx class): one thread per transaction, GIL held, none of these waits for the disk
+    cdef uint64_t tx_begin(self) except 0
+    # A held entry (queue_add_held) that becomes visible when the transaction commits. Writes the content if need be and sets
+    # slot.message_id. Its position is final.
+    cdef int tx_enqueue(self, uint64_t tx, queue_t *queue, uint64_t position, slot_t *slot, long long expires_at_ms) except -1
+    # A logged entry that goes when the transaction commits.
+    cdef int tx_dequeue(self, uint64_t tx, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) except -1
+    # Writes the commit record: the transaction has happened once `tx_durable(ticket)`. Returns the ticket.
+    cdef uint64_t tx_commit(self, uint64_t tx) except 0
+    cdef bint tx_durable(self, uint64_t ticket)
+    # Its effects are in the queues: entries released, dequeued ones removed (without telling the log again).
+    cdef int tx_applied(self, uint64_t tx) except -1
+    # Who an owner id of log_dequeue is: consumer tag and group, for the pipeline.
+    cdef int note_consumer(self, uint32_t consumer_id, bytes tag, bytes group) except -1

@@ -1,20 +1,81 @@
 """The log port of the message path.
 
-in: enqueues and dequeues of logged messages (persistent, on a durable queue), on loop threads without the GIL. out: LSNs, and the
-LSN up to which everything is durable.
+in: enqueues and dequeues of logged messages (persistent, on a durable queue), spilled content, loads; on loop threads without the
+GIL. out: LSNs, and the LSN up to which everything is durable.
 
 A confirm is sent when the durable LSN has reached the LSN of its message (session/confirms.py). Whoever moves the durable LSN
-calls `on_durable` afterwards, so that waiting confirms leave without the publisher having to say anything more.
+calls log_port_wake afterwards, so that waiting confirms leave without the publisher having to say anything more.
 """
 
 from __future__ import annotations
 
 import cython
+from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import content_t
+from cython.cimports.flintmq.queue.types import LOG_WAKERS_MAX, log_port_t, log_waker_t, queue_t, slot_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.string import memset
+
+
+def log_port_wake(port):
+    i: uint32_t
+    spin_lock(cython.address(port.waker_lock))
+    for i in range(port.waker_count):
+        port.wakers[i].wake(port.wakers[i].context)
+    spin_unlock(cython.address(port.waker_lock))
 
 
 @cython.cclass
 class LogPort:
-    """Base of every log. A subclass sets context and functions before the first queue or connection is attached."""
+    """Base of every log: keeps the wakers; the rest is the subclass's."""
 
-    def __init__(self):
+    def __cinit__(self):
+        memset(cython.address(self.port), 0, cython.sizeof(log_port_t))
         self.on_durable = None
+
+    def add_waker(self, wake, context):
+        full: cython.bint
+        spin_lock(cython.address(self.port.waker_lock))
+        full = self.port.waker_count == LOG_WAKERS_MAX
+        if not full:
+            self.port.wakers[self.port.waker_count].wake = wake
+            self.port.wakers[self.port.waker_count].context = context
+            self.port.waker_count += 1
+        spin_unlock(cython.address(self.port.waker_lock))
+        if full:
+            raise MemoryError("too many threads wait for the log")
+        return 0
+
+    def remove_waker(self, context):
+        i: uint32_t
+        spin_lock(cython.address(self.port.waker_lock))
+        for i in range(self.port.waker_count):
+            if self.port.wakers[i].context == context:
+                self.port.waker_count -= 1
+                self.port.wakers[i] = self.port.wakers[self.port.waker_count]
+                break
+        spin_unlock(cython.address(self.port.waker_lock))
+
+    def load_now(self, message_id):
+        raise KeyError(message_id)
+
+    def tx_begin(self):
+        raise NotImplementedError
+
+    def tx_enqueue(self, tx, queue, position, slot, expires_at_ms):
+        raise NotImplementedError
+
+    def tx_dequeue(self, tx, queue, position, slot, owner, reason, delivered_us):
+        raise NotImplementedError
+
+    def tx_commit(self, tx):
+        raise NotImplementedError
+
+    def tx_durable(self, ticket):
+        return True
+
+    def tx_applied(self, tx):
+        raise NotImplementedError
+
+    def note_consumer(self, consumer_id, tag, group):
+        return 0

@@ -43,10 +43,13 @@ cdef enum:                      # how a message priority becomes a level
     LEVEL_RABBITMQ = 0          # x-max-priority m: m+1 levels, min(p, m); absent = 0
     LEVEL_QPID = 1              # x-qpid-priorities n: clamp(p - max(0, 5 - ceil(n/2)), 0, n-1); absent = 4
 
+cdef enum:
+    MESSAGE_SPILLED_BIT = 63    # this bit of slot_t.message_id: an id of the page log (transient content past the hot window)
+
 cdef struct slot_t:             # 24 bytes, no Python object
     uint64_t state              # compare-and-swap word: state, flags, delivery count, owner
-    uint64_t message_id         # persistence id given by the store; 0 for a message that is not logged
-    content_t *content          # NULL when not resident
+    uint64_t message_id         # persistence id given by the store, or the id of spilled content; 0 for a message in memory only
+    content_t *content          # when not resident: not a pointer but the body's length, see slot_body_len
 
 cdef struct credit_t:           # messages; limit 0 = unlimited
     uint32_t limit
@@ -137,11 +140,55 @@ cdef struct target_t
 ctypedef void (*notify_work_t)(target_t *target) noexcept nogil
 # The interest predicate of a consumer (selectors later): true when it wants the message. Any thread; must not block.
 ctypedef bint (*interest_t)(void *context, content_t *content) noexcept nogil
-# The content port: asks for the content of a parked entry; the answer is queue_content_loaded(). Any thread.
+# The content port: asks for the content of a parked entry; the answer is queue_content_loaded() for it, and perhaps for some
+# that follow it in the queue. Any thread; must not block.
 ctypedef void (*load_content_t)(void *context, queue_t *queue, uint64_t position, uint64_t message_id) noexcept nogil
 # The store port, told of every enqueue and dequeue of a logged message (durable queue, persistent message); returns an LSN.
-ctypedef uint64_t (*log_enqueue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot) noexcept nogil
-ctypedef uint64_t (*log_dequeue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, int reason) noexcept nogil
+# Enqueue writes the content when it is the message's first queue, and sets slot.message_id and content.message_id.
+ctypedef uint64_t (*log_enqueue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms) noexcept nogil
+# owner: consumer id, 0 the broker; delivered_us: wall clock of the delivery, 0 = not known.
+ctypedef uint64_t (*log_dequeue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
+# All queues of a CONTENT_SHARED message have been told: the store no longer keeps it for the publisher's sake.
+ctypedef void (*log_placed_t)(void *context, content_t *content) noexcept nogil
+# Writes transient content to the page log; returns its id (MESSAGE_SPILLED set), 0 when it was not taken.
+ctypedef uint64_t (*spill_t)(void *context, content_t *content) noexcept nogil
+ctypedef void (*unspill_t)(void *context, uint64_t message_id) noexcept nogil
+# Everything below this LSN survives a crash. Any thread; never goes back.
+ctypedef uint64_t (*durable_lsn_t)(void *context) noexcept nogil
+# What was logged should go to disk now: called by every loop at the end of a pass in which it logged something.
+ctypedef void (*log_kick_t)(void *context) noexcept nogil
+# PRESSURE_*: whether publishers may go on.
+ctypedef int (*log_pressure_t)(void *context) noexcept nogil
+# Called by the log's writer (its thread, no GIL) after durability moved or pressure fell; must not block.
+ctypedef void (*log_waker_t)(void *context) noexcept nogil
+
+cdef enum:
+    PRESSURE_NONE = 0
+    PRESSURE_BUFFERS = 1        # too much is not written yet: publishers pause until the next wake
+    PRESSURE_DISK = 2           # no room but the reserve: publishers are blocked and told so
+
+cdef enum:
+    LOG_WAKERS_MAX = 64
+
+cdef struct log_waker_entry_t:
+    log_waker_t wake
+    void *context
+
+cdef struct log_port_t:         # what the message path calls; filled in by queue/log_port.LogPort's subclass
+    void *context
+    uint64_t hot_bytes          # atomic: bytes of bodies a queue keeps in memory before its arrivals go cold
+    log_enqueue_t enqueue       # NULL: nothing is logged (then so are dequeue and placed)
+    log_dequeue_t dequeue
+    log_placed_t placed
+    spill_t spill               # NULL: transient content stays in memory (then so is unspill)
+    unspill_t unspill
+    load_content_t load         # NULL: content never leaves memory
+    durable_lsn_t durable_lsn
+    log_kick_t kick
+    log_pressure_t pressure
+    uint32_t waker_lock
+    uint32_t waker_count
+    log_waker_entry_t wakers[LOG_WAKERS_MAX]
 
 cdef enum:                      # consumer manager lists; every attached consumer is on exactly one
     CONSUMER_REMOVED = 0
@@ -246,7 +293,4 @@ cdef struct queue_t:
     uint32_t durable
     int list_kind
     uint32_t log_lock           # with a log port: one producer at a time, so log order is position order
-    void *port_context
-    load_content_t load
-    log_enqueue_t log_enqueue
-    log_dequeue_t log_dequeue
+    log_port_t *port            # NULL: in memory only. Lives as long as the process
