@@ -90,7 +90,7 @@ class QueueHandle:
     def attach_log(self, log: LogPort) -> None:
         """Logs persistent messages from now on, while the queue is durable."""
         self.log = log
-        queue_set_ports(self.queue, log.context, cython.NULL, log.log_enqueue, log.log_dequeue)
+        queue_set_ports(self.queue, cython.address(log.port))
 
     def ready_count(self) -> int:
         return queue_ready_count(self.queue)

@@ -114,8 +114,8 @@ def _count_acquired(consumer: cython.pointer(consumer_t), slot: cython.pointer(s
 @cython.nogil
 @cython.exceptval(check=False)
 def _load_content(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t) -> cython.void:
-    if queue.load != cython.NULL and slot_begin_loading(slot):
-        queue.load(queue.port_context, queue, position, slot.message_id)
+    if queue.port != cython.NULL and queue.port.load != cython.NULL and slot_begin_loading(slot):
+        queue.port.load(queue.port.context, queue, position, slot.message_id)
 
 
 @cython.cfunc

@@ -5,7 +5,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport (
-    consumer_t, credit_t, delivery_t, interest_t, load_content_t, log_dequeue_t, log_enqueue_t, queue_t, slot_t, target_t,
+    consumer_t, credit_t, delivery_t, interest_t, log_port_t, queue_t, slot_t, target_t,
 )
 
 # The rest of the queue's face, defined where it belongs.
@@ -26,7 +26,8 @@ cdef bint queue_is_deleted(queue_t *queue) noexcept nogil
 cdef uint64_t queue_get_id(queue_t *queue) noexcept nogil
 cdef void queue_set_durable(queue_t *queue, bint durable) noexcept nogil
 cdef bint queue_is_durable(queue_t *queue) noexcept nogil
-cdef void queue_set_ports(queue_t *queue, void *context, load_content_t load, log_enqueue_t log_enqueue, log_dequeue_t log_dequeue) noexcept nogil
+# NULL: in memory only. The port must outlive the queue; set it before anyone uses the queue.
+cdef void queue_set_ports(queue_t *queue, log_port_t *port) noexcept nogil
 
 # --- producers ----------------------------------------------------------------------------------------------------------
 # Puts the message at the tail of its level and wakes one consumer. Takes its own reference on `content`. `expires_at_ms` is on

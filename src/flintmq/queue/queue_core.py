@@ -128,11 +128,8 @@ def queue_is_durable(queue):
     return queue.durable != 0
 
 
-def queue_set_ports(queue, context, load, log_enqueue, log_dequeue):
-    queue.port_context = context
-    queue.load = load
-    queue.log_enqueue = log_enqueue
-    queue.log_dequeue = log_dequeue
+def queue_set_ports(queue, port):
+    queue.port = port
 
 
 # --- producers --------------------------------------------------------------------------------------------------------------
@@ -158,7 +155,7 @@ def _add_logged(
     if content != cython.NULL and content.flags & CONTENT_PERSISTENT:
         slot = list_reserve(cython.address(queue.entries), level, content, message_id, cython.address(position))
         if slot != cython.NULL:
-            logged_at = queue.log_enqueue(queue.port_context, queue, position, slot)
+            logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)
             if lsn != cython.NULL and logged_at > lsn[0]:
                 lsn[0] = logged_at
             list_publish(cython.address(queue.entries), slot, position, ENTRY_LOGGED, expires_at_ms, wanted)
@@ -183,7 +180,7 @@ def _add(
     level: uint32_t = 0
     if not queue.entries.ops.in_order:
         level = queue.entries.ops.level_of(cython.address(queue.entries), content)
-    if queue.durable and queue.log_enqueue != cython.NULL:
+    if queue.durable and queue.port != cython.NULL and queue.port.enqueue != cython.NULL:
         return _add_logged(queue, level, content, message_id, expires_at_ms, lsn, wanted)
     return list_add(cython.address(queue.entries), level, 0, content, message_id, 0, expires_at_ms, wanted)
 
@@ -401,8 +398,8 @@ def queue_dequeue(queue, slot, position, owner, reason):
     if done == 0:
         return False
     if done == 2:
-        if queue.log_dequeue != cython.NULL:
-            queue.log_dequeue(queue.port_context, queue, position, at, reason)
+        if queue.port != cython.NULL and queue.port.dequeue != cython.NULL:
+            queue.port.dequeue(queue.port.context, queue, position, at, owner, reason, 0)
         list_finish(cython.address(queue.entries), position)
     if content != cython.NULL:
         content_decref(content)

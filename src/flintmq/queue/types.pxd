@@ -22,6 +22,7 @@ cdef enum:                      # more bits of slot_t.state
     ENTRY_BUSY = 64             # someone reads or swaps the content; every other transition waits a few instructions
     ENTRY_LOGGED = 128          # the store port was told of it, so it will be told of its dequeue
     ENTRY_LOADING = 16777216    # (bit 24) its content was asked for
+    ENTRY_HELD = 33554432       # (bit 25) of a transaction that is not committed: acquired by the broker, counted nowhere
     ENTRY_COUNT_SHIFT = 8       # bits 8..23: delivery count, saturating
     ENTRY_OWNER_SHIFT = 32      # bits 32..63: consumer id
 
@@ -43,6 +44,10 @@ cdef enum:                      # how a message priority becomes a level
     LEVEL_RABBITMQ = 0          # x-max-priority m: m+1 levels, min(p, m); absent = 0
     LEVEL_QPID = 1              # x-qpid-priorities n: clamp(p - max(0, 5 - ceil(n/2)), 0, n-1); absent = 4
 
+cdef enum:                      # restored_t.flags
+    RESTORED_REDELIVERED = 1
+    RESTORED_HELD = 2           # of a transaction in doubt: as queue_add_held leaves it
+
 cdef enum:
     MESSAGE_SPILLED_BIT = 63    # this bit of slot_t.message_id: an id of the page log (transient content past the hot window)
 
@@ -50,6 +55,13 @@ cdef struct slot_t:             # 24 bytes, no Python object
     uint64_t state              # compare-and-swap word: state, flags, delivery count, owner
     uint64_t message_id         # persistence id given by the store, or the id of spilled content; 0 for a message in memory only
     content_t *content          # when not resident: not a pointer but the body's length, see slot_body_len
+
+cdef struct restored_t:         # one entry that recovery found
+    uint64_t position
+    uint64_t message_id
+    int64_t expires_at_ms       # 0 = never
+    uint32_t body_len
+    uint32_t flags              # RESTORED_*
 
 cdef struct credit_t:           # messages; limit 0 = unlimited
     uint32_t limit
@@ -117,6 +129,9 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint64_t taken              # acquired by expiry
     uint64_t taken_bytes
     uint64_t enqueued_before    # at the last housekeeping
+    uint64_t resident_bytes     # atomic, written under `lock`: bytes of bodies in memory, of live entries (held and acquired ones too)
+    uint64_t cold_count         # atomic, written under `lock`: live entries that are not resident
+    uint64_t failed             # atomic, written under `lock`: entries whose content can't be read
     segment_t *retired          # unlinked, not yet freed
     uint32_t retired_count
     int level_rule
@@ -282,6 +297,16 @@ cdef struct puller_t:           # the pointer of basic.get and of the broker's o
     uint64_t acquired_bytes
     uint64_t delivered
 
+cdef struct waiter_t
+
+# The head's content is there, or the head changed. Any thread, under the manager lock: as short as notify_work_t.
+ctypedef void (*waiter_wake_t)(waiter_t *waiter) noexcept nogil
+
+cdef struct waiter_t:           # a basic.get that waits for the content of the head
+    waiter_t *next              # link of queue_t.waiters
+    waiter_wake_t wake
+    void *context
+
 cdef struct queue_t:
     list_t entries              # first: what every message touches
     manager_t manager
@@ -294,3 +319,4 @@ cdef struct queue_t:
     int list_kind
     uint32_t log_lock           # with a log port: one producer at a time, so log order is position order
     log_port_t *port            # NULL: in memory only. Lives as long as the process
+    waiter_t *waiters           # atomic head; changed under the manager lock

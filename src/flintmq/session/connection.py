@@ -139,8 +139,8 @@ class Connection:
     def attach_log(self, log: LogPort) -> None:
         """Confirms of logged messages wait for this log's durable LSN."""
         self.log = log
-        self.connection.store = log.context
-        self.connection.durable_lsn = log.durable_lsn
+        self.connection.store = log.port.context
+        self.connection.durable_lsn = log.port.durable_lsn
 
     @property
     def confirms_wait(self) -> bool:

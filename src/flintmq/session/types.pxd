@@ -3,8 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
 from flintmq.core.content cimport arena_t, content_t
 from flintmq.protocol.v0_9_1.engine cimport engine_t
-from flintmq.queue.log_port cimport durable_lsn_t
-from flintmq.queue.types cimport consumer_t, credit_t, queue_t, slot_t, target_t
+from flintmq.queue.types cimport consumer_t, credit_t, durable_lsn_t, queue_t, slot_t, target_t
 from flintmq.routing.route_cache cimport exchange_t, route_t
 
 cdef struct connection_t

@@ -1,13 +1,56 @@
-# The log port's in-memory twin: gives LSNs, and holds durability back on demand.
+# The log port's in-memory twin: gives LSNs, holds durability and loads back on demand, keeps contents that went cold.
 from libc.stdint cimport uint32_t, uint64_t
+from flintmq.core.content cimport content_t
 from flintmq.queue.log_port cimport LogPort
+from flintmq.queue.types cimport queue_t, slot_t
+
+cdef struct kept_t:           # contents by id
+    content_t **contents      # [id - 1]; NULL: gone
+    uint64_t count
+    uint64_t capacity
+
+cdef struct asked_t:          # a load that was asked for
+    queue_t *queue            # counted reference
+    uint64_t position
+    uint64_t message_id
 
 cdef struct memory_log_t:
     uint64_t last_lsn         # atomic
     uint64_t durable          # atomic
     uint32_t held             # atomic
-    uint64_t enqueues
+    uint32_t pressure         # atomic: PRESSURE_*
+    uint32_t lock             # of all below
+    uint32_t keeps            # contents are kept, so that they can be loaded
+    uint64_t enqueues         # atomic, as the next ones
     uint64_t dequeues
+    uint64_t placed
+    uint64_t kicks
+    uint64_t spills
+    uint64_t unspills
+    uint64_t misses           # loads and unspills of ids that are not there
+    uint64_t message_ids      # given out so far
+    uint32_t last_owner       # what the last dequeue said
+    uint32_t last_reason
+    uint64_t last_delivered_us
+    kept_t logged
+    kept_t spilled
+    asked_t *asked
+    uint64_t asked_count
+    uint64_t asked_capacity
 
 cdef class MemoryLog(LogPort):
     cdef memory_log_t log
+    cdef readonly dict transactions   # tx -> list of what it was asked, in order (see module)
+    cdef readonly dict states         # tx -> "open", "committed", "applied"
+    cdef readonly dict consumers      # consumer id -> (tag, group)
+    cdef public object refuse         # tests: an exception that the next tx_enqueue, tx_dequeue or tx_commit raises
+    cdef uint64_t next_tx
+    cdef content_t *load_now(self, uint64_t message_id) except NULL
+    cdef uint64_t tx_begin(self) except 0
+    cdef int tx_enqueue(self, uint64_t tx, queue_t *queue, uint64_t position, slot_t *slot, long long expires_at_ms) except -1
+    cdef int tx_dequeue(self, uint64_t tx, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) except -1
+    cdef uint64_t tx_commit(self, uint64_t tx) except 0
+    cdef bint tx_durable(self, uint64_t ticket)
+    cdef int tx_applied(self, uint64_t tx) except -1
+    cdef int note_consumer(self, uint32_t consumer_id, bytes tag, bytes group) except -1
+    cdef int _refusal(self) except -1

@@ -1,15 +1,23 @@
-"""A log that keeps nothing: the twin of the store's log for tests of what waits for durability.
+"""A log that writes nothing: the twin of the store's log for tests of what waits for durability, content or a transaction.
 
-While held, LSNs are given out but none becomes durable; `release` makes all of them durable at once.
+While held, LSNs are given out but none becomes durable; `release` makes all of them durable at once and wakes who waits. With
+`hot_bytes` it keeps contents, so queues may let them go cold; loads wait until `answer_loads`. `transactions` tells what each local
+transaction was asked: ("enqueue", queue id, position) and ("dequeue", queue id, position, owner, reason, delivered_us).
 """
 
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64
-from cython.cimports.flintmq.queue.types import queue_t, slot_t
-from cython.cimports.libc.stdint import uint64_t
-from cython.cimports.libc.string import memset
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
+from cython.cimports.flintmq.queue.log_port import log_port_wake
+from cython.cimports.flintmq.queue.queue_core import queue_content_loaded, queue_decref, queue_get_id, queue_incref
+from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, queue_t, slot_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, realloc
+from cython.cimports.libc.string import memmove, memset
+
+SPILLED = cython.declare(uint64_t, cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT)
 
 
 @cython.cfunc
@@ -25,9 +33,68 @@ def _append(log: cython.pointer(memory_log_t)) -> uint64_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _enqueue(context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, slot: cython.pointer(slot_t)) -> uint64_t:
+def _keep(kept: cython.pointer(kept_t), content: cython.pointer(content_t)) -> uint64_t:
+    """Keeps a reference; returns its id, counted from 1; 0 when out of memory. Under the log's lock."""
+    capacity: uint64_t
+    grown: cython.pointer(cython.pointer(content_t))
+    if kept.count == kept.capacity:
+        capacity = kept.capacity * 2 if kept.capacity else 256
+        grown = cython.cast(cython.pointer(cython.pointer(content_t)), realloc(kept.contents, capacity * cython.sizeof(cython.p_void)))
+        if grown == cython.NULL:
+            return 0
+        kept.contents = grown
+        kept.capacity = capacity
+    content_incref(content)
+    kept.contents[kept.count] = content
+    kept.count += 1
+    return kept.count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find(log: cython.pointer(memory_log_t), message_id: uint64_t) -> cython.pointer(content_t):
+    """A counted reference, or NULL. Takes the lock."""
+    kept: cython.pointer(kept_t) = cython.address(log.spilled) if message_id & SPILLED else cython.address(log.logged)
+    number: uint64_t = message_id & ~SPILLED
+    content: cython.pointer(content_t) = cython.NULL
+    spin_lock(cython.address(log.lock))
+    if number and number <= kept.count:
+        content = kept.contents[number - 1]
+    if content != cython.NULL:
+        content_incref(content)
+    else:
+        log.misses += 1
+    spin_unlock(cython.address(log.lock))
+    return content
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write(log: cython.pointer(memory_log_t), slot: cython.pointer(slot_t)) -> cython.void:
+    """Gives the message its id at its first queue."""
+    content: cython.pointer(content_t) = slot.content
+    spin_lock(cython.address(log.lock))
+    if content.message_id == 0:
+        if log.keeps:
+            log.message_ids = _keep(cython.address(log.logged), content)
+        else:
+            log.message_ids += 1
+        content.message_id = log.message_ids
+    slot.message_id = content.message_id
+    spin_unlock(cython.address(log.lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _enqueue(
+    context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, slot: cython.pointer(slot_t), expires_at_ms: int64_t
+) -> uint64_t:
     log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
-    log.enqueues += 1
+    _write(log, slot)
+    at_add64(cython.address(log.enqueues), 1)
     return _append(log)
 
 
@@ -39,11 +106,83 @@ def _dequeue(
     queue: cython.pointer(queue_t),
     position: uint64_t,
     slot: cython.pointer(slot_t),
+    owner: uint32_t,
     reason: cython.int,
+    delivered_us: uint64_t,
 ) -> uint64_t:
     log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
-    log.dequeues += 1
+    at_add64(cython.address(log.dequeues), 1)
+    spin_lock(cython.address(log.lock))
+    log.last_owner = owner
+    log.last_reason = cython.cast(uint32_t, reason)
+    log.last_delivered_us = delivered_us
+    spin_unlock(cython.address(log.lock))
     return _append(log)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _placed(context: cython.p_void, content: cython.pointer(content_t)) -> cython.void:
+    at_add64(cython.address(cython.cast(cython.pointer(memory_log_t), context).placed), 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _spill(context: cython.p_void, content: cython.pointer(content_t)) -> uint64_t:
+    log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
+    number: uint64_t
+    spin_lock(cython.address(log.lock))
+    number = _keep(cython.address(log.spilled), content)
+    spin_unlock(cython.address(log.lock))
+    if number == 0:
+        return 0
+    at_add64(cython.address(log.spills), 1)
+    return number | SPILLED
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _unspill(context: cython.p_void, message_id: uint64_t) -> cython.void:
+    log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
+    number: uint64_t = message_id & ~SPILLED
+    content: cython.pointer(content_t) = cython.NULL
+    spin_lock(cython.address(log.lock))
+    if number and number <= log.spilled.count:
+        content = log.spilled.contents[number - 1]
+        log.spilled.contents[number - 1] = cython.NULL
+    if content == cython.NULL:
+        log.misses += 1
+    spin_unlock(cython.address(log.lock))
+    if content != cython.NULL:
+        content_decref(content)
+    at_add64(cython.address(log.unspills), 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _load(context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, message_id: uint64_t) -> cython.void:
+    log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
+    capacity: uint64_t
+    grown: cython.pointer(asked_t)
+    spin_lock(cython.address(log.lock))
+    if log.asked_count == log.asked_capacity:
+        capacity = log.asked_capacity * 2 if log.asked_capacity else 64
+        grown = cython.cast(cython.pointer(asked_t), realloc(log.asked, capacity * cython.sizeof(asked_t)))
+        if grown == cython.NULL:
+            spin_unlock(cython.address(log.lock))
+            return
+        log.asked = grown
+        log.asked_capacity = capacity
+    queue_incref(queue)
+    log.asked[log.asked_count].queue = queue
+    log.asked[log.asked_count].position = position
+    log.asked[log.asked_count].message_id = message_id
+    log.asked_count += 1
+    spin_unlock(cython.address(log.lock))
 
 
 @cython.cfunc
@@ -53,36 +192,213 @@ def _durable(context: cython.p_void) -> uint64_t:
     return at_load64(cython.address(cython.cast(cython.pointer(memory_log_t), context).durable))
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _kick(context: cython.p_void) -> cython.void:
+    at_add64(cython.address(cython.cast(cython.pointer(memory_log_t), context).kicks), 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _pressure(context: cython.p_void) -> cython.int:
+    return cython.cast(cython.int, at_load32(cython.address(cython.cast(cython.pointer(memory_log_t), context).pressure)))
+
+
 @cython.cclass
 class MemoryLog:
-    """See module."""
+    """See module.
 
-    def __cinit__(self):
+    Args: hot_bytes: bytes of bodies a queue keeps in memory before its arrivals go cold; None: nothing ever does.
+    """
+
+    def __cinit__(self, hot_bytes: int | None = None):
         memset(cython.address(self.log), 0, cython.sizeof(memory_log_t))
-        self.context = cython.address(self.log)
-        self.log_enqueue = _enqueue
-        self.log_dequeue = _dequeue
-        self.durable_lsn = _durable
+        self.port.context = cython.address(self.log)
+        self.port.enqueue = _enqueue
+        self.port.dequeue = _dequeue
+        self.port.placed = _placed
+        self.port.durable_lsn = _durable
+        self.port.kick = _kick
+        self.port.pressure = _pressure
+        self.port.hot_bytes = ~cython.cast(uint64_t, 0)
+        if hot_bytes is not None:
+            self.log.keeps = 1
+            self.port.hot_bytes = hot_bytes
+            self.port.load = _load
+            self.port.spill = _spill
+            self.port.unspill = _unspill
+        self.transactions = {}
+        self.states = {}
+        self.consumers = {}
+
+    def __dealloc__(self):
+        i: uint64_t
+        for i in range(self.log.logged.count):
+            if self.log.logged.contents[i] != cython.NULL:
+                content_decref(self.log.logged.contents[i])
+        for i in range(self.log.spilled.count):
+            if self.log.spilled.contents[i] != cython.NULL:
+                content_decref(self.log.spilled.contents[i])
+        for i in range(self.log.asked_count):
+            queue_decref(self.log.asked[i].queue)
+        free(self.log.logged.contents)
+        free(self.log.spilled.contents)
+        free(self.log.asked)
+
+    # --- durability -----------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
         """From now on nothing becomes durable."""
         at_store32(cython.address(self.log.held), 1)
 
     def release(self) -> None:
-        """Everything logged so far is durable; tells on_durable."""
+        """Everything logged so far is durable; wakes who waits and calls on_durable."""
         at_store32(cython.address(self.log.held), 0)
         at_store64(cython.address(self.log.durable), at_load64(cython.address(self.log.last_lsn)))
+        self.wake()
+
+    def wake(self) -> None:
+        """What the log's writer does after every sync."""
+        with cython.nogil:
+            log_port_wake(cython.address(self.port))
         if self.on_durable is not None:
             self.on_durable()
 
+    def set_pressure(self, pressure: int) -> None:
+        """PRESSURE_*: 0 none, 1 buffers, 2 disk. Falling pressure wakes who waits."""
+        at_store32(cython.address(self.log.pressure), pressure)
+        if pressure == 0:
+            self.wake()
+
+    # --- content --------------------------------------------------------------------------------------------------------
+
+    @property
+    def loads(self) -> list[tuple[int, int, int]]:
+        """Loads that wait for an answer: (queue id, position, message id)."""
+        asked: list = []
+        i: uint64_t
+        spin_lock(cython.address(self.log.lock))
+        for i in range(self.log.asked_count):
+            asked.append((queue_get_id(self.log.asked[i].queue), self.log.asked[i].position, self.log.asked[i].message_id))
+        spin_unlock(cython.address(self.log.lock))
+        return asked
+
+    def answer_loads(self) -> int:
+        """Answers every load that waits, oldest first; returns how many there were."""
+        asked: asked_t
+        content: cython.pointer(content_t)
+        answered: cython.int = 0
+        while True:
+            spin_lock(cython.address(self.log.lock))
+            if self.log.asked_count == 0:
+                spin_unlock(cython.address(self.log.lock))
+                return answered
+            asked = self.log.asked[0]
+            self.log.asked_count -= 1
+            memmove(self.log.asked, self.log.asked + 1, self.log.asked_count * cython.sizeof(asked_t))
+            spin_unlock(cython.address(self.log.lock))
+            answered += 1
+            with cython.nogil:
+                content = _find(cython.address(self.log), asked.message_id)
+                queue_content_loaded(asked.queue, asked.position, content)
+                if content != cython.NULL:
+                    content_decref(content)
+                queue_decref(asked.queue)
+
+    def load_now(self, message_id):
+        content: cython.pointer(content_t) = _find(cython.address(self.log), message_id)
+        if content == cython.NULL:
+            raise KeyError(message_id)
+        return content
+
+    # --- local transactions ---------------------------------------------------------------------------------------------
+
+    def _refusal(self):
+        if self.refuse is not None:
+            error = self.refuse
+            self.refuse = None
+            raise error
+        return 0
+
+    def tx_begin(self):
+        self.next_tx += 1
+        self.transactions[self.next_tx] = []
+        self.states[self.next_tx] = "open"
+        return self.next_tx
+
+    def tx_enqueue(self, tx, queue, position, slot, expires_at_ms):
+        self._refusal()
+        _write(cython.address(self.log), slot)
+        _append(cython.address(self.log))
+        self.transactions[tx].append(("enqueue", queue_get_id(queue), position))
+        return 0
+
+    def tx_dequeue(self, tx, queue, position, slot, owner, reason, delivered_us):
+        self._refusal()
+        _append(cython.address(self.log))
+        self.transactions[tx].append(("dequeue", queue_get_id(queue), position, owner, reason, delivered_us))
+        return 0
+
+    def tx_commit(self, tx):
+        self._refusal()
+        if self.states[tx] != "open":
+            raise ValueError(f"transaction {tx} is {self.states[tx]}")
+        self.states[tx] = "committed"
+        return _append(cython.address(self.log))
+
+    def tx_durable(self, ticket):
+        return at_load64(cython.address(self.log.durable)) >= ticket
+
+    def tx_applied(self, tx):
+        if self.states[tx] != "committed":
+            raise ValueError(f"transaction {tx} is {self.states[tx]}")
+        self.states[tx] = "applied"
+        return 0
+
+    def note_consumer(self, consumer_id, tag, group):
+        self.consumers[consumer_id] = (tag, group)
+        return 0
+
+    # --- what it was told -----------------------------------------------------------------------------------------------
+
     @property
     def last_lsn(self) -> int:
-        return self.log.last_lsn
+        return at_load64(cython.address(self.log.last_lsn))
 
     @property
     def enqueues(self) -> int:
-        return self.log.enqueues
+        """Logged enqueues outside of transactions."""
+        return at_load64(cython.address(self.log.enqueues))
 
     @property
     def dequeues(self) -> int:
-        return self.log.dequeues
+        """Logged dequeues outside of transactions."""
+        return at_load64(cython.address(self.log.dequeues))
+
+    @property
+    def last_dequeue(self) -> tuple[int, int, int]:
+        """(owner, reason, delivered_us) of the last dequeue."""
+        return (self.log.last_owner, self.log.last_reason, self.log.last_delivered_us)
+
+    @property
+    def placed(self) -> int:
+        return at_load64(cython.address(self.log.placed))
+
+    @property
+    def kicks(self) -> int:
+        return at_load64(cython.address(self.log.kicks))
+
+    @property
+    def spills(self) -> int:
+        return at_load64(cython.address(self.log.spills))
+
+    @property
+    def unspills(self) -> int:
+        return at_load64(cython.address(self.log.unspills))
+
+    @property
+    def misses(self) -> int:
+        """Loads and unspills of what is not there: 0 unless the test asked for it."""
+        return at_load64(cython.address(self.log.misses))

@@ -1,7 +1,7 @@
 # Python-facing driver of the queue core, for tests only.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport consumer_t, credit_t, delivery_t, queue_t, target_t
+from flintmq.queue.types cimport consumer_t, credit_t, delivery_t, log_port_t, queue_t, target_t
 
 cdef struct loads_t:              # what the content port was asked for
     uint32_t lock
@@ -11,6 +11,7 @@ cdef struct loads_t:              # what the content port was asked for
 cdef class Queue:
     cdef queue_t *queue
     cdef loads_t loads
+    cdef log_port_t port
     cdef object delivery_of(self, delivery_t *delivery)
 
 cdef class Credit:                # a channel's shared prefetch

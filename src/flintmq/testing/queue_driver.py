@@ -114,7 +114,10 @@ class Queue:
         self.queue = queue_new(queue_id, kind, levels, LEVEL_QPID if rule == "qpid" else LEVEL_RABBITMQ)
         if self.queue == cython.NULL:
             raise MemoryError("queue_new refused")
-        queue_set_ports(self.queue, cython.address(self.loads), _note_load, cython.NULL, cython.NULL)
+        self.port.context = cython.address(self.loads)
+        self.port.load = _note_load
+        self.port.hot_bytes = ~cython.cast(uint64_t, 0)
+        queue_set_ports(self.queue, cython.address(self.port))
 
     def __dealloc__(self):
         if self.queue != cython.NULL:
