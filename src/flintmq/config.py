@@ -72,6 +72,16 @@ class Limits:
     # cached routes per exchange; at the limit the cache is dropped and filled anew
     route_cache_max: int = 65_536
 
+    # --- definitions in SQL -----------------------------------------------------------------------------------------
+    # queue ids reserved by one commit (transient queues take ids too, thousands a second); a restart skips the rest of the block
+    queue_id_block: int = 1_000
+    # milliseconds to wait for a lock that another process holds on the database; then the change is refused (NotSaved)
+    sql_busy_ms: int = 5_000
+    # milliseconds to connect to a database server; then the start fails with exit code 69
+    sql_connect_ms: int = 10_000
+    # submissions that one SQL transaction takes together; more go into the next one
+    sql_group_max: int = 1_024
+
     # --- node -------------------------------------------------------------------------------------------------------
     # share of the memory limit (cgroup or machine) that message content may take before publishers are blocked (RabbitMQ 0.4-0.6)
     memory_watermark: float = 0.6
