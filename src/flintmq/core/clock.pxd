@@ -15,7 +15,12 @@ cdef extern from *:
         struct timespec t; clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
         return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
     }
+    static inline uint64_t wall_us(void) {
+        struct timespec t; clock_gettime(CLOCK_REALTIME, &t);
+        return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    }
     #endif
     """
     int64_t wall_ms() noexcept nogil       # Unix epoch; a few milliseconds coarse
+    uint64_t wall_us() noexcept nogil      # Unix epoch; exact
     int64_t monotonic_ms() noexcept nogil

@@ -14,7 +14,7 @@ import fcntl
 import os
 
 import cython
-from cython.cimports.flintmq.net.sysio import EINTR, errno
+from cython.cimports.libc.errno import EINTR, errno
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.posix.unistd import pread, pwrite
 

@@ -1,0 +1,119 @@
+"""Containers as files: names, headers, making and recycling them.
+
+in: the file port. out: files that are ready for blocks. Layout: docs/FORMAT.md.
+
+I1  A container's final name appears only after its header is durable, and counts only after the directory's fsync.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from flintmq.core.checksum import crc32c_of
+from flintmq.errors import StoreError
+
+MAGIC = b"FLNTLOG1"
+FORMAT_VERSION = 1
+SECTOR = 512
+HEADER_SIZE = 512
+SUFFIX = ".flog"
+TEMPORARY = ".tmp"
+_HEADER = struct.Struct("<8sII16sIIQQQ")
+
+MESSAGES = 1
+TRANSACTIONS = 2
+PAGES = 3
+LOG_NAMES = {MESSAGES: "messages", TRANSACTIONS: "transactions", PAGES: "pages"}
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerHeader:
+    """The first sector of a container. `time_us`: wall clock at which the file got this header."""
+
+    store_uuid: bytes
+    log_id: int
+    epoch: int
+    sequence: int
+    size: int
+    time_us: int
+    format_version: int = FORMAT_VERSION
+    sector: int = SECTOR
+
+    def encode(self) -> bytes:
+        """512 bytes."""
+        fields = _HEADER.pack(
+            MAGIC,
+            self.format_version,
+            self.sector,
+            self.store_uuid,
+            self.log_id,
+            self.epoch,
+            self.sequence,
+            self.size,
+            self.time_us,
+        )
+        body = fields.ljust(HEADER_SIZE - 4, b"\0")
+        return body + struct.pack("<I", crc32c_of(body))
+
+
+def container_name(sequence: int) -> str:
+    """File name of a container: names sort as sequence numbers do."""
+    return f"{sequence:020d}{SUFFIX}"
+
+
+def sequence_of(name: str) -> int | None:
+    """Sequence number of a container's file name; None for other names."""
+    stem = name.removesuffix(SUFFIX)
+    return int(stem) if name.endswith(SUFFIX) and len(stem) == 20 and stem.isdigit() else None
+
+
+def round_container_size(size: int, least: int) -> int:
+    """A container size as seed 003 has it: at least `least` bytes, and a multiple of 4096 (any disk's sector)."""
+    return max(least, (size + 4095) // 4096 * 4096)
+
+
+def make_container(files: Any, directory: str, header: ContainerHeader, zero: bool) -> int:
+    """A new container under its final name (the caller syncs the directory). Returns its descriptor. Raises: OSError, nothing is left."""
+    temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"
+    if f"{header.sequence:020d}{TEMPORARY}" in files.list_dir(directory):
+        files.unlink(temporary)
+    fd: int = files.open(temporary, create=True)
+    try:
+        files.allocate(fd, header.size, zero)
+        files.write(fd, header.encode(), 0)
+        files.sync(fd)
+        files.rename(temporary, f"{directory}/{container_name(header.sequence)}")
+    except OSError:
+        files.close(fd)
+        files.unlink(temporary)
+        raise
+    return fd
+
+
+def recycle_container(files: Any, directory: str, old_sequence: int, header: ContainerHeader) -> int:
+    """The file of a dead container becomes another one (the caller syncs the directory). Returns its descriptor.
+
+    The old header goes first: from then on the file is no container, whatever else happens. Raises: OSError.
+    """
+    temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"
+    files.rename(f"{directory}/{container_name(old_sequence)}", temporary)
+    fd: int = files.open(temporary)
+    try:
+        files.write(fd, header.encode(), 0)
+        files.sync(fd)
+        files.rename(temporary, f"{directory}/{container_name(header.sequence)}")
+    except OSError:
+        files.close(fd)
+        raise
+    return fd
+
+
+def check_uuid(found: bytes, expected: bytes, path: str) -> None:
+    """Raises: StoreError when a log belongs to another store than the definitions do."""
+    if found != expected:
+        raise StoreError(
+            f"{path} belongs to store {found.hex()}, the definitions to store {expected.hex()}: "
+            "give the --connect and --store-dir that belong together"
+        )

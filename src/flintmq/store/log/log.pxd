@@ -1,0 +1,124 @@
+# A log: an endless run of records in containers, appended to in memory and written by the log's writer (writer.pxd).
+#
+# Who appends holds log_t.lock (a spin lock: nothing below blocks). LSNs are final when a record is appended. What is appended lies in
+# write buffers, each a window of the LSN range; the writer takes finished blocks out of them, writes and syncs, and reports back.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.core.hash64 cimport map64_t
+from flintmq.store.log.record cimport block_t
+
+cdef enum:
+    LIVE_GRAIN = 32             # bytes of LSN range per bit of a live map: no message record is shorter
+
+cdef enum:                      # states of a container
+    CONTAINER_ABSENT = 0        # not made yet, or gone
+    CONTAINER_READY = 1         # its file is there, header durable
+    CONTAINER_SEALED = 2        # full, written and synced; its descriptor may be closed
+
+cdef enum:
+    PIECES_MAX = 64
+
+cdef uint64_t LSN_NEVER         # an LSN that is never durable: what appending to a failed log gives
+
+cdef struct buffer_t:           # a window of the log in memory
+    uint64_t start              # LSNs [start, end): inside one container
+    uint64_t end
+    uint64_t used               # LSN up to which it is filled, with finished blocks
+    uint64_t taken              # LSN up to which the writer has it
+    uint8_t *bytes
+    buffer_t *next
+
+cdef struct container_t:
+    uint64_t sequence
+    int fd                      # -1: not open
+    uint32_t state
+    uint64_t live_count         # live messages (transactions, notes) whose content is here
+    uint64_t count              # all that were ever here, and their bytes in the log
+    uint64_t bytes
+    uint64_t ended_at           # LSN of the last record that ended a message here: durable before the container goes
+    uint64_t *live              # bit per LIVE_GRAIN; NULL while nothing here is live
+    int64_t sealed_ms           # monotonic time of sealing, 0 before
+
+cdef struct piece_t:            # bytes that go to one container with one write
+    uint64_t lsn
+    uint64_t size
+    const uint8_t *bytes
+    int fd
+
+cdef struct log_t:
+    uint32_t lock
+    uint32_t id                 # 1 messages, 2 transactions, 3 pages
+    uint32_t epoch
+    bint syncs                  # the page log is written, never synced
+    uint64_t container_size
+    uint64_t buffer_size
+    uint64_t tail               # LSN of the next record
+    uint64_t block              # LSN of the open block's header; 0 = none is open
+    uint64_t last_block         # LSN of the last closed block
+    uint32_t block_records
+    uint64_t block_us           # time base of the open block
+    uint64_t now_us             # wall clock of the present append session
+    uint64_t base               # atomic: nothing below is needed by recovery
+    uint64_t base_durable       # atomic: base as the last durable block tells it
+    uint64_t base_closed        # base told by the last closed block
+    uint64_t base_taken         # base told by the last block that the writer took
+    uint64_t durable            # atomic: everything below is durable
+    uint64_t ready_end          # atomic: LSN behind the last container that is ready
+    uint32_t failed             # atomic: errno of the write or sync that failed; latched
+    buffer_t *first             # buffers not given back yet, by LSN
+    buffer_t *last
+    buffer_t *spare
+    uint32_t spare_count
+    uint32_t buffers            # in `first`..`last`
+    container_t *containers     # containers[0] has sequence `first_sequence`
+    uint64_t first_sequence
+    uint32_t container_count
+    uint32_t container_room
+    uint64_t live_count         # of all containers
+    uint64_t appended           # figures: records, bytes, blocks
+    uint64_t written
+    uint64_t blocks
+    uint64_t copied             # bytes of live messages that were copied forward
+    map64_t moved               # id -> LSN, of messages that were copied forward
+
+cdef log_t *log_new(uint32_t log_id, uint64_t container_size, uint64_t buffer_size, bint syncs) noexcept nogil
+cdef void log_free(log_t *log) noexcept nogil
+# Continues where a scan ended: tail (sector aligned), its last block, the epoch of this run. Before the first append.
+cdef void log_continue(log_t *log, uint64_t tail, uint64_t last_block, uint32_t epoch, uint64_t base) noexcept nogil
+
+# --- append (between log_begin and log_end)
+cdef void log_begin(log_t *log) noexcept nogil
+cdef void log_end(log_t *log) noexcept nogil
+# Room for one record of `length` bytes, 8-byte aligned; its LSN in `*lsn`. NULL: the log has failed or memory is exhausted, `*lsn` is
+# LSN_NEVER then. Fill it in (record_encode), then log_append_done. O(1).
+cdef uint8_t *log_append(log_t *log, uint32_t length, uint64_t *lsn) noexcept nogil
+cdef void log_append_done(log_t *log, uint8_t *record, uint32_t length, uint64_t lsn) noexcept nogil
+# Bytes of records that fit before the present window ends; when that is less than `least`, goes on to the next window first.
+cdef uint32_t log_room(log_t *log, uint32_t least) noexcept nogil
+cdef uint32_t log_time(log_t *log) noexcept nogil       # of a record appended now: microseconds after the open block's time base
+
+# --- the writer
+# Closes the open block and hands out everything not yet taken, in order; returns the number of pieces. `*upto`: LSN that is durable when
+# all of them are synced. A container that is not ready ends the list; `*complete` says whether nothing is left.
+cdef uint32_t log_take(log_t *log, piece_t *pieces, uint64_t *upto, bint *complete, uint32_t flags) noexcept nogil
+# The pieces up to this LSN are on disk: buffers that are full are given back, durable moves.
+cdef void log_written(log_t *log, uint64_t upto) noexcept nogil
+cdef bint log_dirty(log_t *log) noexcept nogil           # something waits for log_take
+cdef uint64_t log_unwritten(log_t *log) noexcept nogil   # bytes appended and not durable
+
+# --- live things (log lock held): messages of the message log, transactions and notes of the transaction log, spilled pages
+# `size`: bytes it takes in the log.
+cdef void log_live(log_t *log, uint64_t lsn, uint64_t size) noexcept nogil
+# `by`: LSN of the record that ended it.
+cdef void log_dead(log_t *log, uint64_t lsn, uint64_t by) noexcept nogil
+cdef bint log_is_live(log_t *log, uint64_t lsn) noexcept nogil
+# Where the thing with this id is now: its LSN, or that of its last copy.
+cdef uint64_t log_where(log_t *log, uint64_t thing) noexcept nogil
+# Bytes of live things: exact for containers whose things are of one size, else estimated by the container's mean.
+cdef uint64_t log_live_bytes(log_t *log) noexcept nogil
+# The table entry of a container; made (ABSENT) when it is the next one. NULL: unknown, or no memory.
+cdef container_t *log_container(log_t *log, uint64_t sequence) noexcept nogil
+# Forgets the containers below `sequence`.
+cdef void log_forget_containers(log_t *log, uint64_t sequence) noexcept nogil
+
+# Copies `size` bytes at `lsn` out of the write buffers; False when they are not (all) there any more. Takes the lock.
+cdef bint log_read_buffered(log_t *log, uint64_t lsn, uint8_t *out, uint64_t size) noexcept nogil

@@ -1,0 +1,19 @@
+# A log with its files: what the store opens, hands to the writer and maintains.
+from libc.stdint cimport uint32_t, uint64_t
+from flintmq.store.log.file_port cimport FilePort
+from flintmq.store.log.log cimport log_t
+
+cdef class ManagedLog:
+    cdef log_t *log
+    cdef readonly FilePort files
+    cdef readonly str directory
+    cdef readonly str name
+    cdef readonly object store_uuid
+    cdef readonly object clock
+    cdef list _dead                    # sequences of files below the base that still exist, oldest first
+    cdef dict _sealed_ms               # sequence -> monotonic ms at which it was sealed
+    cdef readonly uint64_t ahead       # containers kept ready in front of the tail
+    cdef readonly uint32_t low         # 1: no room for more containers (disk full)
+    cdef uint64_t retain_bytes
+    cdef uint64_t retain_ms
+    cdef object pins                   # callable -> lowest sequence that someone reads, or None

@@ -1,0 +1,362 @@
+"""A log with its files (see managed.pxd): opens it, keeps containers ready in front of the tail, moves the base, recycles.
+
+in: the store's maintenance, one thread at a time. out: container files through the file port; the table of containers in log_t.
+
+I1  A container below the base goes only when the base on disk has passed it (base_durable) and every record that ended something in
+    it is durable.
+I2  A container is READY in the table only after its directory was synced.
+
+Source: seed 003 ("Log Usage", container options); facts of recycling in docs/RELIABILITY.md.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.store.log.log import (
+    CONTAINER_READY,
+    CONTAINER_SEALED,
+    container_t,
+    log_container,
+    log_continue,
+    log_forget_containers,
+    log_free,
+    log_live_bytes,
+    log_new,
+)
+from cython.cimports.flintmq.store.log.record import CONTAINER_HEADER
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+from flintmq.store.log.containers import (
+    TEMPORARY,
+    ContainerHeader,
+    container_name,
+    make_container,
+    recycle_container,
+    sequence_of,
+)
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@cython.cclass
+class ManagedLog:
+    """One log of a store.
+
+    Args: files: the file port; directory: of the containers; name: for texts; log_id, store_uuid: what headers carry; sizes in bytes;
+    syncs: False for the page log; clock: flintmq.clock.Clock; retain_bytes, retain_s: dead containers are kept readable that long.
+    """
+
+    def __cinit__(
+        self,
+        files,
+        directory,
+        name,
+        log_id,
+        store_uuid,
+        container_size,
+        buffer_size,
+        syncs,
+        clock,
+        retain_bytes=0,
+        retain_s=0,
+    ):
+        self.files = files
+        self.directory = directory
+        self.name = name
+        self.store_uuid = store_uuid
+        self.clock = clock
+        self.log = log_new(log_id, container_size, buffer_size, syncs)
+        if self.log == cython.NULL:
+            raise MemoryError
+        self._dead = []
+        self._sealed_ms = {}
+        self.ahead = 2
+        self.retain_bytes = retain_bytes
+        self.retain_ms = retain_s * 1000
+        self.pins = None
+
+    def __dealloc__(self):
+        if self.log != cython.NULL:
+            log_free(self.log)
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def open_new(self, initial: int, epoch: int = 1) -> None:
+        """A log that has no container yet: makes `initial` of them (at least 2, as CLFS asks for)."""
+        self.files.make_dir(self.directory)
+        self.log.epoch = epoch
+        self.ahead = max(2, initial)
+        self.prepare(True)
+
+    def open_at(self, tail: int, last_block: int, epoch: int, base: int) -> None:
+        """Goes on behind what a scan found. The containers from the base on must be adopted afterwards."""
+        log_continue(self.log, tail, last_block, epoch, base)
+
+    def adopt(self, sequence: int) -> None:
+        """An existing container from the base's on; ascending. Those before the tail's are sealed."""
+        container: cython.pointer(container_t)
+        tail_sequence: uint64_t = self.log.tail // self.log.container_size
+        spin_lock(cython.address(self.log.lock))
+        container = log_container(self.log, sequence)
+        spin_unlock(cython.address(self.log.lock))
+        if container == cython.NULL:
+            raise MemoryError
+        if sequence < tail_sequence:
+            container.state = CONTAINER_SEALED
+        else:
+            container.fd = self.files.open(self.path_of(sequence))
+            container.state = CONTAINER_READY
+            at_store64(cython.address(self.log.ready_end), (sequence + 1) * self.log.container_size)
+
+    def adopt_dead(self, sequence: int) -> None:
+        """A container below the base that is kept for readers; ascending."""
+        self._dead.append(sequence)
+        self._sealed_ms[sequence] = self.clock.monotonic_ns() // 1_000_000
+
+    def path_of(self, sequence: int) -> str:
+        """Path of a container."""
+        return f"{self.directory}/{container_name(sequence)}"
+
+    # --- maintenance --------------------------------------------------------------------------------------------------
+
+    def prepare(self, zero: bool) -> int:
+        """Makes containers until `ahead` are ready in front of the tail's; dead ones are reused first. Returns how many.
+
+        zero: fill new ones with zeros (cheaper syncs later, twice the writing now). A full disk sets `low` and is no error.
+        Raises: OSError of another kind.
+        """
+        tail: uint64_t = self.log.tail // self.log.container_size
+        following: uint64_t = at_load64(cython.address(self.log.ready_end)) // self.log.container_size
+        sequence: uint64_t
+        made: list = []
+        container: cython.pointer(container_t)
+        if following < tail:
+            following = tail
+        sequence = following
+        while sequence <= tail + self.ahead:
+            try:
+                fd = self._next_file(sequence, zero)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                self.low = 1
+                break
+            made.append((sequence, fd))
+            sequence += 1
+        else:
+            self.low = 0
+        if made:
+            self.files.sync_dir(self.directory)
+            spin_lock(cython.address(self.log.lock))
+            for number, fd in made:
+                container = log_container(self.log, number)
+                container.fd = fd
+                container.state = CONTAINER_READY
+            at_store64(cython.address(self.log.ready_end), sequence * self.log.container_size)
+            spin_unlock(cython.address(self.log.lock))
+        return len(made)
+
+    def _next_file(self, sequence, zero):
+        header = ContainerHeader(
+            self.store_uuid,
+            self.log.id,
+            self.log.epoch,
+            sequence,
+            self.log.container_size,
+            self.clock.wall_ms() * 1000,
+        )
+        old = self._expendable()
+        if old is not None:
+            self._dead.remove(old)
+            self._sealed_ms.pop(old, None)
+            return recycle_container(self.files, self.directory, old, header)
+        return make_container(self.files, self.directory, header, zero)
+
+    def _expendable(self):
+        """The oldest dead container that nobody needs any more, or None."""
+        if not self._dead:
+            return None
+        oldest = self._dead[0]
+        if self.pins is not None:
+            pinned = self.pins()
+            if pinned is not None and oldest >= pinned:
+                return None
+        if self.low:
+            return oldest  # readers of the past must not stop the present
+        kept = len(self._dead) * self.log.container_size
+        age = self.clock.monotonic_ns() // 1_000_000 - self._sealed_ms.get(oldest, 0)
+        if kept <= self.retain_bytes and age <= self.retain_ms:
+            return None
+        return oldest
+
+    def seal(self) -> None:
+        """Closes the descriptors of containers that are full and durable."""
+        i: uint32_t
+        durable: uint64_t = at_load64(cython.address(self.log.durable))
+        fd: cython.int
+        closing: list = []
+        spin_lock(cython.address(self.log.lock))
+        for i in range(self.log.container_count):
+            if self.log.containers[i].state == CONTAINER_READY and (
+                (self.log.containers[i].sequence + 1) * self.log.container_size <= durable
+                or (
+                    # The end of a container may be left unused: then the tail has passed it.
+                    self.log.first != cython.NULL
+                    and self.log.first.taken // self.log.container_size > self.log.containers[i].sequence
+                    and durable // self.log.container_size > self.log.containers[i].sequence
+                )
+            ):
+                self.log.containers[i].state = CONTAINER_SEALED
+                fd = self.log.containers[i].fd
+                self.log.containers[i].fd = -1
+                closing.append((self.log.containers[i].sequence, fd))
+        spin_unlock(cython.address(self.log.lock))
+        now = self.clock.monotonic_ns() // 1_000_000
+        for sequence, descriptor in closing:
+            self._sealed_ms[sequence] = now
+            if descriptor >= 0:
+                self.files.close(descriptor)
+
+    def advance_base(self) -> bool:
+        """Moves the base past containers in which nothing lives any more. True when it moved."""
+        i: uint32_t
+        durable: uint64_t = at_load64(cython.address(self.log.durable))
+        tail: uint64_t = self.log.tail // self.log.container_size
+        base: uint64_t = at_load64(cython.address(self.log.base))
+        to: uint64_t = base
+        spin_lock(cython.address(self.log.lock))
+        for i in range(self.log.container_count):
+            if (
+                self.log.containers[i].sequence >= tail
+                or self.log.containers[i].live_count
+                or self.log.containers[i].ended_at >= durable
+                or self.log.containers[i].state != CONTAINER_SEALED
+            ):
+                break
+            to = (self.log.containers[i].sequence + 1) * self.log.container_size
+        if to > base:
+            at_store64(cython.address(self.log.base), to)
+        spin_unlock(cython.address(self.log.lock))
+        return to > base
+
+    def retire(self) -> int:
+        """Containers that the base on disk has passed become dead: to be recycled when retention lets them. Returns how many."""
+        gone: uint64_t = at_load64(cython.address(self.log.base_durable)) // self.log.container_size
+        first: uint64_t = self.log.first_sequence
+        if gone <= first:
+            return 0
+        spin_lock(cython.address(self.log.lock))
+        log_forget_containers(self.log, gone)
+        spin_unlock(cython.address(self.log.lock))
+        self._dead.extend(range(first, gone))
+        return gone - first
+
+    def trim(self) -> int:
+        """Removes dead containers that retention no longer keeps and that the log won't need soon. Returns how many."""
+        removed = 0
+        spare = self.ahead
+        while len(self._dead) * self.log.container_size > self.retain_bytes + spare * self.log.container_size:
+            oldest = self._expendable()
+            if oldest is None:
+                break
+            self._dead.remove(oldest)
+            self._sealed_ms.pop(oldest, None)
+            self.files.unlink(self.path_of(oldest))
+            removed += 1
+        if removed:
+            self.files.sync_dir(self.directory)
+        return removed
+
+    def clear_temporaries(self) -> None:
+        """Removes what a crash left of containers in the making."""
+        left = [name for name in self.files.list_dir(self.directory) if name.endswith(TEMPORARY)]
+        for name in left:
+            self.files.unlink(f"{self.directory}/{name}")
+        if left:
+            self.files.sync_dir(self.directory)
+
+    def set_ahead(self, count: int) -> None:
+        """How many containers are kept ready in front of the tail."""
+        self.ahead = count
+
+    def set_pins(self, pins) -> None:
+        """`pins()` gives the lowest sequence that a reader needs, or None."""
+        self.pins = pins
+
+    def close(self) -> None:
+        """Closes every descriptor."""
+        i: uint32_t
+        for i in range(self.log.container_count):
+            if self.log.containers[i].fd >= 0:
+                self.files.close(self.log.containers[i].fd)
+                self.log.containers[i].fd = -1
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    @property
+    def container_size(self) -> int:
+        return self.log.container_size
+
+    @property
+    def tail(self) -> int:
+        """LSN of the next record."""
+        return self.log.tail
+
+    @property
+    def base(self) -> int:
+        return at_load64(cython.address(self.log.base))
+
+    @property
+    def durable_lsn(self) -> int:
+        return at_load64(cython.address(self.log.durable))
+
+    @property
+    def dead(self) -> list:
+        """Sequences of dead containers that still exist, oldest first."""
+        return list(self._dead)
+
+    @property
+    def failed(self) -> int:
+        return self.log.failed
+
+    @property
+    def ready_ahead(self) -> int:
+        """Containers that are ready behind the tail's."""
+        ready: uint64_t = at_load64(cython.address(self.log.ready_end)) // self.log.container_size
+        tail: uint64_t = self.log.tail // self.log.container_size
+        return ready - tail - 1 if ready > tail else 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes from the base's container to the tail."""
+        return self.log.tail - at_load64(cython.address(self.log.base))
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of what is live, without what else the containers hold."""
+        bytes_: uint64_t
+        spin_lock(cython.address(self.log.lock))
+        bytes_ = log_live_bytes(self.log)
+        spin_unlock(cython.address(self.log.lock))
+        return bytes_
+
+    @property
+    def live_count(self) -> int:
+        return self.log.live_count
+
+    def containers(self) -> list:
+        """(sequence, live count, count, state) of every container from the base on."""
+        i: uint32_t
+        result: list = []
+        for i in range(self.log.container_count):
+            result.append(
+                (
+                    self.log.containers[i].sequence,
+                    self.log.containers[i].live_count,
+                    self.log.containers[i].count,
+                    self.log.containers[i].state,
+                )
+            )
+        return result

@@ -1,0 +1,54 @@
+# The writer: one thread that puts all logs of a store on disk. Group commit without a timer: what gathers while a sync runs is the
+# next group.
+from libc.stdint cimport uint32_t, uint64_t
+from flintmq.queue.types cimport log_port_t
+from flintmq.store.log.file_port cimport FilePort
+from flintmq.store.log.log cimport PIECES_MAX, log_t, piece_t
+
+cdef enum:
+    LOGS_MAX = 1024
+
+cdef enum:                      # what a pass came to
+    PASS_IDLE = 0
+    PASS_PROGRESS = 1
+    PASS_STARVED = 2            # a container that is needed is not ready
+    PASS_FAILED = 3
+
+cdef struct batch_t:            # what one pass took out of one log
+    log_t *log
+    uint32_t count              # 0: nothing; else it waits to be written
+    bint complete               # nothing of the log is left over
+    uint64_t upto
+    piece_t pieces[PIECES_MAX]
+
+cdef struct writer_t:
+    uint32_t signal             # futex word: changed by every kick
+    uint32_t sleeping           # atomic
+    uint32_t stopping           # atomic
+    uint32_t callbacks          # atomic: Python callbacks wait for durability
+    uint32_t lock               # of `logs`
+    uint32_t log_count
+    log_t *logs[LOGS_MAX]       # in the order in which they are written; they are taken in the opposite order
+    batch_t *batches
+    log_port_t *port            # woken after progress; may be NULL
+    uint64_t passes
+    uint64_t syncs
+    uint64_t last_container     # tail container of logs[0] at the last call of on_progress
+    int failed_errno
+    uint32_t failed_log
+    uint64_t failed_lsn
+    bint failed_sync            # a sync, not a write
+
+cdef void writer_kick(writer_t *writer) noexcept nogil
+
+cdef class LogWriter:
+    cdef writer_t writer
+    cdef FilePort files
+    cdef public object on_callbacks    # durability moved and someone asked to be called
+    cdef public object on_progress     # a log went on to another container, or is starved: maintenance should run
+    cdef public object on_failed       # (errno, log id, LSN, "write" or "sync"): latched, nothing is written any more
+    cdef object thread
+    cdef int add(self, log_t *log) except -1
+    cdef int one_pass(self, uint32_t flags) noexcept nogil
+    cdef int run_until_python(self) noexcept nogil
+    cdef int _fail(self, log_t *log, uint64_t lsn, int error, bint sync, uint32_t count) noexcept nogil

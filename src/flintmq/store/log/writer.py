@@ -1,0 +1,221 @@
+"""The writer of all logs of a store (see writer.pxd): takes finished blocks, writes them, syncs, tells who waits.
+
+in: logs with something appended, kicks. out: bytes on disk, durable LSNs, wake-ups of loops.
+
+I1  Logs are taken last to first and written first to last, and a later log waits while something of an earlier one is left over: a
+    record of a later log (transactions) never is on disk before the records of an earlier one (messages) that were appended before it.
+I2  After the first failed write or sync nothing is written and no durable LSN moves (never retried: facts of fsync).
+I3  A log's durable LSN moves only after every descriptor that its bytes went to was synced.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
+from cython.cimports.flintmq.queue.log_port import log_port_wake
+from cython.cimports.flintmq.store.log.log import log_t, log_take, log_written, piece_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.string import memset
+
+# milliseconds between looks when nothing happens
+IDLE_MS = cython.declare(cython.int, 500)
+
+# why run_until_python returned
+STOPPED = cython.declare(cython.int, 1)
+CALLBACKS = cython.declare(cython.int, 2)
+MAINTAIN = cython.declare(cython.int, 3)
+FAILED = cython.declare(cython.int, 4)
+
+
+def writer_kick(writer):
+    at_add32(cython.address(writer.signal), 1)
+    if at_load32(cython.address(writer.sleeping)):
+        futex_wake(cython.address(writer.signal), 1)
+
+
+@cython.cclass
+class LogWriter:
+    """One writer. Logs are added in the order in which they must reach the disk. Callbacks are plain attributes."""
+
+    def __cinit__(self, files):
+        memset(cython.address(self.writer), 0, cython.sizeof(writer_t))
+        self.files = files
+        self.writer.batches = cython.cast(cython.pointer(batch_t), calloc(LOGS_MAX, cython.sizeof(batch_t)))
+        if self.writer.batches == cython.NULL:
+            raise MemoryError
+        self.on_callbacks = None
+        self.on_progress = None
+        self.on_failed = None
+        self.thread = None
+
+    def __dealloc__(self):
+        free(self.writer.batches)
+
+    def add(self, log):
+        if self.writer.log_count == LOGS_MAX:
+            raise MemoryError("too many logs for one writer")
+        spin_lock(cython.address(self.writer.lock))
+        self.writer.logs[self.writer.log_count] = log
+        self.writer.log_count += 1
+        spin_unlock(cython.address(self.writer.lock))
+        return 0
+
+    # --- thread -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the writer thread."""
+        self.thread = threading.Thread(target=self._run, name="flintmq-log-writer", daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Writes what is there, then ends the thread."""
+        at_store32(cython.address(self.writer.stopping), 1)
+        writer_kick(cython.address(self.writer))
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+
+    def kick(self) -> None:
+        """There is something to write, or a container is ready now."""
+        writer_kick(cython.address(self.writer))
+
+    def want_callbacks(self, count: int) -> None:
+        """How many Python callbacks wait for durability: 0 spares the writer the GIL."""
+        at_store32(cython.address(self.writer.callbacks), count)
+
+    def flush(self, flags: int = 0) -> int:
+        """One pass on the caller's thread (only while no writer thread runs). Returns a PASS_*; callbacks are called."""
+        what: cython.int
+        wanted: uint32_t = flags
+        with cython.nogil:
+            what = self.one_pass(wanted)
+        self._tell(FAILED if what == PASS_FAILED else 0)
+        if at_load32(cython.address(self.writer.callbacks)) and self.on_callbacks is not None:
+            self.on_callbacks()
+        return what
+
+    @property
+    def figures(self) -> dict:
+        """passes (group commits) and syncs so far."""
+        return {"passes": self.writer.passes, "syncs": self.writer.syncs}
+
+    def _run(self):
+        what: cython.int
+        while True:
+            with cython.nogil:
+                what = self.run_until_python()
+            self._tell(what)
+            if what == STOPPED or what == FAILED:
+                return
+
+    def _tell(self, what):
+        if what == FAILED and self.on_failed is not None:
+            self.on_failed(
+                self.writer.failed_errno, self.writer.failed_log, self.writer.failed_lsn, "sync" if self.writer.failed_sync else "write"
+            )
+        elif what == CALLBACKS and self.on_callbacks is not None:
+            self.on_callbacks()
+        elif what == MAINTAIN and self.on_progress is not None:
+            self.on_progress()
+
+    def run_until_python(self):
+        signal: uint32_t
+        what: cython.int
+        at: uint64_t
+        starved: cython.bint = False
+        while True:
+            signal = at_load32(cython.address(self.writer.signal))
+            what = self.one_pass(0)
+            if what == PASS_FAILED:
+                return FAILED
+            if what == PASS_PROGRESS:
+                starved = False
+                if at_load32(cython.address(self.writer.callbacks)):
+                    return CALLBACKS
+                at = self.writer.logs[0].tail // self.writer.logs[0].container_size
+                if at != self.writer.last_container:
+                    self.writer.last_container = at
+                    return MAINTAIN
+                continue
+            if what == PASS_STARVED and not starved:
+                starved = True
+                self.writer.last_container = 0
+                return MAINTAIN
+            if at_load32(cython.address(self.writer.stopping)) and what == PASS_IDLE:
+                return STOPPED
+            # Say that we sleep, then look at the word: a kick after the look changes it.
+            at_store32(cython.address(self.writer.sleeping), 1)
+            futex_wait(cython.address(self.writer.signal), signal, IDLE_MS)
+            at_store32(cython.address(self.writer.sleeping), 0)
+
+    # --- a pass -------------------------------------------------------------------------------------------------------
+
+    def one_pass(self, flags):
+        i: uint32_t
+        j: uint32_t
+        count: uint32_t
+        error: cython.int
+        progress: cython.bint = False
+        starved: cython.bint = False
+        batch: cython.pointer(batch_t)
+        piece: cython.pointer(piece_t)
+        spin_lock(cython.address(self.writer.lock))
+        count = self.writer.log_count
+        spin_unlock(cython.address(self.writer.lock))
+        for i in range(count):
+            if at_load32(cython.address(self.writer.logs[i].failed)):
+                return PASS_IDLE
+        i = count
+        while i > 0:
+            i -= 1
+            batch = cython.address(self.writer.batches[i])
+            if batch.count == 0:  # else it waits since an earlier pass
+                batch.log = self.writer.logs[i]
+                batch.count = log_take(batch.log, batch.pieces, cython.address(batch.upto), cython.address(batch.complete), flags)
+        for i in range(count):
+            batch = cython.address(self.writer.batches[i])
+            if starved:
+                break  # what is left over of an earlier log may be older than this (I1)
+            starved = not batch.complete
+            if batch.count == 0:
+                continue
+            for j in range(batch.count):
+                piece = cython.address(batch.pieces[j])
+                error = self.files.write_at(
+                    self.files.context, piece.fd, piece.bytes, piece.size, piece.lsn % batch.log.container_size
+                )
+                if error:
+                    return self._fail(batch.log, piece.lsn, error, False, count)
+            if batch.log.syncs:
+                for j in range(batch.count):
+                    piece = cython.address(batch.pieces[j])
+                    if j + 1 < batch.count and batch.pieces[j + 1].fd == piece.fd:
+                        continue
+                    error = self.files.sync_data(self.files.context, piece.fd)
+                    self.writer.syncs += 1
+                    if error:
+                        return self._fail(batch.log, piece.lsn, error, True, count)
+            log_written(batch.log, batch.upto)
+            batch.count = 0
+            progress = True
+        if not progress:
+            return PASS_STARVED if starved else PASS_IDLE
+        self.writer.passes += 1
+        if self.writer.port != cython.NULL:
+            log_port_wake(self.writer.port)
+        return PASS_PROGRESS
+
+    def _fail(self, log, lsn, error, sync, count):
+        """Latches the failure in every log of the store."""
+        i: uint32_t
+        self.writer.failed_errno = error
+        self.writer.failed_log = log.id
+        self.writer.failed_lsn = lsn
+        self.writer.failed_sync = sync
+        for i in range(count):
+            at_store32(cython.address(self.writer.logs[i].failed), cython.cast(uint32_t, error))
+        return PASS_FAILED
