@@ -60,6 +60,20 @@ class Limits:
     # bytes of uncommitted publishes plus acks of one tx; above it the channel is closed with 406 and the transaction rolled back
     tx_bytes_max: int = 256 * MIB
 
+    # --- distributed transactions -----------------------------------------------------------------------------------
+    # seconds a branch may stay unprepared unless set-timeout says otherwise (qpidd 60); then it is rolled back: XA_RBTIMEOUT
+    dtx_timeout_s: int = 60
+    # seconds; the most set-timeout accepts (qpidd 3,600); more is refused with COMMAND_INVALID; 0 there means none
+    dtx_timeout_s_max: int = 3_600
+    # seconds a rolled back branch that nobody asks about is remembered, so that its manager hears why; then it is NOT_FOUND
+    dtx_remember_s: int = 3_600
+    # branches of the node; above it a start is refused with RESOURCE_LIMIT_EXCEEDED (rolled back ones are forgotten first)
+    dtx_branches_max: int = 10_000
+    # enqueues plus dequeues of one transaction (about 300 bytes of memory each); one more is refused with RESOURCE_LIMIT_EXCEEDED
+    dtx_enrolments_max: int = 1_000_000
+    # bytes of message content one transaction keeps in memory; above it logged messages are read back later, transient ones refused
+    dtx_content_bytes_max: int = 16 * MIB
+
     # --- virtual host -----------------------------------------------------------------------------------------------
     # queues of one vhost; one more is refused with 406
     queues_max: int = 1_000_000

@@ -1,0 +1,455 @@
+"""Distributed transactions as a service of the broker: the commands of AMQP 0-10 class dtx, for every front end.
+
+in: commands of sessions (any protocol, Flight, Python), time, an operator's decisions. out: records of the store, effects on queues,
+statuses and refusals. Local transactions for Python callers come from here too, since both commit under one lock.
+
+I1  A reply never reveals a state that is not durable: whatever tells of prepare, commit, rollback or a heuristic outcome waits.
+I2  A prepared branch ends by its manager's or an operator's word only; it comes back after a restart, and never times out.
+I3  Time, a session's end and a deleted queue change a branch under the same lock as commands do: a commit is either before or after.
+I4  Commits have one order: on every queue they touch, and in the log.
+What happens in which state is the table in branch.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from flintmq.clock import Clock
+from flintmq.config import Limits
+from flintmq.errors import InvariantError, StoreError
+from flintmq.ports import DequeueReason, StoredContent
+from flintmq.transactions.branch import ENDING, HEURISTIC, TOMBSTONES, TRANSITIONS, Association, BranchState, Event, Step
+from flintmq.transactions.effects import MessageRef, QueueEffects, Session, TransactionStore
+from flintmq.transactions.errors import Condition, TransactionRefused, XaStatus
+from flintmq.transactions.local import LocalTransaction
+from flintmq.transactions.outcome import Outcome
+from flintmq.transactions.registry import Branch, BranchView, Registry
+from flintmq.transactions.serial import Serial
+from flintmq.transactions.work import Work
+from flintmq.transactions.xid import Xid
+
+_log = logging.getLogger(__name__)
+_S = BranchState
+_NS = 1_000_000_000
+
+
+class TransactionCoordinator:
+    """See the module. Threading: any thread; no call waits for the disk.
+
+    Commands raise TransactionRefused and then changed nothing; they raise StoreError when the log has failed.
+    """
+
+    def __init__(self, store: TransactionStore, effects: QueueEffects, clock: Clock, limits: Limits) -> None:
+        self._store = store
+        self._effects = effects
+        self._clock = clock
+        self._limits = limits
+        self._serial = Serial(store)
+        self._registry = Registry()
+
+    # --- association ----------------------------------------------------------------------------------------------------
+
+    def select(self, session: Session) -> None:
+        """The session will use distributed transactions (dtx.select). Again is no error."""
+        with self._serial:
+            self._registry.select(session)
+
+    def start(self, session: Session, xid: Xid, *, join: bool = False, resume: bool = False, log_transient: bool = False) -> XaStatus:
+        """Associates the session with a branch: a new one, one that others work in (`join`), or one it suspended (`resume`).
+
+        Args: log_transient: for a new branch: transient messages and entries are logged in it too, so that a prepared set can be
+        replayed after a crash (pipeline).
+        Returns: XA_OK; XA_RBROLLBACK or XA_RBTIMEOUT (no association is made): the branch joined or resumed is rolled back.
+        Refused: COMMAND_INVALID join and resume together, or no select; NOT_ALLOWED unknown with join or resume, known without;
+        ILLEGAL_STATE the session is active in a branch, or did not suspend this one, or it takes no more work;
+        RESOURCE_LIMIT_EXCEEDED too many branches.
+        """
+        with self._serial:
+            if not self._registry.selected(session):
+                raise TransactionRefused(Condition.COMMAND_INVALID, "start: the session has not selected distributed transactions")
+            if join and resume:
+                raise TransactionRefused(Condition.COMMAND_INVALID, "start: join and resume exclude each other")
+            branch = self._find(xid)
+            if branch is None and (join or resume):
+                raise TransactionRefused(Condition.NOT_ALLOWED, f"start: unknown transaction {xid}")
+            if branch is not None and not join and not resume:
+                self._step(branch, Event.START)
+            active = self._registry.active_branch(session)
+            if active is not None:
+                raise TransactionRefused(Condition.ILLEGAL_STATE, f"start: the session is active in transaction {active.xid}")
+            if branch is None:
+                branch = self._new_branch(xid, log_transient)
+                self._registry.associate(session, branch)
+                return XaStatus.XA_OK
+            if (branch.sessions.get(session) is Association.SUSPENDED) != resume:
+                text = "has not suspended" if resume else "has suspended, and must resume,"
+                raise TransactionRefused(Condition.ILLEGAL_STATE, f"start: the session {text} transaction {xid}")
+            step = self._step(branch, Event.JOIN if join else Event.RESUME)
+            if step.status is XaStatus.XA_OK:
+                self._registry.associate(session, branch)
+            else:
+                self._registry.dissociate(session, branch)
+            return step.status
+
+    def end(self, session: Session, xid: Xid, *, fail: bool = False, suspend: bool = False) -> XaStatus:
+        """Ends the session's association, or suspends it; with `fail` the branch can only be rolled back from now on.
+
+        Returns: XA_OK; XA_RBROLLBACK (also for `fail`) or XA_RBTIMEOUT: the branch is rolled back, the association has ended.
+        Refused: COMMAND_INVALID suspend and fail together; ILLEGAL_STATE no select, unknown, or not associated.
+        """
+        with self._serial:
+            if suspend and fail:
+                raise TransactionRefused(Condition.COMMAND_INVALID, "end: suspend and fail exclude each other")
+            branch = self._find(xid)
+            association = None if branch is None else branch.sessions.get(session)
+            if branch is None or association is None:
+                raise TransactionRefused(Condition.ILLEGAL_STATE, f"end: the session is not associated with transaction {xid}")
+            if suspend and association is Association.SUSPENDED and branch.state is _S.ACTIVE:
+                raise TransactionRefused(Condition.ILLEGAL_STATE, f"end: the session has suspended transaction {xid} already")
+            step = self._step(branch, Event.SUSPEND if suspend else Event.END_FAIL if fail else Event.END)
+            if step.next is not None:
+                self._undo(branch, step.next)
+            if suspend and step.status is XaStatus.XA_OK:
+                self._registry.suspend(session, branch)
+            else:
+                self._registry.dissociate(session, branch)
+            return step.status
+
+    def session_closed(self, session: Session) -> None:
+        """The session is gone: active branches it is associated with, suspended ones included, are rolled back. Unknown is no error."""
+        with self._serial:
+            for branch in self._registry.branches_of(session):
+                self._happens(branch, Event.SESSION_CLOSED)
+            self._registry.remove_session(session)
+
+    # --- work -----------------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        session: Session,
+        xid: Xid,
+        queue_id: int,
+        message: StoredContent | MessageRef,
+        *,
+        durable: bool = True,
+        priority: int | None = None,
+        expires_at_ms: int = 0,
+    ) -> MessageRef:
+        """Enrols a message in a queue. It appears there when the branch has committed durably, behind everything that is there then.
+
+        Args: message: its content, or what this returned for it before: the same message for a further queue, written once; the same
+        queue twice is one enrolment; durable: persistent message on a durable queue (else only log_transient has it logged);
+        priority: 0..255, None = not set; expires_at_ms: wall clock, 0 = never.
+        Refused: NOT_FOUND; ILLEGAL_STATE the session is not active in it, or it takes no more work; RESOURCE_LIMIT_EXCEEDED.
+        Raises: ValueError for a message of another transaction.
+        """
+        with self._serial:
+            work = self._working(session, xid).work
+            return work.enqueue(queue_id, message, durable=durable, priority=priority, expires_at_ms=expires_at_ms)
+
+    def dequeue(
+        self,
+        session: Session,
+        xid: Xid,
+        queue_id: int,
+        position: int,
+        reason: DequeueReason = DequeueReason.ACK,
+        *,
+        consumer: str = "",
+        group: str = "",
+    ) -> None:
+        """Enrols the removal of an entry, available or acquired by the session. Nobody else gets it until the outcome.
+
+        Refused: as `enqueue`; ILLEGAL_STATE also when the entry is not there, is another's, or was dequeued in a transaction already.
+        """
+        with self._serial:
+            self._working(session, xid).work.dequeue(queue_id, position, session, reason, consumer, group)
+
+    def local(self, session: Session | None = None) -> LocalTransaction:
+        """A transaction of this process only; `session`: whose acquired entries it may dequeue."""
+        limits = self._limits
+        work = Work(
+            self._store,
+            self._effects,
+            xid=None,
+            log_transient=False,
+            enrolments_max=limits.dtx_enrolments_max,
+            content_bytes_max=limits.dtx_content_bytes_max,
+        )
+        return LocalTransaction(self._serial, work, session)
+
+    # --- outcome --------------------------------------------------------------------------------------------------------
+
+    def prepare(self, xid: Xid) -> Outcome:
+        """Phase one: from XA_OK on the branch survives a crash, does not time out, and can be committed or rolled back for sure.
+
+        Status: XA_OK; XA_RBROLLBACK (rollback-only, or no room in the log) and XA_RBTIMEOUT: it was rolled back and is forgotten.
+        Refused: NOT_FOUND; ILLEGAL_STATE a session is active in it, or it is prepared or decided.
+        """
+        return self._decide(xid, Event.PREPARE)
+
+    def commit(self, xid: Xid, *, one_phase: bool = False) -> Outcome:
+        """Makes it happen: with `one_phase` a branch that was not prepared, without it one that was.
+
+        Status: XA_OK; XA_RBROLLBACK and XA_RBTIMEOUT as in `prepare`; XA_HEURCOM and XA_HEURRB: an operator decided, see `forget`.
+        Refused: NOT_FOUND; ILLEGAL_STATE a session is active in it, or it is in the other phase, or is being rolled back.
+        """
+        return self._decide(xid, Event.COMMIT_ONE_PHASE if one_phase else Event.COMMIT)
+
+    def rollback(self, xid: Xid) -> Outcome:
+        """Undoes it. Status: XA_OK; XA_RBTIMEOUT: time had done so before; XA_HEURCOM, XA_HEURRB. Refused: as `commit`."""
+        return self._decide(xid, Event.ROLLBACK)
+
+    def forget(self, xid: Xid) -> Outcome:
+        """The manager knows of the heuristic outcome. Refused: NOT_FOUND; ILLEGAL_STATE there is none."""
+        return self._decide(xid, Event.FORGET)
+
+    def recover(self) -> Sequence[Xid]:
+        """Branches that wait for their manager: prepared ones and heuristic outcomes, durably so, oldest first."""
+        with self._serial:
+            durable_lsn = self._store.durable_lsn
+            waiting = HEURISTIC | {_S.PREPARED}
+            return [branch.xid for branch in self._registry if branch.state in waiting and branch.lsn <= durable_lsn]
+
+    def get_timeout(self, xid: Xid) -> int:
+        """Seconds, 0 = none. Refused: NOT_FOUND."""
+        with self._serial:
+            return self._known(xid, "get-timeout").timeout_s
+
+    def set_timeout(self, xid: Xid, timeout_s: int) -> None:
+        """The time a branch may stay unprepared, counted from now; 0 = for ever. Without effect on a prepared one.
+
+        Refused: NOT_FOUND; COMMAND_INVALID below 0 or above Limits.dtx_timeout_s_max.
+        """
+        with self._serial:
+            branch = self._known(xid, "set-timeout")
+            if not 0 <= timeout_s <= self._limits.dtx_timeout_s_max:
+                text = f"set-timeout: {timeout_s} s is not within 0 and {self._limits.dtx_timeout_s_max}"
+                raise TransactionRefused(Condition.COMMAND_INVALID, text)
+            self._set_timeout(branch, timeout_s)
+
+    # --- operators ------------------------------------------------------------------------------------------------------
+
+    def list(self) -> Sequence[BranchView]:
+        """All branches, oldest first."""
+        with self._serial:
+            now_ns, durable_lsn = self._clock.monotonic_ns(), self._store.durable_lsn
+            return [branch.view(now_ns, durable_lsn) for branch in self._registry]
+
+    def heuristic_commit(self, xid: Xid) -> Outcome:
+        """An operator commits a prepared branch whose manager is lost. Remembered, over restarts, until `forget`.
+
+        Status: XA_HEURCOM. Refused: NOT_FOUND; ILLEGAL_STATE it is not prepared.
+        """
+        return self._decide(xid, Event.HEURISTIC_COMMIT)
+
+    def heuristic_rollback(self, xid: Xid) -> Outcome:
+        """An operator rolls a branch back. Status: XA_HEURRB for a prepared one (remembered until `forget`), XA_RBROLLBACK for an
+        active one, which promised nothing. Refused: NOT_FOUND; ILLEGAL_STATE it is decided.
+        """
+        return self._decide(xid, Event.HEURISTIC_ROLLBACK)
+
+    # --- the node -------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ns: int | None = None) -> int:
+        """Housekeeping: rolls back branches whose time is over, forgets old tombstones. Returns how many timed out.
+
+        Args: now_ns: of Clock.monotonic_ns; None asks the clock.
+        """
+        with self._serial:
+            now_ns = self._clock.monotonic_ns() if now_ns is None else now_ns
+            late = [branch for branch in self._registry if branch.late(now_ns)]
+            for branch in late:
+                self._happens(branch, Event.TIMEOUT)
+            old_ns = now_ns - self._limits.dtx_remember_s * _NS
+            self._registry.drop_tombstones(old_ns, self._store.durable_lsn)
+            return len(late)
+
+    def queue_deleted(self, queue_id: int) -> None:
+        """The queue is gone, also from the store: active branches with work on it can only be rolled back, prepared ones lose that part."""
+        with self._serial:
+            for branch in list(self._registry):
+                if not branch.work.touches(queue_id):
+                    continue
+                if branch.state not in ENDING:
+                    branch.work.drop_queue(queue_id)
+                self._happens(branch, Event.QUEUE_DELETED)
+
+    def restore(self) -> int:
+        """After a restart, when the queues are back: prepared branches with what they hold, and heuristic outcomes.
+
+        Returns how many there are. Raises: StoreError when the store names a transaction in a way this cannot have written.
+        """
+        with self._serial:
+            noted = {outcome.tx: outcome for outcome in self._store.heuristics()}
+            for encoded in self._store.in_doubt():
+                tx = self._store.transaction_of(encoded)
+                branch = self._restored(encoded, _S.PREPARED)
+                branch.work.recover(tx, self._store.in_doubt_entries(tx))
+                outcome = noted.pop(tx, None)
+                if outcome is not None:  # the crash came between the note and the decision it announced
+                    self._heuristic(branch, _S.HEURISTIC_COMMIT if outcome.committed else _S.HEURISTIC_ROLLBACK)
+            for outcome in noted.values():
+                branch = self._restored(outcome.xid, _S.HEURISTIC_COMMIT if outcome.committed else _S.HEURISTIC_ROLLBACK)
+                branch.work.tx = outcome.tx
+            return len(self._registry)
+
+    # --- inside: all under the lock ---------------------------------------------------------------------------------------
+
+    def _decide(self, xid: Xid, event: Event) -> Outcome:
+        with self._serial:
+            branch = self._known(xid, event.value)
+            by_operator = event in (Event.HEURISTIC_COMMIT, Event.HEURISTIC_ROLLBACK)
+            if not by_operator and branch.has_active_session():
+                raise TransactionRefused(Condition.ILLEGAL_STATE, f"{event.value}: a session is active in transaction {xid}")
+            step = self._step(branch, event)
+            if step.shared:
+                if branch.ending is None:
+                    raise InvariantError(f"transaction {xid} is {branch.state.value} without an outcome")
+                return branch.ending
+            if not by_operator:
+                self._registry.dissociate_all(branch)
+            return self._enter(branch, step)
+
+    def _enter(self, branch: Branch, step: Step) -> Outcome:
+        """Goes where the table says; the outcome is resolved when that is durable."""
+        match step.next:
+            case _S.PREPARED:
+                try:
+                    branch.lsn = branch.work.prepare()
+                except StoreError:
+                    # No room for the outcome: the branch is still open, and rolling back needs none. (A failed log raises again.)
+                    return self._end(branch, Step(_S.ROLLING_BACK, XaStatus.XA_RBROLLBACK))
+                branch.state = _S.PREPARED
+            case _S.COMMITTING | _S.ROLLING_BACK | _S.FORGOTTEN:
+                return self._end(branch, step)
+            case _S.HEURISTIC_COMMIT | _S.HEURISTIC_ROLLBACK:
+                self._heuristic(branch, step.next)
+                status = XaStatus.XA_HEURCOM if step.next is _S.HEURISTIC_COMMIT else XaStatus.XA_HEURRB
+                return self._answer(branch, status)
+            case _S.ROLLBACK_ONLY:
+                self._undo(branch, _S.ROLLBACK_ONLY)
+                return self._answer(branch, XaStatus.XA_RBROLLBACK)
+            case None:
+                pass
+            case _:
+                raise InvariantError(f"no command leads to {step.next}")
+        return self._answer(branch, step.status)
+
+    def _answer(self, branch: Branch, status: XaStatus) -> Outcome:
+        """The branch stays; the answer waits for its last record."""
+        outcome = Outcome()
+        self._serial.later(branch.lsn, lambda: outcome.resolve(status))
+        return outcome
+
+    def _end(self, branch: Branch, step: Step) -> Outcome:
+        """The branch goes when its last record is durable and done in the queues."""
+        assert step.next is not None
+        work = branch.work
+        effect = None
+        if step.next is _S.COMMITTING:
+            branch.lsn, effect = max(branch.lsn, work.commit()), work.apply
+        elif step.next is _S.FORGOTTEN:
+            branch.lsn = max(branch.lsn, self._store.forget_heuristic(work.tx))
+        elif branch.state not in TOMBSTONES:  # those were undone before
+            branch.lsn, effect = max(branch.lsn, work.rollback()), work.undo
+        branch.state = step.next
+        outcome = branch.ending = Outcome()
+
+        def durable() -> None:
+            if effect is not None:
+                effect()
+            with self._serial:
+                self._registry.remove(branch)
+            outcome.resolve(step.status)
+
+        self._serial.later(branch.lsn, durable)
+        return outcome
+
+    def _undo(self, branch: Branch, state: BranchState) -> None:
+        """An unprepared branch becomes a tombstone: its work is undone now, it remains to tell."""
+        branch.lsn = max(branch.lsn, branch.work.rollback())
+        branch.state = state
+        branch.since_ns = self._clock.monotonic_ns()
+        branch.deadline_ns = None
+        self._serial.later(branch.lsn, branch.work.undo)
+
+    def _heuristic(self, branch: Branch, state: BranchState) -> None:
+        """An operator's decision: note it, then do it. A crash in between is completed by `restore`, so a note is never wrong."""
+        work, commits = branch.work, state is _S.HEURISTIC_COMMIT
+        self._store.note_heuristic(work.tx, commits)
+        branch.lsn = work.commit() if commits else work.rollback()
+        branch.state = state
+        self._serial.later(branch.lsn, work.apply if commits else work.undo)
+        _log.warning("transaction %s: an operator %s it", branch.xid, "committed" if commits else "rolled back")
+
+    def _happens(self, branch: Branch, event: Event) -> None:
+        """Time, a session's end or a deleted queue; the table has no refusal for these."""
+        step = TRANSITIONS[event, branch.state]
+        if step.next is not None:
+            self._undo(branch, step.next)
+            _log.info("transaction %s: rolled back (%s)", branch.xid, event.value)
+
+    def _step(self, branch: Branch, event: Event) -> Step:
+        step = TRANSITIONS[event, branch.state]
+        if step.refusal is not None:
+            raise TransactionRefused(step.refusal, f"{event.value}: transaction {branch.xid} is {branch.state.value}")
+        return step
+
+    def _find(self, xid: Xid) -> Branch | None:
+        branch = self._registry.get(xid)
+        # Time may be over before housekeeping comes by: a command must not see the branch alive then.
+        if branch is not None and branch.late(self._clock.monotonic_ns()):
+            self._happens(branch, Event.TIMEOUT)
+        return branch
+
+    def _known(self, xid: Xid, command: str) -> Branch:
+        branch = self._find(xid)
+        if branch is None:
+            raise TransactionRefused(Condition.NOT_FOUND, f"{command}: unknown transaction {xid}")
+        return branch
+
+    def _working(self, session: Session, xid: Xid) -> Branch:
+        branch = self._known(xid, "work")
+        if branch.sessions.get(session) is not Association.ACTIVE:
+            raise TransactionRefused(Condition.ILLEGAL_STATE, f"work: the session is not active in transaction {xid}")
+        self._step(branch, Event.WORK)
+        return branch
+
+    def _new_branch(self, xid: Xid, log_transient: bool) -> Branch:
+        if len(self._registry) >= self._limits.dtx_branches_max:
+            # Nobody may have asked for them; those who still will get NOT_FOUND, which says the same to a manager.
+            self._registry.drop_tombstones(self._clock.monotonic_ns(), self._store.durable_lsn)
+        if len(self._registry) >= self._limits.dtx_branches_max:
+            text = f"start: there are {self._limits.dtx_branches_max} transactions already"
+            raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        branch = self._add(xid, log_transient, _S.ACTIVE)
+        self._set_timeout(branch, self._limits.dtx_timeout_s)
+        return branch
+
+    def _restored(self, encoded: bytes, state: BranchState) -> Branch:
+        try:
+            xid = Xid.decode(encoded)
+        except ValueError as error:
+            raise StoreError(f"the transaction log has a transaction whose name is {error}") from None
+        return self._add(xid, True, state)
+
+    def _add(self, xid: Xid, log_transient: bool, state: BranchState) -> Branch:
+        limits = self._limits
+        work = Work(
+            self._store,
+            self._effects,
+            xid=xid.encode(),
+            log_transient=log_transient,
+            enrolments_max=limits.dtx_enrolments_max,
+            content_bytes_max=limits.dtx_content_bytes_max,
+        )
+        branch = Branch(xid, work, state, self._clock.monotonic_ns())
+        self._registry.add(branch)
+        return branch
+
+    def _set_timeout(self, branch: Branch, timeout_s: int) -> None:
+        branch.timeout_s = timeout_s
+        if branch.state is _S.ACTIVE:
+            branch.deadline_ns = self._clock.monotonic_ns() + timeout_s * _NS if timeout_s else None

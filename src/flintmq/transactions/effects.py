@@ -1,0 +1,161 @@
+"""The two ports of transactions: what they ask of the queues, and what they ask of the store beyond ports.Store.
+
+in: flintmq.ports. out: Protocols and the plain values that cross them. Twin of QueueEffects: transactions/memory.py.
+
+E1  An entry that a transaction dequeued stays in its queue, ACQUIRED by the broker for the transaction, until `settle` or `release`.
+E2  Positions of enqueued entries are reserved when the transaction commits, under the coordinator's lock, so that two commits
+    have one order on all queues and in the log. They are published later, when the commit is durable: a queue treats an entry
+    that appears behind a consumer's pointer like a released one.
+E3  `settle`, `publish` and `release` come from the thread that made the log durable; they must not fail, and do nothing for a
+    queue that is gone.
+E4  No method calls the coordinator while it holds a lock that another of these methods takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from flintmq.ports import Store, StoredContent
+
+# Whoever issues commands: a protocol session, a Flight call, a Python object. Compared by equality.
+Session = Hashable
+
+
+class MessageRef:
+    """A message within one transaction: enrolled in any number of queues, written once.
+
+    `message_id`: persistence id, 0 while it is not in the log. `content`: None when it is not resident (then it is in the log).
+    """
+
+    __slots__ = ("content", "message_id", "size")
+
+    def __init__(self, content: StoredContent | None, message_id: int = 0) -> None:
+        self.content = content
+        self.message_id = message_id
+        self.size = 0 if content is None else len(content)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEnqueue:
+    """A message that enters a queue if the transaction commits. `logged`: the log knows it there, so its removal is logged too."""
+
+    queue_id: int
+    message: MessageRef
+    priority: int | None  # 0..255, None = not set on the message
+    expires_at_ms: int  # wall clock, 0 = never
+    logged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEntry:
+    """Facts of an entry that `hold` took. `logged`: the log knows the entry (else it is transient)."""
+
+    logged: bool
+    delivery_count: int = 0
+    first_delivery_ms: int = 0
+    expires_at_ms: int = 0
+
+
+@runtime_checkable
+class QueueEffects(Protocol):
+    """Queues as transactions see them."""
+
+    def hold(self, queue_id: int, position: int, session: Session | None) -> HeldEntry | None:
+        """Makes the entry the transaction's: it is AVAILABLE, or acquired by a consumer of `session`; None: a restart puts it back.
+
+        Returns: None when there is no such entry, or it belongs to somebody else; then nothing changed.
+        """
+        ...
+
+    def content(self, queue_id: int, position: int) -> StoredContent:
+        """The message of a held transient entry (always resident or in the page log). May read the disk."""
+        ...
+
+    def release(self, queue_id: int, positions: Sequence[int]) -> None:
+        """Held entries are AVAILABLE again, at their old places, flagged redelivered."""
+        ...
+
+    def settle(self, queue_id: int, positions: Sequence[int]) -> None:
+        """Held entries are DEQUEUED; the log knows already."""
+        ...
+
+    def reserve(self, queue_id: int, priorities: Sequence[int | None]) -> Sequence[int] | None:
+        """Positions for that many new entries, in this order, above all that were ever used in their level.
+
+        Returns: None when the queue was deleted (Store.drop_queue was called before). Positions that are not published stay unused.
+        """
+        ...
+
+    def publish(self, queue_id: int, entries: Sequence[tuple[int, PendingEnqueue]]) -> None:
+        """The entries appear at their reserved positions and consumers are notified."""
+        ...
+
+
+# --- what the store must offer beyond ports.Store ------------------------------------------------------------------------
+
+
+class RecoveredEnqueue(NamedTuple):
+    """A message that an in-doubt transaction wants to put into a queue. `priority`: of the message, None = not set."""
+
+    queue_id: int
+    message_id: int
+    expires_at_ms: int = 0
+    priority: int | None = None
+
+
+class RecoveredTransaction(NamedTuple):
+    """What an in-doubt transaction holds: enqueues in the order they were asked for, dequeues as (queue id, position)."""
+
+    enqueues: Sequence[RecoveredEnqueue]
+    dequeues: Sequence[tuple[int, int]]
+
+
+class CommitRow(NamedTuple):
+    """`length` entries of a queue, in the order they were asked for, take the positions from `first` on."""
+
+    queue_id: int
+    first: int
+    length: int
+
+
+class HeuristicOutcome(NamedTuple):
+    """An operator's decision that the transaction manager has not been told to forget. `committed` False: rolled back."""
+
+    tx: int
+    xid: bytes
+    committed: bool
+
+
+@runtime_checkable
+class TransactionStore(Store, Protocol):
+    """ports.Store and what distributed transactions need besides."""
+
+    def transaction_of(self, xid: bytes) -> int:
+        """Id of the transaction with this xid. Raises: KeyError."""
+        ...
+
+    def in_doubt_entries(self, tx: int) -> RecoveredTransaction:
+        """What a prepared transaction holds. Raises: KeyError."""
+        ...
+
+    def commit_rows(self, tx: int, rows: Sequence[CommitRow]) -> int:
+        """As `commit`, with any number of rows per queue (levels of a priority queue; transient messages between logged ones)."""
+        ...
+
+    def note_heuristic(self, tx: int, committed: bool) -> int:
+        """An operator decided a prepared transaction: the next record is its commit or rollback. Returns the LSN.
+
+        The transaction's id and xid are kept, over restarts, until `forget_heuristic`. A crash between the two records leaves the
+        transaction in doubt *and* noted; the coordinator then completes what was noted.
+        """
+        ...
+
+    def heuristics(self) -> Sequence[HeuristicOutcome]:
+        """All that were noted and not forgotten, oldest first."""
+        ...
+
+    def forget_heuristic(self, tx: int) -> int:
+        """Removes the note. Returns the LSN. Raises: KeyError."""
+        ...

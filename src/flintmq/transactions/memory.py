@@ -1,0 +1,120 @@
+"""In-memory twin of QueueEffects: queues as plain dictionaries, for tests and as the reference of the contract.
+
+in: calls of the port, and what a broker would do besides (add, acquire, consume). out: queues that can be looked at.
+
+I1  Every remover acquires first: an entry that a transaction holds is nobody else's.
+I2  A position is handed out once, whether it is published or not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flintmq.ports import POSITION_INDEX_BITS, StoredContent
+from flintmq.transactions.effects import HeldEntry, PendingEnqueue, Session
+
+# Owner of an entry that a transaction holds; no session equals it.
+HELD = object()
+
+
+@dataclass(slots=True)
+class MemoryEntry:
+    """`message_id`: 0 for a message that is not logged; `owner`: None = AVAILABLE."""
+
+    message_id: int
+    content: StoredContent | None
+    owner: Session | None = None
+    redelivered: bool = False
+
+
+class MemoryQueueEffects:
+    """See QueueEffects. `levels`: priority levels of all queues (1 = none); level 0 is served first."""
+
+    def __init__(self, levels: int = 1) -> None:
+        self._lock = threading.Lock()
+        self._levels = levels
+        self.queues: dict[int, dict[int, MemoryEntry]] = {}
+        self._used: dict[tuple[int, int], int] = {}  # (queue, level) -> highest index handed out
+
+    # --- what a broker does besides ---------------------------------------------------------------------------------------
+
+    def declare(self, queue_id: int) -> None:
+        """Makes an empty queue."""
+        self.queues.setdefault(queue_id, {})
+
+    def delete(self, queue_id: int) -> None:
+        """The queue is gone with all its entries."""
+        del self.queues[queue_id]
+
+    def add(self, queue_id: int, content: StoredContent | None, *, message_id: int = 0, position: int = 0) -> int:
+        """An entry outside any transaction, at `position` (a restart) or the next one (0). Returns its position."""
+        with self._lock:
+            if not position:
+                position = self._next(queue_id, None)
+            else:
+                level, index = position >> POSITION_INDEX_BITS, position & (1 << POSITION_INDEX_BITS) - 1
+                self._used[queue_id, level] = max(self._used.get((queue_id, level), 0), index)
+            self.queues[queue_id][position] = MemoryEntry(message_id, content)
+            return position
+
+    def acquire(self, queue_id: int, position: int, session: Session) -> bool:
+        """A consumer of the session takes the entry. False when it is not available."""
+        with self._lock:
+            entry = self.queues[queue_id].get(position)
+            if entry is None or entry.owner is not None:
+                return False
+            entry.owner = session
+            return True
+
+    def available(self, queue_id: int) -> list[int]:
+        """Positions of available entries, in order."""
+        return [position for position, entry in sorted(self.queues[queue_id].items()) if entry.owner is None]
+
+    # --- the port ---------------------------------------------------------------------------------------------------------
+
+    def hold(self, queue_id: int, position: int, session: Session | None) -> HeldEntry | None:
+        with self._lock:
+            entry = self.queues.get(queue_id, {}).get(position)
+            if entry is None or entry.owner is HELD or (entry.owner is not None and entry.owner != session):
+                return None
+            entry.owner = HELD
+            return HeldEntry(logged=entry.message_id != 0, delivery_count=int(entry.redelivered))
+
+    def content(self, queue_id: int, position: int) -> StoredContent:
+        content = self.queues[queue_id][position].content
+        if content is None:
+            raise KeyError(position)
+        return content
+
+    def release(self, queue_id: int, positions: Sequence[int]) -> None:
+        with self._lock:
+            for position in positions:
+                entry = self.queues.get(queue_id, {}).get(position)
+                if entry is not None:
+                    entry.owner, entry.redelivered = None, True
+
+    def settle(self, queue_id: int, positions: Sequence[int]) -> None:
+        with self._lock:
+            for position in positions:
+                if queue_id in self.queues:
+                    del self.queues[queue_id][position]
+
+    def reserve(self, queue_id: int, priorities: Sequence[int | None]) -> Sequence[int] | None:
+        with self._lock:
+            if queue_id not in self.queues:
+                return None
+            return [self._next(queue_id, priority) for priority in priorities]
+
+    def publish(self, queue_id: int, entries: Sequence[tuple[int, PendingEnqueue]]) -> None:
+        with self._lock:
+            queue = self.queues.get(queue_id)
+            for position, enqueue in entries:
+                if queue is not None:
+                    queue[position] = MemoryEntry(enqueue.message.message_id if enqueue.logged else 0, enqueue.message.content)
+
+    def _next(self, queue_id: int, priority: int | None) -> int:
+        level = self._levels - 1 - min(priority or 0, self._levels - 1)
+        index = self._used[queue_id, level] = self._used.get((queue_id, level), 0) + 1
+        return level << POSITION_INDEX_BITS | index

@@ -1,0 +1,163 @@
+"""Which branches there are, and which sessions stand how to them.
+
+in: the coordinator's decisions. out: lookups by xid and by session. Guarded by the coordinator's lock.
+
+R1  A session is in branch.sessions exactly when the branch is in the session's set here.
+R2  A session is ACTIVE in at most one branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flintmq.transactions.branch import TOMBSTONES, Association, BranchState
+from flintmq.transactions.effects import Session
+from flintmq.transactions.errors import Condition, TransactionRefused
+from flintmq.transactions.outcome import Outcome
+from flintmq.transactions.work import Work
+from flintmq.transactions.xid import Xid
+
+
+@dataclass(frozen=True, slots=True)
+class BranchView:
+    """A branch as an operator sees it. `queues`: id -> (messages that would enter, entries that are held); ages in seconds."""
+
+    xid: Xid
+    state: BranchState
+    durable: bool
+    age_s: float
+    timeout_s: int
+    sessions_active: int
+    sessions_suspended: int
+    enqueues: int
+    dequeues: int
+    queues: dict[int, tuple[int, int]]
+    log_transient: bool
+
+
+class Branch:
+    """A branch of a distributed transaction. Times are of Clock.monotonic_ns."""
+
+    __slots__ = ("deadline_ns", "ending", "lsn", "sessions", "since_ns", "started_ns", "state", "timeout_s", "work", "xid")
+
+    def __init__(self, xid: Xid, work: Work, state: BranchState, now_ns: int) -> None:
+        self.xid = xid
+        self.work = work
+        self.state = state
+        self.started_ns = now_ns
+        self.since_ns = now_ns  # when it became a tombstone
+        self.sessions: dict[Session, Association] = {}
+        self.lsn = 0  # of its last record: replies that tell of the state wait for it
+        self.timeout_s = 0
+        self.deadline_ns: int | None = None
+        self.ending: Outcome | None = None  # of the command that ends it
+
+    def has_active_session(self) -> bool:
+        """True while a session works in it."""
+        return Association.ACTIVE in self.sessions.values()
+
+    def late(self, now_ns: int) -> bool:
+        """True when its time is over and it was not prepared."""
+        return self.state is BranchState.ACTIVE and self.deadline_ns is not None and now_ns >= self.deadline_ns
+
+    def view(self, now_ns: int, durable_lsn: int) -> BranchView:
+        """A snapshot. A tombstone or a decided branch shows what its work was."""
+        active = sum(association is Association.ACTIVE for association in self.sessions.values())
+        return BranchView(
+            self.xid,
+            self.state,
+            self.lsn <= durable_lsn,
+            (now_ns - self.started_ns) / 1e9,
+            self.timeout_s,
+            active,
+            len(self.sessions) - active,
+            self.work.enqueue_count,
+            self.work.dequeue_count,
+            self.work.queues(),
+            self.work.log_transient,
+        )
+
+
+class Registry:
+    """Branches by xid, in the order they were started; sessions that selected distributed transactions."""
+
+    def __init__(self) -> None:
+        self._branches: dict[Xid, Branch] = {}
+        self._sessions: dict[Session, dict[Xid, Branch]] = {}
+
+    def __len__(self) -> int:
+        return len(self._branches)
+
+    def __iter__(self) -> Iterator[Branch]:
+        return iter(self._branches.values())
+
+    def get(self, xid: Xid) -> Branch | None:
+        """The branch, None when it is unknown."""
+        return self._branches.get(xid)
+
+    def add(self, branch: Branch) -> None:
+        """Raises: ValueError when the xid is known."""
+        if branch.xid in self._branches:
+            raise ValueError(f"transaction {branch.xid} is known")
+        self._branches[branch.xid] = branch
+
+    def remove(self, branch: Branch) -> None:
+        """The branch has ended."""
+        self.dissociate_all(branch)
+        del self._branches[branch.xid]
+
+    def drop_tombstones(self, until_ns: int, durable_lsn: int) -> None:
+        """Forgets rolled back branches that no session is associated with, entered at or before `until_ns`."""
+        for branch in list(self._branches.values()):
+            if branch.state in TOMBSTONES and not branch.sessions and branch.since_ns <= until_ns and branch.lsn <= durable_lsn:
+                self.remove(branch)
+
+    # --- sessions -------------------------------------------------------------------------------------------------------
+
+    def select(self, session: Session) -> None:
+        """The session may start branches."""
+        self._sessions.setdefault(session, {})
+
+    def selected(self, session: Session) -> bool:
+        """True after `select`."""
+        return session in self._sessions
+
+    def branches_of(self, session: Session) -> list[Branch]:
+        """Branches the session is associated with, suspended ones included."""
+        return list(self._sessions.get(session, {}).values())
+
+    def active_branch(self, session: Session) -> Branch | None:
+        """The branch the session works in."""
+        for branch in self._sessions.get(session, {}).values():
+            if branch.sessions[session] is Association.ACTIVE:
+                return branch
+        return None
+
+    def associate(self, session: Session, branch: Branch) -> None:
+        """The session works in the branch. Raises: TransactionRefused when it works in another one."""
+        active = self.active_branch(session)
+        if active is not None and active is not branch:
+            raise TransactionRefused(Condition.ILLEGAL_STATE, f"the session is active in transaction {active.xid}")
+        branch.sessions[session] = Association.ACTIVE
+        self._sessions[session][branch.xid] = branch
+
+    def suspend(self, session: Session, branch: Branch) -> None:
+        """The session pauses its work in the branch."""
+        branch.sessions[session] = Association.SUSPENDED
+
+    def dissociate(self, session: Session, branch: Branch) -> None:
+        """The session has no more to do with the branch. Not associated is no error."""
+        if branch.sessions.pop(session, None) is not None:
+            del self._sessions[session][branch.xid]
+
+    def dissociate_all(self, branch: Branch) -> None:
+        """No session has."""
+        for session in list(branch.sessions):
+            self.dissociate(session, branch)
+
+    def remove_session(self, session: Session) -> None:
+        """The session is gone."""
+        for branch in self.branches_of(session):
+            self.dissociate(session, branch)
+        self._sessions.pop(session, None)
