@@ -1,0 +1,22 @@
+"""What can go wrong in the database, and who is told: the families of errors.py and one of our own.
+
+A constraint        -> ConstraintFailure, which definitions.py turns into the contract's ValueError or PeerError. Nothing changed.
+No room, a lock     -> NotSaved (a StoreError): nothing changed, the store is well, the same call may succeed later. Not latched.
+Anything else       -> StoreError, latched: a failed sync or a lost server leaves open what is durable, so nothing is saved any more.
+"""
+
+from __future__ import annotations
+
+from flintmq.errors import FlintError, StoreError
+
+
+class NotSaved(StoreError):
+    """The change was not made (disk full, or another process holds the database too long); the store goes on."""
+
+
+class ConstraintFailure(FlintError):
+    """A statement broke a constraint. `unknown_vhost`: the foreign key to vhosts; else a queue id that is taken."""
+
+    def __init__(self, text: str, *, unknown_vhost: bool) -> None:
+        super().__init__(text)
+        self.unknown_vhost = unknown_vhost

@@ -1,0 +1,1 @@
+"""One module a version, `vNNNN_what.py`. Never changed once released."""

@@ -1,0 +1,230 @@
+"""PostgreSQL through psycopg 3: one connection, statements pipelined, one round trip and one flush of its WAL per transaction.
+
+in: operations. out: durable changes.
+
+I1  The connection holds a session-level advisory lock for its whole life: a second broker on the database is refused. When the
+    connection is lost the lock may be lost too, so that is a StoreError (latched), never a silent reconnect.
+I2  synchronous_commit is on for this session, whatever the server's default.
+I3  A password is in no text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from flintmq.errors import OperatorError, StoreError
+from flintmq.store.sql.driver import TABLES, Location, Operation, Parameters
+from flintmq.store.sql.failures import ConstraintFailure, NotSaved
+
+try:
+    import psycopg
+except ImportError:  # reported by PostgresDriver, which knows what the operator asked for
+    psycopg = None  # type: ignore[assignment]
+
+log = logging.getLogger("flintmq.store.sql")
+
+# Any 63-bit number nobody else is likely to take; advisory locks are per database.
+LOCK_KEY = 0x666C_696E_746D_71
+_DRIVERS = ("postgresql", "postgresql+psycopg")
+# What a maintenance connection may be made to, to look for a database and create it.
+_MAINTENANCE = ("postgres", "template1")
+
+
+def server_url(location: Location) -> URL:
+    """The URL with the driver we use and the catalog in it. Raises: OperatorError (78)."""
+    try:
+        url = make_url(location.url)
+    except (ArgumentError, ValueError) as error:
+        raise OperatorError("--connect is no URL that SQLAlchemy can read: postgresql://USER:PASSWORD@HOST:PORT/DATABASE") from error
+    if url.drivername in ("postgres", "postgresql+psycopg2", "postgresql+asyncpg", "postgresql+pg8000"):
+        raise OperatorError(f"--connect {url.drivername}://...: PostgreSQL is reached by psycopg 3, write postgresql://...")
+    if url.drivername not in _DRIVERS:
+        try:
+            url.get_dialect()
+        except NoSuchModuleError as error:
+            raise OperatorError(f"--connect {url.drivername}://...: no such database, use sqlite:///PATH or postgresql://...") from error
+        raise OperatorError(f"--connect {url.drivername}://...: not supported, definitions are kept in SQLite or PostgreSQL")
+    if location.catalog is not None:
+        url = url.set(database=location.catalog)
+    if not url.database:
+        raise OperatorError(f"--connect {_shown(url)}: no database named, add /DATABASE or --catalog")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _shown(url: URL) -> str:
+    return url.set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+class PostgresDriver:
+    """See driver.Driver.
+
+    Args: location: a server's URL; busy_ms: wait for another session's lock; connect_ms: wait for the server (milliseconds).
+    Raises: OperatorError: 69 unreachable, or another broker is there; 78 URL, driver, permission, encoding, standby.
+    """
+
+    def __init__(self, location: Location, busy_ms: int, connect_ms: int) -> None:
+        url = server_url(location)
+        self._where = _shown(url)
+        if psycopg is None:
+            raise OperatorError(f"{self._where}: the PostgreSQL driver is missing, pip install 'flintmq[postgres]'")
+        # Here and not above: only with a server is Core compiled at the start.
+        from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+        from flintmq.store.sql.schema import create_statements
+        from flintmq.store.sql.statements import compile_all
+
+        dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+        self._texts = compile_all(dialect)
+        self._create = create_statements(dialect)
+        _, options = dialect.create_connect_args(url)
+        options.setdefault("connect_timeout", max(1, connect_ms // 1000))
+        options.setdefault("application_name", "flintmq")
+        self._connection = self._connect(options, url, may_create=location.catalog is not None)
+        try:
+            self._check_server(busy_ms)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _connect(self, options: dict[str, Any], url: URL, may_create: bool) -> psycopg.Connection[Any]:
+        try:
+            return psycopg.connect(**options, autocommit=True)
+        except psycopg.Error as error:
+            # libpq tells why a connection failed only in words of the server's language, so a missing database is looked for.
+            if not may_create or not self._make_catalog(options, url):
+                raise OperatorError(f"cannot connect to {self._where}: {_line(error)}", 69) from error
+        try:
+            return psycopg.connect(**options, autocommit=True)
+        except psycopg.Error as error:
+            raise OperatorError(f"cannot connect to {self._where}: {_line(error)}", 69) from error
+
+    def _make_catalog(self, options: dict[str, Any], url: URL) -> bool:
+        """Creates the database. False when it is there, or nobody can tell. Raises: OperatorError when it may not be created."""
+        for maintenance in _MAINTENANCE:
+            try:
+                connection = psycopg.connect(**{**options, "dbname": maintenance}, autocommit=True)
+            except psycopg.Error:
+                continue
+            with contextlib.closing(connection):
+                if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [url.database]).fetchone() is not None:
+                    return False
+                name = psycopg.sql.Identifier(str(url.database))
+                try:
+                    connection.execute(psycopg.sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0").format(name))
+                except psycopg.errors.DuplicateDatabase:
+                    return True
+                except psycopg.Error as error:
+                    raise OperatorError(
+                        f"{self._where}: database {url.database!r} does not exist and can't be created ({_line(error)}): an administrator"
+                        f" has to do it, with encoding UTF8 and {url.username or 'our user'} as owner"
+                    ) from error
+            log.info("created database %r", url.database)
+            return True
+        return False
+
+    def _check_server(self, busy_ms: int) -> None:
+        try:
+            self._connection.execute("SELECT set_config('synchronous_commit', 'on', false)")
+            self._connection.execute("SELECT set_config('lock_timeout', %s, false)", [str(busy_ms)])
+            (locked,) = self._one("SELECT pg_try_advisory_lock(%s)", LOCK_KEY)
+            encoding, flushes, read_only = self._one(
+                "SELECT current_setting('server_encoding'), current_setting('fsync'), current_setting('transaction_read_only')"
+            )
+        except psycopg.Error as error:
+            raise OperatorError(f"{self._where}: {_line(error)}", 69) from error
+        if not locked:
+            raise OperatorError(f"{self._where} is in use by another broker: one database serves one broker, stop the other first", 69)
+        if encoding != "UTF8":
+            raise OperatorError(f"{self._where} has encoding {encoding}: create the database with ENCODING 'UTF8'")
+        if read_only != "off":
+            raise OperatorError(f"{self._where} is read only (a standby?): connect to the primary")
+        if flushes != "on":
+            log.warning("%s runs with fsync=off: it can lose definitions", self._where)
+
+    def _one(self, text: str, *parameters: Any) -> tuple[Any, ...]:
+        row: tuple[Any, ...] | None = self._connection.execute(text, parameters).fetchone()  # type: ignore[arg-type]
+        return row or ()
+
+    @property
+    def where(self) -> str:
+        return self._where
+
+    def run(self, operations: Sequence[Operation]) -> None:
+        connection = self._connection
+        try:
+            if len(operations) == 1:
+                name, parameters = operations[0]
+                connection.execute(self._texts[name], parameters)  # type: ignore[arg-type]
+            else:
+                self._run_many([(self._texts[name], parameters) for name, parameters in operations])
+        except psycopg.Error as error:
+            self._roll_back()
+            raise self._failure(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _run_many(self, statements: Sequence[tuple[str, Parameters]]) -> None:
+        # In a pipeline everything is sent before the first answer is awaited; leaving it waits for all of them.
+        with self._connection.pipeline():
+            self._connection.execute("BEGIN")
+            for text, parameters in statements:
+                self._connection.execute(text, parameters or None)  # type: ignore[arg-type]
+            self._connection.execute("COMMIT")
+
+    def rows(self, name: str, parameters: Parameters) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(self._texts[name], parameters).fetchall()  # type: ignore[arg-type]
+        except psycopg.Error as error:
+            raise self._failure(error) from error
+
+    def tables(self) -> Collection[str]:
+        text = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = ANY(%s)"
+        try:
+            return [row[0] for row in self._connection.execute(text, [list(TABLES)])]
+        except psycopg.Error as error:
+            raise self._failure(error) from error
+
+    def create(self, operations: Sequence[Operation]) -> None:
+        statements: list[tuple[str, Parameters]] = [(text, {}) for text in self._create]
+        statements += [(self._texts[name], parameters) for name, parameters in operations]
+        try:
+            self._run_many(statements)
+        except psycopg.errors.InsufficientPrivilege as error:
+            self._roll_back()
+            raise OperatorError(
+                f"{self._where}: no permission to create tables ({_line(error)}): make our user the database's owner"
+            ) from error
+        except psycopg.Error as error:
+            self._roll_back()
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                self._connection.execute("ROLLBACK")
+
+    def _failure(self, error: psycopg.Error) -> Exception:
+        text = f"{self._where}: {_line(error)} ({error.sqlstate or 'connection'})"
+        if self._connection.closed or self._connection.broken or error.sqlstate is None:
+            return StoreError(text)
+        if isinstance(error, psycopg.errors.IntegrityError):
+            return ConstraintFailure(text, unknown_vhost=isinstance(error, psycopg.errors.ForeignKeyViolation))
+        # Class 53: no resources (53100 disk full, 53200 memory); 55P03 lock_timeout, 40001/40P01 serialization, 57014 cancelled.
+        if error.sqlstate.startswith("53") or error.sqlstate in ("55P03", "40001", "40P01", "57014"):
+            return NotSaved(text)
+        return StoreError(text)

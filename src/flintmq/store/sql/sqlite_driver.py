@@ -1,0 +1,136 @@
+"""SQLite through the standard library: WAL, one fdatasync of the WAL per transaction (synchronous=FULL), foreign keys on.
+
+in: operations. out: durable changes. SQLAlchemy is not imported: the texts are those of sqlite_text.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from flintmq.errors import OperatorError, StoreError
+from flintmq.store.sql import sqlite_text
+from flintmq.store.sql.driver import Operation, Parameters
+from flintmq.store.sql.failures import ConstraintFailure, NotSaved
+
+# Statements that are kept prepared: all of them.
+_CACHED = 128
+# Pragma -> what it must read back as. synchronous 2 = FULL: with NORMAL a power failure may undo the last commits.
+_PRAGMAS = {"journal_mode": ("wal", "wal"), "synchronous": ("full", 2), "foreign_keys": ("on", 1), "fullfsync": ("on", 1)}
+
+
+class SqliteDriver:
+    """See driver.Driver.
+
+    Args: path: the file, made with mode 0600 when it is missing; busy_ms: wait for another process's lock, milliseconds.
+    Raises: OperatorError when the file can't be opened or is no database.
+    """
+
+    def __init__(self, path: Path, busy_ms: int) -> None:
+        self.path = path
+        self._texts = sqlite_text.STATEMENTS
+        try:
+            # It holds password hashes. SQLite gives its WAL the mode of the database file.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._connection = sqlite3.connect(
+                path, timeout=busy_ms / 1000, isolation_level=None, check_same_thread=False, cached_statements=_CACHED
+            )
+        except (OSError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise OperatorError(f"cannot open {path}: {reason}. Check --store-dir and its permissions.", 69) from error
+        try:
+            for name, (value, expected) in _PRAGMAS.items():
+                self._connection.execute(f"PRAGMA {name}={value}").fetchall()
+                if self._connection.execute(f"PRAGMA {name}").fetchone()[0] != expected:
+                    raise OperatorError(f"{path}: this SQLite can't set {name}={value} (a network file system?)", 69)
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise self._at_opening(error) from error
+        except OperatorError:
+            self._connection.close()
+            raise
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    def run(self, operations: Sequence[Operation]) -> None:
+        execute = self._connection.execute
+        texts = self._texts
+        try:
+            if len(operations) == 1:
+                name, parameters = operations[0]
+                execute(texts[name], parameters)
+                return
+            execute("BEGIN IMMEDIATE")
+            for name, parameters in operations:
+                execute(texts[name], parameters)
+            execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise self._failure(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def rows(self, name: str, parameters: Parameters) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(self._texts[name], parameters).fetchall()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def tables(self) -> Collection[str]:
+        try:
+            return [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        except sqlite3.Error as error:
+            raise self._at_opening(error) from error
+
+    def create(self, operations: Sequence[Operation]) -> None:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for text in sqlite_text.CREATE:
+                self._connection.execute(text)
+            for name, parameters in operations:
+                self._connection.execute(self._texts[name], parameters)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise self._at_opening(error) from error
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:  # some errors, such as a full disk, have ended it already
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+
+    def _at_opening(self, error: sqlite3.Error) -> Exception:
+        code = _primary(error)
+        if code == sqlite3.SQLITE_NOTADB:
+            return OperatorError(f"{self.path} is no SQLite database: is it the right file?")
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return OperatorError(f"{self.path} is locked by another process: is a broker running on this store?", 69)
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            return OperatorError(f"cannot use {self.path}: {error}. Check the disk and the permissions of its directory.", 69)
+        return self._failure(error)
+
+    def _failure(self, error: sqlite3.Error) -> Exception:
+        code = _primary(error)
+        if code == sqlite3.SQLITE_CONSTRAINT:
+            return ConstraintFailure(str(error), unknown_vhost=error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY)
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return NotSaved(f"{self.path}: {error} ({name})")
+        return StoreError(f"{self.path}: {error} ({name})")
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The primary result code: the low byte of the extended one. 0 when SQLite did not give one."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF

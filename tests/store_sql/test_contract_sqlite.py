@@ -1,0 +1,20 @@
+"""The Definitions contract on a SQLite file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flintmq.ports import Definitions
+from flintmq.store.sql.definitions import SqlDefinitions
+from tests.ports.definitions_contract import DefinitionsContract
+
+
+class TestSqlite(DefinitionsContract):
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self.directory = tmp_path
+
+    def make(self) -> Definitions:
+        return SqlDefinitions.open(self.directory)
