@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.support.rawcodec import (
     BODY,
@@ -54,7 +55,7 @@ THE_TWELVE = tuple(DEFECTS)[:12]
 @dataclass(slots=True)
 class _Entry:
     position: int
-    properties: dict[str, object]
+    properties: dict[str, Any]
     body: bytes
     redelivered: bool = False
 
@@ -68,7 +69,7 @@ class _Channel:
     prefetch: int = 0
     confirms: list[int] = field(default_factory=list)
     unacked: dict[int, tuple[str, _Entry]] = field(default_factory=dict)
-    buffered: list[tuple[list[str], dict[str, object], bytes]] = field(default_factory=list)
+    buffered: list[tuple[list[str], dict[str, Any], bytes]] = field(default_factory=list)
     acks: list[int] = field(default_factory=list)
     consumers: dict[str, str] = field(default_factory=dict)  # tag -> queue
 
@@ -158,7 +159,7 @@ class FakeBroker:
             return names
         return [key] if key in self.queues else []
 
-    def enqueue(self, queues: list[str], properties: dict[str, object], body: bytes, *, store: bool = True) -> None:
+    def enqueue(self, queues: list[str], properties: dict[str, Any], body: bytes, *, store: bool = True) -> None:
         """Puts a message at the end of the queues and, unless a defect forbids, on disk."""
         for name in queues:
             self.next_position += 1
@@ -227,7 +228,7 @@ class _Connection:
         self.broker, self.peer = broker, peer
         self.channels: dict[int, _Channel] = {}
         self.dead = False
-        self.partial: tuple[Method, int, dict[str, object], bytes] | None = None
+        self.partial: tuple[Method, int, dict[str, Any], bytes] | None = None
         self.output = bytearray()
         self.writable = threading.Condition()
         threading.Thread(target=self._write, daemon=True).start()
@@ -259,7 +260,7 @@ class _Connection:
             self.output += data
             self.writable.notify()
 
-    def deliver(self, tag: str, number: int, flag: bool, properties: dict[str, object], body: bytes) -> None:
+    def deliver(self, tag: str, number: int, flag: bool, properties: dict[str, Any], body: bytes) -> None:
         """One basic.deliver with its content."""
         out = method_frame(1, "basic.deliver", consumer_tag=tag, delivery_tag=number, redelivered=flag, exchange="", routing_key="")
         out += header_frame(1, len(body), **properties)
@@ -341,7 +342,7 @@ class _Connection:
 
     def _method(self, number: int, method: Method) -> None:
         broker, name = self.broker, method.name
-        answers: dict[str, dict[str, object]] = {}
+        answers: dict[str, dict[str, Any]] = {}
         channel = self.channels.get(number, _Channel())
         if name == "connection.start-ok":
             self.send(method_frame(0, "connection.tune", channel_max=16, frame_max=131072, heartbeat=0))
@@ -391,7 +392,7 @@ class _Connection:
         if name not in ("connection.start-ok", "connection.tune-ok", "basic.ack", "basic.nack"):
             self.send(method_frame(number, name + "-ok", **answers.get(name, {})))
 
-    def _publish(self, channel: _Channel, method: Method, properties: dict[str, object], body: bytes) -> None:
+    def _publish(self, channel: _Channel, method: Method, properties: dict[str, Any], body: bytes) -> None:
         broker = self.broker
         queues = broker.targets(method.exchange, method.routing_key)
         if channel.tx:

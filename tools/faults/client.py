@@ -60,7 +60,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> Plan:
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+        fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+        return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
