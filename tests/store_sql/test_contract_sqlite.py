@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from tests.ports.definitions_contract import DefinitionsContract
 
 class TestSqlite(DefinitionsContract):
     @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self.directory = tmp_path
+    def _directory(self, tmp_path: Path) -> Iterator[None]:
+        self.opened = SqlDefinitions.open(tmp_path)
+        yield
+        self.opened.close()
 
     def make(self) -> Definitions:
-        return SqlDefinitions.open(self.directory)
+        return self.opened
