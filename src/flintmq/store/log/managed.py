@@ -19,15 +19,31 @@ from cython.cimports.flintmq.store.log.log import (
     CONTAINER_READY,
     CONTAINER_SEALED,
     container_t,
+    log_append,
+    log_append_done,
+    log_begin,
     log_container,
     log_continue,
+    log_dead,
+    log_end,
     log_forget_containers,
     log_free,
+    log_live,
     log_live_bytes,
     log_new,
+    log_time,
 )
-from cython.cimports.flintmq.store.log.record import CONTAINER_HEADER
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_HEADER,
+    CONTAINER_HEADER,
+    RECORD_TRANSACTION,
+    align8,
+    record_encode,
+    record_prefix,
+)
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy
+from flintmq.errors import StoreError
 from flintmq.store.log.containers import (
     TEMPORARY,
     ContainerHeader,
@@ -292,6 +308,43 @@ class ManagedLog:
             if self.log.containers[i].fd >= 0:
                 self.files.close(self.log.containers[i].fd)
                 self.log.containers[i].fd = -1
+
+    # --- records that are not on the message path -----------------------------------------------------------------------
+
+    def append(self, kind: int, payload: bytes = b"", undo_prev: int = 0, tx: int = 0, flags: int = 0) -> tuple:
+        """Appends one record. Returns (its LSN, the LSN behind it: what to wait for).
+
+        Raises: StoreError when the log has failed; ValueError when it is larger than a window of the log.
+        """
+        lsn: uint64_t = 0
+        record: cython.pointer(uint8_t)
+        own: cython.pointer(uint8_t)
+        bits: uint16_t = flags | (RECORD_TRANSACTION if tx else 0)
+        length: uint32_t = record_prefix(bits) + len(payload)
+        if align8(length) + BLOCK_HEADER + CONTAINER_HEADER > self.log.buffer_size:
+            raise ValueError(f"a record of {length} bytes does not fit into a write buffer of {self.log.buffer_size}")
+        log_begin(self.log)
+        record = log_append(self.log, length, cython.address(lsn))
+        if record != cython.NULL:
+            own = record_encode(record, length, kind, 0, bits, log_time(self.log), undo_prev, tx, 0)
+            memcpy(own, cython.cast(cython.p_char, payload), len(payload))
+            log_append_done(self.log, record, length, lsn)
+        log_end(self.log)
+        if record == cython.NULL:
+            raise StoreError(f"log {self.name} has failed: errno {self.log.failed}")
+        return lsn, lsn + length
+
+    def mark_live(self, lsn: int, size: int) -> None:
+        """A thing (transaction, note) lives at this LSN."""
+        log_begin(self.log)
+        log_live(self.log, lsn, size)
+        log_end(self.log)
+
+    def mark_dead(self, lsn: int, by: int) -> None:
+        """It ended, by the record at LSN `by`."""
+        log_begin(self.log)
+        log_dead(self.log, lsn, by)
+        log_end(self.log)
 
     # --- figures ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,33 @@
+# The message list of seed 003: for each message that stands on several queues, that a transaction touched, or that is long, where it
+# is. A message with one plain place is not in it: the queue's slot says all there is to say. Under the message log's lock.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from flintmq.core.hash64 cimport map64_t
+
+cdef struct location_t:         # one place; position 0: enqueued by a transaction that gives it its position at commit
+    uint64_t queue_id
+    uint64_t position
+    int64_t expires_at_ms
+    uint64_t enqueued_by        # open transaction that puts it there; 0 = it is there
+    uint64_t dequeued_by        # open transaction that takes it; 0 = none
+
+cdef struct message_t:
+    uint64_t id
+    uint32_t count              # places
+    uint32_t room
+    uint32_t holds              # 1 while its publisher still adds queues
+    uint32_t named_count
+    uint32_t named_room
+    location_t *locations
+    uint64_t *named             # transactions that records of this message name: they stay valid as long as it lives
+
+cdef message_t *list_find(map64_t *messages, uint64_t message_id) noexcept nogil
+# NULL: no memory.
+cdef message_t *list_new(map64_t *messages, uint64_t message_id) noexcept nogil
+cdef void list_forget(map64_t *messages, message_t *message) noexcept nogil
+cdef void list_free_all(map64_t *messages) noexcept nogil
+cdef location_t *message_add(message_t *message, uint64_t queue_id, uint64_t position, int64_t expires_at_ms) noexcept nogil
+# The place on this queue at this position (0: the first one that waits for its position); NULL: there is none.
+cdef location_t *message_find(message_t *message, uint64_t queue_id, uint64_t position) noexcept nogil
+cdef void message_drop(message_t *message, location_t *location) noexcept nogil
+# Notes that records of the message name the transaction. True when it is new.
+cdef bint message_name(message_t *message, uint64_t tx) noexcept nogil

@@ -1,0 +1,55 @@
+# The message log: what the message path writes, as records of docs/FORMAT.md. Functions without the GIL; those named ml_* are what
+# log_port_t points at. All take the log's lock for a few hundred nanoseconds (long content: once per chunk).
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from flintmq.core.content cimport arena_t, content_t
+from flintmq.core.hash64 cimport map64_t
+from flintmq.queue.types cimport queue_t, slot_t
+from flintmq.store.log.log cimport log_t
+from flintmq.store.log.record cimport record_t
+from flintmq.store.log.writer cimport writer_t
+from flintmq.store.message_list cimport location_t, message_t
+
+cdef struct message_log_t:
+    log_t *log
+    log_t *pages                # NULL: nothing is spilled
+    writer_t *writer
+    map64_t messages            # the message list
+    uint64_t *released          # transactions that a dead message no longer names: one entry per (message, transaction)
+    uint32_t released_count     # atomic; changed under log.lock
+    uint32_t released_room
+    uint32_t buffers_max
+    uint32_t disk_low           # atomic: nothing but the reserve is left
+    uint32_t split_above        # bytes of content
+    uint64_t deaths             # atomic figure: messages that ended
+
+# --- ports of the message path
+cdef uint64_t ml_enqueue(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms) noexcept nogil
+cdef uint64_t ml_dequeue(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
+cdef void ml_placed(void *context, content_t *content) noexcept nogil
+cdef uint64_t ml_spill(void *context, content_t *content) noexcept nogil
+cdef void ml_unspill(void *context, uint64_t message_id) noexcept nogil
+cdef uint64_t ml_durable_lsn(void *context) noexcept nogil
+cdef void ml_kick(void *context) noexcept nogil
+cdef int ml_pressure(void *context) noexcept nogil
+
+# --- transactions (log lock taken inside). All return the LSN to wait for, LSN_NEVER when the log has failed.
+cdef uint64_t ml_enqueue_tx(message_log_t *ml, uint64_t tx, uint64_t queue_id, uint64_t position, slot_t *slot, content_t *content, uint64_t *message_id, int64_t expires_at_ms) noexcept nogil
+# The tx's dequeue of a plain or listed place. 0: no such place, or another transaction has it (only for listed messages).
+cdef uint64_t ml_dequeue_tx(message_log_t *ml, uint64_t tx, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
+# The transaction's outcome for one message: its enqueues become plain (position given if it was 0) or go, its dequeues go or are undone. True when the
+# message died of it (a Message-Delete was written).
+cdef bint ml_settle_tx(message_log_t *ml, uint64_t tx, uint64_t message_id, bint committed) noexcept nogil
+# Gives the tx's waiting place on this queue its position.
+cdef bint ml_give_position(message_log_t *ml, uint64_t tx, uint64_t message_id, uint64_t queue_id, uint64_t position) noexcept nogil
+# A message without a place yet (the Store port's append_content): held until ml_placed.
+cdef uint64_t ml_write_content(message_log_t *ml, content_t *content) noexcept nogil
+cdef uint64_t ml_enqueue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, int64_t expires_at_ms) noexcept nogil
+cdef uint64_t ml_dequeue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
+
+# --- reading
+# A content from the record of a Message-Start, Message-Copy or Page-Content, as far as its own bytes go. `*filled`: how many bytes of the content
+# it had. NULL: malformed, or no memory.
+cdef content_t *content_from_record(arena_t *arena, record_t *record, uint32_t *filled) noexcept nogil
+# Puts a chunk into it; false when it does not fit.
+cdef bint content_add_chunk(content_t *content, record_t *record) noexcept nogil
+cdef uint32_t content_total(content_t *content) noexcept nogil
