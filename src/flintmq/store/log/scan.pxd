@@ -1,8 +1,8 @@
 # Reads a log through the file port: containers in order, blocks along their chain, records checked. Used by recovery, by
 # copy-forward and by `flintmq log verify`.
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from flintmq.store.log.file_port cimport FilePort
-from flintmq.store.log.record cimport record_t
+from flintmq.store.log.record cimport block_t, record_t
 
 # Called for every good record, in LSN order. The record and its data are valid during the call.
 ctypedef void (*scan_record_t)(void *context, record_t *record) noexcept nogil
@@ -21,5 +21,24 @@ cdef class LogScan:
     cdef readonly bint clean                  # the last block is that of a clean stop, and nothing follows it
     cdef readonly uint64_t torn_at            # LSN of a torn tail that is to be cut off; 0: none
     cdef readonly list damage                 # Damage records (scan.py): file, offset, lsn, next good lsn, reason
-    # Reads everything from the base on. Raises StoreError for what can't be read at all (wrong store, unknown format, gap).
+    cdef readonly list unusable               # sequence numbers whose container header does not check, ascending
+    cdef readonly uint64_t blocks             # figures: good blocks, records handed out, bytes of containers read
+    cdef readonly uint64_t records
+    cdef readonly uint64_t bytes_read
+    # --- private
+    cdef dict _names                          # sequence -> file name, of good and unusable containers
+    cdef list _candidates                     # block headers near the end of the log: (lsn, end, epoch, hint, previous, base)
+    cdef uint64_t _hint                       # highest durable hint among them: below it a fault is damage
+    cdef uint64_t _last                       # LSN of the block that told the base
+    cdef uint64_t _loaded                     # sequence that `_bytes` holds; 0 = none
+    cdef uint8_t *_bytes
+    # Reads everything from the base on. Raises StoreError for what can't be read at all (wrong store, unknown format, a failing read).
     cdef int run(self, scan_record_t on_record, void *context) except -1
+    cdef int _load(self, uint64_t sequence) except -1
+    cdef bint _next(self, uint64_t *at, uint64_t last, uint32_t epoch, bint any_previous, block_t *out) except -1
+    cdef uint32_t _bad(self, block_t *block) noexcept
+    cdef int _end(self, uint64_t at, uint32_t flags) except -1
+    cdef int _note(self, uint64_t lsn, uint64_t upto, str reason) except -1
+    cdef uint64_t _resume_in(self, uint64_t at) noexcept
+    cdef uint64_t _resume(self, uint64_t at) except? 0
+    cdef int _salvage(self, block_t *block, uint32_t bad, scan_record_t on_record, void *context) except -1

@@ -1,0 +1,555 @@
+"""Reads a log: containers, the chain of commit blocks, every record's CRC (docs/FORMAT.md, "Reading").
+
+in: a directory of containers, through the file port. out: every good record from the base LSN on, in LSN order; where appending goes
+on; what was torn and what is damaged. Writes nothing.
+
+I1  Nothing is handed out whose CRC does not match its own LSN: bytes of a recycled file are never taken for new ones.
+I2  A block whose records do not all check is handed out only when it is damaged (then its good records are), never when it is torn.
+I3  No length or number from a file is used before it was checked against the bytes that are there.
+I4  The base comes from the last block of the good chain, never from a block that is cut off: what a torn block says about the base
+    may rest on records that were lost with it.
+
+Torn or damaged: durable hints never fall along the log, so the highest one near the end decides for every place: what does not check
+below it was durable once (damage), what does not check above it was never confirmed (torn).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.core.crc32c import crc32c
+from cython.cimports.flintmq.store.log.file_port import FilePort
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_CLEAN,
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    CONTAINER_HEADER,
+    SECTOR,
+    align8,
+    align_sector,
+    block_decode,
+    block_t,
+    le32,
+    le64,
+    record_decode,
+    record_t,
+)
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.string import memset
+
+from flintmq.errors import StoreError
+
+MAGIC = b"FLNTLOG1"
+FORMAT_VERSION = 1
+SUFFIX = ".flog"
+# bytes of a container: what the format allows; a header that says something else is not believed
+CONTAINER_MIN = 4096
+CONTAINER_MAX = 1 << 30
+# bytes of one read call: long enough for the disk, short enough that a signal gets through
+READ_PIECE = cython.declare(uint64_t, 4 << 20)
+# Looking for the next record inside a damaged block checks at most this many times the block's bytes: a body made to look like the
+# heads of large records must not keep recovery busy for hours. What is left of the block then counts as damaged.
+SALVAGE_EFFORT = cython.declare(uint64_t, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of the log that was durable once and does not check any more: LSNs [lsn, next_lsn); next_lsn 0 = up to the end."""
+
+    file: str
+    offset: int
+    lsn: int
+    next_lsn: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: damaged at offset {self.offset} (LSN {self.lsn}, next good LSN {self.next_lsn}): {self.reason}"
+
+
+def container_name(sequence: int) -> str:
+    """File name of a container."""
+    return f"{sequence:020d}{SUFFIX}"
+
+
+def container_sequence(name: str) -> int:
+    """Sequence number of a container's file name; 0 when it is none (also for names of containers that are being made)."""
+    digits = name.removesuffix(SUFFIX)
+    if len(digits) != 20 or len(name) != 20 + len(SUFFIX) or not (digits.isascii() and digits.isdigit()):
+        return 0
+    return int(digits)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _bad_record(p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(block_t)) -> uint32_t:
+    """Checks every record of the block at `p`: 0 when all are good, else the offset of the first that is not (in the block)."""
+    at: uint32_t = BLOCK_HEADER
+    count: uint32_t = 0
+    record: record_t
+    while at < block.length:
+        if not record_decode(p + at, block.lsn + at, block.length - at, 0, True, cython.address(record)):
+            return at
+        at += cython.cast(uint32_t, align8(record.length))
+        count += 1
+    if count != block.records:
+        return BLOCK_HEADER
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _hand_out(
+    p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(block_t), base: uint64_t, on_record: scan_record_t, context: cython.p_void
+) -> uint64_t:
+    """Hands out the records of a block that was checked, from `base` on; returns their number."""
+    at: uint32_t = BLOCK_HEADER
+    count: uint64_t = 0
+    record: record_t
+    while at < block.length:
+        record_decode(p + at, block.lsn + at, block.length - at, block.time_us, False, cython.address(record))
+        at += cython.cast(uint32_t, align8(record.length))
+        if record.lsn >= base:
+            on_record(context, cython.address(record))
+            count += 1
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _next_good_record(p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(block_t), at: uint32_t, effort: cython.pointer(uint64_t)) -> uint32_t:
+    """Offset in the block of the first record at or after `at` that checks; the block's length when there is none."""
+    record: record_t
+    cost: uint64_t
+    while at + 24 <= block.length:
+        if record_decode(p + at, block.lsn + at, block.length - at, 0, False, cython.address(record)):
+            cost = record.length
+            if effort[0] < cost:
+                break
+            effort[0] -= cost
+            if record_decode(p + at, block.lsn + at, block.length - at, 0, True, cython.address(record)):
+                return at
+        at += 8
+    return block.length
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _ignore(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
+    pass
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _collect(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
+    with cython.gil:
+        found: list = cython.cast(list, cython.cast(object, context))
+        found.append(
+            (
+                record.lsn,
+                record.type,
+                record.flags,
+                record.undo_prev,
+                record.tx,
+                record.expires_at_ms,
+                record.time_us,
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.data), record.size),
+            )
+        )
+
+
+@cython.cclass
+class LogScan:
+    """One reading of one log. Attributes: see scan.pxd.
+
+    Args: files: the file port; directory: absolute path of the log's containers; log_id: 1 messages, 2 transactions, 3 pages;
+    store_uuid: the store's 16 bytes, None to accept what the containers agree on.
+    """
+
+    def __cinit__(self):
+        self._bytes = cython.NULL
+
+    def __init__(self, files: FilePort, directory: str, log_id: int, store_uuid: bytes | None = None) -> None:
+        self.files = files
+        self.directory = directory
+        self.log_id = log_id
+        self.store_uuid = store_uuid
+        self._reset()
+
+    def __dealloc__(self):
+        free(self._bytes)
+
+    def _reset(self) -> None:
+        self.container_size = 0
+        self.containers = []
+        self.unusable = []
+        self.damage = []
+        self.base = self.tail = self.last_block = self.torn_at = 0
+        self.epoch = 0
+        self.clean = False
+        self.blocks = self.records = self.bytes_read = 0
+        self._names = {}
+        self._candidates = []
+        self._hint = 0
+        self._last = 0
+        self._loaded = 0
+
+    # --- for Python callers
+
+    def check(self) -> None:
+        """Reads everything and hands out nothing: fills the attributes in."""
+        self.run(_ignore, cython.NULL)
+
+    def collect(self) -> list:
+        """Every good record as (lsn, type, flags, undo_prev, tx, expires_at_ms, time_us, own fields)."""
+        found: list = []
+        self.run(_collect, cython.cast(cython.p_void, found))
+        return found
+
+    # --- containers
+
+    def _path(self, sequence: int) -> str:
+        return os.path.join(self.directory, self._names.get(sequence) or container_name(sequence))
+
+    def _headers(self) -> None:
+        """Reads the header of every container: names, sizes, store. Raises StoreError: see module."""
+        versions: dict = {}
+        sizes: dict = {}
+        names: dict = {}
+        for name in self.files.list_dir(self.directory):
+            sequence = container_sequence(name)
+            if 0 < sequence < 1 << 44:
+                names[sequence] = name
+        for sequence in sorted(names):
+            path = os.path.join(self.directory, names[sequence])
+            try:
+                fd = self.files.open(path)
+                try:
+                    header = self.files.read(fd, CONTAINER_HEADER, 0)
+                finally:
+                    self.files.close(fd)
+            except OSError as error:
+                raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            self._names[sequence] = names[sequence]
+            good = len(header) == CONTAINER_HEADER and header[:8] == MAGIC
+            version = int.from_bytes(header[8:12], "little")
+            if not good or crc32c(0, cython.cast(cython.p_char, header), 508) != int.from_bytes(header[508:512], "little"):
+                if good and version != FORMAT_VERSION:
+                    versions[path] = version
+                self.unusable.append(sequence)
+                continue
+            if version != FORMAT_VERSION:
+                raise StoreError(f"{path} has format version {version}; this FlintMQ reads version {FORMAT_VERSION}")
+            self._check_header(path, sequence, header, sizes)
+        if versions and not self.containers:
+            path, version = next(iter(versions.items()))
+            raise StoreError(f"{path} has format version {version}; this FlintMQ reads version {FORMAT_VERSION}")
+        if self.unusable and not self.containers:
+            raise StoreError(f"{self._path(self.unusable[0])}: no container of this log has a good header")
+
+    def _check_header(self, path: str, sequence: int, header: bytes, sizes: dict) -> None:
+        uuid = header[16:32]
+        size = int.from_bytes(header[48:56], "little")
+        if self.store_uuid is None:
+            self.store_uuid = uuid
+        if uuid != self.store_uuid:
+            raise StoreError(f"{path} belongs to the store {uuid.hex()}, not to {self.store_uuid.hex()}")
+        log_id = int.from_bytes(header[32:36], "little")
+        if log_id != self.log_id:
+            raise StoreError(f"{path} belongs to log {log_id}, not to log {self.log_id}")
+        if size % CONTAINER_MIN or not CONTAINER_MIN <= size <= CONTAINER_MAX:
+            raise StoreError(f"{path} says its container size is {size}: not a multiple of {CONTAINER_MIN} up to {CONTAINER_MAX}")
+        sector = int.from_bytes(header[12:16], "little")
+        if sector != SECTOR:
+            raise StoreError(f"{path} has blocks aligned to {sector} bytes; this FlintMQ reads {SECTOR}")
+        if self.container_size and size != self.container_size:
+            raise StoreError(f"{path} has container size {size}, others of the log {self.container_size}")
+        if int.from_bytes(header[40:48], "little") != sequence:
+            self.unusable.append(sequence)  # another container's file under this name
+            return
+        self.container_size = size
+        self.containers.append(sequence)
+
+    def _load(self, sequence):
+        """Reads a container into `_bytes`; one that is not there, and what a short file lacks, reads as zeros."""
+        size: uint64_t = self.container_size
+        if self._loaded == sequence:
+            return 0
+        self._loaded = 0
+        if self._bytes == cython.NULL:
+            self._bytes = cython.cast(cython.pointer(uint8_t), malloc(size))
+            if self._bytes == cython.NULL:
+                raise MemoryError("no memory for a container")
+        got: uint64_t = 0
+        count: cython.long = 0
+        piece: uint64_t
+        fd: cython.int
+        if sequence in self._names:
+            path = self._path(sequence)
+            try:
+                fd = self.files.open(path)
+            except OSError as error:
+                raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            with cython.nogil:
+                while got < size:
+                    piece = size - got if size - got < READ_PIECE else READ_PIECE
+                    count = self.files.read_at(self.files.context, fd, self._bytes + got, piece, got)
+                    if count <= 0:
+                        break
+                    got += count
+            self.files.close(fd)
+            if count < 0:
+                raise StoreError(f"cannot read {path}: {os.strerror(-count)}")
+            self.bytes_read += got
+        if got < size:
+            memset(self._bytes + got, 0, size - got)
+        self._loaded = sequence
+        return 0
+
+    # --- blocks
+
+    def _next(self, at, last, epoch, any_previous, out):
+        """The block at `*at`, or, when the container ends there, the first one of the next container (`*at` is moved to it). False:
+        neither continues the chain. any_previous: the chain before was broken (or is not read)."""
+        size: uint64_t = self.container_size
+        offset: uint64_t = at[0] % size
+        if offset < CONTAINER_HEADER:
+            offset = CONTAINER_HEADER
+            at[0] = at[0] - at[0] % size + offset
+        sequence: uint64_t = at[0] // size
+        self._load(sequence)
+        if (
+            block_decode(self._bytes + offset, at[0], size - offset, out)
+            and out.epoch >= epoch
+            and (any_previous or out.previous == last)
+        ):
+            return True
+        if any_previous or offset == CONTAINER_HEADER or (sequence + 1) not in self._names:
+            return False
+        first: uint64_t = (sequence + 1) * size + CONTAINER_HEADER
+        self._load(sequence + 1)
+        if block_decode(self._bytes + CONTAINER_HEADER, first, size - CONTAINER_HEADER, out) and out.epoch >= epoch and out.previous == last:
+            at[0] = first
+            return True
+        return False
+
+    def _headers_in(self, sequence: int) -> list:
+        """Every block header of a container that checks, ascending: (lsn, end, epoch, hint, previous, base)."""
+        found: list = []
+        block: block_t
+        size: uint64_t = self.container_size
+        offset: uint64_t = CONTAINER_HEADER
+        start: uint64_t = sequence
+        start *= size
+        self._load(sequence)
+        while offset < size:
+            if le32(self._bytes + offset) == BLOCK_MAGIC and block_decode(
+                self._bytes + offset, start + offset, size - offset, cython.address(block)
+            ):
+                found.append((block.lsn, block.lsn + block.length, block.epoch, block.durable_hint, block.previous, block.base))
+            offset += SECTOR
+        return found
+
+    def _find_base(self) -> bool:
+        """Looks at the last containers: the highest durable hint, then the end of the good chain above it and the base it tells.
+        False: the log has no block."""
+        found: list = []
+        hint = 0
+        for sequence in sorted(self._names, reverse=True):
+            found = self._headers_in(sequence) + found
+            hint = max(hint, _highest_hint(found))
+            if found and found[0][1] <= hint:
+                break
+        epoch = 0
+        for block in found:
+            if block[2] >= epoch:  # else it was cut off by a later epoch
+                epoch = block[2]
+                self._candidates.append(block)
+        if not self._candidates:
+            return False
+        self._hint = _highest_hint(self._candidates)
+        start = self._candidates[0]
+        for block in self._candidates:
+            if block[1] <= self._hint:
+                start = block
+        self.base = start[5]
+        self._last = start[0]
+        last: uint64_t = start[0]
+        last_epoch: uint32_t = start[2]
+        at: uint64_t = align_sector(start[1])
+        header: block_t
+        if start[1] > self._hint:  # nothing is known durable: the first block has to prove itself, too
+            at = start[0]
+            if not self._next(cython.address(at), 0, 0, True, cython.address(header)) or self._bad(cython.address(header)):
+                return True
+            at = align_sector(start[1])
+        while self._next(cython.address(at), last, last_epoch, False, cython.address(header)) and not self._bad(cython.address(header)):
+            self.base = header.base
+            last = self._last = header.lsn
+            last_epoch = header.epoch
+            at = align_sector(header.lsn + header.length)
+        return True
+
+    def _bad(self, block):
+        return _bad_record(self._bytes + block.lsn % self.container_size, block)
+
+    # --- reading
+
+    def run(self, on_record, context):
+        self._reset()
+        self._headers()
+        if not self._names:
+            return 0
+        size: uint64_t = self.container_size
+        first: uint64_t = min(self._names)
+        self.tail = first * size + CONTAINER_HEADER
+        if not self._find_base():
+            if first > 1:
+                raise StoreError(f"{self._path(first)}: the log starts at container {first} and has no readable block")
+            self.base = self.tail
+            return 0
+        if self.base // size < 1 or self.base > (max(self._candidates)[1] // size + 1) * size + CONTAINER_HEADER:
+            raise StoreError(f"{self.directory}: the last block names the impossible base LSN {self.base}")
+        # The base may stand behind the last block, when nothing lives any more.
+        at: uint64_t = min(self.base, self._last) // size * size + CONTAINER_HEADER
+        block: block_t
+        p: cython.pointer(uint8_t)
+        bad: uint32_t
+        any_previous: cython.bint = True
+        last_flags: uint32_t = 0
+        while True:
+            if not self._next(cython.address(at), self.last_block, self.epoch, any_previous, cython.address(block)):
+                if at >= self._hint:
+                    break
+                at = self._resume(at)
+                if at == 0:  # appending goes on where nothing can be overwritten
+                    at = (max(self._names) + 1) * size + CONTAINER_HEADER
+                    break
+                any_previous = True
+                continue
+            p = self._bytes + block.lsn % size
+            if block.lsn + block.length > self.base or block.lsn >= self._hint:
+                with cython.nogil:
+                    bad = _bad_record(p, cython.address(block))
+                    if not bad:
+                        self.records += _hand_out(p, cython.address(block), self.base, on_record, context)
+                if bad:
+                    if block.lsn >= self._hint:
+                        break
+                    self._salvage(cython.address(block), bad, on_record, context)
+            self.blocks += 1
+            self.last_block = block.lsn
+            self.epoch = block.epoch
+            last_flags = block.flags
+            at = align_sector(block.lsn + block.length)
+            any_previous = False
+        self._end(at, last_flags)
+        return 0
+
+    def _end(self, at, flags):
+        """The good chain ended before `at`: sets tail, torn_at, clean; names containers with a bad header among those read."""
+        size: uint64_t = self.container_size
+        if self.last_block:
+            self.tail = at
+        if at and at % size + BLOCK_HEADER <= size:
+            self._load(at // size)
+            if le32(self._bytes + at % size) == BLOCK_MAGIC and le64(self._bytes + at % size + 8) == at:
+                self.torn_at = at
+        if not self.torn_at and max(self._candidates)[0] > self.last_block:
+            self.torn_at = at
+        self.clean = (flags & BLOCK_CLEAN) != 0 and self.torn_at == 0
+        for sequence in self.unusable:
+            if self.base // size <= sequence <= self.last_block // size:
+                lsn = sequence * size
+                self.damage.append(Damage(self._path(sequence), 0, lsn, lsn + CONTAINER_HEADER, "the container header does not check"))
+        self.damage.sort(key=_damage_lsn)
+        return 0
+
+    def _note(self, lsn, upto, reason):
+        """Records damage of [lsn, upto), unless all of it lies below the base."""
+        if upto and upto <= self.base:
+            return 0
+        size: uint64_t = self.container_size
+        if lsn // size not in self._names:
+            reason = "the container is missing"
+        self.damage.append(Damage(self._path(lsn // size), lsn % size, lsn, upto, reason))
+        return 0
+
+    def _resume_in(self, at):
+        """LSN of the first block header in the loaded container from `at` on that checks and whose epoch did not fall; 0: none."""
+        block: block_t
+        size: uint64_t = self.container_size
+        offset: uint64_t = align_sector(at % size)
+        start: uint64_t = at - at % size
+        while offset < size:
+            if (
+                le32(self._bytes + offset) == BLOCK_MAGIC
+                and block_decode(self._bytes + offset, start + offset, size - offset, cython.address(block))
+                and block.epoch >= self.epoch
+            ):
+                return start + offset
+            offset += SECTOR
+        return 0
+
+    def _resume(self, at):
+        """The chain is broken at `at`, which was durable: notes the damage; returns the LSN of the next good block, 0 if there is none."""
+        size: uint64_t = self.container_size
+        found: uint64_t = 0
+        sequence: uint64_t = at // size
+        last: uint64_t = max(self._names)
+        reason = "no commit block where the last one says the next begins"
+        start: uint64_t = at
+        while sequence <= last:
+            if sequence in self._names:
+                self._load(sequence)
+                found = self._resume_in(start)
+                if found:
+                    break
+                if sequence + 1 <= last and sequence + 1 not in self._names and start == at:
+                    reason = f"the chain breaks here and the next container, {container_name(sequence + 1)}, is missing"
+            sequence += 1
+            start = sequence * size + CONTAINER_HEADER
+        self._note(at, found, reason)
+        return found
+
+    def _salvage(self, block, bad, on_record, context):
+        """A block that was durable holds records that do not check: hands out the good ones and notes the stretches between."""
+        p: cython.pointer(cython.const[uint8_t]) = self._bytes + block.lsn % self.container_size
+        effort: uint64_t = SALVAGE_EFFORT * block.length
+        at: uint32_t = BLOCK_HEADER
+        good: uint32_t
+        noted: cython.bint = False
+        record: record_t
+        while at < block.length:
+            if record_decode(p + at, block.lsn + at, block.length - at, block.time_us, True, cython.address(record)):
+                at += cython.cast(uint32_t, align8(record.length))
+                if record.lsn >= self.base:
+                    on_record(context, cython.address(record))
+                    self.records += 1
+                continue
+            good = _next_good_record(p, block, at + 8, cython.address(effort))
+            self._note(block.lsn + at, block.lsn + good, "records do not check")
+            noted = True
+            at = good
+        if not noted:
+            self._note(block.lsn, block.lsn + block.length, f"the block header speaks of {block.records} records, there are others")
+        return 0
+
+
+def _highest_hint(blocks: list) -> int:
+    highest = 0
+    for block in blocks:
+        highest = max(highest, block[3])
+    return highest
+
+
+def _damage_lsn(damage: Damage) -> int:
+    return damage.lsn
