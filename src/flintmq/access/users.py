@@ -83,11 +83,15 @@ class Users:
         self._verified: dict[str, tuple[bytes, int]] = {}  # user -> MAC of user and password, end of validity (monotonic ns)
 
     def ensure_default_user(self, vhost: str = "/") -> None:
-        """Creates guest/guest with all permissions in `vhost` when there is no user at all (call it before Permissions loads)."""
+        """Creates guest/guest with all permissions in `vhost` when there is no user at all (call it before Permissions loads).
+
+        A user that is there, from this run or an earlier one, is never changed.
+        """
         if self._users:
             return
-        self.put(UserRecord(DEFAULT_USER, _GUEST, ("administrator",)))
+        # The user comes last: a crash in between leaves no user, so the next start does it again, not a guest who may do nothing.
         self._definitions.save_permission(PermissionRecord(DEFAULT_USER, vhost, ".*", ".*", ".*"))
+        self.put(UserRecord(DEFAULT_USER, _GUEST, ("administrator",)))
 
     # --- management -----------------------------------------------------------------------------------------------------
 
@@ -111,10 +115,10 @@ class Users:
 
     def delete(self, name: str) -> bool:
         """False when there was no such user. Its permissions go too: tell Permissions.forget_user."""
+        self._definitions.delete_user(name)  # first: a user that could not be deleted for good must not seem to be gone
         with self._lock:
             known = self._users.pop(name, None)
             self._verified.pop(name, None)
-        self._definitions.delete_user(name)
         return known is not None
 
     # --- checking -------------------------------------------------------------------------------------------------------

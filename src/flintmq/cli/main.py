@@ -12,6 +12,7 @@ from flintmq.errors import OperatorError
 
 # sub-command -> module:attribute
 COMMANDS = {
+    "db": "flintmq.cli.db:db",
     "serve": "flintmq.cli.serve:serve",
     "perf": "flintmq.cli.perf:perf",
 }

@@ -49,14 +49,14 @@ def _sqlite_file(connect: str, catalog: str | None) -> Location:
     return Location(path=Path(rest[1:]))
 
 
-def open_driver(location: Location, limits: Limits) -> Driver:
-    """Opens the database, makes the file or the catalog when it is missing. Raises: OperatorError."""
+def open_driver(location: Location, limits: Limits, *, create: bool = True) -> Driver:
+    """Opens the database. Args: create: make the file or the catalog when it is missing. Raises: OperatorError."""
     if location.path is not None:
         from flintmq.store.sql.sqlite_driver import SqliteDriver
 
-        return SqliteDriver(location.path, limits.sql_busy_ms)
+        return SqliteDriver(location.path, limits.sql_busy_ms, create=create)
     try:
         from flintmq.store.sql.postgres_driver import PostgresDriver
     except ImportError as error:  # SQLAlchemy is a dependency, but a broken installation must not be a traceback
         raise OperatorError(f"--connect needs a Python package that is missing: {error.name}") from error
-    return PostgresDriver(location, limits.sql_busy_ms, limits.sql_connect_ms)
+    return PostgresDriver(location, limits.sql_busy_ms, limits.sql_connect_ms, create=create)

@@ -68,11 +68,12 @@ def _line(error: BaseException) -> str:
 class PostgresDriver:
     """See driver.Driver.
 
-    Args: location: a server's URL; busy_ms: wait for another session's lock; connect_ms: wait for the server (milliseconds).
+    Args: location: a server's URL; busy_ms: wait for another session's lock; connect_ms: wait for the server (milliseconds);
+    create: make the catalog when it is missing.
     Raises: OperatorError: 69 unreachable, or another broker is there; 78 URL, driver, permission, encoding, standby.
     """
 
-    def __init__(self, location: Location, busy_ms: int, connect_ms: int) -> None:
+    def __init__(self, location: Location, busy_ms: int, connect_ms: int, *, create: bool = True) -> None:
         url = server_url(location)
         self._where = _shown(url)
         if psycopg is None:
@@ -89,7 +90,7 @@ class PostgresDriver:
         _, options = dialect.create_connect_args(url)
         options.setdefault("connect_timeout", max(1, connect_ms // 1000))
         options.setdefault("application_name", "flintmq")
-        self._connection = self._connect(options, url, may_create=location.catalog is not None)
+        self._connection = self._connect(options, url, may_create=create and location.catalog is not None)
         try:
             self._check_server(busy_ms)
         except BaseException:

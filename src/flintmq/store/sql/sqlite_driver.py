@@ -26,16 +26,16 @@ _PRAGMAS = {"journal_mode": ("wal", "wal"), "synchronous": ("full", 2), "foreign
 class SqliteDriver:
     """See driver.Driver.
 
-    Args: path: the file, made with mode 0600 when it is missing; busy_ms: wait for another process's lock, milliseconds.
+    Args: path: the file; busy_ms: wait for another process's lock, milliseconds; create: make it (mode 0600) when it is missing.
     Raises: OperatorError when the file can't be opened or is no database.
     """
 
-    def __init__(self, path: Path, busy_ms: int) -> None:
+    def __init__(self, path: Path, busy_ms: int, *, create: bool = True) -> None:
         self.path = path
         self._texts = sqlite_text.STATEMENTS
         try:
             # It holds password hashes. SQLite gives its WAL the mode of the database file.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600))
             self._connection = sqlite3.connect(
                 path, timeout=busy_ms / 1000, isolation_level=None, check_same_thread=False, cached_statements=_CACHED
             )

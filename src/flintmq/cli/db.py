@@ -1,0 +1,50 @@
+"""`flintmq db`: the definitions database (docs/STORE_SQL.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from flintmq.config import Limits
+from flintmq.errors import OperatorError
+from flintmq.store.sql.driver import SCHEMA_VERSION, State, check_state
+from flintmq.store.sql.location import locate, open_driver
+
+
+@click.group()
+def db() -> None:
+    """Look after the definitions database."""
+
+
+@db.command()
+@click.option("--dry-run", is_flag=True, help="Print the SQL and change nothing.")
+@click.option("--connect", help="URL of the SQL database; default: a SQLite file in the store directory.")
+@click.option("--catalog", help="Database name (PostgreSQL), or name of the SQLite file without '.db'.")
+@click.option("--store-dir", type=click.Path(path_type=Path), help="Directory of the durable store.")
+def migrate(dry_run: bool, connect: str | None, catalog: str | None, store_dir: Path | None) -> None:
+    """Bring the database to the schema of this version. `serve` does the same at its start; the broker must not be running."""
+    location = locate(connect, catalog, store_dir)
+    if location.path is not None and not location.path.exists():
+        raise OperatorError(f"{location.path} does not exist: 'flintmq serve' makes a new store")
+    driver = open_driver(location, Limits(), create=False)
+    try:
+        state, found = check_state(driver)
+        if state is State.NEW:
+            raise OperatorError(f"{driver.where} is empty: 'flintmq serve' makes its tables")
+        if state is State.CURRENT:
+            click.echo(f"{driver.where}: schema {found}, nothing to do", err=dry_run)
+            return
+        from flintmq.store.sql.migrate import migrate as run_migrations
+        from flintmq.store.sql.migrate import versions_after
+
+        if dry_run:
+            click.echo(run_migrations(location, dry_run_from=found), nl=False)
+            return
+        steps = versions_after(found)
+        run_migrations(location)  # the driver stays open: on a server it holds the lock that keeps brokers out
+        for step in steps:
+            click.echo(step)
+        click.echo(f"{driver.where}: schema {found} -> {SCHEMA_VERSION}")
+    finally:
+        driver.close()
