@@ -3,7 +3,7 @@
 # list_t.lock held. Callers keep the consumer alive: its own loop, or its send_lock.
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport consumer_t, queue_t, slot_t
+from flintmq.queue.types cimport consumer_t, queue_t, slot_t, waiter_t
 
 # --- consumers and credit
 cdef bint credit_take(consumer_t *consumer) noexcept nogil
@@ -32,6 +32,11 @@ cdef void manager_changed(queue_t *queue) noexcept nogil
 cdef void manager_available(queue_t *queue, uint64_t position, slot_t *slot, content_t *content, bint mark, bint browsers) noexcept nogil
 # Wakes one consumer that may have something to do; `force`: also one that found nothing at this version.
 cdef bint manager_wake_one(queue_t *queue, content_t *content, bint force) noexcept nogil
+# Those who wait for the head's content (basic.get): each is told of every change until it is taken off. A waiter is added before
+# the look that decides whether to wait.
+cdef void manager_add_waiter(queue_t *queue, waiter_t *waiter) noexcept nogil
+cdef void manager_remove_waiter(queue_t *queue, waiter_t *waiter) noexcept nogil    # returns when no wake is under way
+cdef void manager_wake_waiters(queue_t *queue) noexcept nogil
 # True when a consumer of higher priority with interest and credit, not suspended, should have this entry first.
 cdef bint manager_outranked(queue_t *queue, consumer_t *consumer, slot_t *slot) noexcept nogil
 # The next consumer to offer an entry to, its send_lock taken by this call; NULL when all were asked in this round.

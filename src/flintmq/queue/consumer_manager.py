@@ -44,6 +44,7 @@ from cython.cimports.flintmq.queue.types import (
     group_t,
     manager_t,
     queue_t,
+    waiter_t,
 )
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -438,6 +439,37 @@ def manager_available(queue, position, slot, content, mark, browsers):
             consumer = consumer.next
     _wake(queue, content, False)
     spin_unlock(cython.address(manager.lock))
+
+
+def manager_add_waiter(queue, waiter):
+    spin_lock(cython.address(queue.manager.lock))
+    waiter.next = queue.waiters
+    at_store_ptr(cython.address(queue.waiters), waiter)
+    spin_unlock(cython.address(queue.manager.lock))
+
+
+def manager_remove_waiter(queue, waiter):
+    link: cython.pointer(cython.pointer(waiter_t))
+    spin_lock(cython.address(queue.manager.lock))
+    link = cython.address(queue.waiters)
+    while link[0] != cython.NULL and link[0] != waiter:
+        link = cython.address(link[0].next)
+    if link[0] == waiter:
+        at_store_ptr(link, waiter.next)
+    spin_unlock(cython.address(queue.manager.lock))
+
+
+def manager_wake_waiters(queue):
+    waiter: cython.pointer(waiter_t)
+    # A waiter adds itself, then marks the entry; we changed the entry, then look here: one of the two sees the other.
+    if at_load_ptr(cython.address(queue.waiters)) == cython.NULL:
+        return
+    spin_lock(cython.address(queue.manager.lock))
+    waiter = queue.waiters
+    while waiter != cython.NULL:
+        waiter.wake(waiter)
+        waiter = waiter.next
+    spin_unlock(cython.address(queue.manager.lock))
 
 
 def manager_outranked(queue, consumer, slot):

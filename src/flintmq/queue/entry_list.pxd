@@ -7,17 +7,22 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport found_t, level_t, list_t, place_t, segment_t, slot_t
 
-# Puts an available entry with state flags `flags` at index `index` of the level (0: the next one). Returns its position, 0 when
-# closed, out of memory or not above the level's tail. `*wanted` = list_t.wanted as read inside the same critical section.
-cdef uint64_t list_add(list_t *entries, uint32_t level, uint64_t index, content_t *content, uint64_t message_id, uint64_t flags, int64_t expires_at_ms, uint32_t *wanted) noexcept nogil
-# The same in two steps, for producers that log in between; they exclude each other by a lock of their own. The reserved entry is
-# invisible until list_publish.
+# Puts an available, resident entry behind the last one of the level. Returns its position, 0 when closed or out of memory.
+# `*wanted` = list_t.wanted as read inside the same critical section.
+cdef uint64_t list_add(list_t *entries, uint32_t level, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint32_t *wanted) noexcept nogil
+# The slot for a new entry at `index`, counted as live, its expiry noted; NULL when closed, refused or out of memory. Locked.
+cdef slot_t *list_claim_locked(list_t *entries, uint32_t level, uint64_t index, int64_t expires_at_ms) noexcept nogil
+# list_add in two steps, for producers that log in between; they exclude each other by a lock of their own. The reserved entry is
+# invisible until list_publish, which makes it not resident when its message has an id and the queue's window of `hot_bytes` is
+# passed: then `*dropped` is the content whose reference the caller drops, else NULL.
 cdef slot_t *list_reserve(list_t *entries, uint32_t level, content_t *content, uint64_t message_id, uint64_t *position) noexcept nogil
-cdef void list_publish(list_t *entries, slot_t *slot, uint64_t position, uint64_t flags, int64_t expires_at_ms, uint32_t *wanted) noexcept nogil
+cdef void list_publish(list_t *entries, slot_t *slot, uint64_t position, uint64_t flags, int64_t expires_at_ms, uint64_t hot_bytes, uint32_t *wanted, content_t **dropped) noexcept nogil
+# Whether content of `body_len` bytes that arrives now should not stay in memory. Exact under the lock, a good guess without it.
+cdef bint list_past_window(list_t *entries, uint32_t body_len, uint64_t hot_bytes) noexcept nogil
 
 # The first available entry at or after position `start`. O(entries passed).
 cdef bint list_scan(list_t *entries, place_t *place, uint64_t start, found_t *found) noexcept nogil
-# `next` and `head` of the seed: the first entry at or after `start` that is available or acquired.
+# `next` and `head` of the seed: the first entry at or after `start` that is available or acquired (but not held).
 cdef bint list_next(list_t *entries, place_t *place, uint64_t start, found_t *found) noexcept nogil
 # Moves the level's floor up to its first available entry, past runs of acquired and deleted ones. O(entries passed).
 cdef void list_advance_floor(list_t *entries, place_t *place, uint32_t level) noexcept nogil
@@ -26,8 +31,8 @@ cdef slot_t *list_slot_locked(list_t *entries, uint64_t position, segment_t **se
 # A dequeued entry becomes deleted; its segment is unlinked when it was the last one there.
 cdef void list_delete_locked(list_t *entries, slot_t *slot, segment_t *segment) noexcept nogil
 # ACQUIRED(owner) -> DEQUEUED. 0: not the owner's; 1: deleted, the caller drops `*content`; 2: dequeued and logged: the caller
-# tells the log, then calls list_finish.
-cdef int list_dequeue(list_t *entries, uint64_t position, uint32_t owner, slot_t **slot, content_t **content) noexcept nogil
+# tells the log, then calls list_finish. `*content` is NULL when it was not resident; `*spilled`: its id in the page log, or 0.
+cdef int list_dequeue(list_t *entries, uint64_t position, uint32_t owner, slot_t **slot, content_t **content, uint64_t *spilled) noexcept nogil
 cdef void list_finish(list_t *entries, uint64_t position) noexcept nogil
 # ACQUIRED(owner) -> AVAILABLE in its old place.
 cdef bint list_release(list_t *entries, uint64_t position, uint32_t owner, bint delivered, uint32_t *wanted) noexcept nogil

@@ -26,14 +26,20 @@ from cython.cimports.flintmq.core.atomics import (
     spin_unlock,
 )
 from cython.cimports.flintmq.core.content import content_incref
-from cython.cimports.flintmq.queue.slot import slot_dequeue, slot_release
+from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident
+from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_dequeue, slot_release, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED,
+    ENTRY_ASIDE,
     ENTRY_AVAILABLE,
     ENTRY_DELETED,
     ENTRY_DEQUEUED,
+    ENTRY_FAILED,
+    ENTRY_HELD,
     ENTRY_LOGGED,
+    ENTRY_NOT_RESIDENT,
     ENTRY_STATE_MASK,
+    MESSAGE_SPILLED_BIT,
     found_t,
     level_t,
     list_t,
@@ -268,37 +274,43 @@ def _set_expiry_min(entries: cython.pointer(list_t), value: int64_t) -> cython.v
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _publish(
-    entries: cython.pointer(list_t), level: cython.pointer(level_t), slot: cython.pointer(slot_t), index: uint64_t, flags: uint64_t
-) -> cython.void:
-    if slot.content != cython.NULL:
-        at_store64(cython.address(entries.enqueued_bytes), entries.enqueued_bytes + slot.content.body_len)
-    at_store64(cython.address(entries.enqueued), entries.enqueued + 1)
-    # Release stores: whoever reads this state, or this tail, sees the slot's content.
-    at_store64(cython.address(slot.state), ENTRY_AVAILABLE | flags)
+def _show(level: cython.pointer(level_t), slot: cython.pointer(slot_t), index: uint64_t, state: uint64_t) -> cython.void:
+    """Release stores: whoever reads this state, or this tail, sees the slot's content."""
+    at_store64(cython.address(slot.state), state)
     at_store64(cython.address(level.tail), index)
 
 
-def list_add(entries, level, index, content, message_id, flags, expires_at_ms, wanted):
+def list_claim_locked(entries, level, index, expires_at_ms):
     sub: cython.pointer(level_t) = entries.levels + level
     slot: cython.pointer(slot_t) = cython.NULL
-    spin_lock(cython.address(entries.lock))
-    if index == 0:
-        index = sub.tail + 1
     if not entries.closed and index > sub.tail:
         slot = _claim_slot(entries, level, index)
-        if slot != cython.NULL and expires_at_ms and not _set_expiry(entries, level, index, expires_at_ms):
-            sub.last.live -= 1
-            sub.live -= 1
-            slot = cython.NULL
+    if slot != cython.NULL and expires_at_ms and not _set_expiry(entries, level, index, expires_at_ms):
+        sub.last.live -= 1
+        sub.live -= 1
+        slot = cython.NULL
+    return slot
+
+
+def list_add(entries, level, content, message_id, expires_at_ms, wanted):
+    sub: cython.pointer(level_t) = entries.levels + level
+    slot: cython.pointer(slot_t) = cython.NULL
+    index: uint64_t
+    spin_lock(cython.address(entries.lock))
+    index = sub.tail + 1
+    if expires_at_ms:
+        slot = list_claim_locked(entries, level, index, expires_at_ms)
+    elif not entries.closed:
+        slot = _claim_slot(entries, level, index)
     if slot == cython.NULL:
         spin_unlock(cython.address(entries.lock))
         return 0
-    if content != cython.NULL:
-        content_incref(content)
+    content_incref(content)
     slot.content = content
     slot.message_id = message_id
-    _publish(entries, sub, slot, index, flags)
+    count_arrival(entries, content.body_len)
+    count_resident(entries, content.body_len)
+    _show(sub, slot, index, ENTRY_AVAILABLE)
     # A consumer that goes idle counts itself here first, then passes through this lock, then looks again: either it sees the entry
     # or this reads its count. No fence is needed beyond the lock.
     wanted[0] = at_load32(cython.address(entries.wanted))
@@ -315,8 +327,7 @@ def list_reserve(entries, level, content, message_id, position):
     if not entries.closed:
         slot = _claim_slot(entries, level, index)
     if slot != cython.NULL:
-        if content != cython.NULL:
-            content_incref(content)
+        content_incref(content)
         slot.content = content
         slot.message_id = message_id
         position[0] = (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index
@@ -324,15 +335,38 @@ def list_reserve(entries, level, content, message_id, position):
     return slot
 
 
-def list_publish(entries, slot, position, flags, expires_at_ms, wanted):
+def list_past_window(entries, body_len, hot_bytes):
+    resident: uint64_t = at_load64(cython.address(entries.resident_bytes))
+    # Residency is [hot head][cold tail]: what arrives behind a cold entry is cold, else a load would have to make room for it.
+    if at_load64(cython.address(entries.cold_count)):
+        return True
+    # A message larger than the window itself: a consumer that waits would ask for it at once.
+    if resident == 0 and at_load32(cython.address(entries.wanted)):
+        return False
+    return resident + body_len > hot_bytes
+
+
+def list_publish(entries, slot, position, flags, expires_at_ms, hot_bytes, wanted, dropped):
     sub: cython.pointer(level_t) = entries.levels + (position >> LEVEL_SHIFT)
     index: uint64_t = position & INDEX_MASK
+    body_len: uint32_t = slot.content.body_len
+    dropped[0] = cython.NULL
     spin_lock(cython.address(entries.lock))
     if expires_at_ms:
         _set_expiry(
             entries, position >> LEVEL_SHIFT, index, expires_at_ms
         )  # out of memory: it is logged already, so it stays, without expiring
-    _publish(entries, sub, slot, index, flags)
+    count_arrival(entries, body_len)
+    if slot.message_id and (entries.cold_count or entries.resident_bytes + body_len > hot_bytes) and list_past_window(
+        entries, body_len, hot_bytes
+    ):
+        dropped[0] = slot.content
+        slot_set_cold(slot, body_len)
+        flags |= ENTRY_NOT_RESIDENT
+        count_cold(entries, 1)
+    else:
+        count_resident(entries, body_len)
+    _show(sub, slot, index, flags | ENTRY_AVAILABLE)
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))
 
@@ -404,8 +438,10 @@ def _scan_from(
                     break
                 slot = segment.slots + (index - segment.base)
                 while index < end:
-                    state = at_load64(cython.address(slot.state)) & ENTRY_STATE_MASK
-                    if state == ENTRY_AVAILABLE or (held and state == ENTRY_ACQUIRED):
+                    state = at_load64(cython.address(slot.state))
+                    if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE or (
+                        held and state & (ENTRY_STATE_MASK | ENTRY_HELD) == ENTRY_ACQUIRED
+                    ):
                         place.segment = segment
                         found.slot = slot
                         found.position = (cython.cast(uint64_t, level_no) << 56) | index
@@ -467,16 +503,24 @@ def list_slot_locked(entries, position, segment):
 
 def list_delete_locked(entries, slot, segment):
     level: cython.pointer(level_t) = entries.levels + segment.level
+    state: uint64_t = at_load64(cython.address(slot.state))
+    if not state & ENTRY_NOT_RESIDENT:
+        count_resident(entries, -cython.cast(uint64_t, slot.content.body_len))
+    elif not state & ENTRY_ASIDE:
+        count_cold(entries, -1)
+    elif state & ENTRY_FAILED:
+        at_store64(cython.address(entries.failed), entries.failed - 1)
     slot.content = cython.NULL
     at_store64(cython.address(slot.state), ENTRY_DELETED)
-    at_store64(cython.address(entries.dequeued), entries.dequeued + 1)
+    if not state & ENTRY_HELD:
+        at_store64(cython.address(entries.dequeued), entries.dequeued + 1)
     level.live -= 1
     segment.live -= 1
     if segment.live == 0 and (segment != level.last or level.tail + 1 >= segment.base + segment.count):
         list_unlink_locked(entries, level, segment)
 
 
-def list_dequeue(entries, position, owner, slot, content):
+def list_dequeue(entries, position, owner, slot, content, spilled):
     segment: cython.pointer(segment_t) = cython.NULL
     at: cython.pointer(slot_t)
     spin_lock(cython.address(entries.lock))
@@ -484,8 +528,9 @@ def list_dequeue(entries, position, owner, slot, content):
     if at == cython.NULL or not slot_dequeue(at, owner):
         spin_unlock(cython.address(entries.lock))
         return 0
-    content[0] = at.content
+    content[0] = slot_content(at)
     slot[0] = at
+    spilled[0] = at.message_id if at.message_id >> MESSAGE_SPILLED_BIT else 0
     if at_load64(cython.address(at.state)) & ENTRY_LOGGED:
         spin_unlock(cython.address(entries.lock))
         return 2
@@ -510,11 +555,14 @@ def list_release(entries, position, owner, delivered, wanted):
     level: cython.pointer(level_t)
     index: uint64_t = position & INDEX_MASK
     bytes_: uint64_t = 0
+    state: uint64_t = 0
     spin_lock(cython.address(entries.lock))
     slot = list_slot_locked(entries, position, cython.address(segment))
-    if slot != cython.NULL and slot.content != cython.NULL:
-        bytes_ = slot.content.body_len  # before the CAS: it is still the caller's
-    if slot == cython.NULL or not slot_release(slot, owner, delivered):
+    if slot != cython.NULL:
+        state = at_load64(cython.address(slot.state))
+        if state & ENTRY_STATE_MASK == ENTRY_ACQUIRED:
+            bytes_ = slot_body_len(slot)  # before the CAS: it is still the caller's
+    if slot == cython.NULL or state & ENTRY_HELD or not slot_release(slot, owner, delivered):
         spin_unlock(cython.address(entries.lock))
         return False
     level = entries.levels + segment.level
@@ -523,6 +571,10 @@ def list_release(entries, position, owner, delivered, wanted):
         at_store64(cython.address(level.floor), index)
     if position < entries.expiry_resume:
         entries.expiry_resume = position
+    if state & ENTRY_ASIDE:
+        count_cold(entries, 1)
+        if state & ENTRY_FAILED:
+            at_store64(cython.address(entries.failed), entries.failed - 1)
     at_store64(cython.address(entries.released_bytes), entries.released_bytes + bytes_)
     at_store64(cython.address(entries.released), entries.released + 1)
     wanted[0] = at_load32(cython.address(entries.wanted))

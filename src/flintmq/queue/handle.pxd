@@ -1,7 +1,8 @@
 # The Python face of one queue_t: what the control plane, management and tests hold.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport queue_t
+from flintmq.queue.log_port cimport LogPort
+from flintmq.queue.types cimport delivery_t, queue_t, slot_t
 
 # (exchange, routing key, content header payload, body), all bytes
 cdef tuple content_tuple(content_t *content)
@@ -14,4 +15,12 @@ cdef class QueueHandle:
     cdef public uint64_t max_bytes    # bytes; 2**64-1: none
     cdef public bint dead_letters     # a dead-letter exchange is set: refused and expired messages go the slow way
     cdef public object owner          # the control plane's Queue
-    cdef object log                   # the LogPort it writes to, or None
+    cdef LogPort log                  # the log it writes to, or None
+    cdef tuple _read(self, delivery_t *delivery, bint taken)
+
+# An entry of a transaction that is not decided: what LogPort.tx_enqueue wants to know. Lives no longer than the entry is held.
+cdef class HeldMessage:
+    cdef readonly QueueHandle handle
+    cdef readonly uint64_t position
+    cdef readonly int64_t expires_at_ms
+    cdef slot_t *slot                 # stable while the entry is held

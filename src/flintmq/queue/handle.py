@@ -17,29 +17,44 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
+    queue_acquired_failed,
+    queue_add_held,
+    queue_cold_count,
     queue_consumer_count,
     queue_decref,
     queue_delivered_total,
     queue_dequeue,
+    queue_drop_held,
     queue_enqueue,
     queue_enqueued_total,
+    queue_failed_count,
+    queue_forget_logged,
     queue_get_id,
+    queue_hold_at,
     queue_housekeeping,
     queue_is_deleted,
     queue_mark_deleted,
     queue_new,
+    queue_next_redelivered,
     queue_peek,
     queue_priorities,
+    queue_publish_held,
     queue_purge,
     queue_ready_bytes,
     queue_ready_count,
+    queue_release,
+    queue_resident_bytes,
+    queue_restore_many,
     queue_set_durable,
     queue_set_ports,
+    queue_set_tail,
+    queue_settle,
+    queue_tail,
     queue_take_expired,
     queue_take_head,
     queue_unacked_count,
 )
-from cython.cimports.flintmq.queue.types import delivery_t
+from cython.cimports.flintmq.queue.types import REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, delivery_t, restored_t
 from cython.cimports.libc.stdint import uint64_t
 
 NO_LIMIT = 0xFFFFFFFFFFFFFFFF
@@ -89,7 +104,7 @@ class QueueHandle:
 
     def attach_log(self, log: LogPort) -> None:
         """Logs persistent messages from now on, while the queue is durable."""
-        self.log = log
+        self.log = log  # which keeps the port alive
         queue_set_ports(self.queue, cython.address(log.port))
 
     def ready_count(self) -> int:
@@ -136,29 +151,154 @@ class QueueHandle:
         content_decref(content)
         return position
 
+    def _read(self, delivery, taken):
+        """The delivery's message as bytes; content that is not resident is read now. `taken`: the broker holds it, and what can't be
+        read stays with it, out of the way."""
+        content: cython.pointer(content_t) = delivery.content
+        if content != cython.NULL:
+            return content_tuple(content)
+        if self.log is None:
+            raise KeyError(delivery.message_id)
+        try:
+            content = self.log.load_now(delivery.message_id)
+        except BaseException:
+            if taken:
+                queue_acquired_failed(self.queue, delivery.position)
+            raise
+        message: tuple = content_tuple(content)
+        content_decref(content)
+        return message
+
     def take_head(self, reason: int) -> tuple | None:
-        """Removes the first available message for the broker. Returns (exchange, routing key, header, body) or None."""
+        """Removes the first available message for the broker. Returns (exchange, routing key, header, body) or None.
+
+        Content that is not in memory is read, which may block. Raises StoreError or KeyError when it can't be: the entry then stays
+        out of the way (failed_count), the next call goes on behind it.
+        """
         delivery: delivery_t
         if not queue_take_head(self.queue, cython.address(delivery)):
             return None
-        message: tuple = content_tuple(delivery.content)
+        message: tuple = self._read(cython.address(delivery), True)
         queue_dequeue(self.queue, delivery.slot, delivery.position, 0, reason)
         return message
 
     def take_expired(self, now_ms: int, reason: int) -> tuple | None:
-        """Removes the first expired message (expiry <= now_ms, wall clock). Returns it like take_head, or None."""
+        """Removes the first expired message (expiry <= now_ms, wall clock). Returns it like take_head, or None; raises like it."""
         delivery: delivery_t
         if not queue_take_expired(self.queue, now_ms, cython.address(delivery)):
             return None
-        message: tuple = content_tuple(delivery.content)
+        message: tuple = self._read(cython.address(delivery), True)
         queue_dequeue(self.queue, delivery.slot, delivery.position, 0, reason)
         return message
 
     def peek(self, position: int = 0) -> tuple | None:
-        """First message at or after `position`: (position, redelivered, exchange, routing key, header, body), or None."""
+        """First message at or after `position`: (position, redelivered, exchange, routing key, header, body), or None.
+
+        Raises KeyError or StoreError when its content is not in memory and can't be read.
+        """
         delivery: delivery_t
         if not queue_peek(self.queue, position, cython.address(delivery)):
             return None
-        message: tuple = content_tuple(delivery.content)
-        content_decref(delivery.content)
+        message: tuple = self._read(cython.address(delivery), False)
+        if delivery.content != cython.NULL:
+            content_decref(delivery.content)
         return (delivery.position, bool(delivery.redelivered), *message)
+
+    # --- residency ------------------------------------------------------------------------------------------------------
+
+    @property
+    def cold_count(self) -> int:
+        """Entries whose content is not in memory (without failed ones and those in doubt)."""
+        return queue_cold_count(self.queue)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of bodies in memory, those in consumers' hands included."""
+        return queue_resident_bytes(self.queue)
+
+    @property
+    def failed_count(self) -> int:
+        """Entries whose content can't be read: they stay where they are, out of the way."""
+        return queue_failed_count(self.queue)
+
+    # --- recovery and transactions --------------------------------------------------------------------------------------
+
+    def tail(self, level: int = 0) -> int:
+        """Last index in use of a level, 0 = none yet."""
+        return queue_tail(self.queue, level)
+
+    def set_tail(self, level: int, index: int) -> None:
+        """New entries of the level come above `index`. Raises ValueError: no such level, or the queue is deleted."""
+        if not queue_set_tail(self.queue, level, index):
+            raise ValueError(f"level {level} can't go on above {index}")
+
+    def restore(
+        self, position: int, message_id: int, body_len: int, redelivered: bool = True, expires_at_ms: int = 0, held: bool = False
+    ) -> None:
+        """One entry that recovery found, not resident; positions rise inside a level. `held`: of a transaction in doubt.
+
+        Raises ValueError when the position is not above the level's tail.
+        """
+        restored: restored_t
+        restored.position = position
+        restored.message_id = message_id
+        restored.expires_at_ms = expires_at_ms
+        restored.body_len = body_len
+        restored.flags = (RESTORED_REDELIVERED if redelivered else 0) | (RESTORED_HELD if held else 0)
+        if queue_restore_many(self.queue, cython.address(restored), 1) != 1:
+            raise ValueError(f"position {position} can't be restored")
+
+    def hold(self, position: int) -> bool:
+        """Acquires the available entry for the broker (a dequeue in doubt). False when it is not available."""
+        return queue_hold_at(self.queue, position) != cython.NULL
+
+    def add_held(
+        self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int, priority: int, expires_at_ms: int = 0
+    ) -> tuple[int, HeldMessage]:
+        """An entry at its final position that nobody sees: (position, HeldMessage). Raises ValueError: the queue is deleted."""
+        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+        held: HeldMessage = HeldMessage.__new__(HeldMessage)
+        held.slot = queue_add_held(self.queue, content, expires_at_ms, cython.address(held.position))
+        content_decref(content)
+        if held.slot == cython.NULL:
+            raise ValueError("the queue takes no entry")
+        held.handle = self
+        held.expires_at_ms = expires_at_ms
+        return (held.position, held)
+
+    def publish_held(self, position: int, logged: bool = True) -> bool:
+        """A held entry becomes available in its place; `logged`: the log is told when it goes. False when it is not held."""
+        return queue_publish_held(self.queue, cython.NULL, position, logged) != 0
+
+    def drop_held(self, position: int) -> bool:
+        """A held entry goes; the log is told nothing. False when it is not held."""
+        return queue_drop_held(self.queue, cython.NULL, position) != 0
+
+    def release_held(self, position: int) -> bool:
+        """What `hold` acquired is available again."""
+        return queue_release(self.queue, cython.NULL, position, 0, False) != 0
+
+    def settle_held(self, position: int, reason: int = REASON_ACK, logged: bool = True) -> bool:
+        """What `hold` acquired goes. `logged`: the transaction logged that already, so the log is not told again."""
+        if logged:
+            queue_forget_logged(self.queue, cython.NULL, position, 0)
+        return queue_settle(self.queue, cython.NULL, position, 0, reason, 0) != 0
+
+    def redelivered_runs(self) -> list[tuple[int, int]]:
+        """(first, last) position of every run of logged entries that were delivered before; for a stop."""
+        runs: list = []
+        first: uint64_t = 0
+        last: uint64_t = 0
+        while queue_next_redelivered(self.queue, last + 1, cython.address(first), cython.address(last)):
+            runs.append((first, last))
+        return runs
+
+
+@cython.cclass
+class HeldMessage:
+    """An entry of a transaction that is not decided (see QueueHandle.add_held)."""
+
+    @property
+    def message_id(self) -> int:
+        """Persistence id once the transaction wrote it, else 0. Not to be asked after the entry was published or dropped."""
+        return self.slot.message_id

@@ -8,9 +8,10 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref
+from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.entry_list import list_directory_find, list_unlink_locked, segment_free
-from cython.cimports.flintmq.queue.slot import slot_acquire
-from cython.cimports.flintmq.queue.types import ENTRY_DEQUEUED, ENTRY_EMPTY, ENTRY_STATE_MASK, level_t, segment_t, slot_t
+from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
+from cython.cimports.flintmq.queue.types import ENTRY_DEQUEUED, ENTRY_EMPTY, ENTRY_STATE_MASK, MESSAGE_SPILLED_BIT, level_t, segment_t, slot_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
@@ -70,9 +71,7 @@ def list_take_expired(entries, now_ms, position, slot):
                     slot[0] = at
                     position[0] = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | (segment.base + i)
                     entries.expiry_resume = position[0] + 1
-                    at_store64(cython.address(entries.taken), entries.taken + 1)
-                    if at.content != cython.NULL:
-                        at_store64(cython.address(entries.taken_bytes), entries.taken_bytes + at.content.body_len)
+                    count_taken(entries, slot_body_len(at))
                     spin_unlock(cython.address(entries.lock))
                     return True
                 if at_load64(cython.address(at.state)) & ENTRY_STATE_MASK >= ENTRY_DEQUEUED:
@@ -170,7 +169,7 @@ def list_free_retired(entries, retired, keep_spare):
         segment_free(spare)
 
 
-def list_destroy(entries):
+def list_destroy(entries, port):
     level_no: uint32_t
     i: uint64_t
     segment: cython.pointer(segment_t)
@@ -181,8 +180,12 @@ def list_destroy(entries):
             at = segment
             segment = segment.next
             for i in range(at.count):
-                if at.slots[i].content != cython.NULL:
+                if at.slots[i].content == cython.NULL:
+                    continue
+                if slot_content(at.slots + i) != cython.NULL:
                     content_decref(at.slots[i].content)
+                if at.slots[i].message_id >> MESSAGE_SPILLED_BIT and port != cython.NULL and port.unspill != cython.NULL:
+                    port.unspill(port.context, at.slots[i].message_id)
             segment_free(at)
         free(entries.levels[level_no].directory)
     segment = entries.retired

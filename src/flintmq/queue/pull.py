@@ -35,11 +35,21 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_offered,
     manager_outranked,
     manager_wake_one,
+    manager_wake_waiters,
     pointer_lower,
     queue_version,
 )
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_release, list_scan
-from cython.cimports.flintmq.queue.slot import slot_acquire, slot_begin_loading, slot_borrow, slot_sent
+from cython.cimports.flintmq.queue.slot import (
+    LOADING_FIRST,
+    LOADING_NOT,
+    slot_acquire,
+    slot_begin_loading,
+    slot_body_len,
+    slot_borrow,
+    slot_content,
+    slot_sent,
+)
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_INTERESTED,
@@ -113,9 +123,12 @@ def _count_acquired(consumer: cython.pointer(consumer_t), slot: cython.pointer(s
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _load_content(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t) -> cython.void:
-    if queue.port != cython.NULL and queue.port.load != cython.NULL and slot_begin_loading(slot):
+def _load_content(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t) -> cython.bint:
+    """Asks for the content of an entry that was not resident. True: whoever asks is told when it is there; False: look again."""
+    asked: cython.int = slot_begin_loading(slot)
+    if asked == LOADING_FIRST and queue.port != cython.NULL and queue.port.load != cython.NULL:
         queue.port.load(queue.port.context, queue, position, slot.message_id)
+    return asked != LOADING_NOT
 
 
 @cython.cfunc
@@ -195,6 +208,7 @@ def delivery_fill(out, slot, content, position, state):
     out.slot = slot
     out.content = content
     out.position = position
+    out.message_id = slot.message_id if slot != cython.NULL else 0
     out.delivery_count = cython.cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
     out.redelivered = (state & ENTRY_REDELIVERED) != 0
     out.rotate = False
@@ -246,8 +260,8 @@ def queue_deliver_single(queue, consumer, out):
             return False
         if looked_again:
             at_store64(cython.address(consumer.idle_version), version)
-            if outcome == PARKED:
-                _load_content(queue, found.slot, found.position)
+            if outcome == PARKED and not _load_content(queue, found.slot, found.position):
+                continue
             spin_unlock(cython.address(consumer.send_lock))
             if outcome == OUTRANKED or consumer.interest != cython.NULL:
                 queue_wake_if_available(queue)  # for whoever can take what this one can't
@@ -301,9 +315,9 @@ def _browse(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)
             continue
         level = at
         if at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
-            _load_content(queue, found.slot, found.position)
-            if at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+            if _load_content(queue, found.slot, found.position):
                 break  # queue_content_loaded notifies it
+            continue
         content = slot_borrow(found.slot, False, cython.address(state))
         if content == cython.NULL:
             continue
@@ -355,7 +369,9 @@ def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, ou
             list_advance_floor(entries, cython.address(puller.place), cython.cast(uint32_t, found.position >> 56))
         start = found.position
         if not cold and at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
-            break
+            if _load_content(queue, found.slot, found.position):
+                break
+            continue
         taken = slot_acquire(found.slot, owner, cold)
     if taken:
         if found.position > puller.last_seen:
@@ -363,15 +379,13 @@ def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, ou
         else:
             pointer_lower(cython.address(puller.released), found.position + 1)
         at_store64(cython.address(puller.acquired), puller.acquired + 1)
-        if found.slot.content != cython.NULL:
-            at_store64(cython.address(puller.acquired_bytes), puller.acquired_bytes + found.slot.content.body_len)
+        at_store64(cython.address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(found.slot))
         if owner:
             at_store64(cython.address(puller.delivered), puller.delivered + 1)
-        delivery_fill(out, found.slot, found.slot.content, found.position, at_load64(cython.address(found.slot.state)))
+        delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(cython.address(found.slot.state)))
     else:
         pointer_lower(cython.address(puller.released), found.position)
         out.position = found.position
-        _load_content(queue, found.slot, found.position)
     spin_unlock(cython.address(puller.lock))
     if taken:
         queue_unparked(queue, found.slot)
@@ -383,6 +397,7 @@ def queue_unparked(queue, slot):
     if at_load64(cython.address(slot.state)) & ENTRY_NOT_RESIDENT:
         manager_changed(queue)
         queue_wake_if_available(queue)
+        manager_wake_waiters(queue)
 
 
 def queue_pull(queue, owner, out):
@@ -399,6 +414,7 @@ def queue_release(queue, slot, position, owner, delivered):
         return False
     pointer_lower(cython.address(queue.puller.released), position)
     manager_available(queue, position, cython.NULL, cython.NULL, True, True)
+    manager_wake_waiters(queue)
     return True
 
 

@@ -11,8 +11,16 @@ from flintmq.queue.types cimport (
 # The rest of the queue's face, defined where it belongs.
 from flintmq.queue.pull cimport entry_sent, queue_deliver_single, queue_pull, queue_release, queue_take_head
 from flintmq.queue.upkeep cimport (
-    queue_consumer_count, queue_content_loaded, queue_delivered_total, queue_enqueued_total, queue_evict_content, queue_housekeeping,
-    queue_memory, queue_next_expiry, queue_peek, queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_count,
+    queue_consumer_count, queue_delivered_total, queue_enqueued_total, queue_housekeeping, queue_memory, queue_next_expiry, queue_peek,
+    queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_count,
+)
+from flintmq.queue.residency cimport (
+    queue_acquired_failed, queue_add_waiter, queue_cold_count, queue_content_failed, queue_content_loaded, queue_evict_content,
+    queue_failed_count, queue_next_cold, queue_remove_waiter, queue_resident_bytes,
+)
+from flintmq.queue.restoring cimport (
+    queue_add_held, queue_drop_held, queue_forget_logged, queue_hold_at, queue_next_redelivered, queue_publish_held, queue_restore,
+    queue_restore_many, queue_set_tail, queue_tail,
 )
 
 # --- life ---------------------------------------------------------------------------------------------------------------
@@ -32,10 +40,9 @@ cdef void queue_set_ports(queue_t *queue, log_port_t *port) noexcept nogil
 # --- producers ----------------------------------------------------------------------------------------------------------
 # Puts the message at the tail of its level and wakes one consumer. Takes its own reference on `content`. `expires_at_ms` is on
 # the wall clock, 0 = never. Returns the position, or 0 when the queue is deleted or memory is exhausted (nothing happened then).
+# Past the queue's window (log_port_t.hot_bytes) the content does not stay in memory: the entry arrives not resident.
 # `*lsn` (may be NULL) is raised to the LSN a confirm must wait for, untouched when the entry was not logged.
 cdef uint64_t queue_enqueue(queue_t *queue, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil
-# Recovery and transactions: the same at a given position above every earlier one of its level; `redelivered` flags it.
-cdef uint64_t queue_restore(queue_t *queue, content_t *content, uint64_t message_id, uint64_t position, bint redelivered, int64_t expires_at_ms) noexcept nogil
 # `immediate`: enqueue and offer to one ready consumer with credit; if none takes it, the entry is acquired by the broker and
 # dequeued again. Returns the position when it was (or will be) delivered, 0 when it must be returned to the publisher (313).
 cdef uint64_t queue_enqueue_immediate(queue_t *queue, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil
@@ -60,6 +67,8 @@ cdef bint consumer_has_credit(consumer_t *consumer) noexcept nogil
 # --- settlement ---------------------------------------------------------------------------------------------------------
 # Acquired by `owner` -> dequeued -> deleted; drops the content. False when `owner` does not hold it (stolen, settled before).
 cdef bint queue_dequeue(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int reason) noexcept nogil
+# The same with the time of the delivery for the log: microseconds on the wall clock, 0 = not known.
+cdef bint queue_settle(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
 # The broker takes one expired available entry (expires_at <= now_ms), earliest position first; false when there is none.
 # An expired entry that a consumer holds is found by a later sweep, once it is available again.
 cdef bint queue_take_expired(queue_t *queue, int64_t now_ms, delivery_t *out) noexcept nogil

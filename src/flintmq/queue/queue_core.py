@@ -22,7 +22,6 @@ from cython.cimports.flintmq.core.atomics import (
     at_load64,
     at_load_ptr,
     at_store32,
-    at_store64,
     at_sub32,
     at_swap_ptr,
     spin_lock,
@@ -38,10 +37,21 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_forget,
     manager_move,
     manager_remove,
+    manager_wake_waiters,
     pointer_lower,
 )
-from cython.cimports.flintmq.queue.entry_list import list_add, list_dequeue, list_finish, list_publish, list_reserve, list_slot_locked
+from cython.cimports.flintmq.queue.counts import count_taken
+from cython.cimports.flintmq.queue.entry_list import (
+    list_add,
+    list_dequeue,
+    list_finish,
+    list_past_window,
+    list_publish,
+    list_reserve,
+    list_slot_locked,
+)
 from cython.cimports.flintmq.queue.list_kinds import list_init
+from cython.cimports.flintmq.queue.list_restore import list_insert
 from cython.cimports.flintmq.queue.list_upkeep import list_destroy, list_take_expired
 from cython.cimports.flintmq.queue.pull import (
     delivery_fill,
@@ -52,7 +62,7 @@ from cython.cimports.flintmq.queue.pull import (
     queue_wake_if_available,
     queue_withdraw_offer,
 )
-from cython.cimports.flintmq.queue.slot import slot_acquire
+from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_INTERESTED,
@@ -62,8 +72,6 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_REMOVED,
     CONSUMER_SEES_REQUEUES,
     ENTRY_LOGGED,
-    ENTRY_NOT_RESIDENT,
-    ENTRY_REDELIVERED,
     REASON_DROP,
     REASON_PURGE,
     consumer_t,
@@ -101,7 +109,7 @@ def queue_incref(queue):
 
 def queue_decref(queue):
     if at_sub32(cython.address(queue.refs), 1) == 1:
-        list_destroy(cython.address(queue.entries))
+        list_destroy(cython.address(queue.entries), queue.port)
         free(queue)
 
 
@@ -110,6 +118,7 @@ def queue_mark_deleted(queue):
     spin_lock(cython.address(queue.entries.lock))
     queue.entries.closed = 1
     spin_unlock(cython.address(queue.entries.lock))
+    manager_wake_waiters(queue)
 
 
 def queue_is_deleted(queue):
@@ -142,26 +151,62 @@ def _add_logged(
     queue: cython.pointer(queue_t),
     level: uint32_t,
     content: cython.pointer(content_t),
-    message_id: uint64_t,
     expires_at_ms: int64_t,
     lsn: cython.pointer(uint64_t),
+    hot_bytes: uint64_t,
     wanted: cython.pointer(uint32_t),
 ) -> uint64_t:
     """Adds with the log told first. Producers of the queue pass one by one, so that the log sees positions in order."""
     position: uint64_t = 0
     logged_at: uint64_t
     slot: cython.pointer(slot_t)
+    dropped: cython.pointer(content_t) = cython.NULL
     spin_lock(cython.address(queue.log_lock))
-    if content != cython.NULL and content.flags & CONTENT_PERSISTENT:
-        slot = list_reserve(cython.address(queue.entries), level, content, message_id, cython.address(position))
-        if slot != cython.NULL:
-            logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)
-            if lsn != cython.NULL and logged_at > lsn[0]:
-                lsn[0] = logged_at
-            list_publish(cython.address(queue.entries), slot, position, ENTRY_LOGGED, expires_at_ms, wanted)
-    else:
-        position = list_add(cython.address(queue.entries), level, 0, content, message_id, 0, expires_at_ms, wanted)
+    slot = list_reserve(cython.address(queue.entries), level, content, 0, cython.address(position))
+    if slot != cython.NULL:
+        logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)
+        if lsn != cython.NULL and logged_at > lsn[0]:
+            lsn[0] = logged_at
+        list_publish(
+            cython.address(queue.entries), slot, position, ENTRY_LOGGED, expires_at_ms, hot_bytes, wanted, cython.address(dropped)
+        )
     spin_unlock(cython.address(queue.log_lock))
+    if dropped != cython.NULL:
+        content_decref(dropped)
+    return position
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_unlogged(
+    queue: cython.pointer(queue_t),
+    level: uint32_t,
+    content: cython.pointer(content_t),
+    message_id: uint64_t,
+    expires_at_ms: int64_t,
+    hot_bytes: uint64_t,
+    wanted: cython.pointer(uint32_t),
+) -> uint64_t:
+    """Adds a message that the log does not know; past the queue's window its content goes to the page log first."""
+    position: uint64_t
+    spilled: uint64_t = 0
+    # A producer that logs may have reserved the next position of a durable queue: wait for it.
+    alone: cython.bint = queue.durable and queue.port.enqueue != cython.NULL
+    if queue.port.spill != cython.NULL and list_past_window(cython.address(queue.entries), content.body_len, hot_bytes):
+        spilled = queue.port.spill(queue.port.context, content)
+    if alone:
+        spin_lock(cython.address(queue.log_lock))
+    if spilled:
+        position = list_insert(
+            cython.address(queue.entries), level, 0, cython.NULL, spilled, content.body_len, 0, expires_at_ms, wanted, cython.NULL
+        )
+    else:
+        position = list_add(cython.address(queue.entries), level, content, message_id, expires_at_ms, wanted)
+    if alone:
+        spin_unlock(cython.address(queue.log_lock))
+    if spilled and position == 0 and queue.port.unspill != cython.NULL:
+        queue.port.unspill(queue.port.context, spilled)
     return position
 
 
@@ -175,14 +220,21 @@ def _add(
     message_id: uint64_t,
     expires_at_ms: int64_t,
     lsn: cython.pointer(uint64_t),
+    stays: cython.bint,
     wanted: cython.pointer(uint32_t),
 ) -> uint64_t:
+    """`stays`: whatever the queue's window says, the content stays in memory."""
     level: uint32_t = 0
+    hot_bytes: uint64_t = ~cython.cast(uint64_t, 0)
     if not queue.entries.ops.in_order:
         level = queue.entries.ops.level_of(cython.address(queue.entries), content)
-    if queue.durable and queue.port != cython.NULL and queue.port.enqueue != cython.NULL:
-        return _add_logged(queue, level, content, message_id, expires_at_ms, lsn, wanted)
-    return list_add(cython.address(queue.entries), level, 0, content, message_id, 0, expires_at_ms, wanted)
+    if queue.port == cython.NULL:
+        return list_add(cython.address(queue.entries), level, content, message_id, expires_at_ms, wanted)
+    if not stays and queue.port.load != cython.NULL:
+        hot_bytes = at_load64(cython.address(queue.port.hot_bytes))
+    if queue.durable and content.flags & CONTENT_PERSISTENT and queue.port.enqueue != cython.NULL:
+        return _add_logged(queue, level, content, expires_at_ms, lsn, hot_bytes, wanted)
+    return _add_unlogged(queue, level, content, message_id, expires_at_ms, hot_bytes, wanted)
 
 
 @cython.cfunc
@@ -209,45 +261,16 @@ def _arrived(queue: cython.pointer(queue_t), position: uint64_t, content: cython
     if not mark and at_load_ptr(cython.address(queue.manager.exclusive)) != cython.NULL and queue_offer(queue, position):
         return  # the exclusive short cut: one consumer, nobody to choose from
     manager_available(queue, position, cython.NULL, content, mark, True)
+    if mark:
+        manager_wake_waiters(queue)  # it is served before the head they wait for
 
 
 def queue_enqueue(queue, content, message_id, expires_at_ms, lsn):
     wanted: uint32_t = 0
-    position: uint64_t = _add(queue, content, message_id, expires_at_ms, lsn, cython.address(wanted))
+    position: uint64_t = _add(queue, content, message_id, expires_at_ms, lsn, False, cython.address(wanted))
     if position:
         _arrived(queue, position, content, wanted)
     return position
-
-
-def queue_restore(queue, content, message_id, position, redelivered, expires_at_ms):
-    wanted: uint32_t = 0
-    flags: uint64_t = 0
-    restored: uint64_t = 0
-    level: uint64_t = position >> 56
-    index: uint64_t = (position << 8) >> 8
-    if level >= queue.entries.level_count or index == 0:
-        return 0
-    if redelivered:
-        flags |= ENTRY_REDELIVERED
-    if message_id:
-        flags |= ENTRY_LOGGED
-    if content == cython.NULL:
-        flags |= ENTRY_NOT_RESIDENT
-    spin_lock(cython.address(queue.log_lock))
-    restored = list_add(
-        cython.address(queue.entries),
-        cython.cast(uint32_t, level),
-        index,
-        content,
-        message_id,
-        flags,
-        expires_at_ms,
-        cython.address(wanted),
-    )
-    spin_unlock(cython.address(queue.log_lock))
-    if restored:
-        _arrived(queue, restored, content, wanted)
-    return restored
 
 
 def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
@@ -255,7 +278,7 @@ def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
     mark: cython.bint
     slot: cython.pointer(slot_t)
     segment: cython.pointer(segment_t) = cython.NULL
-    position: uint64_t = _add(queue, content, message_id, expires_at_ms, lsn, cython.address(wanted))
+    position: uint64_t = _add(queue, content, message_id, expires_at_ms, lsn, True, cython.address(wanted))
     if position == 0:
         return 0
     mark = _lower_pointers(queue, position)
@@ -270,20 +293,10 @@ def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
     if slot == cython.NULL or not slot_acquire(slot, 0, True):
         spin_unlock(cython.address(queue.entries.lock))
         return position
-    _count_taken_locked(queue, slot)
+    count_taken(cython.address(queue.entries), slot_body_len(slot))
     spin_unlock(cython.address(queue.entries.lock))
     queue_dequeue(queue, slot, position, 0, REASON_DROP)
     return 0
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _count_taken_locked(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t)) -> cython.void:
-    at_store64(cython.address(queue.entries.taken), queue.entries.taken + 1)
-    if slot.content != cython.NULL:
-        at_store64(cython.address(queue.entries.taken_bytes), queue.entries.taken_bytes + slot.content.body_len)
 
 
 # --- consumers --------------------------------------------------------------------------------------------------------------
@@ -392,17 +405,26 @@ def queue_set_notify_work_desired(queue, consumer, desired):
 
 
 def queue_dequeue(queue, slot, position, owner, reason):
+    return queue_settle(queue, slot, position, owner, reason, 0)
+
+
+def queue_settle(queue, slot, position, owner, reason, delivered_us):
     content: cython.pointer(content_t) = cython.NULL
     at: cython.pointer(slot_t) = cython.NULL
-    done: cython.int = list_dequeue(cython.address(queue.entries), position, owner, cython.address(at), cython.address(content))
+    spilled: uint64_t = 0
+    done: cython.int = list_dequeue(
+        cython.address(queue.entries), position, owner, cython.address(at), cython.address(content), cython.address(spilled)
+    )
     if done == 0:
         return False
     if done == 2:
         if queue.port != cython.NULL and queue.port.dequeue != cython.NULL:
-            queue.port.dequeue(queue.port.context, queue, position, at, owner, reason, 0)
+            queue.port.dequeue(queue.port.context, queue, position, at, owner, reason, delivered_us)
         list_finish(cython.address(queue.entries), position)
     if content != cython.NULL:
         content_decref(content)
+    if spilled and queue.port != cython.NULL and queue.port.unspill != cython.NULL:
+        queue.port.unspill(queue.port.context, spilled)
     # Checking costs a look at every consumer: with many of them wait until it pays.
     if at_load32(cython.address(queue.entries.retired_count)) > at_load32(cython.address(queue.manager.consumer_count)) >> 6:
         queue_reclaim(queue, True)
@@ -414,7 +436,7 @@ def queue_take_expired(queue, now_ms, out):
     slot: cython.pointer(slot_t) = cython.NULL
     if not list_take_expired(cython.address(queue.entries), now_ms, cython.address(position), cython.address(slot)):
         return False
-    delivery_fill(out, slot, slot.content, position, at_load64(cython.address(slot.state)))
+    delivery_fill(out, slot, slot_content(slot), position, at_load64(cython.address(slot.state)))
     queue_unparked(queue, slot)
     return True
 

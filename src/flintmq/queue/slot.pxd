@@ -13,9 +13,24 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.atomics cimport at_cas64, at_load64, at_store64
 from flintmq.core.content cimport content_incref, content_t
 from flintmq.queue.types cimport (
-    ENTRY_ACQUIRED, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_COUNT_SHIFT, ENTRY_DEQUEUED, ENTRY_LOADING, ENTRY_LOGGED, ENTRY_NOT_RESIDENT,
+    ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_COUNT_SHIFT, ENTRY_DEQUEUED, ENTRY_FAILED, ENTRY_LOADING, ENTRY_LOGGED, ENTRY_NOT_RESIDENT,
     ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, slot_t,
 )
+
+# Bytes of the body, resident or not. The caller holds the entry, or the list lock and ENTRY_BUSY, or sees that it can't change.
+cdef inline uint32_t slot_body_len(slot_t *slot) noexcept nogil:
+    cdef uint64_t word = <uint64_t>slot.content
+    if word & 1:
+        return <uint32_t>(word >> 1)
+    return slot.content.body_len if word else 0
+
+# The content field of a not resident entry: the body's length, tagged by bit 0 (contents are aligned).
+cdef inline void slot_set_cold(slot_t *slot, uint32_t body_len) noexcept nogil:
+    slot.content = <content_t *>((<uint64_t>body_len << 1) | 1)
+
+# The content, NULL when it is not resident.
+cdef inline content_t *slot_content(slot_t *slot) noexcept nogil:
+    return NULL if <uint64_t>slot.content & 1 else slot.content
 
 # False when it is not available, or not resident and `cold` isn't set.
 cdef inline bint slot_acquire(slot_t *slot, uint32_t owner, bint cold) noexcept nogil:
@@ -55,7 +70,8 @@ cdef inline bint slot_release(slot_t *slot, uint32_t owner, bint delivered) noex
         state = at_load64(&slot.state)
         if (state & ENTRY_STATE_MASK) != ENTRY_ACQUIRED or (state >> ENTRY_OWNER_SHIFT) != owner:
             return False
-        wanted = (state & 0xFFFFFFF0u) | ENTRY_AVAILABLE
+        # An answer to an earlier request for its content was lost while it was held: who wants it asks again.
+        wanted = ((state & 0xFFFFFFF0u) & ~<uint64_t>(ENTRY_LOADING | ENTRY_ASIDE | ENTRY_FAILED)) | ENTRY_AVAILABLE
         if delivered:
             wanted |= ENTRY_REDELIVERED
             if ((state >> ENTRY_COUNT_SHIFT) & 0xFFFF) != 0xFFFF:
@@ -85,16 +101,43 @@ cdef inline content_t *slot_borrow(slot_t *slot, bint held, uint64_t *state) noe
         state[0] = before
     if before == 0:
         return NULL
-    content = slot.content
+    content = slot_content(slot)
     if content != NULL:
         content_incref(content)
     slot_unhold(slot, before)
     return content
 
-# True for the first one who asks for the content of a not resident, available entry.
-cdef inline bint slot_begin_loading(slot_t *slot) noexcept nogil:
+# Clears `flags` of an entry that `owner` holds; false when it does not.
+cdef inline bint slot_clear(slot_t *slot, uint32_t owner, uint64_t flags) noexcept nogil:
+    cdef uint64_t state
+    while True:
+        state = at_load64(&slot.state)
+        if (state & ENTRY_STATE_MASK) != ENTRY_ACQUIRED or (state >> ENTRY_OWNER_SHIFT) != owner:
+            return False
+        if not state & ENTRY_BUSY and at_cas64(&slot.state, state, state & ~flags):
+            return True
+
+# Sets `flags` of an acquired entry.
+cdef inline bint slot_set(slot_t *slot, uint64_t flags) noexcept nogil:
+    cdef uint64_t state
+    while True:
+        state = at_load64(&slot.state)
+        if (state & ENTRY_STATE_MASK) != ENTRY_ACQUIRED:
+            return False
+        if not state & ENTRY_BUSY and at_cas64(&slot.state, state, state | flags):
+            return True
+
+cdef enum:                      # slot_begin_loading
+    LOADING_NOT = 0             # it is resident, or not available any more: look again
+    LOADING_FIRST = 1           # the caller is the first who asks
+    LOADING_ASKED = 2           # somebody asked already
+
+# Who wants the content of a not resident, available entry says so in its state: the answer wakes those who did.
+cdef inline int slot_begin_loading(slot_t *slot) noexcept nogil:
     cdef uint64_t state = slot_hold(slot, False)
     if state == 0:
-        return False
+        return LOADING_NOT
     slot_unhold(slot, state | ENTRY_LOADING if state & ENTRY_NOT_RESIDENT else state)
-    return (state & ENTRY_NOT_RESIDENT) != 0 and (state & ENTRY_LOADING) == 0
+    if not state & ENTRY_NOT_RESIDENT:
+        return LOADING_NOT
+    return LOADING_ASKED if state & ENTRY_LOADING else LOADING_FIRST

@@ -23,6 +23,8 @@ cdef enum:                      # more bits of slot_t.state
     ENTRY_LOGGED = 128          # the store port was told of it, so it will be told of its dequeue
     ENTRY_LOADING = 16777216    # (bit 24) its content was asked for
     ENTRY_HELD = 33554432       # (bit 25) of a transaction that is not committed: acquired by the broker, counted nowhere
+    ENTRY_ASIDE = 67108864      # (bit 26) not resident and out of the window's account: the broker keeps it for long
+    ENTRY_FAILED = 134217728    # (bit 27) its content can't be read
     ENTRY_COUNT_SHIFT = 8       # bits 8..23: delivery count, saturating
     ENTRY_OWNER_SHIFT = 32      # bits 32..63: consumer id
 
@@ -71,6 +73,7 @@ cdef struct delivery_t:         # what one successful pull hands to the session
     slot_t *slot                # stable while the entry is acquired
     content_t *content          # borrowed from the slot; for a browser the receiver owns one reference
     uint64_t position
+    uint64_t message_id         # of the store, 0 in memory only: where to read the content when `content` is NULL (broker's takes)
     uint32_t delivery_count     # earlier deliveries
     bint redelivered
     bint rotate                 # other ready consumers of this priority exist: end the turn after this message
@@ -130,7 +133,7 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint64_t taken_bytes
     uint64_t enqueued_before    # at the last housekeeping
     uint64_t resident_bytes     # atomic, written under `lock`: bytes of bodies in memory, of live entries (held and acquired ones too)
-    uint64_t cold_count         # atomic, written under `lock`: live entries that are not resident
+    uint64_t cold_count         # atomic, written under `lock`: live entries that are not resident and not ENTRY_ASIDE
     uint64_t failed             # atomic, written under `lock`: entries whose content can't be read
     segment_t *retired          # unlinked, not yet freed
     uint32_t retired_count
@@ -319,4 +322,5 @@ cdef struct queue_t:
     int list_kind
     uint32_t log_lock           # with a log port: one producer at a time, so log order is position order
     log_port_t *port            # NULL: in memory only. Lives as long as the process
+    uint64_t logged_at          # atomic: LSN of its last enqueue (or mark) in the message log; the store's own
     waiter_t *waiters           # atomic head; changed under the manager lock

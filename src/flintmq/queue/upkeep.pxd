@@ -1,18 +1,14 @@
-# Housekeeping, content port and figures of a queue. Re-exported by queue_core.pxd.
+# Housekeeping and figures of a queue. Re-exported by queue_core.pxd.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport delivery_t, queue_t
 
 # Lower bound of the next expiry (ms on the wall clock), 0 when nothing expires: before it queue_take_expired finds nothing.
 cdef int64_t queue_next_expiry(queue_t *queue) noexcept nogil
-cdef bint queue_evict_content(queue_t *queue, uint64_t position) noexcept nogil        # available entry -> not resident
-# `content` NULL: it could not be loaded; the next pull asks again.
-cdef void queue_content_loaded(queue_t *queue, uint64_t position, content_t *content) noexcept nogil   # takes its own reference, wakes
 # Advances idle pointers, frees segments behind them; the asynchronous delivery job: wakes a consumer for whatever is available.
 cdef void queue_housekeeping(queue_t *queue) noexcept nogil
 cdef uint64_t queue_ready_count(queue_t *queue) noexcept nogil
 cdef uint64_t queue_unacked_count(queue_t *queue) noexcept nogil
-cdef uint64_t queue_ready_bytes(queue_t *queue) noexcept nogil
+cdef uint64_t queue_ready_bytes(queue_t *queue) noexcept nogil                         # of bodies, resident or not
 cdef uint32_t queue_consumer_count(queue_t *queue) noexcept nogil
 cdef int queue_priorities(queue_t *queue) noexcept nogil                               # the seed's getPriorities
 cdef uint64_t queue_enqueued_total(queue_t *queue) noexcept nogil
@@ -20,7 +16,7 @@ cdef uint64_t queue_delivered_total(queue_t *queue) noexcept nogil
 # Bytes of C memory of the queue: its record, slots, columns, directories (not contents, not consumers). O(segments).
 cdef uint64_t queue_memory(queue_t *queue) noexcept nogil
 # Position and flags of the first entry at or after `position` that is available or acquired; false at the end. For browse/cursor;
-# `out.content` is a counted reference the caller drops.
+# `out.content` is a counted reference the caller drops, NULL when it is not resident (`out.message_id` says what to load).
 cdef bint queue_peek(queue_t *queue, uint64_t position, delivery_t *out) noexcept nogil
 # Frees unlinked segments, unless someone is inside the list: then they wait for the next call. `keep_spare`: one stays for growth.
 cdef void queue_reclaim(queue_t *queue, bint keep_spare) noexcept nogil

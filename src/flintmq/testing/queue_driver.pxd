@@ -1,18 +1,26 @@
 # Python-facing driver of the queue core, for tests only.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport consumer_t, credit_t, delivery_t, log_port_t, queue_t, target_t
+from flintmq.queue.types cimport consumer_t, credit_t, delivery_t, log_port_t, queue_t, target_t, waiter_t
 
-cdef struct loads_t:              # what the content port was asked for
+cdef struct loads_t:              # what the ports were asked for; ids are given out, nothing is kept
     uint32_t lock
     uint32_t count
-    uint64_t positions[256]
+    uint64_t positions[4096]
+    uint64_t ids
+    int64_t logged                # enqueues less dequeues that the log was told of
+    int64_t spilled               # spills less unspills
 
 cdef class Queue:
     cdef queue_t *queue
     cdef loads_t loads
     cdef log_port_t port
     cdef object delivery_of(self, delivery_t *delivery)
+
+cdef class Waiter:                # a basic.get that waits for the head
+    cdef waiter_t waiter
+    cdef uint32_t woken           # atomic
+    cdef Queue queue              # while it waits
 
 cdef class Credit:                # a channel's shared prefetch
     cdef credit_t credit

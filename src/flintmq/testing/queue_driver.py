@@ -8,7 +8,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_swap32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_body, content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY, content_body, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_give_back_credit,
@@ -17,6 +17,23 @@ from cython.cimports.flintmq.queue.queue_core import (
     consumer_new,
     entry_sent,
     queue_add_consumer,
+    queue_add_held,
+    queue_add_waiter,
+    queue_cold_count,
+    queue_content_failed,
+    queue_drop_held,
+    queue_failed_count,
+    queue_forget_logged,
+    queue_hold_at,
+    queue_next_cold,
+    queue_next_redelivered,
+    queue_publish_held,
+    queue_remove_waiter,
+    queue_resident_bytes,
+    queue_restore_many,
+    queue_set_durable,
+    queue_set_tail,
+    queue_tail,
     queue_consumer_count,
     queue_content_loaded,
     queue_decref,
@@ -56,13 +73,18 @@ from cython.cimports.flintmq.queue.types import (
     LEVEL_RABBITMQ,
     LIST_PRIORITY,
     LIST_STANDARD,
+    MESSAGE_SPILLED_BIT,
     REASON_ACK,
     consumer_t,
     delivery_t,
     queue_t,
+    restored_t,
+    slot_t,
     target_t,
+    waiter_t,
 )
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -90,10 +112,77 @@ def _first_byte(context: cython.p_void, content: cython.pointer(content_t)) -> c
 def _note_load(context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, message_id: uint64_t) -> cython.void:
     loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
     spin_lock(cython.address(loads.lock))
-    if loads.count < 256:
+    if loads.count < 4096:
         loads.positions[loads.count] = position
         loads.count += 1
     spin_unlock(cython.address(loads.lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _note_enqueue(
+    context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, slot: cython.pointer(slot_t), expires_at_ms: int64_t
+) -> uint64_t:
+    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
+    lsn: uint64_t
+    spin_lock(cython.address(loads.lock))
+    loads.ids += 1
+    loads.logged += 1
+    lsn = loads.ids
+    slot.message_id = lsn
+    spin_unlock(cython.address(loads.lock))
+    return lsn
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _note_dequeue(
+    context: cython.p_void,
+    queue: cython.pointer(queue_t),
+    position: uint64_t,
+    slot: cython.pointer(slot_t),
+    owner: uint32_t,
+    reason: cython.int,
+    delivered_us: uint64_t,
+) -> uint64_t:
+    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
+    spin_lock(cython.address(loads.lock))
+    loads.logged -= 1
+    spin_unlock(cython.address(loads.lock))
+    return 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _note_spill(context: cython.p_void, content: cython.pointer(content_t)) -> uint64_t:
+    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
+    number: uint64_t
+    spin_lock(cython.address(loads.lock))
+    loads.ids += 1
+    loads.spilled += 1
+    number = loads.ids
+    spin_unlock(cython.address(loads.lock))
+    return number | (cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _note_unspill(context: cython.p_void, message_id: uint64_t) -> cython.void:
+    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
+    spin_lock(cython.address(loads.lock))
+    loads.spilled -= 1
+    spin_unlock(cython.address(loads.lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_wake(waiter: cython.pointer(waiter_t)) -> cython.void:
+    at_add32(cython.cast(cython.pointer(uint32_t), waiter.context), 1)
 
 
 @cython.cfunc
@@ -107,16 +196,26 @@ def _body(content: cython.pointer(content_t)):
 
 @cython.cclass
 class Queue:
-    """One queue. `levels` > 1 or `rule` makes it a priority queue; rule "rabbitmq" or "qpid"."""
+    """One queue. `levels` > 1 or `rule` makes it a priority queue; rule "rabbitmq" or "qpid".
 
-    def __cinit__(self, levels: cython.int = 1, rule: str | None = None, queue_id: int = 1):
+    It is durable, with ports that give out ids and count. `hot`: bytes of bodies it keeps in memory before arrivals go cold; None: all.
+    """
+
+    def __cinit__(self, levels: cython.int = 1, rule: str | None = None, queue_id: int = 1, hot: int | None = None):
         kind: cython.int = LIST_PRIORITY if levels > 1 or rule is not None else LIST_STANDARD
         self.queue = queue_new(queue_id, kind, levels, LEVEL_QPID if rule == "qpid" else LEVEL_RABBITMQ)
         if self.queue == cython.NULL:
             raise MemoryError("queue_new refused")
         self.port.context = cython.address(self.loads)
         self.port.load = _note_load
+        self.port.enqueue = _note_enqueue
+        self.port.dequeue = _note_dequeue
+        self.port.spill = _note_spill
+        self.port.unspill = _note_unspill
         self.port.hot_bytes = ~cython.cast(uint64_t, 0)
+        if hot is not None:
+            self.port.hot_bytes = hot
+        queue_set_durable(self.queue, True)
         queue_set_ports(self.queue, cython.address(self.port))
 
     def __dealloc__(self):
@@ -126,8 +225,12 @@ class Queue:
     def delivery_of(self, delivery):
         return (delivery.position, _body(delivery.content), delivery.redelivered != 0, delivery.delivery_count, delivery.rotate != 0)
 
-    def enqueue(self, body: bytes, priority: int | None = None, expires_at: int = 0, immediate: bool = False) -> int:
+    def enqueue(
+        self, body: bytes, priority: int | None = None, expires_at: int = 0, immediate: bool = False, persistent: bool = True
+    ) -> int:
         flags: uint8_t = CONTENT_PRIORITY if priority is not None else 0
+        if persistent:
+            flags |= CONTENT_PERSISTENT
         content: cython.pointer(content_t) = content_from_bytes(b"", b"q", b"", body, flags, priority or 0)
         position: uint64_t
         if immediate:
@@ -137,14 +240,135 @@ class Queue:
         content_decref(content)
         return position
 
-    def restore(self, position: int, body: bytes | None, redelivered: bool = False, expires_at: int = 0) -> int:
+    def restore(self, position: int, body: bytes | None, redelivered: bool = False, expires_at: int = 0, body_len: int = 0) -> int:
         content: cython.pointer(content_t) = cython.NULL
         if body is not None:
             content = content_from_bytes(b"", b"q", b"", body, 0, 0)
-        restored: uint64_t = queue_restore(self.queue, content, 0, position, redelivered, expires_at)
+        with cython.nogil:
+            spin_lock(cython.address(self.loads.lock))
+            self.loads.ids += 1
+            self.loads.logged += 1
+            spin_unlock(cython.address(self.loads.lock))
+        restored: uint64_t = queue_restore(self.queue, content, self.loads.ids, position, redelivered, expires_at, body_len)
+        if restored == 0:
+            self.loads.logged -= 1
         if content != cython.NULL:
             content_decref(content)
         return restored
+
+    def restore_many(self, entries: list) -> int:
+        """Restores (position, message id, expires at, body length, flags) tuples; returns how many."""
+        count: uint64_t = len(entries)
+        done: uint64_t
+        i: uint64_t = 0
+        restored: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), calloc(count + 1, cython.sizeof(restored_t)))
+        for entry in entries:
+            restored[i].position = entry[0]
+            restored[i].message_id = entry[1]
+            restored[i].expires_at_ms = entry[2]
+            restored[i].body_len = entry[3]
+            restored[i].flags = entry[4]
+            i += 1
+        done = queue_restore_many(self.queue, restored, count)
+        free(restored)
+        self.loads.logged += done
+        return done
+
+    def restore_run(self, first: int, count: int) -> float:
+        """Restores `count` entries from position `first` on; nanoseconds an entry."""
+        total: uint64_t = count
+        i: uint64_t
+        done: uint64_t
+        begin: timespec
+        end: timespec
+        restored: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), calloc(total + 1, cython.sizeof(restored_t)))
+        start: uint64_t = first
+        for i in range(total):
+            restored[i].position = start + i
+            restored[i].message_id = i + 1
+            restored[i].body_len = 100
+        clock_gettime(CLOCK_MONOTONIC, cython.address(begin))
+        done = queue_restore_many(self.queue, restored, total)
+        clock_gettime(CLOCK_MONOTONIC, cython.address(end))
+        free(restored)
+        if done != total:
+            raise AssertionError("not all were restored")
+        return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / count
+
+    def tail(self, level: int = 0) -> int:
+        return queue_tail(self.queue, level)
+
+    def set_tail(self, level: int, index: int) -> bool:
+        return queue_set_tail(self.queue, level, index) != 0
+
+    def next_redelivered(self, position: int = 0):
+        """(first, last) or None."""
+        first: uint64_t = 0
+        last: uint64_t = 0
+        if not queue_next_redelivered(self.queue, position, cython.address(first), cython.address(last)):
+            return None
+        return (first, last)
+
+    def add_held(self, body: bytes, priority: int | None = None, expires_at: int = 0) -> int:
+        """Position of the held entry, 0 when refused."""
+        flags: uint8_t = CONTENT_PERSISTENT | (CONTENT_PRIORITY if priority is not None else 0)
+        content: cython.pointer(content_t) = content_from_bytes(b"", b"q", b"", body, flags, priority or 0)
+        position: uint64_t = 0
+        slot: cython.pointer(slot_t) = queue_add_held(self.queue, content, expires_at, cython.address(position))
+        content_decref(content)
+        if slot == cython.NULL:
+            return 0
+        self.loads.ids += 1
+        slot.message_id = self.loads.ids
+        return position
+
+    def publish_held(self, position: int, logged: bool = True) -> bool:
+        done: cython.bint = queue_publish_held(self.queue, cython.NULL, position, logged)
+        if done and logged:
+            self.loads.logged += 1
+        return done
+
+    def drop_held(self, position: int) -> bool:
+        return queue_drop_held(self.queue, cython.NULL, position) != 0
+
+    def hold_at(self, position: int) -> bool:
+        return queue_hold_at(self.queue, position) != cython.NULL
+
+    def forget_logged(self, position: int, owner: int = 0) -> bool:
+        return queue_forget_logged(self.queue, cython.NULL, position, owner) != 0
+
+    def failed(self, position: int) -> bool:
+        return queue_content_failed(self.queue, position) != 0
+
+    def next_cold(self, position: int = 0):
+        """(position, message id) or None."""
+        found: uint64_t = 0
+        message_id: uint64_t = 0
+        if not queue_next_cold(self.queue, position, cython.address(found), cython.address(message_id)):
+            return None
+        return (found, message_id)
+
+    @property
+    def cold_count(self) -> int:
+        return queue_cold_count(self.queue)
+
+    @property
+    def resident_bytes(self) -> int:
+        return queue_resident_bytes(self.queue)
+
+    @property
+    def failed_count(self) -> int:
+        return queue_failed_count(self.queue)
+
+    @property
+    def logged(self) -> int:
+        """Enqueues less dequeues that the log was told of (restored and published held entries count as told)."""
+        return self.loads.logged
+
+    @property
+    def spilled(self) -> int:
+        """Spills less unspills."""
+        return self.loads.spilled
 
     def pull(self, owner: int):
         """basic.get: (position, body, redelivered, count, rotate) or None."""
@@ -303,6 +527,30 @@ class Queue:
 def new_owner() -> int:
     """A consumer id for Queue.pull."""
     return consumer_id_new()
+
+
+@cython.cclass
+class Waiter:
+    """Waits for a queue's head, as a basic.get does."""
+
+    def add(self, queue: Queue) -> None:
+        self.queue = queue
+        self.waiter.context = cython.address(self.woken)
+        self.waiter.wake = _count_wake
+        queue_add_waiter(queue.queue, cython.address(self.waiter))
+
+    def remove(self) -> None:
+        if self.queue is not None:
+            queue_remove_waiter(self.queue.queue, cython.address(self.waiter))
+            self.queue = None
+
+    def __dealloc__(self):
+        if self.queue is not None:
+            queue_remove_waiter(self.queue.queue, cython.address(self.waiter))
+
+    def take(self) -> int:
+        """Wakes since the last call."""
+        return at_swap32(cython.address(self.woken), 0)
 
 
 @cython.cclass

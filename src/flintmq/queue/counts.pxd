@@ -1,0 +1,21 @@
+# Counting entries and bytes of a list. All under list_t.lock; figures are atomic for readers without it.
+from libc.stdint cimport int64_t, uint64_t
+from flintmq.core.atomics cimport at_store64
+from flintmq.queue.types cimport list_t
+
+# An entry became available for the first time.
+cdef inline void count_arrival(list_t *entries, uint64_t body_len) noexcept nogil:
+    at_store64(&entries.enqueued_bytes, entries.enqueued_bytes + body_len)
+    at_store64(&entries.enqueued, entries.enqueued + 1)
+
+# Body bytes came into memory, or left it (a negative number as unsigned).
+cdef inline void count_resident(list_t *entries, uint64_t body_len) noexcept nogil:
+    at_store64(&entries.resident_bytes, entries.resident_bytes + body_len)
+
+cdef inline void count_cold(list_t *entries, int64_t change) noexcept nogil:
+    at_store64(&entries.cold_count, entries.cold_count + <uint64_t>change)
+
+# The broker acquired an entry.
+cdef inline void count_taken(list_t *entries, uint64_t body_len) noexcept nogil:
+    at_store64(&entries.taken, entries.taken + 1)
+    at_store64(&entries.taken_bytes, entries.taken_bytes + body_len)

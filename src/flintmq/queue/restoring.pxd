@@ -1,0 +1,33 @@
+# Entries that come otherwise than by a publish: recovery, and transactions that are not committed. Re-exported by queue_core.pxd.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+from flintmq.queue.types cimport queue_t, restored_t, slot_t
+
+# --- recovery and a clean stop
+# Puts an entry at a given position above every earlier one of its level; `redelivered` flags it; `content` NULL: not resident, its
+# body has `body_len` bytes. `message_id` not 0: it is logged. 0 when refused.
+cdef uint64_t queue_restore(queue_t *queue, content_t *content, uint64_t message_id, uint64_t position, bint redelivered, int64_t expires_at_ms, uint32_t body_len) noexcept nogil
+# The same for many, not resident, positions rising inside each level. Returns how many were put in: fewer when one was refused.
+cdef uint64_t queue_restore_many(queue_t *queue, restored_t *restored, uint64_t count) noexcept nogil
+# The last index in use of a level, 0 when there was none yet (also for a level that does not exist).
+cdef uint64_t queue_tail(queue_t *queue, uint32_t level) noexcept nogil
+# New entries of the level come above `index`. False when the level does not exist or the queue is deleted.
+cdef bint queue_set_tail(queue_t *queue, uint32_t level, uint64_t index) noexcept nogil
+# The next run of logged entries that are flagged redelivered, from `position` on: every logged entry from `*first` to `*last`, both
+# included and of one level, is flagged. False at the end. For a stop, when nobody uses the queue any more. O(entries passed).
+cdef bint queue_next_redelivered(queue_t *queue, uint64_t position, uint64_t *first, uint64_t *last) noexcept nogil
+
+# --- transactions
+# An entry at its final position that nobody sees and no count knows (ENTRY_HELD). Not logged by itself. NULL when the queue is
+# deleted or memory is exhausted.
+cdef slot_t *queue_add_held(queue_t *queue, content_t *content, int64_t expires_at_ms, uint64_t *position) noexcept nogil
+# It becomes available in its place; `logged`: its dequeue will be. Its content may go cold, as at an arrival. Of an entry that
+# queue_hold_at acquired: a release. False when it is neither. `slot` may be NULL.
+cdef bint queue_publish_held(queue_t *queue, slot_t *slot, uint64_t position, bint logged) noexcept nogil
+# It goes, and the log is not told. The same for an entry that queue_hold_at acquired.
+cdef bint queue_drop_held(queue_t *queue, slot_t *slot, uint64_t position) noexcept nogil
+# The dequeue of an acquired entry was logged by a transaction: the queue_dequeue that follows tells the log nothing.
+cdef bint queue_forget_logged(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner) noexcept nogil
+# Acquires the available entry at this position for the broker (owner 0), resident or not; NULL when it is not there. It counts as
+# unacked, and as cold no more.
+cdef slot_t *queue_hold_at(queue_t *queue, uint64_t position) noexcept nogil

@@ -1,0 +1,207 @@
+"""Entries that come back by recovery, and those of transactions (see restoring.pxd).
+
+in: recovery, the tx class, distributed transactions. out: entries at fixed positions, available or held.
+
+A held entry is ACQUIRED by the broker from its birth, so every reader passes it; it has its position from then on, and so keeps its
+place in the order when it becomes available. log_lock is taken wherever an entry is added: a producer may have reserved the next
+position and be telling the log of it.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters, pointer_lower
+from cython.cimports.flintmq.queue.counts import count_cold, count_taken
+from cython.cimports.flintmq.queue.entry_list import list_next, list_slot_locked
+from cython.cimports.flintmq.queue.list_restore import list_insert, list_insert_many, list_publish_held, list_set_tail
+from cython.cimports.flintmq.queue.pull import queue_release, queue_unparked
+from cython.cimports.flintmq.queue.queue_core import queue_settle
+from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_clear, slot_set
+from cython.cimports.flintmq.queue.types import (
+    ENTRY_ASIDE,
+    ENTRY_HELD,
+    ENTRY_LOGGED,
+    ENTRY_NOT_RESIDENT,
+    ENTRY_REDELIVERED,
+    REASON_DROP,
+    found_t,
+    place_t,
+    queue_t,
+    segment_t,
+    slot_t,
+)
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+
+INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
+LEVEL_SHIFT = cython.declare(uint32_t, 56)
+
+
+# --- recovery ---------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _came(queue: cython.pointer(queue_t), position: uint64_t, content: cython.pointer(content_t)) -> cython.void:
+    """An entry is available at a place that readers may have passed."""
+    pointer_lower(cython.address(queue.puller.released), position)
+    manager_available(queue, position, cython.NULL, content, True, True)
+    manager_wake_waiters(queue)
+
+
+def queue_restore(queue, content, message_id, position, redelivered, expires_at_ms, body_len):
+    wanted: uint32_t = 0
+    flags: uint64_t = 0
+    restored: uint64_t = 0
+    level: uint64_t = position >> LEVEL_SHIFT
+    index: uint64_t = position & INDEX_MASK
+    if level >= queue.entries.level_count or index == 0:
+        return 0
+    if redelivered:
+        flags |= ENTRY_REDELIVERED
+    if message_id:
+        flags |= ENTRY_LOGGED
+    spin_lock(cython.address(queue.log_lock))
+    restored = list_insert(
+        cython.address(queue.entries),
+        cython.cast(uint32_t, level),
+        index,
+        content,
+        message_id,
+        body_len,
+        flags,
+        expires_at_ms,
+        cython.address(wanted),
+        cython.NULL,
+    )
+    spin_unlock(cython.address(queue.log_lock))
+    if restored:
+        _came(queue, restored, content)
+    return restored
+
+
+def queue_restore_many(queue, restored, count):
+    done: uint64_t
+    spin_lock(cython.address(queue.log_lock))
+    done = list_insert_many(cython.address(queue.entries), restored, count)
+    spin_unlock(cython.address(queue.log_lock))
+    if done:
+        _came(queue, restored[0].position, cython.NULL)
+    return done
+
+
+def queue_tail(queue, level):
+    if level >= queue.entries.level_count:
+        return 0
+    return at_load64(cython.address(queue.entries.levels[level].tail))
+
+
+def queue_set_tail(queue, level, index):
+    done: cython.bint
+    if level >= queue.entries.level_count or index > INDEX_MASK:
+        return False
+    spin_lock(cython.address(queue.log_lock))
+    done = list_set_tail(cython.address(queue.entries), level, index)
+    spin_unlock(cython.address(queue.log_lock))
+    return done
+
+
+def queue_next_redelivered(queue, position, first, last):
+    at: found_t
+    place: place_t
+    state: uint64_t
+    found: cython.bint = False
+    place.segment = cython.NULL
+    place.generation = 0
+    at_add32(cython.address(queue.pins), 1)
+    while list_next(cython.address(queue.entries), cython.address(place), position, cython.address(at)):
+        position = at.position + 1
+        state = at_load64(cython.address(at.slot.state))
+        if not state & ENTRY_LOGGED:
+            continue
+        if found and (not state & ENTRY_REDELIVERED or (at.position ^ last[0]) >> LEVEL_SHIFT):
+            break
+        if state & ENTRY_REDELIVERED:
+            if not found:
+                first[0] = at.position
+            last[0] = at.position
+            found = True
+    at_sub32(cython.address(queue.pins), 1)
+    return found
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------------
+
+
+def queue_add_held(queue, content, expires_at_ms, position):
+    wanted: uint32_t = 0
+    slot: cython.pointer(slot_t) = cython.NULL
+    level: uint32_t = 0
+    if not queue.entries.ops.in_order:
+        level = queue.entries.ops.level_of(cython.address(queue.entries), content)
+    spin_lock(cython.address(queue.log_lock))
+    position[0] = list_insert(
+        cython.address(queue.entries),
+        level,
+        0,
+        content,
+        0,
+        0,
+        ENTRY_HELD,
+        expires_at_ms,
+        cython.address(wanted),
+        cython.address(slot),
+    )
+    spin_unlock(cython.address(queue.log_lock))
+    return slot
+
+
+def queue_publish_held(queue, slot, position, logged):
+    wanted: uint32_t = 0
+    dropped: cython.pointer(content_t) = cython.NULL
+    hot_bytes: uint64_t = ~cython.cast(uint64_t, 0)
+    if queue.port != cython.NULL and queue.port.load != cython.NULL:
+        hot_bytes = at_load64(cython.address(queue.port.hot_bytes))
+    if not list_publish_held(
+        cython.address(queue.entries), position, ENTRY_LOGGED if logged else 0, hot_bytes, cython.address(wanted), cython.address(dropped)
+    ):
+        return queue_release(queue, slot, position, 0, False)
+    _came(queue, position, dropped)
+    if dropped != cython.NULL:
+        content_decref(dropped)
+    return True
+
+
+def queue_drop_held(queue, slot, position):
+    queue_forget_logged(queue, slot, position, 0)
+    return queue_settle(queue, slot, position, 0, REASON_DROP, 0)
+
+
+def queue_forget_logged(queue, slot, position, owner):
+    segment: cython.pointer(segment_t) = cython.NULL
+    at: cython.pointer(slot_t)
+    forgotten: cython.bint
+    spin_lock(cython.address(queue.entries.lock))
+    at = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
+    forgotten = at != cython.NULL and slot_clear(at, owner, ENTRY_LOGGED)
+    spin_unlock(cython.address(queue.entries.lock))
+    return forgotten
+
+
+def queue_hold_at(queue, position):
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    spin_lock(cython.address(queue.entries.lock))
+    slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
+    if slot == cython.NULL or not slot_acquire(slot, 0, True):
+        spin_unlock(cython.address(queue.entries.lock))
+        return cython.NULL
+    count_taken(cython.address(queue.entries), slot_body_len(slot))
+    if at_load64(cython.address(slot.state)) & ENTRY_NOT_RESIDENT:
+        count_cold(cython.address(queue.entries), -1)
+        slot_set(slot, ENTRY_ASIDE)
+    spin_unlock(cython.address(queue.entries.lock))
+    queue_unparked(queue, slot)
+    return slot
