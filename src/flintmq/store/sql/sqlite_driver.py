@@ -47,6 +47,9 @@ class SqliteDriver:
                 self._connection.execute(f"PRAGMA {name}={value}").fetchall()
                 if self._connection.execute(f"PRAGMA {name}").fetchone()[0] != expected:
                     raise OperatorError(f"{path}: this SQLite can't set {name}={value} (a network file system?)", 69)
+            # A process that ended on a failed sync may leave frames in the WAL that are in the page cache but not on the disk; later
+            # syncs would not write them again. Copied into the database file, they are.
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             self._connection.close()
             raise self._at_opening(error) from error
