@@ -101,9 +101,8 @@ class ToyLog:
             return 0
         if not self._checks(data[offset : offset + BLOCK.size] + data[start : offset + length], data[offset + BLOCK.size : start]):
             return 0
-        if self.variant != "stale accepted":
-            if lsn != sequence * CONTAINER + offset or (not first and previous != self.chain):
-                return 0
+        if self.variant != "stale accepted" and (lsn != sequence * CONTAINER + offset or (not first and previous != self.chain)):
+            return 0
         self.chain = int.from_bytes(data[offset + BLOCK.size : start], "little")
         while start + RECORD.size <= offset + length:
             size, kind, number = RECORD.unpack_from(data, start)

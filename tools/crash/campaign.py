@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -51,6 +52,13 @@ class Failure:
         return f"{self.seed}:{self.position}:{self.choice}" + (":nested" if self.nested else "")
 
 
+def explain(error: Exception) -> str:
+    """One line for a violation; for anything else its last frames, too."""
+    if isinstance(error, Violation):
+        return str(error)
+    return f"{type(error).__name__}: {error}\n" + "".join(traceback.format_tb(error.__traceback__)[-4:])
+
+
 @dataclass
 class Outcome:
     """What a campaign did. seconds: wall time."""
@@ -86,10 +94,8 @@ def crash_recording(recording: Recording, seed: int, budget: int, outcome: Outco
             nested = turn % NESTED_EVERY == 0
             try:
                 spent += recording.check(image, nested)
-            except Violation as violation:
-                outcome.failures.append(Failure(seed, position, image.choice, nested, str(violation)))
-            except Exception as error:  # recovery must not raise on what power loss leaves
-                outcome.failures.append(Failure(seed, position, image.choice, nested, f"{type(error).__name__}: {error}"))
+            except Exception as error:  # a Violation, or recovery raised: it must not on what power loss leaves
+                outcome.failures.append(Failure(seed, position, image.choice, nested, explain(error)))
             if len(outcome.failures) >= failures_max:
                 outcome.images += spent
                 return
@@ -106,9 +112,10 @@ def crash_seeds(
     while outcome.images < images and len(outcome.failures) < failures_max and time.monotonic() - started < seconds:
         try:
             recording = subject.record(seed)
-        except Violation as violation:  # already the workload saw a promise broken
-            outcome.failures.append(Failure(seed, -1, "", False, str(violation)))
-            break
+        except Exception as error:  # already the workload saw a promise broken, or the store refused what it must do
+            outcome.failures.append(Failure(seed, -1, "", False, explain(error)))
+            seed += step
+            continue
         crash_recording(recording, seed, min(per_recording, images - outcome.images), outcome, failures_max)
         outcome.recordings += 1
         seed += step
@@ -145,6 +152,6 @@ def replay(subject: Subject, text: str) -> Failure | None:
         recording = subject.record(seed)
         if position >= 0:
             recording.check(recording.disk.state(position).image(choice, position), nested)
-    except Violation as violation:
-        return Failure(seed, position, choice, nested, str(violation))
+    except Exception as error:
+        return Failure(seed, position, choice, nested, explain(error))
     return None

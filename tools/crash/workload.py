@@ -1,0 +1,383 @@
+"""Workloads of the store on the simulated disk, and the check of what a crash leaves of them.
+
+in: a seed. out: a recording (campaign.Recording): the disk with its journal, the oracle of what was asked for and told, and `check`.
+A recording has one to three lives of the store; between them power fails, or only the process dies. Images are of the last one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flintmq.ports import DequeueReason, StoredContent
+from flintmq.testing.disk_images import DiskState, Image
+from flintmq.testing.sim_disk import SimDisk
+from tools.crash.campaign import Violation
+from tools.crash.model import Live, Operation, Oracle, State, Transaction
+
+DIRECTORY = "/store"
+STORE_UUID = bytes(range(16))
+QUEUES = (1, 2, 3, 4)
+HIGH_WATER = 9
+CONTAINER_SIZES = (4096, 8192, 16384)
+REASONS = list(DequeueReason)
+
+
+def open_store(disk: SimDisk, container_size: int, directory: str = DIRECTORY) -> Any:
+    """The store under test, without background threads."""
+    from flintmq.store.log_store import LogStore
+
+    return LogStore.open(
+        disk,
+        directory,
+        container_size=container_size,
+        initial_containers=2,
+        store_uuid=STORE_UUID,
+        known_queues=set(QUEUES),
+        queue_high_water=HIGH_WATER,
+        threads=False,
+    )
+
+
+def content_of(number: int, size: int) -> StoredContent:
+    """A content that differs from every other number's in all parts."""
+    tag = b"%d." % number
+    body = (tag * (size // len(tag) + 1))[:size]
+    return StoredContent(b"x" + tag, b"key." + tag, b"header " + tag, body)
+
+
+def read_state(store: Any, queues: Iterable[int] = QUEUES) -> tuple[State, dict[int, Any]]:
+    """What the store shows, in the oracle's form, and its entries by message. Raises Violation for a wrong order."""
+    found: set[tuple[object, ...]] = set()
+    by_message: dict[int, Any] = {}
+    for queue in queues:
+        last = 0
+        for entry in store.entries(queue):
+            if entry.position <= last or entry.queue_id != queue:
+                raise Violation(f"queue {queue}: position {entry.position} after {last}")
+            last = entry.position
+            found.add((queue, entry.position, entry.message_id, entry.expires_at_ms, entry.in_doubt_tx != 0))
+            by_message[entry.message_id] = entry
+    xids = list(store.in_doubt())
+    if len(set(xids)) != len(xids):
+        raise Violation(f"an in-doubt transaction is there twice: {xids}")
+    found.update(("in doubt", bytes(xid)) for xid in xids)
+    return frozenset(found), by_message
+
+
+def read_content(store: Any, message: int) -> StoredContent | None:
+    """The content of a message, from memory or from the log."""
+    content = store.load(message)
+    if content is None:
+        got: list[StoredContent | None] = []
+        store.request(message, got.append)
+        if not got:
+            raise Violation(f"the content of {message} was asked for and never came")
+        content = got[0]
+    return content  # type: ignore[no-any-return]
+
+
+def check_contents(store: Any, messages: Iterable[int], contents: dict[int, StoredContent]) -> None:
+    """Raises Violation when a message is a stranger, or its bytes differ."""
+    for message in messages:
+        if message not in contents:
+            raise Violation(f"message {message} was never written")
+        found = read_content(store, message)
+        if found != contents[message]:
+            raise Violation(f"message {message} has other bytes: {str(found)[:120]} instead of {str(contents[message])[:120]}")
+
+
+Opener = Callable[[SimDisk, int], Any]
+
+
+class StoreSubject:
+    """The store; `steps` operations in each life. opener: opens a store on a disk (tests of the campaign itself use another one)."""
+
+    def __init__(self, steps: int = 60, opener: Opener = open_store) -> None:
+        self.steps = steps
+        self.opener = opener
+
+    def record(self, seed: int) -> StoreRecording:
+        return StoreRecording(seed, self.steps, self.opener)
+
+
+class StoreRecording:
+    """See module."""
+
+    def __init__(self, seed: int, steps: int, opener: Opener) -> None:
+        rng = random.Random(seed)
+        self.seed = seed
+        self.opener = opener
+        self.written = 0  # contents so far
+        self.container_size = CONTAINER_SIZES[seed % len(CONTAINER_SIZES)]
+        self.disk = SimDisk()
+        self.contents: dict[int, StoredContent] = {}
+        self.base_state: State = frozenset()
+        live = Live()
+        lives = rng.choice((1, 1, 2, 2, 3))
+        for number in range(lives):
+            life = Life(self, rng, live)
+            life.run(steps)
+            if number + 1 < lives:
+                live = self._crash(rng, life)
+        self.life = life
+
+    def open(self, disk: SimDisk) -> Any:
+        return self.opener(disk, self.container_size)
+
+    def _crash(self, rng: random.Random, life: Life) -> Live:
+        """Ends a life somewhere in its second half. Returns what the next one starts from."""
+        position = rng.randrange(self.disk.position // 2, self.disk.position + 1)
+        if rng.random() < 0.3:
+            state = self.disk.state(position)  # only the process died: what was un-synced is shown, and still un-synced
+        else:
+            state = DiskState.from_image(rng.choice(list(self.disk.images(position, 40, self.seed))))
+        self.disk = SimDisk(state)
+        # what recovery shows of this state is what the next life has: found out on a copy, so that the journal begins with recovery
+        store = self.open(SimDisk(state.clone()))
+        shown, _ = read_state(store)
+        accepted = life.oracle.acceptable(position)
+        if shown not in accepted:
+            raise Violation(f"life {life.number}: {life.oracle.closest(shown, position)}")
+        live = life.oracle.fold(*accepted[shown])
+        undecided = live.in_doubt()
+        live.transactions = {
+            tx: Transaction(record.xid, True, "", list(record.enqueues), list(record.dequeues)) for tx, record in undecided.items()
+        }
+        return live
+
+    def check(self, image: Image, nested: bool) -> int:
+        """Recovers the image. nested: then crashes the recovery at every step of it, too, decides what is in doubt, and writes on."""
+        disk = SimDisk.from_image(image)
+        images = 1
+        shown = self._recover(disk, image.position)
+        if nested:
+            # two recoveries, with the end of the process between them
+            again = self._recover(disk.restart(), image.position)
+            if again != shown:
+                raise Violation(f"recovered twice, and it differs: {_difference(shown, again)}")
+            for position in range(disk.position + 1):
+                for second in disk.images(position, 4, self.seed):
+                    images += 1
+                    found = self._recover(SimDisk.from_image(second), image.position)
+                    if found != shown:
+                        raise Violation(f"a second crash, at {position} ({second.choice}) of the recovery: {_difference(shown, found)}")
+            self._go_on(SimDisk.from_image(image), shown)
+        return images
+
+    def _recover(self, disk: SimDisk, position: int) -> State:
+        store = self.open(disk)
+        shown, entries = read_state(store)
+        if shown not in self.life.oracle.acceptable(position):
+            raise Violation(self.life.oracle.closest(shown, position))
+        check_contents(store, entries, self.contents)
+        return shown
+
+    def _go_on(self, disk: SimDisk, shown: State) -> None:
+        """A recovered store takes decisions and messages, and the next recovery has them."""
+        store = self.open(disk)
+        _, entries = read_state(store)
+        expected = set(shown)
+        new = store.append_content(content_of(-1, 3000))
+        store.enqueue(QUEUES[0], 1 << 40, new)
+        expected.add((QUEUES[0], 1 << 40, new, 0, False))
+        for message, entry in list(entries.items())[:2]:
+            if not entry.in_doubt_tx and sum(1 for item in shown if len(item) == 5 and item[2] == message) == 1:
+                store.dequeue(entry.queue_id, entry.position, DequeueReason.ACK)
+                expected.discard((entry.queue_id, entry.position, message, entry.expires_at_ms, False))
+        told: list[bool] = []
+        last = store.enqueue(QUEUES[1], 1 << 40, new)
+        expected.add((QUEUES[1], 1 << 40, new, 0, False))
+        store.on_durable(last, lambda: told.append(True))
+        for _ in range(4):
+            store.flush()
+            store.maintain()
+        if not told:
+            raise Violation("after the recovery nothing becomes durable")
+        image = next(iter(disk.images(limit=2)))
+        for candidate in disk.images(limit=2):
+            image = candidate  # the last one: nothing that is un-synced
+        after = self.open(SimDisk.from_image(image))
+        found, messages = read_state(after)
+        if found != frozenset(expected):
+            raise Violation(f"what was written after the recovery: {_difference(frozenset(expected), found)}")
+        check_contents(after, messages, {**self.contents, new: content_of(-1, 3000)})
+
+
+def _difference(left: State, right: State) -> str:
+    return f"missing {sorted(map(str, left - right))[:6]}, new {sorted(map(str, right - left))[:6]}"
+
+
+class Life:
+    """One life of the store: random operations, each told to the oracle."""
+
+    def __init__(self, recording: StoreRecording, rng: random.Random, base: Live) -> None:
+        self.recording = recording
+        self.rng = rng
+        self.disk = recording.disk
+        self.store = recording.open(self.disk)
+        self.oracle = Oracle(base)
+        self.number = len(recording.contents)
+        self.live = base.copy()  # with everything asked for so far
+        self.next_position = {
+            queue: 1 + max([position for owner, position in base.entries if owner == queue], default=0) for queue in QUEUES
+        }
+        self.open: dict[int, dict[str, Any]] = {}  # transactions of this life that have not ended
+        self.taken: set[tuple[int, int]] = {place for record in base.in_doubt().values() for place in record.dequeues}
+        self.unready: set[tuple[int, int]] = set()  # entries of commits that were not told yet
+        for record in base.in_doubt().values():  # their positions are given at the commit, which an operator may never ask for
+            for queue, _, _ in record.enqueues:
+                self.next_position[queue] += 1000
+        self.xids = 0
+
+    def run(self, steps: int) -> None:
+        rng = self.rng
+        kinds = (
+            ["publish"] * 10
+            + ["ack"] * 7
+            + ["fan"] * 3
+            + ["begin", "tx work", "tx work", "tx work", "end", "end"]
+            + ["flush"] * 6
+            + ["maintain"] * 3
+        )
+        for step in range(steps):
+            kind = rng.choice(kinds)
+            if kind == "publish":
+                self.publish([rng.choice(QUEUES)])
+            elif kind == "fan":
+                self.publish(rng.sample(QUEUES, rng.randint(2, 4)))
+            elif kind == "ack":
+                for _ in range(rng.randint(1, 4)):
+                    self.ack()
+            elif kind == "begin":
+                self.begin()
+            elif kind == "tx work":
+                self.tx_work()
+            elif kind == "end":
+                self.end()
+            elif kind == "flush":
+                self.store.flush()
+            elif kind == "maintain":
+                self.store.maintain()
+            if rng.random() < 0.01 and step > steps // 2:
+                self.drop()
+        self.store.flush()
+        if rng.random() < 0.5:
+            self.store.close(clean=True)
+
+    def tell(self, operation: Operation, lsn: int, *places: tuple[int, int]) -> None:
+        self.unready.update(places)
+
+        def told() -> None:
+            self.oracle.told(operation, self.disk.position)
+            self.unready.difference_update(places)
+
+        self.store.on_durable(lsn, told)
+
+    def size(self) -> int:
+        draw = self.rng.random()
+        if draw < 0.75:
+            return self.rng.randrange(400)
+        if draw < 0.95:
+            return self.rng.randrange(400, 3000)
+        return self.rng.randrange(3000, 20_000)
+
+    def write(self) -> int:
+        contents = self.recording.contents
+        self.recording.written += 1
+        content = content_of(self.recording.written, self.size())
+        message: int = self.store.append_content(content)
+        contents[message] = content  # an id that was never durable may be given out again after a crash
+        return message
+
+    def publish(self, queues: list[int]) -> None:
+        message = self.write()
+        for queue in queues:
+            position = self.next_position[queue]
+            self.next_position[queue] += 1
+            expires = 1 << 50 if self.rng.random() < 0.1 else 0
+            operation = Operation("enqueue", self.disk.position, queue, position, message, expires)
+            self.tell(self.add(operation), self.store.enqueue(queue, position, message, expires_at_ms=expires))
+
+    def add(self, operation: Operation) -> Operation:
+        self.live.apply(operation)
+        return self.oracle.add(operation)
+
+    def free(self) -> list[tuple[int, int]]:
+        return sorted(place for place in self.live.entries if place not in self.taken and place not in self.unready)
+
+    def ack(self) -> None:
+        free = self.free()
+        if not free:
+            return
+        # mostly the oldest, so that containers die; sometimes any, so that one old message stays
+        place = free[0] if self.rng.random() < 0.6 else self.rng.choice(free)
+        operation = Operation("dequeue", self.disk.position, *place)
+        self.add(operation)
+        self.tell(operation, self.store.dequeue(*place, self.rng.choice(REASONS), delivery_count=self.rng.randrange(3), consumer="c"))
+
+    def begin(self) -> None:
+        xid = None
+        if self.rng.random() < 0.6:
+            self.xids += 1
+            xid = b"xid %d %d" % (self.number, self.xids)
+        tx = self.store.begin(xid)
+        self.open[tx] = {"xid": xid, "prepared": False, "queues": {}}
+
+    def tx_work(self) -> None:
+        ready = [tx for tx, facts in self.open.items() if not facts["prepared"]]
+        if not ready:
+            return self.begin()
+        tx = self.rng.choice(ready)
+        facts = self.open[tx]
+        xid = facts["xid"] or b""
+        free = self.free()
+        if free and self.rng.random() < 0.4:
+            place = self.rng.choice(free)
+            self.taken.add(place)
+            self.add(Operation("tx dequeue", self.disk.position, *place, tx=tx, xid=xid))
+            self.store.dequeue(*place, DequeueReason.ACK, tx=tx)
+            return None
+        message = self.write() if self.rng.random() < 0.8 or not free else self.live.entries[self.rng.choice(free)][0]
+        for queue in self.rng.sample(QUEUES, self.rng.randint(1, 3)):
+            self.add(Operation("tx enqueue", self.disk.position, queue, 0, message, tx=tx, xid=xid))
+            self.store.enqueue(queue, 0, message, tx=tx)
+            facts["queues"][queue] = facts["queues"].get(queue, 0) + 1
+        return None
+
+    def end(self) -> None:
+        if not self.open:
+            return
+        tx = self.rng.choice(list(self.open))
+        facts = self.open[tx]
+        xid = facts["xid"] or b""
+        if facts["xid"] and not facts["prepared"] and self.rng.random() < 0.7:
+            facts["prepared"] = True
+            operation = self.add(Operation("prepare", self.disk.position, tx=tx, xid=xid))
+            self.tell(operation, self.store.prepare(tx))
+            return
+        del self.open[tx]
+        record = self.live.transactions.get(tx, Transaction())
+        if self.rng.random() < 0.3:
+            operation = self.add(Operation("rollback", self.disk.position, tx=tx, xid=xid))
+            self.taken.difference_update(record.dequeues)
+            self.tell(operation, self.store.rollback(tx))
+            return
+        first: dict[int, int] = {}
+        places = []
+        for queue, count in facts["queues"].items():
+            first[queue] = self.next_position[queue]
+            places += [(queue, self.next_position[queue] + index) for index in range(count)]
+            self.next_position[queue] += count
+        operation = self.add(Operation("commit", self.disk.position, tx=tx, xid=xid, first_positions=first))
+        self.tell(operation, self.store.commit(tx, first), *places)
+
+    def drop(self) -> None:
+        """Deletes a queue that no open transaction speaks of."""
+        busy = {queue for facts in self.open.values() for queue in facts["queues"]} | {queue for queue, _ in self.taken | self.unready}
+        free = [queue for queue in QUEUES if queue not in busy]
+        if free:
+            queue = self.rng.choice(free)
+            operation = self.add(Operation("drop", self.disk.position, queue))
+            self.tell(operation, self.store.drop_queue(queue))
