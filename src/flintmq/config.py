@@ -59,6 +59,8 @@ class Limits:
     channel_consumers_max: int = 4_096
     # bytes of uncommitted publishes plus acks of one tx; above it the channel is closed with 406 and the transaction rolled back
     tx_bytes_max: int = 256 * MIB
+    # commits of one channel that may wait for the log; one more is not read before an earlier one is answered
+    channel_commits_max: int = 256
 
     # --- distributed transactions -----------------------------------------------------------------------------------
     # seconds a branch may stay unprepared unless set-timeout says otherwise (qpidd 60); then it is rolled back: XA_RBTIMEOUT

@@ -63,11 +63,12 @@ class Node:
         self.permissions.on_changed = revoke_authorizations
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, f"flintmq@{socket.gethostname()}")
         self.broker.log = store_log
-        if store_log is not None:
-            store_log.on_durable = self._on_durable
         self.broker.add_vhost("/")
         self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
+        if store_log is not None:
+            for loop in self.loops:
+                loop.attach_log(store_log)
         self.listeners: list[socket.socket] = []
         self.amqp_port: int | None = None
         self.amqps_port: int | None = None
@@ -162,21 +163,12 @@ class Node:
         if first:
             self.broker.housekeeping(now_ms)
 
-    def _on_durable(self) -> None:
-        """The log's durable LSN moved (any thread): every loop sends the confirms that waited for it."""
-        for loop in self.loops:
-            loop.call(partial(self._flush_confirms, loop))
-
-    def _flush_confirms(self, loop: Loop) -> None:
-        for entry in loop.entries():
-            if entry.connection is not None and entry.connection.confirms_wait:
-                loop.touch(entry)
-
-    def _alarm(self, loop: Loop, active: bool) -> None:
-        if active:
-            log.warning("message memory is above the watermark of %d bytes: publishers are blocked", self.memory_limit)
+    def _alarm(self, loop: Loop, low: str) -> None:
+        """What is low changed on this loop: "memory", "disk", "memory & disk", or nothing any more."""
+        if low:
+            log.warning("low on %s: publishers are blocked (message memory: %d bytes are allowed)", low, self.memory_limit)
             return
-        log.warning("message memory is below the watermark: publishers go on")
+        log.warning("nothing is low any more: publishers go on")
         for entry in loop.entries():
             if entry.connection is not None:
                 entry.connection.handler.unblocked()

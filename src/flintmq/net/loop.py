@@ -2,47 +2,46 @@
 
 in: sockets. out: calls of the protocol engine; Python only for what the fast path leaves over (LOOP_* events).
 
-A pass: handle every ready socket (read, feed the engine), give each connection with work its turn, send what became dirty, then
-sleep in epoll until something is ready, another thread schedules a connection, or the timer is due.
+A pass: handle every ready socket (read, feed the engine), tell the log to write, give each connection with work its turn, send what
+became dirty, then sleep in epoll until something is ready, another thread schedules a connection, the log moved, or the timer is due.
 
 I1  A connection, its channels and its buffers are touched by its own loop's thread only; other threads reach it through
     `schedule` (run queue under run_lock, eventfd when the loop sleeps) and `call`.
 I2  A socket_t is freed only after the epoll batch that may still name it is done.
-I3  Under a memory alarm publishers are not read; consumers are, until the hard limit.
+I3  A confirm that waits for the log needs no Python and no event of its connection: the log's writer sets run_queue.log_moved,
+    and the pass that sees it flushes the confirms of LIST_WAITING.
 """
 
 from __future__ import annotations
 
-import collections
-import logging
 import threading
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_reserve, out_sent, outbuf_t
 from cython.cimports.flintmq.core.clock import monotonic_ms
-from cython.cimports.flintmq.core.content import arena_free, arena_new, content_bytes_mapped
+from cython.cimports.flintmq.net.loop_base import EVENTS_MAX, LoopBase
 from cython.cimports.flintmq.net.sockets import (
-    KIND_CONNECTION,
     KIND_LISTENER,
     KIND_WAKE,
+    LIST_DIRTY,
+    LIST_FAILED,
+    LIST_RESUMED,
+    LIST_WAITING,
+    PAUSED_ANSWER,
     Socket,
-    connection_schedule,
-    run_queue_forget,
+    list_pop,
+    list_push,
+    loop_log_moved,
     run_queue_pop,
     run_queue_push,
+    socket_keep,
     socket_t,
-    sockets_forget,
 )
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN,
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
     EINTR,
-    EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
-    EPOLL_CTL_MOD,
     EPOLLERR,
     EPOLLHUP,
     EPOLLIN,
@@ -50,191 +49,65 @@ from cython.cimports.flintmq.net.sysio import (
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
     SHUT_WR,
-    epoll_create1,
-    epoll_ctl,
-    epoll_event,
     epoll_wait,
     errno,
-    eventfd,
     recv,
     send,
     shutdown,
-    sys_close,
-    sys_read,
-    sys_write,
 )
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.session.confirms import connection_flush_confirms
-from cython.cimports.flintmq.session.connection import Connection
 from cython.cimports.flintmq.session.types import SLOW_ERROR, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION, connection_t
 from cython.cimports.flintmq.session.work import (
     WORK_DONE,
     WORK_FULL,
     connection_block_output,
-    connection_consumes,
     connection_unblock_output,
     connection_work,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.stdlib import realloc
 from cython.cimports.libc.string import memcpy
+from flintmq.net.loop_base import ALARM_NAMES
 
-# bytes; one read fills about one content chunk
-READ_SIZE = cython.declare(cython.size_t, 256 * 1024)
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = cython.declare(uint32_t, 8192)
 
 
 @cython.cclass
-class Loop:
-    """An I/O thread's loop.
-
-    Args: config: flintmq.config.Config; memory_limit: bytes of message content at which publishers are paused.
-    Callbacks (set before run): on_accept(listener), on_timer(now_ms), on_alarm(active).
-    """
-
-    def __cinit__(self, config: object, memory_limit: int):
-        limits = config.limits
-        event: epoll_event
-        self.epoll = epoll_create1(EPOLL_CLOEXEC)
-        self.run_queue.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-        if self.epoll < 0 or self.run_queue.wake < 0:
-            raise OSError(errno, "cannot create epoll or eventfd")
-        self.arena = arena_new()
-        # Room for the largest unfinished frame before a full read.
-        self.buffer_size = READ_SIZE + limits.frame_size_max + 8
-        self.buffer = cython.cast(cython.pointer(uint8_t), malloc(self.buffer_size))
-        if self.arena == cython.NULL or self.buffer == cython.NULL:
-            raise MemoryError
-        self.wake_socket.fd = self.run_queue.wake
-        self.wake_socket.kind = KIND_WAKE
-        event.events = EPOLLIN
-        event.data.ptr = cython.address(self.wake_socket)
-        epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.run_queue.wake, cython.address(event))
-        self.timer_period_ms = limits.housekeeping_ms
-        self.timer_ms = monotonic_ms() + self.timer_period_ms
-        self.memory_high = memory_limit
-        self.memory_low = cython.cast(uint64_t, memory_limit * limits.memory_resume)
-        self.memory_hard = memory_limit + memory_limit // 4
-        self.turn_messages = limits.turn_messages_max
-        self.output_max = limits.output_bytes_max
-        self.sockets = {}
-        self.graves = []
-        self.calls = collections.deque()
-        self.log = logging.getLogger("flintmq.net")
-
-    def __dealloc__(self):
-        if self.epoll > 0:
-            sys_close(self.epoll)
-        if self.run_queue.wake > 0:
-            sys_close(self.run_queue.wake)
-        free(self.buffer)
-        if self.arena != cython.NULL:
-            arena_free(self.arena)
-
-    # --- registration (loop thread) ---------------------------------------------------------------------------------
-
-    def add_listener(self, sock: object) -> None:
-        """Accepts on a listening, non-blocking Python socket: on_accept(sock) is called when it is ready."""
-        entry: Socket = Socket(sock, None)
-        entry.socket.kind = KIND_LISTENER
-        self._register(entry)
-
-    def add(self, sock: object, connection: Connection, tls: object) -> Socket:
-        """Serves a connected Python socket (the loop itself asks the kernel not to wait). `tls`: a net.tls.TlsLayer, or None."""
-        entry: Socket = Socket(sock, connection)
-        entry.socket.kind = KIND_CONNECTION
-        entry.socket.connection = cython.address(connection.connection)
-        entry.socket.received_ms = monotonic_ms()
-        entry.socket.sent_ms = entry.socket.received_ms
-        entry.tls = tls
-        entry.socket.tls = tls is not None
-        connection.connection.loop = cython.address(entry.socket)
-        connection.connection.schedule = connection_schedule
-        connection.connection.arena = self.arena
-        self._register(entry)
-        return entry
-
-    def _register(self, entry):
-        event: epoll_event
-        entry.socket.owner = cython.cast(cython.p_void, entry)
-        entry.socket.run_queue = cython.address(self.run_queue)
-        entry.socket.interest = EPOLLIN
-        event.events = EPOLLIN
-        event.data.ptr = cython.address(entry.socket)
-        self.sockets[entry.socket.fd] = entry
-        epoll_ctl(self.epoll, EPOLL_CTL_ADD, entry.socket.fd, cython.address(event))
-
-    def remove(self, entry: Socket) -> None:
-        """Closes the socket. Its memory stays until no pending event can name it (I2)."""
-        if entry.socket.dead:
-            return
-        entry.socket.dead = True
-        if entry.socket.connection != cython.NULL:
-            run_queue_forget(cython.address(self.run_queue), entry.socket.connection)
-        sockets_forget(cython.address(self.dirty), cython.address(self.failed), cython.address(entry.socket))
-        if self.current == cython.address(entry.socket):
-            self.current = cython.NULL
-        self.sockets.pop(entry.socket.fd, None)
-        entry.sock.close()  # which takes it out of epoll, too
-        self.graves.append(entry)
-        if entry.connection is not None:
-            # Handler and connection name each other: without this they would wait for the cycle collector.
-            entry.connection.handler = None
-
-    def entries(self) -> list:
-        """Every Socket of the loop, listeners included."""
-        return list(self.sockets.values())
-
-    def resume(self, entry: Socket) -> None:
-        """Reads a paused publisher again."""
-        if entry.socket.paused and not entry.socket.dead:
-            entry.socket.paused = False
-            # What it sent meanwhile waits in the kernel: it must not look dead before that is read.
-            entry.socket.received_ms = monotonic_ms()
-            self.set_interest(cython.address(entry.socket), entry.socket.interest | EPOLLIN)
-
-    def touch(self, entry: Socket) -> None:
-        """Output was written outside a read of this socket: send it in this pass."""
-        self.mark_dirty(cython.address(entry.socket))
-
-    def call(self, function: object) -> None:
-        """Runs `function()` on the loop's thread. Any thread."""
-        one: uint64_t = 1
-        self.calls.append(function)
-        sys_write(self.run_queue.wake, cython.address(one), 8)
-
-    def is_current(self) -> bool:
-        """True on the loop's own thread, and before it runs."""
-        return self.thread_id is None or self.thread_id == threading.get_ident()
-
-    def set_timer(self, period_ms: int) -> None:
-        """Changes how often on_timer is called; the next call comes after one period."""
-        self.timer_period_ms = period_ms
-        self.timer_ms = monotonic_ms() + period_ms
-
-    # --- running ----------------------------------------------------------------------------------------------------
+class Loop(LoopBase):
+    """An I/O thread's loop. Arguments and callbacks: see LoopBase."""
 
     def run(self) -> None:
         """Runs until `stopping` is set (by a call or a callback)."""
         what: cython.int
         self.thread_id = threading.get_ident()
-        while not self.stopping:
-            with cython.nogil:
-                what = self.run_pass()
-            if what == LOOP_CALLS:
-                while self.calls:
-                    self._guard(self.calls.popleft())
-            elif what == LOOP_TIMER:
-                self._guard(self.on_timer, monotonic_ms())
-            elif what == LOOP_ALARM:
-                self._guard(self.on_alarm, bool(self.alarm))
-            elif what == LOOP_ACCEPT:
-                self._guard(self.on_accept, cython.cast(Socket, self.subject.owner).sock)
-            else:
-                self._serve(cython.cast(Socket, self.subject.owner), what)
-            if self.event_next >= self.event_count and self.current == cython.NULL and self.graves:
-                self.graves.clear()
+        if self.log_port is not None:
+            self.log_port.add_waker(loop_log_moved, cython.address(self.run_queue))
+        try:
+            while not self.stopping:
+                with cython.nogil:
+                    what = self.run_pass()
+                # Whatever Python does now may log: one kick too many costs less than a record that nobody sends to the disk.
+                self.logged = self.port != cython.NULL
+                if what == LOOP_CALLS:
+                    while self.calls:
+                        self._guard(self.calls.popleft())
+                elif what == LOOP_TIMER:
+                    self._guard(self.on_timer, monotonic_ms())
+                elif what == LOOP_COMMITS:
+                    self._complete()
+                elif what == LOOP_ALARM:
+                    self._guard(self.on_alarm, ALARM_NAMES[self.alarm])
+                elif what == LOOP_ACCEPT:
+                    self._guard(self.on_accept, cython.cast(Socket, self.subject.owner).sock)
+                else:
+                    self._serve(cython.cast(Socket, self.subject.owner), what)
+                if self.event_next >= self.event_count and self.current == cython.NULL and self.graves:
+                    self.graves.clear()
+        finally:
+            if self.log_port is not None:
+                self.log_port.remove_waker(cython.address(self.run_queue))
 
     def _guard(self, function, *args):
         """A bug in a callback must not end the thread that all connections of the loop live on. True when there was none."""
@@ -276,7 +149,7 @@ class Loop:
             elif what == LOOP_TLS_OUT:
                 self._tls_out(entry)
             elif what == LOOP_BLOCKED:
-                handler.blocked()
+                handler.blocked(ALARM_NAMES[self.alarm])
             else:
                 handler.closed("connection closed by peer")
                 self.remove(entry)
@@ -339,10 +212,10 @@ class Loop:
         count: cython.Py_ssize_t
         now: int64_t
         timeout: cython.int
-        mapped: uint64_t
         result: cython.int
-        drained: uint64_t
         while True:
+            if self.current == cython.NULL and self.lists[LIST_RESUMED] != cython.NULL:
+                self.take_resumed()
             if self.current != cython.NULL:
                 result = self.feed_current()
                 if result:
@@ -357,14 +230,16 @@ class Loop:
                     self.subject = entry
                     return LOOP_ACCEPT
                 if entry.kind == KIND_WAKE:
-                    sys_read(entry.fd, cython.address(drained), 8)
-                    return LOOP_CALLS
+                    continue  # what it is about is looked at below
                 if ready & EPOLLOUT:
                     self.mark_dirty(entry)
                 if not ready & (EPOLLIN | EPOLLERR | EPOLLHUP):
                     continue
                 if entry.paused and not ready & (EPOLLERR | EPOLLHUP):
                     continue
+                if entry.paused & PAUSED_ANSWER:
+                    self.subject = entry
+                    return LOOP_CLOSED  # nobody is there to get the answer
                 if entry.rest_size and not entry.tls:
                     memcpy(self.buffer, entry.rest, entry.rest_size)
                 count = recv(
@@ -391,40 +266,50 @@ class Loop:
                 entry.rest_size = 0
                 self.current = entry
                 continue
+            self.kick()
             self.deliver()
-            while self.dirty != cython.NULL:
-                entry = self.dirty
-                self.dirty = entry.next_dirty
-                entry.dirty = False
+            if at_load32(cython.address(self.run_queue.log_moved)):
+                # Swapped before the durable LSN is read: what moves later sets it again.
+                at_swap32(cython.address(self.run_queue.log_moved), 0)
+                entry = list_pop(self.lists, LIST_WAITING)
+                while entry != cython.NULL:
+                    self.mark_dirty(entry)
+                    entry = list_pop(self.lists, LIST_WAITING)
+                if self.commits_wait:
+                    return LOOP_COMMITS
+            entry = list_pop(self.lists, LIST_DIRTY)
+            while entry != cython.NULL:
                 if entry.tls:
-                    connection_flush_confirms(entry.connection)
+                    self.flush_confirms(entry)
                     if entry.connection.out.end > entry.connection.out.start:
                         self.subject = entry
                         # Encrypting needs Python; sending happens there too.
                         return LOOP_TLS_OUT
                 self.flush(entry)
-            if self.failed != cython.NULL:
-                entry = self.failed
-                self.failed = entry.next_failed
-                entry.failed = False
+                entry = list_pop(self.lists, LIST_DIRTY)
+            entry = list_pop(self.lists, LIST_FAILED)
+            if entry != cython.NULL:
                 self.subject = entry
                 return LOOP_CLOSED
-            mapped = content_bytes_mapped()
-            if not self.alarm and mapped > self.memory_high:
-                self.alarm = True
+            if at_load32(cython.address(self.run_queue.called)):
+                at_swap32(cython.address(self.run_queue.called), 0)
+                return LOOP_CALLS
+            self.look_for_alarms()
+            if self.alarm != self.alarm_told:
+                self.alarm_told = self.alarm
                 return LOOP_ALARM
-            if self.alarm and mapped < self.memory_low:
-                self.alarm = False
-                return LOOP_ALARM
+            self.kick()
             now = monotonic_ms()
             if now >= self.timer_ms:
                 self.timer_ms = now + self.timer_period_ms
                 return LOOP_TIMER
-            # Say that we sleep, then look once more: a push after the look sees `sleeping` and writes the eventfd.
+            # Say that we sleep, then look once more: who comes after the look sees `sleeping` and writes the eventfd.
             at_swap32(cython.address(self.run_queue.sleeping), 1)
             spin_lock(cython.address(self.run_queue.lock))
             timeout = 0 if self.run_queue.first != cython.NULL else cython.cast(cython.int, self.timer_ms - now)
             spin_unlock(cython.address(self.run_queue.lock))
+            if at_load32(cython.address(self.run_queue.log_moved)) or at_load32(cython.address(self.run_queue.called)):
+                timeout = 0
             self.event_count = epoll_wait(self.epoll, self.events, EVENTS_MAX, timeout)
             at_store32(cython.address(self.run_queue.sleeping), 0)
             self.event_next = 0
@@ -437,17 +322,24 @@ class Loop:
         connection: cython.pointer(connection_t) = entry.connection
         consumed: cython.size_t = 0
         result: cython.int
-        rest: cython.size_t
-        room: uint32_t
-        grown: cython.pointer(uint8_t)
         if connection.engine.phase == PHASE_CLOSED:
             self.current = cython.NULL
+            return 0
+        if connection.waiting:
+            # The last method can't be answered yet: what follows it waits in `rest`.
+            self.current = cython.NULL
+            if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
+                self.mark_failed(entry)
+            self.pause(entry, PAUSED_ANSWER)
             return 0
         result = engine_feed(
             cython.address(connection.engine), self.buffer + self.position, self.end - self.position, cython.address(consumed)
         )
         self.position += consumed
         self.mark_dirty(entry)
+        if connection.logged:
+            connection.logged = 0
+            self.logged = True
         if result != FEED_MORE:
             self.subject = entry
             if result == FEED_ERROR:
@@ -456,34 +348,23 @@ class Loop:
                 connection.slow = SLOW_VERSION
             return LOOP_SLOW
         self.current = cython.NULL
-        rest = self.end - self.position
-        if rest:
-            if entry.rest_room < rest:
-                # Whole frames are at most frame_size_max, which the engine has checked: so is what is kept.
-                room = 512
-                while room < rest:
-                    room *= 2
-                grown = cython.cast(cython.pointer(uint8_t), realloc(entry.rest, room))
-                if grown == cython.NULL:
-                    self.mark_failed(entry)
-                    return 0
-                entry.rest = grown
-                entry.rest_room = room
-            memcpy(entry.rest, self.buffer + self.position, rest)
-        entry.rest_size = cython.cast(uint32_t, rest)
-        if self.alarm and connection.publisher and not entry.paused:
-            self.pause_if_publisher(entry)
-            if entry.paused:
-                self.subject = entry
-                return LOOP_BLOCKED
+        # Whole frames are at most frame_size_max, which the engine has checked: so is what is kept.
+        if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
+            self.mark_failed(entry)
+            return 0
+        if connection.publisher and not self.may_publish(entry):
+            self.subject = entry
+            return LOOP_BLOCKED
         return 0
 
-    def pause_if_publisher(self, entry):
-        """A connection that also consumes is still read until the hard limit: its acks are what frees memory (I3)."""
-        if content_bytes_mapped() < self.memory_hard and connection_consumes(entry.connection):
-            return
-        entry.paused = True
-        self.set_interest(entry, entry.interest & ~cython.cast(uint32_t, EPOLLIN))
+    def take_resumed(self):
+        """What a paused connection had sent already is fed again, before anything new is read."""
+        entry: cython.pointer(socket_t) = list_pop(self.lists, LIST_RESUMED)
+        self.position = 0
+        self.end = entry.rest_size
+        memcpy(self.buffer, entry.rest, entry.rest_size)
+        entry.rest_size = 0
+        self.current = entry
 
     def deliver(self):
         """Steps 7 to 12 of seed 004: every connection with work gets its turn; bounded, so that reads go on."""
@@ -504,6 +385,9 @@ class Loop:
             done += connection.deliveries - before + 1
             if connection.deliveries != before:
                 self.mark_dirty(entry)
+            if connection.logged:
+                connection.logged = 0
+                self.logged = True
             if result == WORK_FULL:
                 if entry.tls:
                     connection_block_output(connection)
@@ -515,27 +399,6 @@ class Loop:
                     continue
             if result != WORK_DONE and not at_swap32(cython.address(connection.scheduled), 1):
                 run_queue_push(cython.address(self.run_queue), connection)
-
-    def mark_dirty(self, entry):
-        if not entry.dirty:
-            entry.dirty = True
-            entry.next_dirty = self.dirty
-            self.dirty = entry
-
-    def mark_failed(self, entry):
-        if not entry.failed:
-            entry.failed = True
-            entry.next_failed = self.failed
-            self.failed = entry
-
-    def set_interest(self, entry, interest):
-        event: epoll_event
-        if entry.interest == interest or entry.dead:
-            return
-        entry.interest = interest
-        event.events = interest
-        event.data.ptr = entry
-        epoll_ctl(self.epoll, EPOLL_CTL_MOD, entry.fd, cython.address(event))
 
     def send_buffer(self, entry, out):
         """Sends what the socket takes. False when the socket failed."""
@@ -555,12 +418,17 @@ class Loop:
         self.set_interest(entry, entry.interest & ~cython.cast(uint32_t, EPOLLOUT))
         return True
 
+    def flush_confirms(self, entry):
+        if entry.connection.confirming != cython.NULL:
+            connection_flush_confirms(entry.connection)
+            if entry.connection.confirming != cython.NULL:
+                list_push(self.lists, LIST_WAITING, entry)
+
     def flush(self, entry):
         connection: cython.pointer(connection_t) = entry.connection
         out: cython.pointer(outbuf_t) = cython.address(entry.cipher) if entry.tls else cython.address(connection.out)
         waiting: cython.size_t
-        if connection.confirming != cython.NULL:
-            connection_flush_confirms(connection)
+        self.flush_confirms(entry)
         if not self.send_buffer(entry, out):
             self.mark_failed(entry)
             return
@@ -586,13 +454,3 @@ class Loop:
         """Gives the buffers of idle connections back (housekeeping)."""
         for entry in self.sockets.values():
             entry.trim()
-
-    @property
-    def now_ms(self) -> int:
-        """The loop's monotonic clock, milliseconds: what on_timer is called with."""
-        return monotonic_ms()
-
-    @property
-    def alarmed(self) -> bool:
-        """True while message memory is above the watermark."""
-        return self.alarm

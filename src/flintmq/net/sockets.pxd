@@ -9,12 +9,27 @@ cdef enum:                    # socket_t.kind
     KIND_LISTENER = 1
     KIND_WAKE = 2
 
+cdef enum:                    # socket_t.paused: why it is not read
+    PAUSED_ALARM = 1          # publisher while memory or disk is low; it was told so (connection.blocked)
+    PAUSED_BUFFERS = 2        # publisher while the log has too much to write
+    PAUSED_ANSWER = 4         # connection.waiting: an answer must come before what follows in the stream is looked at
+
+cdef enum:                    # lists of a loop that its sockets are on
+    LIST_DIRTY = 0            # has output, or confirms to send
+    LIST_FAILED = 1           # LOOP_CLOSED is due
+    LIST_WAITING = 2          # has confirms that wait for the log
+    LIST_THROTTLED = 3        # PAUSED_BUFFERS is set
+    LIST_RESUMED = 4          # what was kept in `rest` is to be fed again
+    LIST_COUNT = 5
+
 cdef struct run_queue_t:      # connections that have work for their consumers; any thread pushes, the loop pops
     uint32_t lock
     connection_t *first
     connection_t *last
-    int wake                  # eventfd of the loop
+    int wake                  # eventfd of the loop, edge-triggered there: it is written to and never read
     uint32_t sleeping         # atomic: the loop is in epoll_wait (or about to be): a push must wake it
+    uint32_t log_moved        # atomic: the log's durable LSN or its pressure moved since the loop looked
+    uint32_t called           # atomic: Loop.call left a function
 
 cdef struct socket_t:
     int fd
@@ -22,19 +37,17 @@ cdef struct socket_t:
     connection_t *connection
     run_queue_t *run_queue    # its loop's
     void *owner               # the Python object (borrowed; the Loop's table holds it)
-    uint8_t *rest             # start of a frame that is not complete
+    uint8_t *rest             # start of a frame that is not complete; PAUSED_ANSWER: all that was read and not fed yet
     uint32_t rest_size
     uint32_t rest_room
     uint32_t interest         # epoll events registered
-    bint dirty                # on the dirty list
-    bint failed               # on the failed list: LOOP_CLOSED is due
+    uint32_t on               # bit n: it is on list n (LIST_*)
+    uint32_t paused           # PAUSED_*; 0 = it is read
     bint dead                 # closed; the memory is freed when no event can name it any more
-    bint paused               # not read: publisher during a memory alarm
     bint tls
     bint lingering            # output finished and shut down: reads are thrown away until the peer hangs up
     outbuf_t cipher           # TLS: encrypted output
-    socket_t *next_dirty
-    socket_t *next_failed
+    socket_t *next[LIST_COUNT]
     uint64_t bytes_in
     uint64_t bytes_out
     int64_t received_ms       # monotonic
@@ -51,5 +64,13 @@ cdef connection_t *run_queue_pop(run_queue_t *queue) noexcept nogil            #
 cdef void run_queue_forget(run_queue_t *queue, connection_t *connection) noexcept nogil
 # Step 6 of seed 004 (connection_t.schedule): joins the loop's run queue and wakes it. Any thread; `scheduled` was won before.
 cdef void connection_schedule(connection_t *connection) noexcept nogil
-# Takes a socket that closes off the loop's lists of dirty and failed ones. O(entries).
-cdef void sockets_forget(socket_t **dirty, socket_t **failed, socket_t *socket) noexcept nogil
+# log_waker_t of a loop; `context` is its run_queue_t. Any thread, no GIL: a flag, and the eventfd when the loop sleeps.
+cdef void loop_log_moved(void *context) noexcept nogil
+# Wakes the loop if it sleeps; what it is to see was stored before. Any thread.
+cdef void loop_wake(run_queue_t *queue) noexcept nogil
+cdef void list_push(socket_t **lists, int which, socket_t *socket) noexcept nogil    # does nothing when it is on that list
+cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil                  # NULL when empty; last in, first out
+# Takes a socket that closes off all lists. O(entries).
+cdef void lists_forget(socket_t **lists, socket_t *socket) noexcept nogil
+# Copies what was read and can't be fed now into socket.rest. False: no memory.
+cdef bint socket_keep(socket_t *socket, const uint8_t *data, size_t size) noexcept nogil

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_release, out_trim
 from cython.cimports.flintmq.net.sysio import sys_write
 from cython.cimports.flintmq.session.types import connection_t
-from cython.cimports.libc.stdint import uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memset
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, realloc
+from cython.cimports.libc.string import memcpy, memset
 
 # bytes of an unfinished frame's buffer that an idle connection may keep
 REST_KEPT = cython.declare(uint32_t, 4096)
@@ -29,11 +29,8 @@ def run_queue_push(queue, connection):
 def connection_schedule(connection):
     """Step 6 of seed 004: the connection joins its loop's run queue. Any thread; `scheduled` was won by the caller."""
     queue: cython.pointer(run_queue_t) = cython.cast(cython.pointer(socket_t), connection.loop).run_queue
-    one: uint64_t = 1
     run_queue_push(queue, connection)
-    # Pairs with the at_swap32 before epoll_wait: the loop says it sleeps, then looks at the queue once more.
-    if at_swap32(cython.address(queue.sleeping), 0):
-        sys_write(queue.wake, cython.address(one), 8)
+    loop_wake(queue)
 
 
 def run_queue_pop(queue):
@@ -65,15 +62,61 @@ def run_queue_forget(queue, connection):
     spin_unlock(cython.address(queue.lock))
 
 
-def sockets_forget(dirty, failed, socket):
-    while dirty[0] != cython.NULL and dirty[0] != socket:
-        dirty = cython.address(dirty[0].next_dirty)
-    if dirty[0] == socket:
-        dirty[0] = socket.next_dirty
-    while failed[0] != cython.NULL and failed[0] != socket:
-        failed = cython.address(failed[0].next_failed)
-    if failed[0] == socket:
-        failed[0] = socket.next_failed
+def loop_wake(queue):
+    one: uint64_t = 1
+    # Pairs with the at_swap32 before epoll_wait: the loop says it sleeps, then looks once more at all that can wake it.
+    if at_swap32(cython.address(queue.sleeping), 0):
+        sys_write(queue.wake, cython.address(one), 8)
+
+
+def loop_log_moved(context):
+    queue: cython.pointer(run_queue_t) = cython.cast(cython.pointer(run_queue_t), context)
+    at_store32(cython.address(queue.log_moved), 1)
+    loop_wake(queue)
+
+
+def list_push(lists, which, socket):
+    if not socket.on & (cython.cast(uint32_t, 1) << which):
+        socket.on |= cython.cast(uint32_t, 1) << which
+        socket.next[which] = lists[which]
+        lists[which] = socket
+
+
+def list_pop(lists, which):
+    socket: cython.pointer(socket_t) = lists[which]
+    if socket != cython.NULL:
+        lists[which] = socket.next[which]
+        socket.on &= ~(cython.cast(uint32_t, 1) << which)
+    return socket
+
+
+def lists_forget(lists, socket):
+    which: cython.int
+    link: cython.pointer(cython.pointer(socket_t))
+    for which in range(LIST_COUNT):
+        if socket.on & (cython.cast(uint32_t, 1) << which):
+            link = lists + which
+            while link[0] != socket:
+                link = cython.address(link[0].next[which])
+            link[0] = socket.next[which]
+    socket.on = 0
+
+
+def socket_keep(socket, data, size):
+    room: cython.size_t = 512
+    grown: cython.pointer(uint8_t)
+    if socket.rest_room < size:
+        while room < size:
+            room *= 2
+        grown = cython.cast(cython.pointer(uint8_t), realloc(socket.rest, room))
+        if grown == cython.NULL:
+            return False
+        socket.rest = grown
+        socket.rest_room = cython.cast(uint32_t, room)
+    if size:
+        memcpy(socket.rest, data, size)
+    socket.rest_size = cython.cast(uint32_t, size)
+    return True
 
 
 @cython.cclass
@@ -120,7 +163,8 @@ class Socket:
 
     @property
     def paused(self) -> bool:
-        return self.socket.paused
+        """True while nothing is read from it."""
+        return self.socket.paused != 0
 
     @property
     def lingering(self) -> bool:

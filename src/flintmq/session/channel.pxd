@@ -1,4 +1,4 @@
-# A channel's way in: publish, settlement frames, transaction buffers. Slow cases leave a note in connection.slow and pause.
+# A channel's way in: publish and settlement frames. Slow cases leave a note in connection.slow and pause.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.protocol.v0_9_1.engine cimport sink_t
@@ -14,6 +14,4 @@ cdef sink_t *session_sink() noexcept nogil
 # Accepts the message in channel.content along `route`: into the transaction, or published now. Takes both references. FEED_*.
 cdef int channel_accept(connection_t *connection, channel_t *channel, route_t *route) noexcept nogil
 cdef void channel_set_route(channel_t *channel, route_t *route) noexcept nogil   # takes the reference
-cdef int channel_tx_commit(connection_t *connection, channel_t *channel) noexcept nogil
-cdef void channel_tx_rollback(channel_t *channel) noexcept nogil
 cdef void authorization_changed() noexcept nogil   # every channel asks again before its next publish

@@ -1,4 +1,4 @@
-"""The channel's part of a message's way in: publish, settle, transactions (see channel.pxd).
+"""The channel's part of a message's way in: publish and settle (see channel.pxd).
 
 in: calls of the protocol engine. out: enqueues and settlements on queues, confirms and returns in the output buffer.
 
@@ -30,12 +30,13 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
-from cython.cimports.flintmq.queue.types import REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
-from cython.cimports.flintmq.session.placing import note_refused, publish_to_queues
+from cython.cimports.flintmq.session.placing import publish_to_queues
 from cython.cimports.flintmq.session.settlement import channel_settle, channel_settle_item
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
+    PUBLISHED_EVER,
+    PUBLISHED_NOW,
     SLOW_DEAD_LETTER,
     SLOW_HEADER,
     SLOW_METHOD,
@@ -44,14 +45,12 @@ from cython.cimports.flintmq.session.types import (
     SLOW_ROUTE,
     channel_t,
     connection_t,
-    subscription_t,
-    tx_publish_t,
-    tx_settle_t,
     unacked_t,
 )
+from cython.cimports.flintmq.session.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_clear
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_free, unacked_next
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
 
 BASIC_ACK = cython.declare(cython.int, 80)
@@ -96,7 +95,7 @@ def channel_release_all(channel):
     while tag:
         channel_settle_item(channel.connection, channel, tag, BASIC_NACK, True)
         tag = unacked_next(cython.address(channel.unacked), tag + 1)
-    channel_tx_rollback(channel)
+    tx_clear(channel)
     if channel.content != cython.NULL:
         content_decref(channel.content)
         channel.content = cython.NULL
@@ -246,7 +245,7 @@ def _on_body(
 @cython.exceptval(check=False)
 def _complete(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.int:
     content_frame(channel.content)
-    connection.publisher = True
+    connection.publisher = PUBLISHED_EVER | PUBLISHED_NOW
     if channel.slow_publish:
         connection.slow = SLOW_PUBLISH
         connection.slow_channel = channel.number
@@ -257,37 +256,29 @@ def _complete(connection: cython.pointer(connection_t), channel: cython.pointer(
 
 def channel_accept(connection, channel, route):
     content: cython.pointer(content_t) = channel.content
-    items: cython.pointer(tx_publish_t)
-    size: uint32_t
     channel.content = cython.NULL
     if not channel.tx:
         return publish_to_queues(connection, channel, route, content, channel.publish_bits, channel.expiration_ms)
-    if channel.tx_publish_count == channel.tx_publish_size:
-        size = channel.tx_publish_size * 2 if channel.tx_publish_size else 16
-        items = cython.cast(cython.pointer(tx_publish_t), realloc(channel.tx_publishes, size * cython.sizeof(tx_publish_t)))
-        if items == cython.NULL:
-            route_decref(route)
-            content_decref(content)
-            return _refuse(connection, 0, 506, b"no memory for the transaction", 60 << 16 | 40)
-        channel.tx_publishes = items
-        channel.tx_publish_size = size
-    items = cython.address(channel.tx_publishes[channel.tx_publish_count])
-    items.route = route
-    items.content = content
-    items.bits = channel.publish_bits
-    channel.tx_publish_count += 1
-    channel.tx_bytes += content.body_len + content.header_len + 64
-    if channel.tx_bytes > connection.tx_bytes_max:
-        return _tx_too_large(connection, channel, 60 << 16 | 40)
-    return FEED_MORE
+    return _tx_answer(connection, channel, tx_add_publish(connection, channel, route, content), 40, 0)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _tx_too_large(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), method: uint32_t) -> cython.int:
-    """406 closes the channel, which rolls back."""
-    return _refuse(connection, channel.number, 406, b"transaction is larger than the limit", method)
+def _tx_answer(
+    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), result: cython.int, method: uint32_t, tag: uint64_t
+) -> cython.int:
+    """Each of the errors closes the channel (or the connection), which rolls back."""
+    method |= 60 << 16
+    if result == TX_TAKEN:
+        return FEED_MORE
+    if result == TX_TOO_LARGE:
+        return _refuse(connection, channel.number, 406, b"transaction is larger than the limit", method)
+    if result == TX_NO_MEMORY:
+        return _refuse(connection, 0, 506, b"no memory for the transaction", method)
+    _refuse(connection, channel.number, 406, b"unknown delivery tag", method)
+    connection.engine.error_value = tag
+    return FEED_ERROR
 
 
 # --- settle ---------------------------------------------------------------------------------------------------------------
@@ -301,30 +292,8 @@ def _on_settle(
 ) -> cython.int:
     connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
     channel: cython.pointer(channel_t) = connection.channels[number]
-    items: cython.pointer(tx_settle_t)
-    size: uint32_t
     if channel.tx:
-        if not _take_into_tx(channel, tag, multiple):
-            _refuse(connection, number, 406, b"unknown delivery tag", 60 << 16 | method)
-            connection.engine.error_value = tag
-            return FEED_ERROR
-        if channel.tx_settle_count == channel.tx_settle_size:
-            size = channel.tx_settle_size * 2 if channel.tx_settle_size else 16
-            items = cython.cast(cython.pointer(tx_settle_t), realloc(channel.tx_settles, size * cython.sizeof(tx_settle_t)))
-            if items == cython.NULL:
-                return _refuse(connection, 0, 506, b"no memory for the transaction", 60 << 16 | method)
-            channel.tx_settles = items
-            channel.tx_settle_size = size
-        items = cython.address(channel.tx_settles[channel.tx_settle_count])
-        items.tag = tag
-        items.method = cython.cast(uint8_t, method)
-        items.multiple = 1 if multiple else 0
-        items.requeue = 1 if requeue else 0
-        channel.tx_settle_count += 1
-        channel.tx_bytes += cython.sizeof(tx_settle_t)
-        if channel.tx_bytes > connection.tx_bytes_max:
-            return _tx_too_large(connection, channel, 60 << 16 | method)
-        return FEED_MORE
+        return _tx_answer(connection, channel, tx_add_settle(connection, channel, method, tag, multiple, requeue), method, tag)
     if method != BASIC_ACK and not requeue and _may_dead_letter(channel, tag, multiple):
         connection.slow = SLOW_DEAD_LETTER
         connection.slow_channel = number
@@ -354,99 +323,6 @@ def _may_dead_letter(channel: cython.pointer(channel_t), tag: uint64_t, multiple
             return True
         at = unacked_next(cython.address(channel.unacked), at + 1)
     return False
-
-
-# --- transactions ---------------------------------------------------------------------------------------------------------
-
-
-def channel_tx_commit(connection, channel):
-    i: uint32_t
-    item: cython.pointer(tx_publish_t)
-    settle: cython.pointer(tx_settle_t)
-    result: cython.int = 0
-    for i in range(channel.tx_publish_count):
-        item = cython.address(channel.tx_publishes[i])
-        publish_to_queues(connection, channel, item.route, item.content, item.bits, _expiration(item.content))
-    channel.tx_publish_count = 0
-    for i in range(channel.tx_settle_count):
-        settle = cython.address(channel.tx_settles[i])
-        if settle.method != BASIC_ACK and not settle.requeue:
-            _note_rejected(connection, channel, settle.tag, settle.multiple)
-        if channel_settle(connection, channel, settle.method, settle.tag, settle.multiple, settle.requeue) != 0:
-            connection.slow_tag = settle.tag
-            result = -1
-    channel.tx_settle_count = 0
-    channel.tx_bytes = 0
-    return result
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_rejected(
-    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), tag: uint64_t, multiple: cython.bint
-) -> cython.void:
-    """Keeps what a commit rejects and the queue dead-letters; it is settled by the caller."""
-    item: cython.pointer(unacked_t)
-    at: uint64_t = unacked_next(cython.address(channel.unacked), 1) if multiple else tag
-    while at and (not multiple or at <= tag or tag == 0):
-        item = unacked_find(cython.address(channel.unacked), at)
-        if item != cython.NULL and item.in_tx and item.dead_letters and item.slot.content != cython.NULL:
-            note_refused(connection, item.queue, item.slot.content, REASON_REJECT)
-        if not multiple:
-            return
-        at = unacked_next(cython.address(channel.unacked), at + 1)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _take_into_tx(channel: cython.pointer(channel_t), tag: uint64_t, multiple: cython.bint) -> cython.bint:
-    """Marks the deliveries that a settlement inside a transaction names. False: unknown, or settled in this transaction already."""
-    item: cython.pointer(unacked_t)
-    at: uint64_t
-    marked: cython.bint = False
-    if not multiple:
-        item = unacked_find(cython.address(channel.unacked), tag)
-        if item == cython.NULL or item.in_tx:
-            return False
-        item.in_tx = 1
-        return True
-    if tag > channel.unacked.last_tag:
-        return False
-    at = unacked_next(cython.address(channel.unacked), 1)
-    while at and (at <= tag or tag == 0):
-        item = unacked_find(cython.address(channel.unacked), at)
-        marked = marked or not item.in_tx
-        item.in_tx = 1
-        at = unacked_next(cython.address(channel.unacked), at + 1)
-    return marked or tag == 0
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _expiration(content: cython.pointer(content_t)) -> int64_t:
-    scan: props_scan_t
-    if not content.flags & CONTENT_EXPIRES or scan_properties(content_header(content), content.header_len, cython.address(scan)) != 0:
-        return -1
-    return scan.expiration_ms
-
-
-def channel_tx_rollback(channel):
-    i: uint32_t
-    tag: uint64_t
-    for i in range(channel.tx_publish_count):
-        route_decref(channel.tx_publishes[i].route)
-        content_decref(channel.tx_publishes[i].content)
-    channel.tx_publish_count = 0
-    if channel.tx_settle_count:
-        tag = unacked_next(cython.address(channel.unacked), 1)
-        while tag:
-            unacked_find(cython.address(channel.unacked), tag).in_tx = 0
-            tag = unacked_next(cython.address(channel.unacked), tag + 1)
-    channel.tx_settle_count = 0
-    channel.tx_bytes = 0
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------------

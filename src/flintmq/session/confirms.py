@@ -28,7 +28,7 @@ def channel_note_confirm(connection, channel, lsn, refused):
     channel.publish_tag += 1
     if refused:
         lsn = REFUSED
-    if lsn and (connection.durable_lsn == cython.NULL or connection.durable_lsn(connection.store) < lsn):
+    if lsn:
         if channel.pending_count == channel.pending_size:
             size = channel.pending_size * 2 if channel.pending_size else 64
             pending = cython.cast(cython.pointer(pending_confirm_t), calloc(size, cython.sizeof(pending_confirm_t)))
@@ -65,13 +65,10 @@ def _ack_up_to(connection: cython.pointer(connection_t), channel: cython.pointer
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _flush_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.void:
+def _flush_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), durable: uint64_t) -> cython.void:
     """Answers every tag that may be: those without a pending record, the durable and the refused, up to the first that waits (I2)."""
-    durable: uint64_t = 0
     upto: uint64_t = channel.publish_tag
     pending: cython.pointer(pending_confirm_t)
-    if channel.pending_count and connection.durable_lsn != cython.NULL:
-        durable = connection.durable_lsn(connection.store)
     while channel.pending_count:
         pending = cython.address(channel.pending[channel.pending_first])
         if pending.lsn == REFUSED:
@@ -89,12 +86,15 @@ def _flush_channel(connection: cython.pointer(connection_t), channel: cython.poi
 def connection_flush_confirms(connection):
     channel: cython.pointer(channel_t) = connection.confirming
     following: cython.pointer(channel_t)
+    durable: uint64_t = 0
+    if connection.port != cython.NULL and connection.port.durable_lsn != cython.NULL:
+        durable = connection.port.durable_lsn(connection.port.context)
     connection.confirming = cython.NULL
     while channel != cython.NULL:
         following = channel.next_confirming
         channel.confirm_dirty = False
         if channel.open:
-            _flush_channel(connection, channel)
+            _flush_channel(connection, channel, durable)
             if channel.pending_count:
                 channel.confirm_dirty = True
                 channel.next_confirming = connection.confirming

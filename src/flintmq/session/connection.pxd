@@ -1,5 +1,6 @@
 # A connection's face towards the method handlers.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.queue.log_port cimport LogPort
 from flintmq.queue.types cimport target_t
 from flintmq.session.types cimport channel_t, connection_t, subscription_t
 
@@ -7,7 +8,8 @@ cdef class Connection:
     cdef connection_t connection
     cdef public object handler          # session.handlers.ConnectionHandler
     cdef public object peer             # what the listener knows of the peer
-    cdef object log                     # LogPort whose LSNs the confirms wait for, or None
+    cdef LogPort log                    # whose LSNs the confirms wait for, or None
+    cdef dict committing                # channel number -> its Transactions that wait for the log, oldest first
     cdef subscription_t *graves         # cancelled subscriptions, freed by reap()
     cdef channel_t *channel(self, uint16_t number) except NULL
     cdef void _check_generation(self, channel_t *channel)

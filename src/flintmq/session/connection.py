@@ -38,6 +38,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_get_id,
     queue_incref,
+    queue_is_durable,
     queue_next_expiry,
     queue_pull,
     queue_ready_count,
@@ -59,8 +60,6 @@ from cython.cimports.flintmq.session.channel import (
     channel_new,
     channel_release_all,
     channel_set_route,
-    channel_tx_commit,
-    channel_tx_rollback,
     session_sink,
 )
 from cython.cimports.flintmq.session.delivery import write_get_ok
@@ -79,6 +78,7 @@ from cython.cimports.flintmq.session.types import (
     subscription_t,
     unacked_t,
 )
+from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.work import expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
@@ -110,6 +110,7 @@ class Connection:
 
     def __init__(self, peer: object, limits: object):
         self.peer = peer
+        self.committing = {}
         memset(cython.address(self.connection), 0, cython.sizeof(connection_t))
         engine_init(
             cython.address(self.connection.engine),
@@ -139,13 +140,19 @@ class Connection:
     def attach_log(self, log: LogPort) -> None:
         """Confirms of logged messages wait for this log's durable LSN."""
         self.log = log
-        self.connection.store = log.port.context
-        self.connection.durable_lsn = log.port.durable_lsn
+        self.connection.port = cython.address(log.port)
 
     @property
-    def confirms_wait(self) -> bool:
-        """True when some confirm waits for its message to become durable (or for the end of the pass)."""
-        return self.connection.confirming != cython.NULL
+    def waiting(self) -> bool:
+        """True while an answer of this connection is still to come: what the client sends meanwhile is not looked at.
+
+        Set it in a method's handler; when the answer is there, clear it and call Loop.resume.
+        """
+        return self.connection.waiting
+
+    @waiting.setter
+    def waiting(self, value: bool) -> None:
+        self.connection.waiting = value
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -263,6 +270,8 @@ class Connection:
         Args: wait_for_ok: channel.close was sent, so what still arrives on it is ignored until close-ok.
         """
         channel: cython.pointer(channel_t) = self.channel(number)
+        for transaction in self.committing.pop(number, ()):
+            transaction.detach()
         while channel.subscriptions != cython.NULL:
             self._remove(channel, channel.subscriptions)
         channel_release_all(channel)
@@ -412,24 +421,25 @@ class Connection:
     def tx_select(self, number: int) -> None:
         self.channel(number).tx = True
 
-    def tx_commit(self, number: int) -> int:
-        """Applies buffered publishes and acks. Returns 0, or the delivery tag that was unknown."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        if channel_tx_commit(cython.address(self.connection), channel) != 0:
-            return self.connection.slow_tag
-        return 0
-
     def tx_rollback(self, number: int) -> None:
-        channel_tx_rollback(self.channel(number))
+        tx_rollback(self.channel(number))
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
     def consume(
-        self, number: int, handle: QueueHandle, tag: bytes, no_ack: bool, exclusive: bool, priority: int, waiting: bool = False
+        self,
+        number: int,
+        handle: QueueHandle,
+        tag: bytes,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        waiting: bool = False,
+        group: bytes = b"",
     ) -> bool:
-        """Adds a consumer with the channel's prefetch; a `waiting` one gets nothing until `activate`.
+        """Adds a consumer with the channel's prefetch; a `waiting` one gets nothing until `activate`. `group`: told to the log.
 
-        False when exclusivity or the queue's deletion forbids it. Raises MemoryError.
+        False when exclusivity or the queue's deletion forbids it. Raises MemoryError, StoreError.
         """
         channel: cython.pointer(channel_t) = self.channel(number)
         flags: uint32_t = CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
@@ -445,6 +455,12 @@ class Connection:
         if not subscription_attach(subscription):
             free(subscription)
             return False
+        if self.log is not None and queue_is_durable(handle.queue):
+            try:
+                self.log.note_consumer(subscription.consumer.id, tag, group)
+            except BaseException:
+                self._remove(channel, subscription)
+                raise
         return True
 
     def _find(self, channel, tag):

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, encode_method
-from flintmq.session import handshake, publishing, verbs
+from flintmq.session import commits, handshake, publishing, verbs
 from flintmq.session.state import ChannelState
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from flintmq.net.sockets import Socket
     from flintmq.session.broker import Broker
     from flintmq.session.connection import Connection
+    from flintmq.session.transaction import Transaction
 
 log = logging.getLogger("flintmq.connection")
 
@@ -79,6 +81,8 @@ class ConnectionHandler:
         self.close_deadline_ms: int | None = None
         self.is_blocked = False
         self.ended = False
+        # a method that waits for a commit-ok before it (session.commits)
+        self.deferred: Callable[[], None] | None = None
 
     # --- called by the loop -----------------------------------------------------------------------------------------
 
@@ -87,7 +91,7 @@ class ConnectionHandler:
         try:
             if kind == SLOW_METHOD:
                 assert payload is not None
-                self._method(channel, payload)
+                self.method(channel, payload)
             elif kind == SLOW_ROUTE:
                 assert payload is not None
                 publishing.find_route(self, channel, payload)
@@ -108,8 +112,12 @@ class ConnectionHandler:
         except PeerError as error:
             self.refuse(channel, error, method_id or (BASIC_PUBLISH_ID if kind in (SLOW_ROUTE, SLOW_PUBLISH) else 0))
 
-    def _method(self, channel: int, payload: bytes) -> None:
+    def method(self, channel: int, payload: bytes) -> None:
+        """Serves one method frame, or keeps it when an answer must come before its own."""
         method_id = int.from_bytes(payload[:4], "big")
+        if commits.must_wait(self, channel, method_id):
+            commits.wait(self, channel, payload)
+            return
         limits = self.broker.limits
         try:
             method = decode_method(payload, limits.table_depth_max, limits.table_fields_max)
@@ -136,15 +144,15 @@ class ConnectionHandler:
             text = f"message size {value} is larger than configured max size {self.broker.limits.message_size_max}"
         self.refuse(channel, PeerError(ReplyCode(code), text, hard=channel == 0), method_id)
 
-    def blocked(self) -> None:
-        """The loop paused this publisher: message memory is above the watermark."""
+    def blocked(self, what: str) -> None:
+        """The loop paused this publisher. `what`: is low: memory (above the watermark), disk (the log has only its reserve)."""
         self.is_blocked = True
         if self.capabilities.get("connection.blocked") is True:
-            self.send(0, spec.ConnectionBlocked("low on memory"))
-        log.warning("connection %s: publisher is blocked: low on memory", self.name)
+            self.send(0, spec.ConnectionBlocked(f"low on {what}"))
+        log.warning("connection %s: publisher is blocked: low on %s", self.name, what)
 
     def unblocked(self) -> None:
-        """Memory is available again: the publisher is read on."""
+        """Nothing is low any more: the publisher is read on."""
         if not self.is_blocked:
             return
         self.is_blocked = False
@@ -200,6 +208,14 @@ class ConnectionHandler:
     def after_publish(self) -> None:
         """Dead letters and dropped heads that a publish or a commit left to do."""
         publishing.after_publish(self)
+
+    def commit(self, number: int) -> None:
+        """tx.commit: answered now, or when the log has it."""
+        commits.commit(self, number)
+
+    def committed(self, transaction: Transaction, alive: bool) -> None:
+        """A transaction has taken effect; `alive`: its channel is still there."""
+        commits.committed(self, transaction, alive)
 
     def expire(self, queue_id: int) -> None:
         """A consumer or basic.get is about to read a queue in which messages are past their time."""
@@ -283,6 +299,12 @@ class ConnectionHandler:
         if self.ended:
             return
         self.ended = True
+        self.deferred = None
+        if self.connection.waiting:
+            # Whatever was to be answered is not any more; a close-ok must still be read.
+            self.connection.waiting = False
+            if self.socket is not None:
+                self.loop.resume(self.socket)
         states = list(self.channels.values())
         self.channels.clear()
         # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_ms
-from cython.cimports.flintmq.core.content import content_decref, content_incref
+from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_incref
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
@@ -53,15 +53,11 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
     policy: cython.bint = False
     expires_at: int64_t
     channel.published += 1
+    if route.count > 1 and connection.port != cython.NULL and content.flags & CONTENT_PERSISTENT:
+        content.flags |= CONTENT_SHARED  # nobody else has the content yet
     for i in range(route.count):
         destination = cython.address(route.destinations[i])
-        expires_at = expiration_ms
-        if destination.ttl_ms >= 0 and (expires_at < 0 or destination.ttl_ms < expires_at):
-            expires_at = destination.ttl_ms
-        if expires_at >= 0:
-            expires_at = wall_ms() + (expires_at if expires_at else ZERO_TTL_MS)
-        else:
-            expires_at = 0
+        expires_at = expiry_on(destination, expiration_ms)
         if destination.flags & DEST_REJECT_OVER and (
             queue_ready_count(destination.queue) >= destination.max_length
             or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
@@ -79,7 +75,7 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
             placed += 1
         if destination.flags & DEST_LIMITED:
             if not destination.flags & DEST_DEAD_LETTERS:
-                connection.dropped[DROP_MAXLEN] += _drop_head(destination)
+                connection.dropped[DROP_MAXLEN] += drop_head(destination)
             elif (
                 queue_ready_count(destination.queue) > destination.max_length
                 or queue_ready_bytes(destination.queue) > destination.max_bytes
@@ -93,6 +89,10 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
         channel.returned += 1
     elif route.count == 0:
         connection.dropped[DROP_UNROUTABLE] += 1
+    if lsn > connection.logged:
+        connection.logged = lsn
+    if content.message_id and content.flags & CONTENT_SHARED:
+        connection.port.placed(connection.port.context, content)
     if channel.confirm:
         channel_note_confirm(connection, channel, lsn, refused)
     route_decref(route)
@@ -121,11 +121,15 @@ def note_refused(connection, queue, content, reason):
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop_head(destination: cython.pointer(destination_t)) -> uint32_t:
-    """x-overflow drop-head without a dead-letter exchange: the oldest messages make room. Returns how many."""
+def expiry_on(destination, expiration_ms):
+    if destination.ttl_ms >= 0 and (expiration_ms < 0 or destination.ttl_ms < expiration_ms):
+        expiration_ms = destination.ttl_ms
+    if expiration_ms < 0:
+        return 0
+    return wall_ms() + (expiration_ms if expiration_ms else ZERO_TTL_MS)
+
+
+def drop_head(destination):
     dropped: uint32_t = 0
     delivery: delivery_t
     over: cython.bint

@@ -7,6 +7,7 @@ message on its queues.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
@@ -18,6 +19,7 @@ from flintmq.vhost.policy import DROP_HEAD
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
     from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.transaction import Transaction
 
 log = logging.getLogger("flintmq.publishing")
 
@@ -138,10 +140,13 @@ def dead_letter_refused(handler: ConnectionHandler, channel: int, method_id: int
         connection.settle(channel, method_id, one, False)
 
 
-def dead_letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> int:
-    """Publishes a message that died in `queue` to its dead-letter exchange.
+def dead_letter(
+    broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str, transaction: Transaction | None = None
+) -> int:
+    """Publishes a message that died in `queue` to its dead-letter exchange. The caller dequeues the original afterwards.
 
-    Args: message: (exchange, routing key, content header, body); reason: rejected, expired, maxlen.
+    Args: message: (exchange, routing key, content header, body); reason: rejected, expired, maxlen; transaction: publish as a part of
+    it: it is seen when the transaction takes effect.
     Returns: queues it was put on; 0 when the queue has no dead-letter exchange, it is gone, or the message went in a circle.
     """
     target = queue.policy.dead_letter_exchange
@@ -189,7 +194,8 @@ def dead_letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, 
             broker.count_drop("maxlen")
             continue
         expires_at = 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
-        if core.publish(
+        publish = core.publish if transaction is None else partial(transaction.hold, core)
+        if publish(
             target.encode("utf-8", "surrogateescape"),
             letter.routing_keys[0],
             new_header,
@@ -200,7 +206,10 @@ def dead_letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, 
         ):
             placed += 1
         if limited:
-            enforce_limits(broker, one)
+            if transaction is None:
+                enforce_limits(broker, one)
+            else:
+                transaction.limited.append(one)
     return placed
 
 

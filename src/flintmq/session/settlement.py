@@ -15,11 +15,12 @@ from cython.cimports.flintmq.queue.queue_core import (
     consumer_give_back_credit,
     consumer_has_credit,
     queue_decref,
-    queue_dequeue,
+    queue_forget_logged,
     queue_release,
     queue_set_notify_work_desired,
+    queue_settle,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_REJECT, consumer_t
+from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, ENTRY_LOGGED, REASON_ACK, REASON_REJECT, consumer_t
 from cython.cimports.flintmq.session.types import DROP_REJECTED, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, unacked_remove
 from cython.cimports.libc.stdint import uint64_t
@@ -50,22 +51,31 @@ def channel_settle(connection, channel, method, tag, multiple, requeue):
 
 
 def channel_settle_item(connection, channel, tag, method, requeue):
-    item: cython.pointer(unacked_t) = unacked_find(cython.address(channel.unacked), tag)
+    item: unacked_t = unacked_find(cython.address(channel.unacked), tag)[0]
+    unacked_remove(cython.address(channel.unacked), tag)
+    settle_taken(connection, channel, cython.address(item), method, requeue, False)
+
+
+def settle_taken(connection, channel, item, method, requeue, logged_before):
     consumer: cython.pointer(consumer_t) = item.consumer
-    if method == BASIC_ACK:
-        queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_ACK)
-        channel.acknowledged += 1
-    elif requeue:
+    if connection != cython.NULL and connection.port != cython.NULL and connection.logged == 0 and item.slot.state & ENTRY_LOGGED:
+        connection.logged = 1
+    if method != BASIC_ACK and requeue:
         queue_release(item.queue, item.slot, item.position, item.owner, True)
     else:
-        queue_dequeue(item.queue, item.slot, item.position, item.owner, REASON_REJECT)
-        if not item.dead_letters:
-            connection.dropped[DROP_REJECTED] += 1
+        if logged_before:
+            queue_forget_logged(item.queue, item.slot, item.position, item.owner)
+        queue_settle(
+            item.queue, item.slot, item.position, item.owner, REASON_ACK if method == BASIC_ACK else REASON_REJECT, item.delivered_us
+        )
+        if connection != cython.NULL:
+            if method == BASIC_ACK:
+                channel.acknowledged += 1
+            elif not item.dead_letters:
+                connection.dropped[DROP_REJECTED] += 1
     if consumer == cython.NULL:
         queue_decref(item.queue)
-        unacked_remove(cython.address(channel.unacked), tag)
         return
-    unacked_remove(cython.address(channel.unacked), tag)
     consumer_give_back_credit(consumer)
     if channel.credit.limit:
         channel_resume(channel)

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
 from flintmq.core.content cimport arena_t, content_t
 from flintmq.protocol.v0_9_1.engine cimport engine_t
-from flintmq.queue.types cimport consumer_t, credit_t, durable_lsn_t, queue_t, slot_t, target_t
+from flintmq.queue.types cimport consumer_t, credit_t, log_port_t, queue_t, slot_t, target_t
 from flintmq.routing.route_cache cimport exchange_t, route_t
 
 cdef struct connection_t
@@ -21,6 +21,7 @@ cdef struct unacked_t:        # one delivery that waits for its ack; slot NULL =
     uint32_t owner            # id under which the entry is acquired
     uint16_t in_tx            # settled by an open transaction: neither recover nor another settlement sees it
     uint16_t dead_letters     # refused without requeue: goes the slow way to the dead-letter exchange
+    uint64_t delivered_us     # wall clock of the turn that delivered it, microseconds; 0 without a log
 
 cdef struct unacked_segment_t:
     uint32_t live
@@ -43,10 +44,9 @@ cdef struct tx_publish_t:
     content_t *content        # counted
     uint8_t bits
 
-cdef struct tx_settle_t:
+cdef struct tx_settle_t:      # one delivery; in_tx is set in its unacked_t
     uint64_t tag
     uint8_t method
-    uint8_t multiple
     uint8_t requeue
 
 cdef struct refused_t:        # a message that is to be dead-lettered after the present event: reject-publish-dlx, rejects of a tx
@@ -141,6 +141,10 @@ cdef enum:                    # why the loop must call Python for a connection
     SLOW_HEADER = 8           # the protocol header arrived: send connection.start
     SLOW_RESOLVE = 9          # as SLOW_ROUTE, but the channel is authorized for slow_exchange: only the route is missing
 
+cdef enum:                    # bits of connection_t.publisher
+    PUBLISHED_EVER = 1
+    PUBLISHED_NOW = 2         # since the loop looked last
+
 ctypedef void (*schedule_t)(connection_t *connection) noexcept nogil
 
 cdef struct connection_t:
@@ -162,8 +166,8 @@ cdef struct connection_t:
     bint write_blocked        # output above the high mark: consumers are suspended until it drained
     bint closed
     channel_t *confirming     # channels with confirms to send at the end of the pass
-    # memory alarm
-    bint publisher            # has published
+    uint32_t publisher        # PUBLISHED_*
+    bint waiting              # an answer is still to come (a commit, a message that is being loaded): nothing is fed until Loop.resume
     # why Python is called
     int slow
     uint16_t slow_channel
@@ -180,8 +184,10 @@ cdef struct connection_t:
     uint64_t output_high
     uint64_t output_low
     uint64_t deliveries
-    durable_lsn_t durable_lsn
-    void *store
+    # the log
+    log_port_t *port          # NULL: nothing is logged
+    uint64_t logged           # highest LSN since the loop collected it, at least 1 when anything was logged; 0 = nothing
+    uint64_t now_us           # wall clock of the delivery turn under way, microseconds; 0 without a log
     uint64_t tx_bytes_max
     refused_t *refused        # oldest first; taken by Connection.take_refused
     refused_t *refused_last

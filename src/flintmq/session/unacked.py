@@ -38,6 +38,7 @@ def unacked_add(map):
     segment.live += 1
     map.count += 1
     map.last_tag = tag
+    segment.items[tag % UNACKED_PER_SEGMENT].delivered_us = 0
     return cython.address(segment.items[tag % UNACKED_PER_SEGMENT])
 
 

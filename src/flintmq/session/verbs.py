@@ -245,7 +245,10 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
     single = method.queue != REPLY_TO and queue.policy.single_active_consumer
     # A consumer of a single-active queue starts waiting; consumer_came makes the first one the active one.
-    if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority, single):
+    group = method.arguments.get("x-group", "")
+    if not isinstance(group, str):
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-group': {group!r} is no string")
+    if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority, single, _key(group)):
         if queue.core.is_deleted():
             raise _gone(handler, queue)
         raise PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
@@ -328,11 +331,7 @@ def _need_tx(handler: ConnectionHandler, number: int) -> None:
 
 def tx_commit(handler: ConnectionHandler, number: int, method: spec.TxCommit) -> None:
     _need_tx(handler, number)
-    unknown = handler.connection.tx_commit(number)
-    handler.after_publish()
-    if unknown:
-        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {unknown}")
-    handler.send(number, spec.TxCommitOk())
+    handler.commit(number)
 
 
 def tx_rollback(handler: ConnectionHandler, number: int, method: spec.TxRollback) -> None:

@@ -15,19 +15,19 @@ import logging
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_store32, at_swap32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.clock import wall_ms
+from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit,
     consumer_incref,
     entry_sent,
     queue_deliver_single,
-    queue_dequeue,
     queue_get_id,
     queue_next_expiry,
     queue_release,
     queue_set_notify_work_desired,
+    queue_settle,
 )
-from cython.cimports.flintmq.queue.types import REASON_ACK, consumer_t, delivery_t, target_t
+from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, consumer_t, delivery_t, target_t
 from cython.cimports.flintmq.session.delivery import write_deliver
 from cython.cimports.flintmq.session.settlement import channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
@@ -136,6 +136,8 @@ def connection_work(connection, budget):
     last: cython.pointer(channel_t)
     again: cython.bint
     final: cython.bint = False
+    if connection.port != cython.NULL:
+        connection.now_us = wall_us()
     spin_lock(cython.address(connection.work_lock))
     last = connection.work_last
     spin_unlock(cython.address(connection.work_lock))
@@ -240,7 +242,9 @@ def _send(
         if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
             queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
             return
-        queue_dequeue(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK)
+        if connection.port != cython.NULL and connection.logged == 0 and delivery.slot.state & ENTRY_LOGGED:
+            connection.logged = 1
+        queue_settle(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK, connection.now_us)
     else:
         item = unacked_add(cython.address(channel.unacked))
         if item == cython.NULL:
@@ -253,6 +257,7 @@ def _send(
         item.owner = consumer.id
         item.dead_letters = subscription.dead_letters
         item.in_tx = 0
+        item.delivered_us = connection.now_us
         consumer_incref(consumer)
         if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
             channel_settle_item(connection, channel, channel.unacked.last_tag, BASIC_NACK, True)

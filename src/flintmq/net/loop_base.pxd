@@ -1,0 +1,65 @@
+# What an I/O thread holds between and during its passes (loop.pxd).
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from flintmq.core.content cimport arena_t
+from flintmq.net.sockets cimport LIST_COUNT, Socket, run_queue_t, socket_t
+from flintmq.net.sysio cimport epoll_event
+from flintmq.queue.log_port cimport LogPort
+from flintmq.queue.types cimport log_port_t
+
+cdef enum:
+    EVENTS_MAX = 256          # per epoll_wait
+
+cdef enum:                    # LoopBase.alarm
+    ALARM_MEMORY = 1
+    ALARM_DISK = 2
+
+cdef class LoopBase:
+    cdef int epoll
+    cdef run_queue_t run_queue
+    cdef arena_t *arena
+    cdef uint8_t *buffer
+    cdef size_t buffer_size
+    cdef epoll_event events[EVENTS_MAX]
+    cdef int event_count
+    cdef int event_next
+    cdef socket_t *current            # being fed
+    cdef size_t position
+    cdef size_t end
+    cdef socket_t *subject            # of the event a pass returned
+    cdef socket_t wake_socket
+    cdef socket_t *lists[LIST_COUNT]
+    cdef int64_t timer_ms
+    cdef int64_t timer_period_ms
+    cdef uint64_t memory_high
+    cdef uint64_t memory_low
+    cdef uint64_t memory_hard
+    cdef uint32_t alarm               # ALARM_* that hold now
+    cdef uint32_t alarm_told          # the same as on_alarm was told last
+    cdef log_port_t *port             # NULL: nothing is logged
+    cdef LogPort log_port
+    cdef bint logged                  # since the last kick
+    cdef object commits               # session.transaction.Transaction that wait for the log, oldest first
+    cdef bint commits_wait
+    cdef uint32_t turn_messages
+    cdef uint32_t output_max
+    cdef dict sockets                 # fd -> Socket or listener
+    cdef list graves
+    cdef object calls
+    cdef public object on_accept      # (listener socket) -> None
+    cdef public object on_timer       # (now_ms) -> None
+    cdef public object on_alarm       # (what is low: str, "" = nothing) -> None
+    cdef public bint stopping
+    cdef public object log
+    cdef object thread_id
+    cdef void _register(self, Socket entry)
+    cdef void mark_dirty(self, socket_t *socket) noexcept nogil
+    cdef void mark_failed(self, socket_t *socket) noexcept nogil
+    cdef void set_interest(self, socket_t *socket, uint32_t interest) noexcept nogil
+    # One call of the log for all that was logged since the last one.
+    cdef void kick(self) noexcept nogil
+    # Looks at alarms and pressure after a publisher was read. False: it was paused, and must be told (LOOP_BLOCKED).
+    cdef bint may_publish(self, socket_t *socket) noexcept nogil
+    cdef void look_for_alarms(self) noexcept nogil
+    cdef void pause(self, socket_t *socket, uint32_t why) noexcept nogil
+    cdef void unthrottle(self) noexcept nogil
+    cdef object _complete(self)

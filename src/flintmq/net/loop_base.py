@@ -1,0 +1,327 @@
+"""What an I/O thread holds: its sockets and their lists, what other threads leave for it, and who of its publishers is read now.
+
+in: sockets to serve, functions to call, the log whose pressure holds publishers back. out: epoll interests, kicks of the log. The
+passes over all this are in loop.py.
+
+I1  A socket is on a list exactly while the bit of that list is set in socket_t.on; it leaves all of them when it is removed.
+I2  A socket is read exactly while socket_t.paused is 0; each bit there has one who sets it and one who clears it.
+I3  Under an alarm (memory, disk) publishers are not read; connections that also consume are, until the hard limit of memory.
+I4  Transactions of the loop take effect in the order in which they were committed.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_store32
+from cython.cimports.flintmq.core.clock import monotonic_ms
+from cython.cimports.flintmq.core.content import arena_free, arena_new, content_bytes_mapped
+from cython.cimports.flintmq.net.sockets import (
+    KIND_CONNECTION,
+    KIND_LISTENER,
+    KIND_WAKE,
+    LIST_DIRTY,
+    LIST_FAILED,
+    LIST_RESUMED,
+    LIST_THROTTLED,
+    PAUSED_ALARM,
+    PAUSED_ANSWER,
+    PAUSED_BUFFERS,
+    Socket,
+    connection_schedule,
+    list_pop,
+    list_push,
+    lists_forget,
+    loop_wake,
+    run_queue_forget,
+    socket_t,
+)
+from cython.cimports.flintmq.net.sysio import (
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_MOD,
+    EPOLLET,
+    EPOLLIN,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    errno,
+    eventfd,
+    sys_close,
+)
+from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK, PRESSURE_NONE
+from cython.cimports.flintmq.session.connection import Connection
+from cython.cimports.flintmq.session.types import PUBLISHED_NOW, connection_t
+from cython.cimports.flintmq.session.work import connection_consumes
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, malloc
+
+# bytes; one read fills about one content chunk
+READ_SIZE = cython.declare(cython.size_t, 256 * 1024)
+# by ALARM_*: what connection.blocked says is low
+ALARM_NAMES = ("", "memory", "disk", "memory & disk")
+
+
+@cython.cclass
+class LoopBase:
+    """See module.
+
+    Args: config: flintmq.config.Config; memory_limit: bytes of message content at which publishers are paused.
+    Callbacks (set before run): on_accept(listener), on_timer(now_ms), on_alarm(what is low; "": nothing any more).
+    """
+
+    def __cinit__(self, config: object, memory_limit: int):
+        limits = config.limits
+        event: epoll_event
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        self.run_queue.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.epoll < 0 or self.run_queue.wake < 0:
+            raise OSError(errno, "cannot create epoll or eventfd")
+        self.arena = arena_new()
+        # Room for the largest unfinished frame before a full read.
+        self.buffer_size = READ_SIZE + limits.frame_size_max + 8
+        self.buffer = cython.cast(cython.pointer(uint8_t), malloc(self.buffer_size))
+        if self.arena == cython.NULL or self.buffer == cython.NULL:
+            raise MemoryError
+        self.wake_socket.fd = self.run_queue.wake
+        self.wake_socket.kind = KIND_WAKE
+        event.events = EPOLLIN | EPOLLET
+        event.data.ptr = cython.address(self.wake_socket)
+        epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.run_queue.wake, cython.address(event))
+        self.timer_period_ms = limits.housekeeping_ms
+        self.timer_ms = monotonic_ms() + self.timer_period_ms
+        self.memory_high = memory_limit
+        self.memory_low = cython.cast(uint64_t, memory_limit * limits.memory_resume)
+        self.memory_hard = memory_limit + memory_limit // 4
+        self.turn_messages = limits.turn_messages_max
+        self.output_max = limits.output_bytes_max
+        self.sockets = {}
+        self.graves = []
+        self.calls = collections.deque()
+        self.commits = collections.deque()
+        self.log = logging.getLogger("flintmq.net")
+
+    def __dealloc__(self):
+        if self.epoll > 0:
+            sys_close(self.epoll)
+        if self.run_queue.wake > 0:
+            sys_close(self.run_queue.wake)
+        free(self.buffer)
+        if self.arena != cython.NULL:
+            arena_free(self.arena)
+
+    # --- registration (loop thread) -------------------------------------------------------------------------------------
+
+    def add_listener(self, sock: object) -> None:
+        """Accepts on a listening, non-blocking Python socket: on_accept(sock) is called when it is ready."""
+        entry: Socket = Socket(sock, None)
+        entry.socket.kind = KIND_LISTENER
+        self._register(entry)
+
+    def add(self, sock: object, connection: Connection, tls: object) -> Socket:
+        """Serves a connected Python socket (the loop itself asks the kernel not to wait). `tls`: a net.tls.TlsLayer, or None."""
+        entry: Socket = Socket(sock, connection)
+        entry.socket.kind = KIND_CONNECTION
+        entry.socket.connection = cython.address(connection.connection)
+        entry.socket.received_ms = monotonic_ms()
+        entry.socket.sent_ms = entry.socket.received_ms
+        entry.tls = tls
+        entry.socket.tls = tls is not None
+        connection.connection.loop = cython.address(entry.socket)
+        connection.connection.schedule = connection_schedule
+        connection.connection.arena = self.arena
+        self._register(entry)
+        return entry
+
+    def _register(self, entry):
+        event: epoll_event
+        entry.socket.owner = cython.cast(cython.p_void, entry)
+        entry.socket.run_queue = cython.address(self.run_queue)
+        entry.socket.interest = EPOLLIN
+        event.events = EPOLLIN
+        event.data.ptr = cython.address(entry.socket)
+        self.sockets[entry.socket.fd] = entry
+        epoll_ctl(self.epoll, EPOLL_CTL_ADD, entry.socket.fd, cython.address(event))
+
+    def remove(self, entry: Socket) -> None:
+        """Closes the socket. Its memory stays until no pending event can name it (I2)."""
+        if entry.socket.dead:
+            return
+        entry.socket.dead = True
+        if entry.socket.connection != cython.NULL:
+            run_queue_forget(cython.address(self.run_queue), entry.socket.connection)
+        lists_forget(self.lists, cython.address(entry.socket))
+        if self.current == cython.address(entry.socket):
+            self.current = cython.NULL
+        self.sockets.pop(entry.socket.fd, None)
+        entry.sock.close()  # which takes it out of epoll, too
+        self.graves.append(entry)
+        if entry.connection is not None:
+            # Handler and connection name each other: without this they would wait for the cycle collector.
+            entry.connection.handler = None
+
+    def entries(self) -> list:
+        """Every Socket of the loop, listeners included."""
+        return list(self.sockets.values())
+
+    def touch(self, entry: Socket) -> None:
+        """Output was written outside a read of this socket: send it in this pass."""
+        self.mark_dirty(cython.address(entry.socket))
+
+    def set_timer(self, period_ms: int) -> None:
+        """Changes how often on_timer is called; the next call comes after one period."""
+        self.timer_period_ms = period_ms
+        self.timer_ms = monotonic_ms() + period_ms
+
+    # --- other threads --------------------------------------------------------------------------------------------------
+
+    def call(self, function: object) -> None:
+        """Runs `function()` on the loop's thread. Any thread."""
+        self.calls.append(function)
+        at_store32(cython.address(self.run_queue.called), 1)
+        loop_wake(cython.address(self.run_queue))
+
+    def is_current(self) -> bool:
+        """True on the loop's own thread, and before it runs."""
+        return self.thread_id is None or self.thread_id == threading.get_ident()
+
+    # --- the log (loop thread) ------------------------------------------------------------------------------------------
+
+    def attach_log(self, log: LogPort) -> None:
+        """From now on confirms wait for this log, and its pressure holds publishers back. Before `run`."""
+        self.log_port = log
+        self.port = cython.address(log.port)
+
+    def commit(self, transaction: object) -> None:
+        """Completes the transaction when the log has it, in order with the loop's others; at once when it has it already."""
+        self.logged = self.port != cython.NULL
+        self.commits.append(transaction)
+        if not self.commits_wait:
+            self._complete()
+
+    def _complete(self):
+        """The log moved: transactions that it has by now take effect, oldest first."""
+        while self.commits:
+            done = True
+            try:
+                done = self.commits[0].advance()
+            except Exception:
+                self.log.exception("internal error while a transaction took effect")
+            if not done:
+                break
+            self.commits.popleft()
+        self.commits_wait = len(self.commits) != 0
+
+    def kick(self):
+        """One call of the log for all that the pass logged; what gathers while it writes goes together the next time."""
+        if self.logged:
+            self.logged = False
+            if self.port != cython.NULL and self.port.kick != cython.NULL:
+                self.port.kick(self.port.context)
+
+    # --- who is read, and who is not ------------------------------------------------------------------------------------
+
+    def may_publish(self, entry):
+        """Looks at alarms and pressure after a publisher was read. False: it was paused and must be told."""
+        connection: cython.pointer(connection_t) = entry.connection
+        consumes: cython.bint
+        pressure: cython.int = PRESSURE_NONE
+        if self.port != cython.NULL and self.port.pressure != cython.NULL:
+            pressure = self.port.pressure(self.port.context)
+        if pressure == PRESSURE_DISK:
+            self.alarm |= ALARM_DISK
+        if self.alarm == 0 and pressure == PRESSURE_NONE:
+            return True
+        consumes = connection_consumes(connection)
+        # The log's buffers empty without anybody's acks, but a connection that only settled has not filled them either.
+        if pressure == PRESSURE_BUFFERS and (connection.publisher & PUBLISHED_NOW or not consumes):
+            self.pause(entry, PAUSED_BUFFERS)
+            list_push(self.lists, LIST_THROTTLED, entry)
+        connection.publisher &= ~PUBLISHED_NOW
+        if self.alarm == 0 or entry.paused & PAUSED_ALARM:
+            return True
+        # A connection that also consumes is still read until the hard limit: its acks are what frees memory and disk (I3).
+        if consumes and content_bytes_mapped() < self.memory_hard:
+            return True
+        self.pause(entry, PAUSED_ALARM)
+        return False
+
+    def look_for_alarms(self):
+        pressure: cython.int
+        mapped: uint64_t = content_bytes_mapped()
+        if mapped > self.memory_high:
+            self.alarm |= ALARM_MEMORY
+        elif mapped < self.memory_low:
+            self.alarm &= ~cython.cast(uint32_t, ALARM_MEMORY)
+        if self.port == cython.NULL or self.port.pressure == cython.NULL:
+            return
+        pressure = self.port.pressure(self.port.context)
+        if pressure == PRESSURE_DISK:
+            self.alarm |= ALARM_DISK
+        else:
+            self.alarm &= ~cython.cast(uint32_t, ALARM_DISK)
+        if pressure != PRESSURE_BUFFERS and self.lists[LIST_THROTTLED] != cython.NULL:
+            self.unthrottle()
+
+    def pause(self, entry, why):
+        entry.paused |= why
+        self.set_interest(entry, entry.interest & ~cython.cast(uint32_t, EPOLLIN))
+
+    def resume(self, entry: Socket) -> None:
+        """Reads the socket again as far as nothing holds it back any more: an alarm (handler.is_blocked), an answer that must come
+        first (connection.waiting), the log's buffers."""
+        was: uint32_t = entry.socket.paused
+        if entry.socket.dead or was == 0:
+            return
+        if not entry.connection.handler.is_blocked:
+            entry.socket.paused &= ~cython.cast(uint32_t, PAUSED_ALARM)
+        if was & PAUSED_ANSWER and not entry.connection.connection.waiting:
+            entry.socket.paused &= ~cython.cast(uint32_t, PAUSED_ANSWER)
+            list_push(self.lists, LIST_RESUMED, cython.address(entry.socket))
+        # What it sent meanwhile waits in the kernel: it must not look dead before that is read.
+        entry.socket.received_ms = monotonic_ms()
+        if entry.socket.paused == 0:
+            self.set_interest(cython.address(entry.socket), entry.socket.interest | EPOLLIN)
+
+    def unthrottle(self):
+        """The log has room again (or none at all, which is another alarm): publishers that waited for its buffers are read."""
+        entry: cython.pointer(socket_t) = list_pop(self.lists, LIST_THROTTLED)
+        while entry != cython.NULL:
+            entry.paused &= ~cython.cast(uint32_t, PAUSED_BUFFERS)
+            entry.received_ms = monotonic_ms()
+            if entry.paused == 0:
+                self.set_interest(entry, entry.interest | EPOLLIN)
+            entry = list_pop(self.lists, LIST_THROTTLED)
+
+    def set_interest(self, entry, interest):
+        event: epoll_event
+        if entry.interest == interest or entry.dead:
+            return
+        entry.interest = interest
+        event.events = interest
+        event.data.ptr = entry
+        epoll_ctl(self.epoll, EPOLL_CTL_MOD, entry.fd, cython.address(event))
+
+    # --- lists ----------------------------------------------------------------------------------------------------------
+
+    def mark_dirty(self, entry):
+        list_push(self.lists, LIST_DIRTY, entry)
+
+    def mark_failed(self, entry):
+        list_push(self.lists, LIST_FAILED, entry)
+
+    @property
+    def now_ms(self) -> int:
+        """The loop's monotonic clock, milliseconds: what on_timer is called with."""
+        return monotonic_ms()
+
+    @property
+    def alarmed(self) -> bool:
+        """True while message memory is above the watermark, or the log's disk is full."""
+        return self.alarm != 0

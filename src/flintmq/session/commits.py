@@ -1,0 +1,88 @@
+"""tx.commit, from the request to the answer; and what of a channel waits behind an answer that is still to come.
+
+in: tx.commit, and every other method that arrives while a commit of its channel waits for the log. out: transactions for the loop,
+commit-ok in order.
+
+I1  No answer of a channel overtakes the commit-ok of a commit that came before it; publishes and settlements, which have no answer,
+    go on and belong to the next transaction.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.protocol.v0_9_1 import spec
+from flintmq.session import publishing
+from flintmq.session.transaction import Transaction, begin, commits_waiting
+from flintmq.vhost.dead_letter import MAXLEN, REJECTED
+
+if TYPE_CHECKING:
+    from flintmq.session.handlers import ConnectionHandler
+
+REASON_DROP = 4
+TX_COMMIT_ID = spec.METHOD_IDS["tx.commit"]
+
+
+def must_wait(handler: ConnectionHandler, channel: int, method_id: int) -> bool:
+    """Whether a method waits because a commit of its channel does. A further commit only waits when there are too many."""
+    waiting = commits_waiting(handler.connection, channel)
+    return waiting > 0 and (method_id != TX_COMMIT_ID or waiting >= handler.broker.limits.channel_commits_max)
+
+
+def commit(handler: ConnectionHandler, number: int) -> None:
+    """tx.commit of a channel: at once when nothing of it is logged, else when the log has it.
+
+    Raises: PeerError(541) when the log refuses: nothing of the transaction happened.
+    """
+    broker = handler.broker
+    try:
+        transaction = begin(handler.connection, number)
+        if transaction is None:
+            handler.after_publish()
+            handler.send(number, spec.TxCommitOk())
+            return
+        try:
+            for queue_id, reason, message in transaction.take_letters():
+                queue = broker.queues.get(queue_id)
+                if queue is not None:
+                    publishing.dead_letter(broker, queue, message, MAXLEN if reason == REASON_DROP else REJECTED, transaction)
+            transaction.write()
+        except BaseException:
+            transaction.abandon()
+            raise
+    except StoreError as error:
+        raise PeerError(ReplyCode.INTERNAL_ERROR, f"the transaction can't be logged: {error}") from error
+    handler.loop.commit(transaction)
+
+
+def committed(handler: ConnectionHandler, transaction: Transaction, alive: bool) -> None:
+    """The transaction has taken effect. `alive`: its channel is still there and gets the answer."""
+    broker = handler.broker
+    handler.after_publish()
+    for queue in transaction.limited:
+        publishing.enforce_limits(broker, queue)
+    if not alive:
+        return
+    handler.send_later(transaction.number, spec.TxCommitOk())
+    go_on(handler)
+
+
+def wait(handler: ConnectionHandler, channel: int, payload: bytes) -> None:
+    """Keeps a method until the commits before it are answered. The loop reads nothing more of the connection until then."""
+    handler.deferred = partial(handler.method, channel, payload)
+    handler.connection.waiting = True
+
+
+def go_on(handler: ConnectionHandler) -> None:
+    """A commit was answered: serves the method that waited for it, if it may now, and then what the client sent after it."""
+    deferred = handler.deferred
+    if deferred is None:
+        return
+    handler.deferred = None
+    handler.connection.waiting = False
+    deferred()  # which waits again when there are still commits before it
+    if handler.socket is not None and not handler.connection.waiting:
+        handler.loop.resume(handler.socket)
+        handler.loop.touch(handler.socket)

@@ -1,0 +1,57 @@
+# A committed transaction (tx class) on its way through the log: decided when the commit record is durable, then applied.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+from flintmq.queue.handle cimport QueueHandle
+from flintmq.queue.log_port cimport LogPort
+from flintmq.queue.types cimport queue_t, slot_t
+from flintmq.routing.route_cache cimport destination_t, route_t
+from flintmq.session.connection cimport Connection
+from flintmq.session.types cimport channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
+
+cdef enum:                    # held_t.kind
+    HELD_ENTRY = 1            # on a queue, invisible
+    HELD_RETURN = 2           # goes back to the publisher: no queue, and mandatory
+    HELD_IMMEDIATE = 3        # offered when the transaction takes effect; not part of the log's transaction
+
+cdef struct held_t:
+    uint8_t kind
+    uint8_t bits              # of basic.publish
+    bint logged
+    queue_t *queue            # HELD_ENTRY: counted
+    slot_t *slot
+    uint64_t position
+    destination_t *destination   # of `route`; NULL for a dead letter
+    route_t *route            # counted, or NULL
+    content_t *content        # counted
+
+cdef struct settled_t:
+    unacked_t item            # taken out of its channel's map when the commit was written
+    uint8_t method
+    uint8_t requeue
+    bint logged               # its dequeue is part of the log's transaction
+
+cdef class Transaction:
+    cdef Connection connection        # None: it ended, or the channel did
+    cdef readonly object handler      # session.handlers.ConnectionHandler
+    cdef readonly uint16_t number     # of the channel
+    cdef channel_t *channel           # NULL once detached
+    cdef LogPort log                  # None: nothing of it is logged
+    cdef uint64_t id                  # of the log; 0: nothing of it is logged
+    cdef uint64_t ticket
+    cdef uint64_t wait_lsn            # what the answer waits for after it was applied (immediate messages)
+    cdef bint applied
+    cdef held_t *held
+    cdef uint32_t held_count
+    cdef uint32_t held_size
+    cdef settled_t *settled
+    cdef uint32_t settled_count
+    cdef list letters                 # (queue id, REASON_*, message) to be dead-lettered inside the transaction
+    cdef readonly list limited        # control-plane queues that letters may have filled over their limit
+    cdef held_t *_add(self) except NULL
+    cdef int _hold(self, tx_publish_t *publish) except -1
+    cdef int _enqueue(self, held_t *held, long long expires_at_ms) except -1
+    cdef bint _refused(self, destination_t *destination, content_t *content)
+    cdef int _take(self, tx_settle_t *settle, settled_t *taken) except -1
+    cdef object _apply(self)
+    cdef object _publish(self, held_t *held)
+    cdef object _free(self)

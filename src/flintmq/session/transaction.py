@@ -1,0 +1,426 @@
+"""A committed transaction on its way through the log (see transaction.pxd).
+
+in: the open transaction of a channel (tx_buffer) when the client commits. out: one transaction of the log, and, once that is durable,
+entries on queues, settlements, returns, commit-ok.
+
+Between commit and durability its messages are held entries: they have their final places and nobody sees them; its settled
+deliveries have left the channel but stay acquired. The record belongs to the loop, not to the connection: when that ends, the
+transaction is still applied (the commit record is written, so it is decided), and only the answer is not sent.
+
+I1  Nothing of a transaction is visible before the log has its commit; what recovery would apply is exactly what is applied here.
+I2  A settled delivery is either in its channel's map or in one transaction: nothing is applied twice when a connection dies.
+I3  Transactions of a channel take effect, and are answered, in the order of their commits.
+I4  A dead letter of a transaction is part of it: its entry and the dequeue of the original are in one commit.
+"""
+
+from __future__ import annotations
+
+import collections
+
+import cython
+from cython.cimports.flintmq.core.content import (
+    CONTENT_PERSISTENT,
+    CONTENT_SHARED,
+    content_decref,
+    content_from_bytes,
+    content_incref,
+    content_t,
+)
+from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.queue_core import (
+    consumer_decref,
+    queue_add_held,
+    queue_decref,
+    queue_drop_held,
+    queue_enqueue_immediate,
+    queue_get_id,
+    queue_incref,
+    queue_is_durable,
+    queue_publish_held,
+    queue_ready_bytes,
+    queue_ready_count,
+)
+from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, ENTRY_NOT_RESIDENT, REASON_ACK, REASON_DROP, REASON_REJECT
+from cython.cimports.flintmq.routing.route_cache import (
+    DEST_DEAD_LETTERS,
+    DEST_LIMITED,
+    DEST_REJECT_DEAD_LETTER,
+    DEST_REJECT_OVER,
+    destination_t,
+    route_decref,
+    route_incref,
+    route_t,
+)
+from cython.cimports.flintmq.session.connection import Connection
+from cython.cimports.flintmq.session.delivery import write_return
+from cython.cimports.flintmq.session.placing import drop_head, expiry_on, publish_to_queues
+from cython.cimports.flintmq.session.settlement import settle_taken
+from cython.cimports.flintmq.session.tx_buffer import expiration_of, tx_apply, tx_clear
+from cython.cimports.flintmq.session.types import (
+    DROP_MAXLEN,
+    DROP_REFUSED,
+    DROP_UNROUTABLE,
+    channel_t,
+    connection_t,
+    tx_settle_t,
+    unacked_t,
+)
+from cython.cimports.flintmq.session.unacked import unacked_find, unacked_remove
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.string import memset
+
+BASIC_ACK = cython.declare(cython.int, 80)
+PUBLISH_MANDATORY = cython.declare(cython.int, 1)
+PUBLISH_IMMEDIATE = cython.declare(cython.int, 2)
+
+
+def begin(connection: Connection, number: int) -> Transaction | None:
+    """tx.commit of a channel: applies its open transaction now when nothing of it is logged (None), or holds its messages.
+
+    The caller puts the `letters` through `hold`, then calls `write`; or `abandon` after an exception of either.
+    Raises: KeyError: no such channel; StoreError: the log refuses (everything is as before); MemoryError.
+    """
+    channel: cython.pointer(channel_t) = connection.channel(number)
+    transaction: Transaction
+    i: uint32_t
+    logged: cython.bint = _is_logged(connection, channel)
+    if not logged and not commits_waiting(connection, number):
+        tx_apply(cython.address(connection.connection), channel)
+        return None
+    transaction = Transaction(connection, number)
+    try:
+        if logged:
+            transaction.log = connection.log
+            transaction.id = transaction.log.tx_begin()
+        for i in range(channel.tx_publish_count):
+            transaction._hold(cython.address(channel.tx_publishes[i]))
+        if channel.tx_settle_count:
+            transaction.settled = cython.cast(cython.pointer(settled_t), calloc(channel.tx_settle_count, cython.sizeof(settled_t)))
+            if transaction.settled == cython.NULL:
+                raise MemoryError
+        for i in range(channel.tx_settle_count):
+            transaction._take(cython.address(channel.tx_settles[i]), cython.address(transaction.settled[i]))
+            transaction.settled_count += 1
+    except BaseException:
+        transaction.abandon()
+        raise
+    return transaction
+
+
+def commits_waiting(connection: Connection, number: int) -> int:
+    """Transactions of the channel that wait for the log."""
+    return len(connection.committing.get(number, ()))
+
+
+@cython.cfunc
+def _is_logged(connection: Connection, channel: cython.pointer(channel_t)) -> cython.bint:
+    """True when something of the open transaction is for the log, or may become so by dead-lettering."""
+    i: uint32_t
+    k: uint32_t
+    route: cython.pointer(route_t)
+    settle: cython.pointer(tx_settle_t)
+    item: cython.pointer(unacked_t)
+    if connection.connection.port == cython.NULL or connection.connection.port.enqueue == cython.NULL:
+        return False
+    for i in range(channel.tx_publish_count):
+        if not channel.tx_publishes[i].content.flags & CONTENT_PERSISTENT:
+            continue
+        route = channel.tx_publishes[i].route
+        for k in range(route.count):
+            if queue_is_durable(route.destinations[k].queue) or route.destinations[k].flags & DEST_REJECT_DEAD_LETTER:
+                return True
+    for i in range(channel.tx_settle_count):
+        settle = cython.address(channel.tx_settles[i])
+        item = unacked_find(cython.address(channel.unacked), settle.tag)
+        if settle.method != BASIC_ACK and settle.requeue:
+            continue
+        if item.slot.state & ENTRY_LOGGED:
+            return True
+        if settle.method != BASIC_ACK and item.dead_letters:
+            if item.slot.state & ENTRY_NOT_RESIDENT or item.slot.content.flags & CONTENT_PERSISTENT:
+                return True
+    return False
+
+
+@cython.cclass
+class Transaction:
+    """See module. Made by `begin`; used on its loop's thread only."""
+
+    def __init__(self, connection: Connection, number: int):
+        self.connection = connection
+        self.handler = connection.handler
+        self.number = number
+        self.channel = connection.channel(number)
+        self.letters = []
+        self.limited = []
+
+    def __dealloc__(self):
+        # What a loop that ended did not apply: recovery will.
+        self._free()
+
+    # --- commit -----------------------------------------------------------------------------------------------------
+
+    def _add(self):
+        held: cython.pointer(held_t)
+        size: uint32_t
+        if self.held_count == self.held_size:
+            size = self.held_size * 2 if self.held_size else 16
+            held = cython.cast(cython.pointer(held_t), realloc(self.held, size * cython.sizeof(held_t)))
+            if held == cython.NULL:
+                raise MemoryError
+            self.held = held
+            self.held_size = size
+        held = cython.address(self.held[self.held_count])
+        memset(held, 0, cython.sizeof(held_t))
+        self.held_count += 1
+        return held
+
+    def _hold(self, publish):
+        """One message of the transaction: a held entry on each of its queues."""
+        route: cython.pointer(route_t) = publish.route
+        content: cython.pointer(content_t) = publish.content
+        destination: cython.pointer(destination_t)
+        held: cython.pointer(held_t)
+        expires_at_ms: cython.longlong
+        i: uint32_t
+        self.channel.published += 1
+        if publish.bits & PUBLISH_IMMEDIATE or route.count == 0:
+            if route.count == 0 and not publish.bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE):
+                self.connection.connection.dropped[DROP_UNROUTABLE] += 1
+                return 0
+            held = self._add()
+            held.kind = HELD_IMMEDIATE if route.count else HELD_RETURN
+            held.bits = publish.bits
+            held.route = route
+            held.content = content
+            route_incref(route)
+            content_incref(content)
+            return 0
+        if route.count > 1 and self.id and content.flags & CONTENT_PERSISTENT:
+            content.flags |= CONTENT_SHARED
+        for i in range(route.count):
+            destination = cython.address(route.destinations[i])
+            if destination.flags & DEST_REJECT_OVER and self._refused(destination, content):
+                self.connection.connection.dropped[DROP_REFUSED] += 1
+                if destination.flags & DEST_REJECT_DEAD_LETTER:
+                    self.letters.append((queue_get_id(destination.queue), REASON_DROP, content_tuple(content)))
+                continue
+            expires_at_ms = expiry_on(destination, expiration_of(content))
+            held = self._add()
+            held.kind = HELD_ENTRY
+            held.queue = destination.queue
+            held.destination = destination
+            held.route = route
+            held.content = content
+            queue_incref(held.queue)
+            route_incref(route)
+            content_incref(content)
+            self._enqueue(held, expires_at_ms)
+        if content.message_id and content.flags & CONTENT_SHARED:
+            self.log.port.placed(self.log.port.context, content)
+        return 0
+
+    def _refused(self, destination, content):
+        """reject-publish: the queue's limit, counting what this transaction has put there before."""
+        count: uint64_t = queue_ready_count(destination.queue)
+        size: uint64_t = queue_ready_bytes(destination.queue)
+        i: uint32_t
+        for i in range(self.held_count):
+            if self.held[i].queue == destination.queue and self.held[i].slot != cython.NULL:
+                count += 1
+                size += self.held[i].content.body_len
+        return count >= destination.max_length or size + content.body_len > destination.max_bytes
+
+    def _enqueue(self, held, expires_at_ms):
+        held.slot = queue_add_held(held.queue, held.content, expires_at_ms, cython.address(held.position))
+        # NULL: the queue was deleted meanwhile, as for any publish.
+        if held.slot != cython.NULL and self.id and held.content.flags & CONTENT_PERSISTENT and queue_is_durable(held.queue):
+            self.log.tx_enqueue(self.id, held.queue, held.position, held.slot, expires_at_ms)
+            held.logged = True
+        return 0
+
+    def _take(self, settle, taken):
+        """One settled delivery. It stays in the channel's map until the commit is written."""
+        item: cython.pointer(unacked_t) = unacked_find(cython.address(self.channel.unacked), settle.tag)
+        taken.item = item[0]
+        taken.method = settle.method
+        taken.requeue = settle.requeue
+        if settle.method != BASIC_ACK and settle.requeue:
+            return 0
+        if settle.method != BASIC_ACK and item.dead_letters and not item.slot.state & ENTRY_NOT_RESIDENT:
+            self.letters.append((queue_get_id(item.queue), REASON_REJECT, content_tuple(item.slot.content)))
+        if self.id and item.slot.state & ENTRY_LOGGED:
+            reason: cython.int = REASON_ACK if settle.method == BASIC_ACK else REASON_REJECT
+            self.log.tx_dequeue(self.id, item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
+            taken.logged = True
+        return 0
+
+    def take_letters(self) -> list[tuple[int, int, tuple]]:
+        """(queue id, REASON_*, message) of what the transaction dead-letters, oldest first; they are forgotten here."""
+        letters: list = self.letters
+        self.letters = []
+        return letters
+
+    def hold(
+        self,
+        core: QueueHandle,
+        exchange: bytes,
+        routing_key: bytes,
+        header: bytes,
+        body: bytes,
+        flags: int,
+        priority: int,
+        expires_at_ms: int = 0,
+    ) -> bool:
+        """Puts a dead letter on a queue as part of the transaction (arguments as QueueHandle.publish). False when it was refused."""
+        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+        held: cython.pointer(held_t)
+        try:
+            held = self._add()
+        except MemoryError:
+            content_decref(content)
+            raise
+        held.kind = HELD_ENTRY
+        held.queue = core.queue
+        held.content = content
+        queue_incref(held.queue)
+        self._enqueue(held, expires_at_ms)
+        return held.slot != cython.NULL
+
+    def write(self) -> None:
+        """Writes the commit record; the channel's next transaction begins. Raises StoreError (then call `abandon`).
+
+        The caller hands it to Loop.commit.
+        """
+        i: uint32_t
+        settle: cython.pointer(tx_settle_t)
+        if self.id:
+            self.ticket = self.log.tx_commit(self.id)
+        for i in range(self.channel.tx_settle_count):
+            settle = cython.address(self.channel.tx_settles[i])
+            self.settled[i].item.in_tx = 0
+            unacked_remove(cython.address(self.channel.unacked), settle.tag)
+        tx_clear(self.channel)
+        self.connection.committing.setdefault(self.number, collections.deque()).append(self)
+
+    def abandon(self) -> None:
+        """The log refused: nothing of it was visible, nothing of it stays. Its deliveries are still the channel's."""
+        i: uint32_t
+        for i in range(self.held_count):
+            if self.held[i].slot != cython.NULL:
+                queue_drop_held(self.held[i].queue, self.held[i].slot, self.held[i].position)
+        self.settled_count = 0
+        self._free()
+
+    # --- after the commit -------------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """The channel ends: it will not be answered, and must not be touched when the transaction is applied."""
+        i: uint32_t
+        item: cython.pointer(unacked_t)
+        for i in range(self.settled_count):
+            item = cython.address(self.settled[i].item)
+            if item.consumer != cython.NULL:
+                # The consumer's credit is the channel's, which goes now; the queue was counted by the consumer.
+                queue_incref(item.queue)
+                consumer_decref(item.consumer)
+                item.consumer = cython.NULL
+        self.channel = cython.NULL
+        self.connection = None
+
+    def advance(self) -> bool:
+        """Applies the transaction if the log has it, answers it. False: not yet. On the loop's thread."""
+        if not self.applied:
+            if self.id and not self.log.tx_durable(self.ticket):
+                return False
+            self.applied = True
+            self._apply()
+        if self.wait_lsn and self.log is not None and self.log.port.durable_lsn(self.log.port.context) < self.wait_lsn:
+            return False
+        connection: Connection = self.connection
+        if connection is not None:
+            self.connection = None
+            self.channel = cython.NULL
+            connection.committing[self.number].popleft()
+            if not connection.committing[self.number]:
+                del connection.committing[self.number]
+        self.handler.committed(self, connection is not None)
+        if self.id:
+            self.log.tx_applied(self.id)
+        return True
+
+    def _apply(self):
+        i: uint32_t
+        connection: cython.pointer(connection_t) = cython.NULL
+        channel: cython.pointer(channel_t) = self.channel
+        taken: cython.pointer(settled_t)
+        destination: cython.pointer(destination_t)
+        if self.connection is not None:
+            connection = cython.address(self.connection.connection)
+        for i in range(self.held_count):
+            self._publish(cython.address(self.held[i]))
+        for i in range(self.settled_count):
+            taken = cython.address(self.settled[i])
+            settle_taken(connection, channel, cython.address(taken.item), taken.method, taken.requeue, taken.logged)
+        self.settled_count = 0
+        for i in range(self.held_count):
+            destination = self.held[i].destination
+            if destination != cython.NULL and (destination.flags & (DEST_LIMITED | DEST_DEAD_LETTERS)) == DEST_LIMITED:
+                dropped: uint32_t = drop_head(destination)
+                if connection != cython.NULL:
+                    connection.dropped[DROP_MAXLEN] += dropped
+        self._free()
+
+    def _publish(self, held):
+        connection: cython.pointer(connection_t)
+        i: uint32_t
+        if held.kind == HELD_ENTRY:
+            if held.slot != cython.NULL:
+                queue_publish_held(held.queue, held.slot, held.position, held.logged)
+                held.slot = cython.NULL
+            return
+        if self.connection is None:
+            # Nobody to return it to; an immediate one is still offered.
+            if held.kind == HELD_IMMEDIATE:
+                for i in range(held.route.count):
+                    queue_enqueue_immediate(held.route.destinations[i].queue, held.content, 0, 0, cython.NULL)
+            return
+        connection = cython.address(self.connection.connection)
+        if held.kind == HELD_RETURN:
+            write_return(connection, self.number, 312, b"NO_ROUTE", held.content)
+            self.channel.returned += 1
+            return
+        # An immediate message is delivered now or goes back: after a crash there is nobody to deliver it to, so it has no place in
+        # the log's transaction. The answer waits for its own record.
+        self.channel.published -= 1
+        connection.logged = 0
+        route_incref(held.route)
+        content_incref(held.content)
+        publish_to_queues(connection, self.channel, held.route, held.content, held.bits, expiration_of(held.content))
+        if connection.logged > self.wait_lsn:
+            self.wait_lsn = connection.logged
+            self.log = self.connection.log
+
+    def _free(self):
+        i: uint32_t
+        held: cython.pointer(held_t)
+        for i in range(self.held_count):
+            held = cython.address(self.held[i])
+            if held.queue != cython.NULL:
+                queue_decref(held.queue)
+            if held.route != cython.NULL:
+                route_decref(held.route)
+            if held.content != cython.NULL:
+                content_decref(held.content)
+        free(self.held)
+        self.held = cython.NULL
+        self.held_count = 0
+        for i in range(self.settled_count):
+            if self.settled[i].item.consumer != cython.NULL:
+                consumer_decref(self.settled[i].item.consumer)
+            else:
+                queue_decref(self.settled[i].item.queue)
+        free(self.settled)
+        self.settled = cython.NULL
+        self.settled_count = 0

@@ -1,0 +1,133 @@
+"""The open transaction of a channel: what the client sent since the last commit (see tx_buffer.pxd).
+
+in: publishes and settlements of a transactional channel. out: the same as records, until commit or rollback.
+
+I1  A delivery has in_tx set exactly while one record names it: neither recover nor another settlement sees it.
+I2  Nothing of a transaction is on a queue before its commit.
+
+Source: AMQP 0-9-1 specification 1.9 (class tx).
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.content import CONTENT_EXPIRES, content_decref, content_header, content_t
+from cython.cimports.flintmq.protocol.v0_9_1.codec import props_scan_t, scan_properties
+from cython.cimports.flintmq.queue.types import ENTRY_NOT_RESIDENT, REASON_REJECT
+from cython.cimports.flintmq.routing.route_cache import route_decref
+from cython.cimports.flintmq.session.placing import note_refused, publish_to_queues
+from cython.cimports.flintmq.session.settlement import channel_settle_item
+from cython.cimports.flintmq.session.types import channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
+from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import realloc
+
+BASIC_ACK = cython.declare(cython.int, 80)
+
+
+def tx_add_publish(connection, channel, route, content):
+    items: cython.pointer(tx_publish_t)
+    size: uint32_t
+    if channel.tx_publish_count == channel.tx_publish_size:
+        size = channel.tx_publish_size * 2 if channel.tx_publish_size else 16
+        items = cython.cast(cython.pointer(tx_publish_t), realloc(channel.tx_publishes, size * cython.sizeof(tx_publish_t)))
+        if items == cython.NULL:
+            route_decref(route)
+            content_decref(content)
+            return TX_NO_MEMORY
+        channel.tx_publishes = items
+        channel.tx_publish_size = size
+    items = cython.address(channel.tx_publishes[channel.tx_publish_count])
+    items.route = route
+    items.content = content
+    items.bits = channel.publish_bits
+    channel.tx_publish_count += 1
+    channel.tx_bytes += content.body_len + content.header_len + 64
+    return TX_TOO_LARGE if channel.tx_bytes > connection.tx_bytes_max else TX_TAKEN
+
+
+def tx_add_settle(connection, channel, method, tag, multiple, requeue):
+    item: cython.pointer(unacked_t)
+    at: uint64_t = tag
+    found: cython.bint = False
+    if multiple:
+        if tag > channel.unacked.last_tag:
+            return TX_UNKNOWN_TAG
+        at = unacked_next(cython.address(channel.unacked), 1)
+    while at and (not multiple or at <= tag or tag == 0):
+        item = unacked_find(cython.address(channel.unacked), at)
+        if item != cython.NULL and not item.in_tx:
+            if not _add_record(channel, at, method, requeue):
+                return TX_NO_MEMORY
+            item.in_tx = 1
+            found = True
+        if not multiple:
+            break
+        at = unacked_next(cython.address(channel.unacked), at + 1)
+    if not found and not (multiple and tag == 0):
+        return TX_UNKNOWN_TAG
+    return TX_TOO_LARGE if channel.tx_bytes > connection.tx_bytes_max else TX_TAKEN
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_record(channel: cython.pointer(channel_t), tag: uint64_t, method: cython.int, requeue: cython.bint) -> cython.bint:
+    items: cython.pointer(tx_settle_t)
+    size: uint32_t
+    if channel.tx_settle_count == channel.tx_settle_size:
+        size = channel.tx_settle_size * 2 if channel.tx_settle_size else 16
+        items = cython.cast(cython.pointer(tx_settle_t), realloc(channel.tx_settles, size * cython.sizeof(tx_settle_t)))
+        if items == cython.NULL:
+            return False
+        channel.tx_settles = items
+        channel.tx_settle_size = size
+    items = cython.address(channel.tx_settles[channel.tx_settle_count])
+    items.tag = tag
+    items.method = cython.cast(uint8_t, method)
+    items.requeue = 1 if requeue else 0
+    channel.tx_settle_count += 1
+    channel.tx_bytes += cython.sizeof(tx_settle_t)
+    return True
+
+
+def tx_apply(connection, channel):
+    i: uint32_t
+    publish: cython.pointer(tx_publish_t)
+    settle: cython.pointer(tx_settle_t)
+    item: cython.pointer(unacked_t)
+    for i in range(channel.tx_publish_count):
+        publish = cython.address(channel.tx_publishes[i])
+        publish_to_queues(connection, channel, publish.route, publish.content, publish.bits, expiration_of(publish.content))
+    channel.tx_publish_count = 0
+    for i in range(channel.tx_settle_count):
+        settle = cython.address(channel.tx_settles[i])
+        item = unacked_find(cython.address(channel.unacked), settle.tag)
+        if settle.method != BASIC_ACK and not settle.requeue and item.dead_letters and not item.slot.state & ENTRY_NOT_RESIDENT:
+            note_refused(connection, item.queue, item.slot.content, REASON_REJECT)
+        channel_settle_item(connection, channel, settle.tag, settle.method, settle.requeue)
+    tx_clear(channel)
+
+
+def tx_rollback(channel):
+    i: uint32_t
+    for i in range(channel.tx_settle_count):
+        unacked_find(cython.address(channel.unacked), channel.tx_settles[i].tag).in_tx = 0
+    tx_clear(channel)
+
+
+def tx_clear(channel):
+    i: uint32_t
+    for i in range(channel.tx_publish_count):
+        route_decref(channel.tx_publishes[i].route)
+        content_decref(channel.tx_publishes[i].content)
+    channel.tx_publish_count = 0
+    channel.tx_settle_count = 0
+    channel.tx_bytes = 0
+
+
+def expiration_of(content):
+    scan: props_scan_t
+    if not content.flags & CONTENT_EXPIRES or scan_properties(content_header(content), content.header_len, cython.address(scan)) != 0:
+        return -1
+    return scan.expiration_ms
