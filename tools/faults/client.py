@@ -124,6 +124,7 @@ class Session:
         if method.name in ("connection.blocked", "connection.unblocked"):
             self.blocked = method.name == "connection.blocked"
             self.out.add(j.NOTE, self.name, "blocked" if self.blocked else "unblocked", method.fields.get("reason", ""))
+            self.out.sync()
             return None
         if method.name == "basic.return":
             self.fault("definition", f"message returned: {method.reply_text} {method.exchange} {method.routing_key}")

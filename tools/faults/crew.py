@@ -109,10 +109,14 @@ class Crew:
         if not self.clients[0].idle(600):
             raise RuntimeError("the drain did not end within 600 s")
 
+    def events(self) -> list[j.Event]:
+        """All records that the clients have synced so far, by stamp."""
+        self.own.sync()
+        return j.load(sorted(self.folder.glob("*.jsonl")))
+
     def verdict(self, *, recovered_flag: bool = True) -> Report:
         """The checker's report over all journals so far."""
-        self.own.sync()
-        return check(j.load(sorted(self.folder.glob("*.jsonl"))), recovered_flag=recovered_flag)
+        return check(self.events(), recovered_flag=recovered_flag)
 
     def close(self) -> None:
         """Ends the processes. Idempotent."""

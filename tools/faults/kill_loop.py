@@ -1,9 +1,9 @@
-"""T4 and T5: load, kill -9 (or loss of power) at a random time or a named point, restart, and again; at the end nothing confirmed is missing.
+"""T4 and T5: load, kill -9 (or loss of power) at a random time or a named point, restart, and again; nothing confirmed may be missing.
 
 in: `--cycles`, `--seed`, a broker. out: one JSON line (violations, what was hit, longest restart), exit 0, or 65 with violations.
 
-Every cycle draws its decisions from (seed, cycle): replay with the same `--seed`, `--first` and `--cycles` (the machine's timing is not
-replayed; `--keep DIR` leaves journals and data of the failing epoch, and `python -m tools.faults.checker DIR/journals/*` judges them again).
+Every cycle draws its decisions from (seed, cycle): replay with the same `--seed`, `--first` and `--cycles`. The machine's timing is not
+replayed; `--keep DIR` leaves journals and data of the failing epoch, and `python -m tools.faults.checker DIR/journals/*` judges again.
 Cycles are grouped into epochs: at the end of one all queues are drained and judged; the store lives on through all of them.
 """
 

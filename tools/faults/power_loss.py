@@ -96,8 +96,8 @@ class PowerLoss:
             for kind, seq, path, old in reversed(steps[keep:]):
                 counts["names"] += 1
                 self._undo_name(kind, seq, path, old)
-        for path in self.root.rglob("*-shm"):
-            path.unlink()
+        for index in self.root.rglob("*-shm"):
+            index.unlink()
         return dict(counts)
 
     # --- reading ----------------------------------------------------------------------------------------------------

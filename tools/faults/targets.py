@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from unittest import mock
 
 from tests.support import servers
@@ -59,7 +59,7 @@ class Flint:
         self.data_dir, self.extra, self.env, self.command = data_dir, list(extra), dict(env), list(command)
         self.start_s = 0.0
         self.process: subprocess.Popen[bytes] | None = None
-        self.log = b""
+        self.ready: dict[str, Any] = {}
 
     def start(self, env: Mapping[str, str] = {}) -> int:
         assert self.process is None or self.process.poll() is not None
@@ -90,7 +90,8 @@ class Flint:
                 raise DidNotStart(f"{text}; stderr ends:\n{self.stderr()[-2000:]}", code)
             line += part
         self.start_s = time.monotonic() - begun
-        return int(json.loads(line)["amqp_port"])
+        self.ready = json.loads(line)
+        return int(self.ready["amqp_port"])
 
     @property
     def pid(self) -> int:
