@@ -1,0 +1,73 @@
+"""With commands, time and a slow disk on several threads, every transaction is done or undone whole, and each gets one answer."""
+
+from __future__ import annotations
+
+import threading
+
+from flintmq.transactions import TransactionRefused, Xid, XaStatus
+
+from .broker import OK, Broker, message
+
+THREADS = 4
+ROUNDS = 30
+
+
+def test_commits_race_timeouts_and_closing_sessions() -> None:
+    broker = Broker(queues=2)
+    c = broker.coordinator
+    answers: dict[str, XaStatus] = {}
+    failures: list[BaseException] = []
+    go = threading.Barrier(THREADS + 2)
+
+    def client(number: int) -> None:
+        try:
+            go.wait()
+            for turn in range(ROUNDS):
+                label, xid, session = f"{number}.{turn}", Xid(number, bytes((turn + 1,))), f"{number}.{turn}"
+                c.select(session)
+                try:
+                    c.start(session, xid)
+                    ref = c.enqueue(session, xid, 1, message(label))
+                    c.enqueue(session, xid, 2, ref)
+                    c.end(session, xid)
+                    if turn % 2:
+                        answers[label] = c.prepare(xid).result(30)
+                    if turn % 2 == 0 or answers[label] is OK:
+                        answers[label] = c.commit(xid, one_phase=turn % 2 == 0).result(30)
+                except TransactionRefused:
+                    answers[label] = XaStatus.XA_RBROLLBACK  # time was over in the middle of its work
+                c.session_closed(session)
+        except BaseException as error:
+            failures.append(error)
+
+    done = threading.Event()
+
+    def disturb(action) -> None:
+        go.wait()
+        while not done.is_set():
+            action()
+
+    def time() -> None:
+        broker.clock.advance(ms=2_000)
+        c.tick()
+
+    def disk() -> None:
+        broker.store.hold()
+        broker.store.release()
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(THREADS)]
+    others = [threading.Thread(target=disturb, args=(action,)) for action in (time, disk)]
+    for thread in clients + others:
+        thread.start()
+    for thread in clients:
+        thread.join(50)
+    done.set()
+    for thread in others:
+        thread.join(50)
+    assert not failures
+    assert len(answers) == THREADS * ROUNDS
+    committed = {label for label, answer in answers.items() if answer is OK}
+    for queue_id in (1, 2):
+        assert sorted(broker.labels(queue_id)) == sorted(committed)
+        assert broker.labels(queue_id) == broker.stored(queue_id)
+    assert broker.labels(1) == broker.labels(2)  # one order on every queue
