@@ -1,5 +1,5 @@
-"""Against a small model: whatever producers, consumers, the broker and the content port do in turn, the queue keeps order, credit,
-lists and counts, and nobody who could take an available entry is left asleep."""
+"""Against a small model: whatever producers, consumers, the broker, transactions and the content port do in turn, the queue keeps
+order, credit, lists, residency and counts, and nobody who could take an available entry is left asleep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 queue_driver = pytest.importorskip("flintmq.testing.queue_driver")
-Consumer, Credit, Queue = queue_driver.Consumer, queue_driver.Credit, queue_driver.Queue
+Consumer, Credit, Queue, Waiter = queue_driver.Consumer, queue_driver.Credit, queue_driver.Queue, queue_driver.Waiter
 
 LEVEL_SHIFT = 56
 
@@ -23,9 +23,15 @@ class Entry:
     expires: int = 0
     redelivered: bool = False
     count: int = 0
-    holder: object = None  # None: available; a Member, "get", "offer"
+    holder: object = None  # None: available; a Member, "get", "offer", "tx" (held at its place by the broker), "failed"
     offered_to: object = None
     resident: bool = True
+    logged: bool = True
+    spilled: bool = False
+
+    @property
+    def aside(self) -> bool:
+        return not self.resident and self.holder in ("tx", "failed")
 
 
 @dataclass(eq=False)
@@ -49,18 +55,25 @@ class Member:
 class QueueMachine(RuleBasedStateMachine):
     LEVELS = 1
 
-    @initialize(cold=st.booleans())
-    def start(self, cold: bool) -> None:
+    @initialize(cold=st.booleans(), hot=st.sampled_from([None, 3, 12, 60]))
+    def start(self, cold: bool, hot: int | None) -> None:
         # Either predicates or content that is not resident: what a consumer judged before it was evicted stays judged, which the
         # model does not follow.
         self.cold = cold
-        self.queue = Queue(levels=self.LEVELS)
+        self.hot = hot if cold else None
+        self.queue = Queue(levels=self.LEVELS, hot=self.hot)
         self.entries: dict[int, Entry] = {}
+        self.held: dict[int, Entry] = {}  # of transactions that are not committed: nobody sees them
+        self.queue_tails: dict[int, int] = {}
+        self.waiter = Waiter()
+        self.waiting = False
         self.members: list[Member] = []
         self.now = 1000
         self.getter = queue_driver.new_owner()
         self.shared = Credit(3)
         self.serial = 0
+        self.forgotten = 0  # logged entries whose dequeue a transaction logged
+        self.published: set[bytes] = set()
 
     # --- the model's own questions ---
 
@@ -114,29 +127,49 @@ class QueueMachine(RuleBasedStateMachine):
         return f"{letter}{self.serial}".encode()
 
     def tail(self, level: int) -> int:
-        return self.queue_tails.get(level, 0) if hasattr(self, "queue_tails") else 0
+        return self.queue_tails.get(level, 0)
+
+    def live(self) -> list[Entry]:
+        return [*self.entries.values(), *self.held.values()]
+
+    def resident_bytes(self) -> int:
+        return sum(len(e.body) for e in self.live() if e.resident)
+
+    def cold_count(self) -> int:
+        return sum(1 for e in self.live() if not e.resident and not e.aside)
+
+    def arrives_hot(self, size: int) -> bool:
+        if self.hot is None:
+            return True
+        if self.cold_count():
+            return False
+        return (self.resident_bytes() == 0 and self.queue.wanted > 0) or self.resident_bytes() + size <= self.hot
 
     def note_position(self, position: int, priority: int | None) -> None:
-        if not hasattr(self, "queue_tails"):
-            self.queue_tails: dict[int, int] = {}
         level = position >> LEVEL_SHIFT
         assert level == self.LEVELS - 1 - min(priority or 0, self.LEVELS - 1)
         assert position > self.queue_tails.get(level, level << LEVEL_SHIFT), "positions of a level rise and are never reused"
         self.queue_tails[level] = position
 
-    @rule(letter=st.sampled_from("ab"), priority=st.none() | st.integers(0, 4), expires=st.sampled_from([0, 0, 0, 1010, 1050]))
-    def enqueue(self, letter: str, priority: int | None, expires: int) -> None:
+    @rule(
+        letter=st.sampled_from("ab"),
+        priority=st.none() | st.integers(0, 4),
+        expires=st.sampled_from([0, 0, 0, 1010, 1050]),
+        persistent=st.booleans(),
+    )
+    def enqueue(self, letter: str, priority: int | None, expires: int, persistent: bool) -> None:
         body = self.fresh_body(letter)
         before = {id(m): m.consumer.has_offer for m in self.members}
-        position = self.queue.enqueue(body, priority, expires)
+        hot = self.arrives_hot(len(body))
+        position = self.queue.enqueue(body, priority, expires, persistent=persistent)
         self.note_position(position, priority)
-        self.entries[position] = Entry(body, expires)
+        self.entries[position] = Entry(body, expires, resident=hot, logged=persistent, spilled=not persistent and not hot)
         self.adopt_offer(position, before)
 
     @rule(count=st.integers(1, 40))
     def enqueue_many(self, count: int) -> None:
         for _ in range(count):
-            self.enqueue("a", None, 0)
+            self.enqueue("a", None, 0, bool(self.serial % 3))
 
     @rule(
         letter=st.sampled_from("ab"),
@@ -152,7 +185,7 @@ class QueueMachine(RuleBasedStateMachine):
         cold = cold and self.cold
         assert self.queue.restore(position - 1 - gap, body) == 0, "a used position is refused"
         before = {id(m): m.consumer.has_offer for m in self.members}
-        assert self.queue.restore(position, None if cold else body, redelivered) == position
+        assert self.queue.restore(position, None if cold else body, redelivered, body_len=len(body)) == position
         self.note_position(position, self.LEVELS - 1 - level)
         self.entries[position] = Entry(body, 0, redelivered, resident=not cold)
         self.adopt_offer(position, before)
@@ -181,7 +214,6 @@ class QueueMachine(RuleBasedStateMachine):
             m for m in self.members if not m.browser and self.active(m) and self.ready(m) and not before[id(m)] and self.next_for(m) == at
         ]
         position = self.queue.enqueue(body, priority, immediate=True)
-        self.queue_tails = getattr(self, "queue_tails", {})
         self.queue_tails[level] = at
         if position == 0:
             assert not entitled, "a ready consumer whose next entry it is gets an immediate message"
@@ -190,6 +222,86 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             assert position == at
             assert self.adopt_offer(position, before), "never both accepted and left without a taker"
+
+    # --- transactions ---
+
+    @rule(letter=st.sampled_from("ab"), priority=st.none() | st.integers(0, 4), expires=st.sampled_from([0, 0, 1010]))
+    def add_held(self, letter: str, priority: int | None, expires: int) -> None:
+        body = self.fresh_body(letter)
+        position = self.queue.add_held(body, priority, expires)
+        self.note_position(position, priority)
+        self.held[position] = Entry(body, expires, logged=False)
+        assert not self.queue.release(position) and not self.queue.dequeue(position, 7), "only its transaction moves a held entry"
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), commit=st.booleans(), logged=st.booleans())
+    def end_held(self, data: st.DataObject, commit: bool, logged: bool) -> None:
+        position = data.draw(st.sampled_from(sorted(self.held)))
+        entry = self.held[position]
+        if commit:
+            cold = self.hot is not None and (self.cold_count() > 0 or self.resident_bytes() > self.hot)
+            assert self.queue.publish_held(position, logged)
+            entry.resident = not cold
+            entry.logged = logged
+            self.published.add(entry.body)
+            self.entries[position] = entry
+            if self.queue.next_expiry == 0:
+                assert entry.expires == 0
+        else:
+            assert self.queue.drop_held(position)
+        del self.held[position]
+        if not commit:
+            assert not self.queue.publish_held(position) and not self.queue.drop_held(position), "decided once"
+
+    @precondition(lambda self: self.entries)
+    @rule(data=st.data())
+    def hold_at(self, data: st.DataObject) -> None:
+        position, entry = data.draw(st.sampled_from(self.in_order()))
+        assert self.queue.hold_at(position) == (entry.holder is None)
+        if entry.holder is None:
+            entry.holder = "tx"
+
+    @precondition(lambda self: any(e.holder in ("tx", "failed") for e in self.entries.values()))
+    @rule(data=st.data(), back=st.booleans(), publish=st.booleans())
+    def end_hold(self, data: st.DataObject, back: bool, publish: bool) -> None:
+        position = data.draw(st.sampled_from([p for p, e in self.in_order() if e.holder in ("tx", "failed")]))
+        if back:
+            assert self.queue.publish_held(position, False) if publish else self.queue.release(position, delivered=False)
+            self.entries[position].holder = None
+        else:
+            assert self.queue.drop_held(position)
+            self.forgotten += self.entries[position].logged
+            del self.entries[position]
+
+    @rule(level=st.integers(0, 2), gap=st.sampled_from([0, 3, 3000]))
+    def set_tail(self, level: int, gap: int) -> None:
+        level = min(level, self.LEVELS - 1)
+        at = self.tail(level) & ((1 << LEVEL_SHIFT) - 1)
+        assert self.queue.tail(level) == at
+        assert self.queue.set_tail(level, at + gap) and self.queue.set_tail(level, 0)
+        assert self.queue.tail(level) == at + gap
+        if at + gap:
+            self.queue_tails[level] = level << LEVEL_SHIFT | at + gap
+
+    @rule()
+    def redelivered_runs(self) -> None:
+        expected: list[list[int]] = []
+        last_plain = -1
+        for position, entry in self.in_order():
+            if not entry.logged:
+                continue
+            if not entry.redelivered:
+                last_plain = position
+            elif expected and last_plain < expected[-1][1] and expected[-1][1] >> LEVEL_SHIFT == position >> LEVEL_SHIFT:
+                expected[-1][1] = position
+            else:
+                expected.append([position, position])
+        got = []
+        at = 0
+        while run := self.queue.next_redelivered(at):
+            got.append(list(run))
+            at = run[1] + 1
+        assert got == expected
 
     # --- consumers ---
 
@@ -297,23 +409,23 @@ class QueueMachine(RuleBasedStateMachine):
             entry.holder = member
         return True
 
-    def held(self, kind: type) -> list[tuple[int, Entry]]:
+    def in_hand(self, kind: type) -> list[tuple[int, Entry]]:
         return [(p, e) for p, e in self.in_order() if isinstance(e.holder, kind) and e.offered_to is None]
 
-    @precondition(lambda self: self.held(Member))
+    @precondition(lambda self: self.in_hand(Member))
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
-        position, entry = data.draw(st.sampled_from(self.held(Member)))
+        position, entry = data.draw(st.sampled_from(self.in_hand(Member)))
         member = entry.holder
         assert member.consumer.ack(position)
         del self.entries[position]
         assert not self.queue.dequeue(position, member.consumer.id), "settled twice"
         assert not self.queue.release(position, member.consumer.id), "settled twice"
 
-    @precondition(lambda self: self.held(Member))
+    @precondition(lambda self: self.in_hand(Member))
     @rule(data=st.data(), delivered=st.booleans())
     def release(self, data: st.DataObject, delivered: bool) -> None:
-        position, entry = data.draw(st.sampled_from(self.held(Member)))
+        position, entry = data.draw(st.sampled_from(self.in_hand(Member)))
         member = entry.holder
         before = {id(m): m.consumer.has_offer for m in self.members}
         self.returned(entry, delivered)
@@ -385,7 +497,7 @@ class QueueMachine(RuleBasedStateMachine):
         while got := self.queue.take_expired(self.now):
             taken.append(got[0])
             assert self.queue.dequeue(got[0])
-        assert set(taken) == due
+        assert set(taken) == due, "available ones all, others none"
         assert taken == sorted(taken)
         for position in taken:
             del self.entries[position]
@@ -401,29 +513,69 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
         position, entry = data.draw(st.sampled_from(self.in_order()))
-        assert self.queue.evict(position) == (entry.holder is None and entry.resident)
-        if entry.holder is None:
+        known = entry.logged or entry.spilled or entry.body in self.published
+        assert self.queue.evict(position) == (entry.holder is None and entry.resident and known)
+        if entry.holder is None and known:
             entry.resident = False
 
     @rule(fail=st.booleans())
     def load(self, fail: bool) -> None:
         for position in self.queue.take_loads():
-            entry = self.entries.get(position)
+            entry = self.entries.get(position) if position not in self.held else None
             if fail:
                 self.queue.loaded(position, None)
             elif entry is None:
                 self.queue.loaded(position, b"late")
             else:
-                self.queue.loaded(position, entry.body)
-                entry.resident = True
+                self.loaded(position)
+
+    def loaded(self, position: int) -> None:
+        entry = self.entries[position]
+        self.queue.loaded(position, entry.body)
+        if entry.holder is None:
+            entry.resident = True
 
     @rule(data=st.data())
     def load_any(self, data: st.DataObject) -> None:
         cold = [p for p, e in self.in_order() if not e.resident]
         if cold:
-            position = data.draw(st.sampled_from(cold))
-            self.queue.loaded(position, self.entries[position].body)
-            self.entries[position].resident = True
+            self.loaded(data.draw(st.sampled_from(cold)))
+
+    @rule(count=st.integers(1, 20))
+    def load_run(self, count: int) -> None:
+        """As the loader does: the next cold entries, from the first on."""
+        at = 0
+        for _ in range(count):
+            expected = [p for p, e in self.in_order() if e.holder is None and not e.resident and p >= at]
+            found = self.queue.next_cold(at)
+            assert (found[0] if found else None) == (expected[0] if expected else None)
+            if not found:
+                return
+            assert found[1], "a cold entry has an id"
+            assert bool(found[1] >> 63) == self.entries[found[0]].spilled
+            self.loaded(found[0])
+            at = found[0] + 1
+
+    @precondition(lambda self: any(not e.resident for e in self.entries.values()))
+    @rule(data=st.data())
+    def content_failed(self, data: st.DataObject) -> None:
+        position = data.draw(st.sampled_from([p for p, e in self.in_order() if not e.resident]))
+        entry = self.entries[position]
+        assert self.queue.failed(position) == (entry.holder is None)
+        if entry.holder is None:
+            entry.holder = "failed"
+
+    @precondition(lambda self: not self.waiting)
+    @rule()
+    def wait_for_head(self) -> None:
+        """A basic.get whose head is cold: registers, looks again, waits."""
+        available = [p for p, e in self.in_order() if e.holder is None]
+        if not available or self.entries[available[0]].resident:
+            return
+        self.waiter.add(self.queue)
+        assert self.queue.pull(self.getter) is None
+        self.waiter.take()
+        self.waiting = True
 
     @rule()
     def housekeeping(self) -> None:
@@ -455,8 +607,24 @@ class QueueMachine(RuleBasedStateMachine):
         available = [e for e in self.entries.values() if e.holder is None]
         assert self.queue.ready == len(available)
         assert self.queue.unacked == len(self.entries) - len(available)
-        assert self.queue.ready_bytes == sum(len(e.body) for e in available if e.resident)
+        assert self.queue.ready_bytes == sum(len(e.body) for e in available)
+        assert self.queue.cold_count == self.cold_count()
+        assert self.queue.resident_bytes == self.resident_bytes()
+        assert self.queue.failed_count == sum(1 for e in self.entries.values() if e.holder == "failed")
+        assert self.queue.logged == sum(1 for e in self.entries.values() if e.logged) + self.forgotten
+        assert self.queue.spilled == sum(1 for e in self.entries.values() if e.spilled)
         assert self.queue.consumer_count == len(self.members)
+
+    @invariant()
+    def waiting_get_is_woken(self) -> None:
+        """No lost wake-up for a basic.get: when the head is not cold any more, it was told."""
+        if not getattr(self, "waiting", False):
+            return
+        available = [e for _, e in self.in_order() if e.holder is None]
+        if not available or available[0].resident:
+            assert self.waiter.take(), "the head is there and the waiting get was not told"
+            self.waiter.remove()
+            self.waiting = False
 
     @invariant()
     def lists_agree(self) -> None:

@@ -17,7 +17,7 @@ cdef slot_t *list_claim_locked(list_t *entries, uint32_t level, uint64_t index, 
 # passed: then `*dropped` is the content whose reference the caller drops, else NULL.
 cdef slot_t *list_reserve(list_t *entries, uint32_t level, content_t *content, uint64_t message_id, uint64_t *position) noexcept nogil
 cdef void list_publish(list_t *entries, slot_t *slot, uint64_t position, uint64_t flags, int64_t expires_at_ms, uint64_t hot_bytes, uint32_t *wanted, content_t **dropped) noexcept nogil
-# Whether content of `body_len` bytes that arrives now should not stay in memory. Exact under the lock, a good guess without it.
+# Whether content of `body_len` bytes that arrives now should not stay in memory; with all bits of `hot_bytes` set: it stays. Exact under the lock, a good guess without it.
 cdef bint list_past_window(list_t *entries, uint32_t body_len, uint64_t hot_bytes) noexcept nogil
 
 # The first available entry at or after position `start`. O(entries passed).

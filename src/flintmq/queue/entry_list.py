@@ -56,6 +56,8 @@ from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PR
 SMALL_SLOTS = cython.declare(uint32_t, 16)
 # Bytes of a large segment: 8 pages, so 1,362 slots; large enough that unlinking is rare, small enough that one live entry pins little.
 LARGE_BYTES = cython.declare(uint64_t, 32768)
+# list_past_window: no window at all
+ALL_HOT = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
 LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
@@ -337,6 +339,8 @@ def list_reserve(entries, level, content, message_id, position):
 
 def list_past_window(entries, body_len, hot_bytes):
     resident: uint64_t = at_load64(cython.address(entries.resident_bytes))
+    if hot_bytes == ALL_HOT:
+        return False
     # Residency is [hot head][cold tail]: what arrives behind a cold entry is cold, else a load would have to make room for it.
     if at_load64(cython.address(entries.cold_count)):
         return True

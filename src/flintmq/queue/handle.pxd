@@ -17,6 +17,7 @@ cdef class QueueHandle:
     cdef public object owner          # the control plane's Queue
     cdef LogPort log                  # the log it writes to, or None
     cdef tuple _read(self, delivery_t *delivery, bint taken)
+    cdef tuple _end(self, delivery_t *delivery, int reason, object before)
 
 # An entry of a transaction that is not decided: what LogPort.tx_enqueue wants to know. Lives no longer than the entry is held.
 cdef class HeldMessage:

@@ -169,8 +169,11 @@ class QueueHandle:
         content_decref(content)
         return message
 
-    def take_head(self, reason: int) -> tuple | None:
+    def take_head(self, reason: int, before: object = None) -> tuple | None:
         """Removes the first available message for the broker. Returns (exchange, routing key, header, body) or None.
+
+        `before(message)` runs while the broker holds the message, before its end is logged: where it dead-letters it, a crash in between
+        leaves two messages and never none. When it raises, the message goes back to its place.
 
         Content that is not in memory is read, which may block. Raises StoreError or KeyError when it can't be: the entry then stays
         out of the way (failed_count), the next call goes on behind it.
@@ -178,18 +181,25 @@ class QueueHandle:
         delivery: delivery_t
         if not queue_take_head(self.queue, cython.address(delivery)):
             return None
-        message: tuple = self._read(cython.address(delivery), True)
+        return self._end(cython.address(delivery), reason, before)
+
+    def _end(self, delivery, reason, before):
+        message: tuple = self._read(delivery, True)
+        if before is not None:
+            try:
+                before(message)
+            except BaseException:
+                queue_release(self.queue, delivery.slot, delivery.position, 0, False)
+                raise
         queue_dequeue(self.queue, delivery.slot, delivery.position, 0, reason)
         return message
 
-    def take_expired(self, now_ms: int, reason: int) -> tuple | None:
+    def take_expired(self, now_ms: int, reason: int, before: object = None) -> tuple | None:
         """Removes the first expired message (expiry <= now_ms, wall clock). Returns it like take_head, or None; raises like it."""
         delivery: delivery_t
         if not queue_take_expired(self.queue, now_ms, cython.address(delivery)):
             return None
-        message: tuple = self._read(cython.address(delivery), True)
-        queue_dequeue(self.queue, delivery.slot, delivery.position, 0, reason)
-        return message
+        return self._end(cython.address(delivery), reason, before)
 
     def peek(self, position: int = 0) -> tuple | None:
         """First message at or after `position`: (position, redelivered, exchange, routing key, header, body), or None.

@@ -31,6 +31,7 @@ from cython.cimports.flintmq.queue.types import (
 )
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
+ALL_HOT = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
 LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
@@ -157,6 +158,7 @@ def list_publish_held(entries, position, flags, hot_bytes, wanted, dropped):
         not state & ENTRY_NOT_RESIDENT
         and slot.message_id
         # Without itself: held content is resident.
+        and hot_bytes != ALL_HOT
         and (entries.cold_count or entries.resident_bytes > hot_bytes)
     ):
         dropped[0] = slot.content

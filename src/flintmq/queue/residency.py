@@ -3,8 +3,8 @@
 in: the store's evictions and loads. out: consumers, browsers and waiting gets woken.
 
 I1  `cold_count` and `resident_bytes` change under the list lock together with the entry they count.
-I2  Whoever parks on an entry has set ENTRY_LOADING on it while it was not resident; an answer clears the bit and the flag in one
-    step, so it sees everyone who parked before, and who comes later finds the content.
+I2  Whoever parks on an entry has set ENTRY_PARKED on it while it was not resident; the content clears both flags in one step, so
+    it sees everyone who parked before, and who comes later finds it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_FAILED,
     ENTRY_LOADING,
     ENTRY_NOT_RESIDENT,
+    ENTRY_PARKED,
     found_t,
     place_t,
     segment_t,
@@ -79,13 +80,13 @@ def queue_content_loaded(queue, position, content):
     if slot != cython.NULL:
         state = slot_hold(slot, False)
     if state:
-        asked = (state & ENTRY_LOADING) != 0
         state &= ~cython.cast(uint64_t, ENTRY_LOADING)
         if content != cython.NULL and state & ENTRY_NOT_RESIDENT:
             body_len = slot_body_len(slot)
             content_incref(content)
             slot.content = content
-            state &= ~cython.cast(uint64_t, ENTRY_NOT_RESIDENT)
+            asked = (state & ENTRY_PARKED) != 0
+            state &= ~cython.cast(uint64_t, ENTRY_NOT_RESIDENT | ENTRY_PARKED)
             count_cold(cython.address(queue.entries), -1)
             count_resident(cython.address(queue.entries), content.body_len)
             # Ready bytes go by the length that was known; should it have been wrong, they go by the body from here on.
@@ -95,7 +96,7 @@ def queue_content_loaded(queue, position, content):
             )
         slot_unhold(slot, state)
     spin_unlock(cython.address(queue.entries.lock))
-    if asked and content != cython.NULL:
+    if asked:
         manager_changed(queue)
         manager_available(queue, position, cython.NULL, content, False, True)
         manager_wake_waiters(queue)

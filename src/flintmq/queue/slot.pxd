@@ -14,7 +14,7 @@ from flintmq.core.atomics cimport at_cas64, at_load64, at_store64
 from flintmq.core.content cimport content_incref, content_t
 from flintmq.queue.types cimport (
     ENTRY_ACQUIRED, ENTRY_ASIDE, ENTRY_AVAILABLE, ENTRY_BUSY, ENTRY_COUNT_SHIFT, ENTRY_DEQUEUED, ENTRY_FAILED, ENTRY_LOADING, ENTRY_LOGGED, ENTRY_NOT_RESIDENT,
-    ENTRY_OWNER_SHIFT, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, slot_t,
+    ENTRY_OWNER_SHIFT, ENTRY_PARKED, ENTRY_REDELIVERED, ENTRY_STATE_MASK, ENTRY_UNSTEALABLE, slot_t,
 )
 
 # Bytes of the body, resident or not. The caller holds the entry, or the list lock and ENTRY_BUSY, or sees that it can't change.
@@ -71,7 +71,7 @@ cdef inline bint slot_release(slot_t *slot, uint32_t owner, bint delivered) noex
         if (state & ENTRY_STATE_MASK) != ENTRY_ACQUIRED or (state >> ENTRY_OWNER_SHIFT) != owner:
             return False
         # An answer to an earlier request for its content was lost while it was held: who wants it asks again.
-        wanted = ((state & 0xFFFFFFF0u) & ~<uint64_t>(ENTRY_LOADING | ENTRY_ASIDE | ENTRY_FAILED)) | ENTRY_AVAILABLE
+        wanted = ((state & 0xFFFFFFF0u) & ~<uint64_t>(ENTRY_LOADING | ENTRY_PARKED | ENTRY_ASIDE | ENTRY_FAILED)) | ENTRY_AVAILABLE
         if delivered:
             wanted |= ENTRY_REDELIVERED
             if ((state >> ENTRY_COUNT_SHIFT) & 0xFFFF) != 0xFFFF:
@@ -137,7 +137,7 @@ cdef inline int slot_begin_loading(slot_t *slot) noexcept nogil:
     cdef uint64_t state = slot_hold(slot, False)
     if state == 0:
         return LOADING_NOT
-    slot_unhold(slot, state | ENTRY_LOADING if state & ENTRY_NOT_RESIDENT else state)
+    slot_unhold(slot, state | ENTRY_LOADING | ENTRY_PARKED if state & ENTRY_NOT_RESIDENT else state)
     if not state & ENTRY_NOT_RESIDENT:
         return LOADING_NOT
     return LOADING_ASKED if state & ENTRY_LOADING else LOADING_FIRST

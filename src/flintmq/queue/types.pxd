@@ -21,10 +21,11 @@ cdef enum:                      # more bits of slot_t.state
     ENTRY_NOT_RESIDENT = 32     # content is not in memory: delivery parks and asks the content port
     ENTRY_BUSY = 64             # someone reads or swaps the content; every other transition waits a few instructions
     ENTRY_LOGGED = 128          # the store port was told of it, so it will be told of its dequeue
-    ENTRY_LOADING = 16777216    # (bit 24) its content was asked for
+    ENTRY_LOADING = 16777216    # (bit 24) its content was asked for, and no answer came yet
     ENTRY_HELD = 33554432       # (bit 25) of a transaction that is not committed: acquired by the broker, counted nowhere
     ENTRY_ASIDE = 67108864      # (bit 26) not resident and out of the window's account: the broker keeps it for long
     ENTRY_FAILED = 134217728    # (bit 27) its content can't be read
+    ENTRY_PARKED = 268435456    # (bit 28) somebody wants its content: to be told when it is there
     ENTRY_COUNT_SHIFT = 8       # bits 8..23: delivery count, saturating
     ENTRY_OWNER_SHIFT = 32      # bits 32..63: consumer id
 
