@@ -227,7 +227,9 @@ def test_close_commits_what_waits_and_refuses_what_comes(bench: Bench) -> None:
 
 
 def test_many_threads_each_get_their_own_answer(bench: Bench) -> None:
-    bench.disk.errors = {f"{thread}-{number}": ConstraintFailure("no", unknown_vhost=False) for thread in range(8) for number in range(0, 50, 7)}
+    bench.disk.errors = {
+        f"{thread}-{number}": ConstraintFailure("no", unknown_vhost=False) for thread in range(8) for number in range(0, 50, 7)
+    }
     wrong: list[str] = []
 
     def work(thread: int) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
 from sqlalchemy.dialects import mysql
 
-import pytest
-
 from flintmq.store.sql import generate, migrate, schema
+from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.driver import SCHEMA_VERSION, TABLES, Location
 from flintmq.store.sql.statements import compile_all
-from flintmq.store.sql.definitions import SqlDefinitions
 from tests.support.postgres import PostgresServer
 
 

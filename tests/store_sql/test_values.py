@@ -92,7 +92,13 @@ def test_identity_by_example(left: dict[str, Any], right: dict[str, Any], equal:
 
 
 def test_every_part_of_a_binding_counts_for_its_identity() -> None:
-    parts = [("x", "queue", "q", b"k"), ("y", "queue", "q", b"k"), ("x", "exchange", "q", b"k"), ("x", "queue", "r", b"k"), ("x", "queue", "q", b"l")]
+    parts = [
+        ("x", "queue", "q", b"k"),
+        ("y", "queue", "q", b"k"),
+        ("x", "exchange", "q", b"k"),
+        ("x", "queue", "r", b"k"),
+        ("x", "queue", "q", b"l"),
+    ]
     found = {binding_identity(BindingRecord("/", *part)) for part in parts}  # type: ignore[arg-type]
     found.add(binding_identity(BindingRecord("/", "x", "queue", "q", b"k", {"a": None})))
     assert len(found) == len(parts) + 1

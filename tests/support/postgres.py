@@ -90,9 +90,23 @@ def postgres_server() -> Iterator[PostgresServer]:
             os.chown(password_file, run_as["user"], run_as["group"])
         data, log = base / "data", base / "log"
         environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(base), "LC_ALL": "C.UTF-8"}
-        command = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "scram-sha-256", f"--pwfile={password_file}", "-E", "UTF8", "--no-sync"]
+        command = [
+            programs / "initdb",
+            "-D",
+            data,
+            "-U",
+            "postgres",
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={password_file}",
+            "-E",
+            "UTF8",
+            "--no-sync",
+        ]
         with log.open("wb") as output:
-            done = subprocess.run(command, env=environment, cwd=base, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, **run_as)
+            done = subprocess.run(
+                command, env=environment, cwd=base, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, **run_as
+            )
             if done.returncode != 0:
                 raise Unavailable(f"initdb failed: {' '.join(log.read_text(errors='replace').split())[-300:]}")
             (port,) = free_ports(1)

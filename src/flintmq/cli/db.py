@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -17,6 +21,23 @@ def db() -> None:
     """Look after the definitions database."""
 
 
+@contextlib.contextmanager
+def _store_locked(directory: Path) -> Iterator[None]:
+    """Keeps brokers out of a store directory. The file is the broker's; without it no broker ever ran there."""
+    try:
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise OperatorError(f"{directory} is in use: stop the broker first", 69) from None
+    finally:
+        os.close(lock)
+
+
 @db.command()
 @click.option("--dry-run", is_flag=True, help="Print the SQL and change nothing.")
 @click.option("--connect", help="URL of the SQL database; default: a SQLite file in the store directory.")
@@ -27,8 +48,11 @@ def migrate(dry_run: bool, connect: str | None, catalog: str | None, store_dir: 
     location = locate(connect, catalog, store_dir)
     if location.path is not None and not location.path.exists():
         raise OperatorError(f"{location.path} does not exist: 'flintmq serve' makes a new store")
-    driver = open_driver(location, Limits(), create=False)
-    try:
+    with contextlib.ExitStack() as stack:
+        if location.path is not None and not dry_run:
+            stack.enter_context(_store_locked(location.path.parent))
+        driver = open_driver(location, Limits(), create=False)
+        stack.callback(driver.close)
         state, found = check_state(driver)
         if state is State.NEW:
             raise OperatorError(f"{driver.where} is empty: 'flintmq serve' makes its tables")
@@ -46,5 +70,3 @@ def migrate(dry_run: bool, connect: str | None, catalog: str | None, store_dir: 
         for step in steps:
             click.echo(step)
         click.echo(f"{driver.where}: schema {found} -> {SCHEMA_VERSION}")
-    finally:
-        driver.close()

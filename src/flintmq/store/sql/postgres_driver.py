@@ -90,6 +90,11 @@ class PostgresDriver:
         _, options = dialect.create_connect_args(url)
         options.setdefault("connect_timeout", max(1, connect_ms // 1000))
         options.setdefault("application_name", "flintmq")
+        # A server that vanished without a word must become an error, not a broker that hangs in a declare.
+        options.setdefault("tcp_user_timeout", connect_ms)
+        options.setdefault("keepalives_idle", max(1, connect_ms // 2000))
+        options.setdefault("keepalives_interval", max(1, connect_ms // 6000))
+        options.setdefault("keepalives_count", 3)
         self._connection = self._connect(options, url, may_create=create and location.catalog is not None)
         try:
             self._check_server(busy_ms)
@@ -138,18 +143,17 @@ class PostgresDriver:
             self._connection.execute("SELECT set_config('synchronous_commit', 'on', false)")
             self._connection.execute("SELECT set_config('lock_timeout', %s, false)", [str(busy_ms)])
             (locked,) = self._one("SELECT pg_try_advisory_lock(%s)", LOCK_KEY)
-            encoding, flushes, read_only = self._one(
-                "SELECT current_setting('server_encoding'), current_setting('fsync'), current_setting('transaction_read_only')"
-            )
+            flushes, read_only = self._one("SELECT current_setting('fsync') = 'on', current_setting('transaction_read_only') = 'on'")
         except psycopg.Error as error:
             raise OperatorError(f"{self._where}: {_line(error)}", 69) from error
         if not locked:
             raise OperatorError(f"{self._where} is in use by another broker: one database serves one broker, stop the other first", 69)
+        encoding = self._connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise OperatorError(f"{self._where} has encoding {encoding}: create the database with ENCODING 'UTF8'")
-        if read_only != "off":
+        if read_only:
             raise OperatorError(f"{self._where} is read only (a standby?): connect to the primary")
-        if flushes != "on":
+        if not flushes:
             log.warning("%s runs with fsync=off: it can lose definitions", self._where)
 
     def _one(self, text: str, *parameters: Any) -> tuple[Any, ...]:

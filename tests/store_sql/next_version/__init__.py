@@ -1,0 +1,1 @@
+"""A migration that exists for tests only: what a version 0002 could be."""
