@@ -10,7 +10,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flintmq.errors import PeerError, ReplyCode
+from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.protocol.v0_9_1.codec import Timestamp, decode_properties, encode_properties, scan_properties_of
 from flintmq.session.verbs import REPLY_TO, authorize
 from flintmq.vhost.dead_letter import EXPIRED, MAXLEN, REJECTED, dead_letter_headers, without_cycles
@@ -236,17 +236,37 @@ def enforce_limits(broker: Broker, queue: Any) -> None:
         with broker.limit_lock:
             if core.ready_count() <= core.max_length and core.ready_bytes() <= core.max_bytes:
                 return
-            message = core.take_head(REASON_DROP)
+            unreadable = core.failed_count
+            try:
+                message = core.take_head(REASON_DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
+            except (StoreError, KeyError) as error:
+                if core.failed_count == unreadable:
+                    raise
+                _unreadable(broker, queue, error)
+                continue
         if message is None:
             return
         broker.count_drop("maxlen")
-        dead_letter(broker, queue, message, MAXLEN)
+
+
+def _unreadable(broker: Broker, queue: Any, error: Exception) -> None:
+    """A message whose content can't be read stays in the queue, out of the way, and is counted there."""
+    broker.count_drop("unreadable_content")
+    log.error("a message of queue %r can't be read: %s", queue.name, error)
 
 
 def expire(broker: Broker, queue: Any, now_ms: int) -> None:
     """Takes expired messages out of a queue, to its dead-letter exchange when it has one."""
-    message = queue.core.take_expired(now_ms, REASON_EXPIRE)
-    while message is not None:
+    core = queue.core
+    while True:
+        unreadable = core.failed_count
+        try:
+            message = core.take_expired(now_ms, REASON_EXPIRE, partial(dead_letter, broker, queue, reason=EXPIRED))
+        except (StoreError, KeyError) as error:
+            if core.failed_count == unreadable:
+                raise
+            _unreadable(broker, queue, error)
+            continue
+        if message is None:
+            return
         broker.count_drop("expired")
-        dead_letter(broker, queue, message, EXPIRED)
-        message = queue.core.take_expired(now_ms, REASON_EXPIRE)
