@@ -13,6 +13,7 @@ cdef struct message_log_t:
     log_t *log
     log_t *pages                # NULL: nothing is spilled
     writer_t *writer
+    void *loader                # loader_t of content_loader.pxd
     map64_t messages            # the message list
     uint64_t *released          # transactions that a dead message no longer names: one entry per (message, transaction)
     uint32_t released_count     # atomic; changed under log.lock
@@ -45,6 +46,12 @@ cdef bint ml_give_position(message_log_t *ml, uint64_t tx, uint64_t message_id, 
 cdef uint64_t ml_write_content(message_log_t *ml, content_t *content) noexcept nogil
 cdef uint64_t ml_enqueue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, int64_t expires_at_ms) noexcept nogil
 cdef uint64_t ml_dequeue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
+
+# Copy-forward: writes a Message-Copy of a live message whose record at `at` is the current one. `plain`: its only place when it is not listed.
+# Returns bytes written, 0 when the message died or moved meanwhile, or the log has failed.
+cdef uint64_t ml_copy(message_log_t *ml, content_t *content, uint64_t message_id, uint64_t at, location_t *plain) noexcept nogil
+# The listed message that has a place at (queue, position), 0: none. O(listed messages).
+cdef uint64_t ml_find_listed(message_log_t *ml, uint64_t queue_id, uint64_t position) noexcept nogil
 
 # --- reading
 # A content from the record of a Message-Start, Message-Copy or Page-Content, as far as its own bytes go. `*filled`: how many bytes of the content

@@ -22,7 +22,7 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
-from cython.cimports.flintmq.core.hash64 import map64_remove
+from cython.cimports.flintmq.core.hash64 import map64_next, map64_put, map64_remove
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
     MESSAGE_SPILLED_BIT,
@@ -39,6 +39,7 @@ from cython.cimports.flintmq.store.log.log import (
     log_begin,
     log_dead,
     log_end,
+    log_is_live,
     log_live,
     log_room,
     log_t,
@@ -335,21 +336,28 @@ def _write_delete(log: cython.pointer(log_t), message_id: uint64_t) -> uint64_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _release_name(ml: cython.pointer(message_log_t), tx: uint64_t) -> cython.void:
+    room: uint32_t
+    released: cython.pointer(uint64_t)
+    if ml.released_count == ml.released_room:
+        room = ml.released_room * 2 if ml.released_room else 64
+        released = cython.cast(cython.pointer(uint64_t), realloc(ml.released, room * cython.sizeof(uint64_t)))
+        if released == cython.NULL:
+            return  # the transaction's record stays until the next restart: space, not safety
+        ml.released = released
+        ml.released_room = room
+    ml.released[ml.released_count] = tx
+    at_store32(cython.address(ml.released_count), ml.released_count + 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _release_names(ml: cython.pointer(message_log_t), message: cython.pointer(message_t)) -> cython.void:
     """A dead message names its transactions no longer: they are told later, by who holds the GIL."""
     i: uint32_t
-    room: uint32_t
-    released: cython.pointer(uint64_t)
     for i in range(message.named_count):
-        if ml.released_count == ml.released_room:
-            room = ml.released_room * 2 if ml.released_room else 64
-            released = cython.cast(cython.pointer(uint64_t), realloc(ml.released, room * cython.sizeof(uint64_t)))
-            if released == cython.NULL:
-                return  # the transaction's record stays until the next restart: space, not safety
-            ml.released = released
-            ml.released_room = room
-        ml.released[ml.released_count] = message.named[i]
-        at_store32(cython.address(ml.released_count), ml.released_count + 1)
+        _release_name(ml, message.named[i])
 
 
 @cython.cfunc
@@ -605,3 +613,129 @@ def ml_settle_tx(ml, tx, message_id, committed):
             _ended(ml, message_id, message, _write_delete(ml.log, message_id))
     log_end(ml.log)
     return dead
+
+
+def ml_find_listed(ml, queue_id, position):
+    cursor: uint64_t = 0
+    key: uint64_t = 0
+    word: uint64_t = 0
+    found: uint64_t = 0
+    message: cython.pointer(message_t)
+    log_begin(ml.log)
+    while found == 0 and map64_next(cython.address(ml.messages), cython.address(cursor), cython.address(key), cython.address(word)):
+        message = cython.cast(cython.pointer(message_t), cython.cast(cython.p_void, word))
+        if message_find(message, queue_id, position) != cython.NULL:
+            found = key
+    log_end(ml.log)
+    return found
+
+
+# --- copy-forward -------------------------------------------------------------------------------------------------------------
+
+
+def ml_copy(ml, content, message_id, at, plain):
+    message: cython.pointer(message_t)
+    places: cython.pointer(location_t) = plain
+    count: uint32_t = 1
+    i: uint32_t
+    fixed: uint32_t
+    total: uint32_t = content_total(content)
+    piece: uint32_t
+    offset: uint32_t
+    room: uint32_t
+    length: uint32_t
+    size: uint64_t
+    first: uint64_t = 0
+    lsn: uint64_t = 0
+    record: cython.pointer(uint8_t)
+    own: cython.pointer(uint8_t)
+    log_begin(ml.log)
+    if not log_is_live(ml.log, at) or log_where(ml.log, message_id) != at:
+        log_end(ml.log)
+        return 0
+    message = list_find(cython.address(ml.messages), message_id)
+    if message != cython.NULL:
+        places = message.locations
+        count = message.count
+    fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + CONTENT_FIXED
+    room = log_room(ml.log, min(fixed + min(total, ml.split_above), cython.cast(uint32_t, ml.log.buffer_size - 1024)))
+    if (places == cython.NULL and count) or room < fixed + 64:
+        log_end(ml.log)
+        return 0
+    piece = total if total <= ml.split_above else min(min(total, PIECE_MAX), room - fixed)
+    length = fixed + piece
+    record = log_append(ml.log, length, cython.address(first))
+    if record == cython.NULL:
+        log_end(ml.log)
+        return 0
+    own = record_encode(record, length, RECORD_COPY, 0, 0, log_time(ml.log), message_id, 0, 0)
+    set32(own, count)
+    set32(own + 4, 0)
+    own += 8
+    for i in range(count):
+        set64(own, places[i].queue_id)
+        set64(own + 8, places[i].position)
+        set64(own + 16, cython.cast(uint64_t, places[i].expires_at_ms))
+        set64(own + 24, places[i].enqueued_by)
+        set64(own + 32, places[i].dequeued_by)
+        own += PLACE_SIZE
+    set32(own, content.body_len)
+    set32(own + 4, content.header_len)
+    set16(own + 8, content.route_len)
+    own[10] = content.flags
+    own[11] = content.priority
+    set32(own + 12, piece)
+    _copy_out(content, 0, piece, own + CONTENT_FIXED)
+    log_append_done(ml.log, record, length, first)
+    size = align8(length) + total - piece
+    offset = piece
+    # One lock for all of it: the message must not change between its copy and the copy's last chunk.
+    while offset < total:
+        room = log_room(ml.log, ml.split_above // 4)
+        if room < RECORD_HEADER + 4 + 64:
+            log_end(ml.log)
+            return 0
+        piece = min(min(total - offset, PIECE_MAX), room - RECORD_HEADER - 4)
+        length = RECORD_HEADER + 4 + piece
+        record = log_append(ml.log, length, cython.address(lsn))
+        if record == cython.NULL:
+            log_end(ml.log)
+            return 0
+        own = record_encode(record, length, RECORD_CHUNK, 0, 0, log_time(ml.log), message_id, 0, 0)
+        set32(own, offset)
+        _copy_out(content, offset, piece, own + 4)
+        log_append_done(ml.log, record, length, lsn)
+        offset += piece
+    if map64_put(cython.address(ml.log.moved), message_id, first):
+        log_live(ml.log, first, size)
+        log_dead(ml.log, at, ml.log.tail)
+        ml.log.copied += size
+        if message != cython.NULL:
+            _release_decided(ml, message)
+    else:
+        size = 0
+    log_end(ml.log)
+    return size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _release_decided(ml: cython.pointer(message_log_t), message: cython.pointer(message_t)) -> cython.void:
+    """After its copy a message names only the transactions that are still open in it."""
+    i: uint32_t
+    j: uint32_t
+    kept: uint32_t = 0
+    open_: cython.bint
+    tx: uint64_t
+    for i in range(message.named_count):
+        tx = message.named[i]
+        open_ = False
+        for j in range(message.count):
+            open_ = open_ or message.locations[j].enqueued_by == tx or message.locations[j].dequeued_by == tx
+        if open_:
+            message.named[kept] = tx
+            kept += 1
+        else:
+            _release_name(ml, tx)
+    message.named_count = kept

@@ -120,5 +120,6 @@ cdef container_t *log_container(log_t *log, uint64_t sequence) noexcept nogil
 # Forgets the containers below `sequence`.
 cdef void log_forget_containers(log_t *log, uint64_t sequence) noexcept nogil
 
-# Copies `size` bytes at `lsn` out of the write buffers; False when they are not (all) there any more. Takes the lock.
-cdef bint log_read_buffered(log_t *log, uint64_t lsn, uint8_t *out, uint64_t size) noexcept nogil
+# Copies up to `size` bytes at `lsn` out of the write buffer that holds it; returns how many, 0 when it is not (or no longer) in memory.
+# Takes the lock. Bytes of the open block's header are not final yet; records are.
+cdef uint64_t log_read_buffered(log_t *log, uint64_t lsn, uint8_t *out, uint64_t size) noexcept nogil

@@ -411,7 +411,7 @@ def log_live_bytes(log):
 
 
 def log_read_buffered(log, lsn, out, size):
-    found: cython.bint = False
+    count: uint64_t = 0
     buffer: cython.pointer(buffer_t)
     end: uint64_t
     spin_lock(cython.address(log.lock))
@@ -419,10 +419,10 @@ def log_read_buffered(log, lsn, out, size):
     while buffer != cython.NULL:
         if buffer.start <= lsn and lsn < buffer.end:
             end = log.tail if buffer == log.last else buffer.used
-            if lsn + size <= end:
-                memcpy(out, buffer.bytes + (lsn - buffer.start), size)
-                found = True
+            if lsn < end:
+                count = min(size, end - lsn)
+                memcpy(out, buffer.bytes + (lsn - buffer.start), count)
             break
         buffer = buffer.next
     spin_unlock(cython.address(log.lock))
-    return found
+    return count

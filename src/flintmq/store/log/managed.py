@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.store.log.log import (
     CONTAINER_READY,
     CONTAINER_SEALED,
@@ -28,10 +28,12 @@ from cython.cimports.flintmq.store.log.log import (
     log_end,
     log_forget_containers,
     log_free,
+    log_is_live,
     log_live,
     log_live_bytes,
     log_new,
     log_time,
+    log_where,
 )
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
@@ -345,6 +347,19 @@ class ManagedLog:
         log_begin(self.log)
         log_dead(self.log, lsn, by)
         log_end(self.log)
+
+    def is_live(self, thing: int) -> bool:
+        """Whether the message (transaction, note) with this id lives."""
+        alive: cython.bint
+        log_begin(self.log)
+        alive = log_is_live(self.log, log_where(self.log, thing))
+        log_end(self.log)
+        return alive
+
+    def latch(self, error: int) -> None:
+        """The disk failed: nothing is appended or becomes durable any more."""
+        if not self.log.failed:
+            at_store32(cython.address(self.log.failed), error)
 
     # --- figures ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,30 @@
+# Reads message content back from the log by LSN. One reader per thread: it has a window of the log in memory.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from flintmq.core.content cimport arena_t, content_t
+from flintmq.store.log.file_port cimport FilePort
+from flintmq.store.log.log cimport log_t
+from flintmq.store.log.managed cimport ManagedLog
+from flintmq.store.log.record cimport record_t
+
+cdef class ContentReader:
+    cdef ManagedLog messages
+    cdef ManagedLog pages              # None when nothing is spilled
+    cdef log_t *message_log
+    cdef log_t *page_log               # NULL when nothing is spilled
+    cdef FilePort files
+    cdef arena_t *arena
+    cdef uint8_t *window
+    cdef uint64_t window_size
+    cdef log_t *window_log             # whose bytes the window holds; NULL: none
+    cdef uint64_t window_lsn
+    cdef uint64_t window_end
+    cdef int descriptor                # of the sealed container that was read last; -1: none
+    cdef log_t *descriptor_log
+    cdef uint64_t descriptor_sequence
+    # The content with this id (MESSAGE_SPILLED_BIT: of the page log), one reference to the caller. NULL: it can't be read (gone, or
+    # damaged: who asked knows whether the message should be there).
+    cdef content_t *read(self, uint64_t message_id) noexcept nogil
+    cdef bint _record(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
+    cdef uint64_t _bytes(self, log_t *source, uint64_t lsn, uint64_t least) noexcept nogil
+    cdef bint _following(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
+    cdef int _open(self, log_t *source, uint64_t sequence) noexcept with gil

@@ -1,0 +1,201 @@
+"""Message content read back from the log (see content_reader.pxd).
+
+in: message ids. out: contents, checked: a record's CRC names its LSN, so bytes of a recycled container are never taken for a message.
+
+What is not written yet is read from the write buffers; else a window of the container is read, which a run of neighbours shares.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
+from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT
+from cython.cimports.flintmq.store.log.log import (
+    CONTAINER_READY,
+    container_t,
+    log_begin,
+    log_container,
+    log_end,
+    log_read_buffered,
+    log_t,
+    log_where,
+)
+from cython.cimports.flintmq.store.log.managed import ManagedLog
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_HEADER,
+    CONTAINER_HEADER,
+    RECORD_CHUNK,
+    RECORD_COPY,
+    RECORD_HEADER,
+    RECORD_PAGE_CONTENT,
+    RECORD_START,
+    align8,
+    align_sector,
+    block_decode,
+    block_t,
+    le32,
+    record_decode,
+    record_t,
+)
+from cython.cimports.flintmq.store.message_log import content_add_chunk, content_from_record, content_total
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, malloc
+
+# bytes; a run of neighbours costs one read. A record is never longer than a write buffer, which is what the window must hold.
+WINDOW = cython.declare(uint64_t, 256 * 1024)
+
+
+@cython.cclass
+class ContentReader:
+    """Args: messages, pages: the logs (pages may be None)."""
+
+    def __cinit__(self, messages: ManagedLog, pages):
+        self.messages = messages
+        self.pages = pages
+        self.files = messages.files
+        self.message_log = messages.log
+        self.page_log = cython.cast(ManagedLog, pages).log if pages is not None else cython.NULL
+        self.arena = arena_new()
+        self.window_size = max(WINDOW, 2 * 65536 + 4096)
+        self.window = cython.cast(cython.pointer(uint8_t), malloc(self.window_size))
+        self.window_log = cython.NULL
+        self.descriptor = -1
+        if self.arena == cython.NULL or self.window == cython.NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.window)
+        if self.arena != cython.NULL:
+            arena_free(self.arena)
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        if self.descriptor >= 0:
+            self.files.close(self.descriptor)
+            self.descriptor = -1
+
+    def read(self, message_id):
+        source: cython.pointer(log_t) = self.message_log
+        spilled: uint64_t = cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT
+        lsn: uint64_t = message_id & ~spilled
+        thing: uint64_t = lsn
+        record: record_t
+        filled: uint32_t = 0
+        content: cython.pointer(content_t)
+        if message_id & spilled:
+            source = self.page_log
+            if source == cython.NULL:
+                return cython.NULL
+        log_begin(source)
+        lsn = log_where(source, lsn)
+        log_end(source)
+        if not self._record(source, lsn, cython.address(record)) or (
+            record.type != RECORD_START and record.type != RECORD_COPY and record.type != RECORD_PAGE_CONTENT
+        ):
+            return cython.NULL
+        content = content_from_record(self.arena, cython.address(record), cython.address(filled))
+        if content == cython.NULL:
+            return cython.NULL
+        while filled < content_total(content):
+            if not self._following(source, record.lsn + align8(record.length), cython.address(record)):
+                content_decref(content)
+                return cython.NULL
+            if record.type != RECORD_CHUNK or record.undo_prev != thing or le32(record.data) != filled:
+                continue
+            if not content_add_chunk(content, cython.address(record)):
+                content_decref(content)
+                return cython.NULL
+            filled += record.size - 4
+        content.message_id = 0 if message_id & spilled else message_id
+        return content
+
+    def _bytes(self, source, lsn, least):
+        """Fills the window from `lsn` on; returns how many bytes it has there (0: none)."""
+        count: uint64_t
+        done: cython.long
+        fd: cython.int = -1
+        sequence: uint64_t = lsn // source.container_size
+        size: uint64_t = (sequence + 1) * source.container_size - lsn
+        container: cython.pointer(container_t)
+        if self.window_log == source and self.window_lsn <= lsn and lsn + least <= self.window_end:
+            return self.window_end - lsn
+        self.window_log = cython.NULL
+        count = log_read_buffered(source, lsn, self.window, self.window_size)
+        if count == 0:
+            log_begin(source)
+            container = log_container(source, sequence) if sequence <= source.tail // source.container_size else cython.NULL
+            if container != cython.NULL and container.state == CONTAINER_READY:
+                fd = container.fd
+            log_end(source)
+            if fd < 0:
+                if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
+                    self._open(source, sequence)
+                fd = self.descriptor
+            if fd < 0:
+                return 0
+            done = self.files.read_at(self.files.context, fd, self.window, min(size, self.window_size), lsn % source.container_size)
+            if done <= 0:
+                return 0
+            count = done
+        self.window_log = source
+        self.window_lsn = lsn
+        self.window_end = lsn + count
+        return count
+
+    def _open(self, source, sequence):
+        """Opens a sealed container for reading; -1 when it is gone."""
+        self.close()
+        try:
+            owner: ManagedLog = self.messages if source == self.message_log else self.pages
+            self.descriptor = self.files.open(owner.path_of(sequence))
+            self.descriptor_log = source
+            self.descriptor_sequence = sequence
+        except OSError:
+            self.descriptor = -1
+        return self.descriptor
+
+    def _record(self, source, lsn, out):
+        """The record at this LSN, its CRC checked; false when there is none."""
+        have: uint64_t = self._bytes(source, lsn, RECORD_HEADER)
+        length: uint64_t
+        if have < RECORD_HEADER:
+            return False
+        length = le32(self.window + (lsn - self.window_lsn))
+        if length > self.window_size:
+            return False
+        if length > have:
+            have = self._bytes(source, lsn, length)
+        return record_decode(self.window + (lsn - self.window_lsn), lsn, have, 0, True, out)
+
+    def _following(self, source, lsn, out):
+        """The first record at or after `lsn`: in this block, the next one, the next window or the next container."""
+        header: block_t
+        have: uint64_t
+        size: uint64_t = source.container_size
+        start: uint64_t
+        step: uint32_t
+        for step in range(4):
+            if step == 0:
+                start = lsn
+            elif step == 1:
+                start = align_sector(lsn)
+            elif step == 2:
+                start = lsn - lsn % size + (lsn % size // source.buffer_size + 1) * source.buffer_size
+                if start // size != lsn // size:
+                    continue
+            else:
+                start = (lsn // size + 1) * size + CONTAINER_HEADER
+            if start // size != lsn // size and step < 3:
+                continue
+            if step == 0:
+                if start % size and self._record(source, start, out):
+                    return True
+                continue
+            have = self._bytes(source, start, BLOCK_HEADER)
+            # The header of a block that is still open is not written: its first record tells.
+            if have >= BLOCK_HEADER:
+                if self._record(source, start + BLOCK_HEADER, out):
+                    return True
+                if block_decode(self.window + (start - self.window_lsn), start, have, cython.address(header)):
+                    return False
+        return False

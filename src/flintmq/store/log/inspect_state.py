@@ -1,0 +1,285 @@
+"""What the records of a store mean: live messages, queues, transactions, and references that lead nowhere.
+
+in: a StoreView (inspect.py). out: `State`, the data behind `flintmq log verify` and `flintmq log stats`.
+
+Transactions are read before messages, as recovery does. Nothing is guessed: a record that speaks of a message or transaction that is
+missing above its log's base is reported; one below the base belongs to something that ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.store.log import inspect_records as kinds
+from flintmq.store.log.inspect import Damage, Log, StoreView
+from flintmq.store.log.inspect_records import Malformed, Record, fields_of
+
+# At most so many findings of one kind are listed one by one.
+LISTED_MAX = 1000
+
+_MESSAGE_STARTS = frozenset((kinds.START, kinds.COPY))
+_TX_STARTS = frozenset((kinds.DTX_START, kinds.TX_START, kinds.TX_COPY))
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction as the log tells it. rows: queue -> [next position, positions left] of the Commit record."""
+
+    id: int
+    state: str
+    time_us: int
+    xid: bytes = b""
+    heuristic: str = "none"
+    ended: bool = False
+    deleted: bool = False
+    rows: dict[int, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Spot:
+    """A place of a live message. enqueued_by, dequeued_by: transactions, 0 = none."""
+
+    queue: int
+    position: int
+    enqueued_by: int = 0
+    dequeued_by: int = 0
+
+
+@dataclass(slots=True)
+class Message:
+    """A message that has not ended. size: of its whole content; here: content bytes found so far."""
+
+    id: int
+    lsn: int
+    time_us: int
+    body: int
+    size: int
+    here: int
+    spots: list[Spot] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class State:
+    """All that was found out about a store. by_type, bytes_by_type: log -> record name -> number, bytes."""
+
+    by_type: dict[str, Counter[str]] = field(default_factory=dict)
+    bytes_by_type: dict[str, Counter[str]] = field(default_factory=dict)
+    messages: dict[int, Message] = field(default_factory=dict)
+    transactions: dict[int, Transaction] = field(default_factory=dict)
+    notes: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
+    started: int = 0
+    ended_queues: set[int] = field(default_factory=set)
+    damage: list[Damage] = field(default_factory=list)
+    remarks: Counter[str] = field(default_factory=Counter)
+    missing_messages: set[int] = field(default_factory=set)
+    missing_transactions: set[int] = field(default_factory=set)
+    tx_tail: int = 0
+
+    def tx_state(self, number: int) -> str:
+        """State of a transaction: "lost" when its start never became durable, "unknown" when the log does not name it any more."""
+        found = self.transactions.get(number)
+        if found is not None:
+            return found.state
+        return "lost" if number >= self.tx_tail else "unknown"
+
+    def spots(self, message: Message) -> list[Spot]:
+        """Places where the message stands, or may stand once a transaction is decided."""
+        return [
+            spot
+            for spot in message.spots
+            if spot.queue not in self.ended_queues and not (spot.enqueued_by and self.tx_state(spot.enqueued_by) in ("rolled back", "lost"))
+        ]
+
+    def visible(self, spot: Spot) -> bool:
+        """Whether consumers see the place: what undecided transactions enqueue they do not."""
+        return not spot.enqueued_by or self.tx_state(spot.enqueued_by) in ("committed", "unknown")
+
+
+class Replay:
+    """Reads all records of a store and works out their meaning."""
+
+    def __init__(self, view: StoreView) -> None:
+        self.view = view
+        self.state = State()
+
+    def run(self) -> State:
+        """Reads both logs; a log that was not opened counts as empty."""
+        if "transactions" in self.view.logs:
+            self.state.tx_tail = self.view.logs["transactions"].tail
+        for name, apply in (("transactions", self._transaction), ("messages", self._message)):
+            log = self.view.logs.get(name)
+            if log is None:
+                continue
+            by_type = self.state.by_type.setdefault(name, Counter())
+            sizes = self.state.bytes_by_type.setdefault(name, Counter())
+            for item in log.records():
+                if isinstance(item, Damage):
+                    self.state.damage.append(item)
+                    continue
+                by_type[item.name] += 1
+                sizes[item.name] += item.length
+                try:
+                    values = fields_of(item, log.number)
+                except Malformed as error:
+                    self._report(log, "malformed", item, f"{item.name}: {error}")
+                    continue
+                if item.lsn >= log.base:
+                    apply(log, item, values)
+        if "messages" in self.view.logs:
+            self._check_messages(self.view.logs["messages"])
+        return self.state
+
+    def _report(self, log: Log, kind: str, record: Record, text: str) -> None:
+        self.state.remarks[kind] += 1
+        if self.state.remarks[kind] <= LISTED_MAX:
+            self.state.damage.append(log.damaged(kind, record.lsn, record.lsn + record.length, text))
+
+    # --- transactions
+
+    def _transaction(self, log: Log, record: Record, values: dict[str, Any]) -> None:
+        known = self.state.transactions
+        kind, number = record.type, record.undo_prev
+        if kind in (kinds.DTX_START, kinds.TX_START):
+            known[record.lsn] = Transaction(record.lsn, "open", record.time_us, values.get("xid", b""))
+            return
+        if kind == kinds.NOTE:
+            key = (values["kind"], values["key"])
+            if values["value"]:
+                self.state.notes[key] = values["value"]
+            else:
+                self.state.notes.pop(key, None)
+            return
+        if kind == kinds.TX_COPY:
+            number = number or record.lsn
+            copy = Transaction(number, values["state"], record.time_us, values["xid"], values["heuristic"], values["ended"])
+            copy.rows = {queue: [first, count] for queue, first, count in values["rows"]}
+            known[number] = copy
+            return
+        transaction = known.get(number)
+        if transaction is None:
+            if number >= log.base and not log.has_record(number, _TX_STARTS):
+                self.state.missing_transactions.add(number)
+                self._report(log, "reference", record, f"{record.name} of transaction {number}, whose start is not in the log")
+            return
+        if kind == kinds.PREPARE:
+            transaction.state = "prepared"
+        elif kind == kinds.COMMIT:
+            transaction.state = "committed"
+            transaction.rows = {queue: [first, count] for queue, first, count in values["rows"]}
+        elif kind == kinds.ROLLBACK:
+            transaction.state = "rolled back"
+        elif kind == kinds.HEURISTIC:
+            transaction.heuristic = values["outcome"]
+        elif kind == kinds.END:
+            transaction.ended = True
+        elif kind == kinds.TX_DELETE:
+            transaction.deleted = True
+
+    # --- messages
+
+    def _message(self, log: Log, record: Record, values: dict[str, Any]) -> None:
+        state, kind = self.state, record.type
+        if record.tx:
+            self._check_transaction(log, record)
+        if kind == kinds.START:
+            state.started += 1
+            size = values["body"] + values["header"] + values["route"]
+            state.messages[record.lsn] = Message(record.lsn, record.lsn, record.time_us, values["body"], size, values["here"])
+            return
+        if kind == kinds.QUEUE_END:
+            state.ended_queues.add(values["queue"])
+            return
+        if kind not in (kinds.CHUNK, kinds.MESSAGE_DELETE, kinds.ENQUEUE, kinds.DEQUEUE, kinds.COPY):
+            return
+        number = record.undo_prev
+        if kind == kinds.COPY:
+            self._copied(record, values)
+            return
+        message = state.messages.get(number)
+        if message is None:
+            if number >= log.base and not log.has_record(number, _MESSAGE_STARTS):
+                state.missing_messages.add(number)
+                self._report(log, "reference", record, f"{record.name} of message {number}, whose start is not in the log")
+        elif kind == kinds.CHUNK:
+            if values["offset"] == message.here:
+                message.here += values["here"]
+        elif kind == kinds.MESSAGE_DELETE:
+            del state.messages[number]
+        elif kind == kinds.ENQUEUE:
+            message.spots.append(Spot(values["queue"], self._position(record, values), record.tx))
+        else:
+            self._dequeued(message, record, values)
+
+    def _check_transaction(self, log: Log, record: Record) -> None:
+        transactions = self.view.logs.get("transactions")
+        if transactions is None or record.tx in self.state.transactions or record.tx < transactions.base:
+            return
+        if record.tx >= transactions.tail:
+            # The message log is synced first: after a crash it may know a transaction whose start was never durable.
+            self.state.remarks["of a transaction that never became durable"] += 1
+        elif not transactions.has_record(record.tx, _TX_STARTS):
+            self.state.missing_transactions.add(record.tx)
+            self._report(log, "reference", record, f"{record.name} in transaction {record.tx}, whose start is not in the log")
+
+    def _position(self, record: Record, values: dict[str, Any]) -> int:
+        """Position of an enqueue: its own, or the next one that its transaction's Commit gave to the queue."""
+        transaction = self.state.transactions.get(record.tx)
+        if values["position"] or transaction is None or transaction.state != "committed":
+            return int(values["position"])
+        row = transaction.rows.get(values["queue"])
+        if row is None or row[1] <= 0:
+            self.state.remarks["enqueued by a commit that gives no position to it"] += 1
+            return 0
+        row[0] += 1
+        row[1] -= 1
+        return row[0] - 1
+
+    def _copied(self, record: Record, values: dict[str, Any]) -> None:
+        size = values["body"] + values["header"] + values["route"]
+        old = self.state.messages.get(record.undo_prev)
+        message = Message(record.undo_prev, record.lsn, old.time_us if old else record.time_us, values["body"], size, values["here"])
+        for place in values["places"]:
+            if place.dequeued_by and self.state.tx_state(place.dequeued_by) == "committed":
+                continue
+            message.spots.append(Spot(place.queue, place.position, place.enqueued_by, place.dequeued_by))
+        self.state.messages[record.undo_prev] = message
+
+    def _dequeued(self, message: Message, record: Record, values: dict[str, Any]) -> None:
+        spot = next((s for s in message.spots if s.queue == values["queue"] and s.position in (values["position"], 0)), None)
+        if record.tx and self.state.tx_state(record.tx) != "committed":
+            if spot is not None and self.state.tx_state(record.tx) not in ("rolled back", "lost"):
+                spot.dequeued_by = record.tx
+            return
+        if spot is None:
+            self.state.remarks["dequeued from a place that no record put it on"] += 1
+        else:
+            message.spots.remove(spot)
+        if record.flags & kinds.LAST:
+            self.state.messages.pop(message.id, None)
+
+    def _check_messages(self, log: Log) -> None:
+        """What is left: messages with places must have all of their content, and their transactions must be known."""
+        for message in self.state.messages.values():
+            spots = self.state.spots(message)
+            if not spots:
+                continue
+            where = f"message {message.id} (queue {spots[0].queue}, position {spots[0].position})"
+            if message.here < message.size:
+                text = f"{where} has {message.here} of its {message.size} bytes of content"
+                self._lost(log, message, text)
+            for spot in spots:
+                for number in (spot.enqueued_by, spot.dequeued_by):
+                    if number and self.state.tx_state(number) == "unknown":
+                        self._lost(log, message, f"{where} waits for transaction {number}, which the log does not know any more")
+
+    def _lost(self, log: Log, message: Message, text: str) -> None:
+        self.state.remarks["lost"] += 1
+        if self.state.remarks["lost"] <= LISTED_MAX:
+            self.state.damage.append(log.damaged("lost", message.lsn, message.lsn, text))
+
+
+def read_state(view: StoreView) -> State:
+    """The meaning of a store's records."""
+    return Replay(view).run()

@@ -1,0 +1,58 @@
+"""Records about queues and consumers that are not on the message path: marks, redelivered ranges, names, ends.
+
+in: the store. out: records of the message log (docs/FORMAT.md).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+QUEUE_MARK = 7
+REDELIVERED = 8
+NAME = 9
+QUEUE_END = 10
+NOTE = 42
+NAME_CONSUMER = 1
+# ranges in one record: it must fit into the smallest write buffer
+RANGES_MAX = 128
+NAME_BYTES_MAX = 255
+
+
+def write_marks(store: Any, tails: Iterable[tuple[int, Sequence[int], Any]]) -> int:
+    """Queue-Mark for each (queue id, highest index per level, handle). Returns how many were written."""
+    written = 0
+    for queue_id, levels, handle in tails:
+        lsn, _ = store.messages.append(QUEUE_MARK, struct.pack(f"<QII{len(levels)}Q", queue_id, len(levels), 0, *levels))
+        store.marked(handle, lsn)
+        written += 1
+    return written
+
+
+def write_redelivered(store: Any, queues: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+    """Queue-Redelivered: the entries that were delivered before, as ranges of positions."""
+    for queue_id, ranges in queues:
+        for at in range(0, len(ranges), RANGES_MAX):
+            part = ranges[at : at + RANGES_MAX]
+            payload = struct.pack("<QII", queue_id, len(part), 0) + b"".join(struct.pack("<QQ", *one) for one in part)
+            store.messages.append(REDELIVERED, payload)
+
+
+def write_clean(store: Any) -> None:
+    """One record in each log for the block that says: stopped cleanly."""
+    store.messages.append(REDELIVERED, struct.pack("<QII", 0, 0, 0))
+    store.transaction_records.append(NOTE, struct.pack("<HHI", 0, 0, 0))
+
+
+def write_queue_end(store: Any, queue_id: int) -> int:
+    """Queue-End; returns the LSN behind it."""
+    _, end = store.messages.append(QUEUE_END, struct.pack("<Q", queue_id))
+    return int(end)
+
+
+def name_record(consumer_id: int, tag: bytes, group: bytes) -> tuple[int, bytes]:
+    """Arguments of ManagedLog.append: which consumer tag and group a consumer id stands for."""
+    tag, group = tag[:NAME_BYTES_MAX], group[:NAME_BYTES_MAX]
+    payload = struct.pack("<IIQ", NAME_CONSUMER, 0, consumer_id)
+    return NAME, payload + struct.pack("<H", len(tag)) + tag + struct.pack("<H", len(group)) + group

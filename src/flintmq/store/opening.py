@@ -1,0 +1,70 @@
+"""Opening the logs of a store: scan, cut the torn tail, write the last container anew, adopt what is there.
+
+in: what LogScan found. out: logs ready to append. docs/RELIABILITY.md has the rules.
+
+I1  Opening is idempotent: a crash at any point of it leaves a store that opens to the same state.
+I2  After an unclean stop nothing is trusted because a read showed it: the container with the tail is written to a new file and synced
+    before anything is confirmed (after a failed sync the page cache may show bytes that the disk does not have).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from flintmq.store.log.containers import SECTOR, TEMPORARY, container_name, sequence_of
+
+log = logging.getLogger("flintmq.store")
+
+
+def repair_tail(files: Any, directory: str, tail: int, container_size: int) -> None:
+    """Writes the container with the tail anew, zeros behind the tail, and removes the containers behind it."""
+    sequence = tail // container_size
+    names = {sequence_of(name): name for name in files.list_dir(directory)}
+    if sequence in names:
+        path = f"{directory}/{names[sequence]}"
+        fd = files.open(path)
+        try:
+            kept = files.read(fd, tail % container_size, 0)
+        finally:
+            files.close(fd)
+        if len(kept) >= SECTOR:
+            temporary = f"{directory}/{sequence:020d}{TEMPORARY}"
+            if f"{sequence:020d}{TEMPORARY}" in files.list_dir(directory):
+                files.unlink(temporary)
+            fd = files.open(temporary, create=True)
+            try:
+                files.allocate(fd, container_size, True)
+                files.write(fd, kept, 0)
+                files.sync(fd)
+            finally:
+                files.close(fd)
+            files.rename(temporary, path)
+    # From the last one down: a crash in between leaves no gap.
+    for later in sorted((number for number in names if number is not None and number > sequence), reverse=True):
+        files.unlink(f"{directory}/{container_name(later)}")
+    files.sync_dir(directory)
+
+
+def quarantine(files: Any, store_dir: str, log_name: str, directory: str, sequence: int) -> str | None:
+    """Copies a damaged container to the quarantine directory, once. Returns the copy's path, None when it was there already."""
+    target_dir = f"{store_dir}/quarantine"
+    files.make_dir(target_dir)
+    name = f"{log_name}-{container_name(sequence)}"
+    if name in files.list_dir(target_dir) or container_name(sequence) not in files.list_dir(directory):
+        return None
+    path = f"{directory}/{container_name(sequence)}"
+    source = files.open(path)
+    try:
+        data = files.read(source, files.size(path), 0)
+    finally:
+        files.close(source)
+    fd = files.open(f"{target_dir}/{name}{TEMPORARY}", create=True)
+    try:
+        files.write(fd, data, 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(f"{target_dir}/{name}{TEMPORARY}", f"{target_dir}/{name}")
+    files.sync_dir(target_dir)
+    return f"{target_dir}/{name}"

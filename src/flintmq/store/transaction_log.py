@@ -1,0 +1,246 @@
+"""The transaction log and its table: states, outcomes and notes, as records of docs/FORMAT.md.
+
+in: the store's calls, recovered transactions. out: records of the transaction log, what is in doubt.
+
+I1  A transaction's id is the LSN of its start record; it stays valid while a logged message names it (the reference rule of seed 003):
+    its Delete is written when it has ended and its last message is gone.
+I2  End is written after its effects are in the message log and the queues; recovery needs no End to be right, it only saves work.
+I3  Commit and Rollback of a prepared transaction find room: prepare refuses while a container is not ready behind the present one.
+
+All methods are called under the store's transaction lock.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from flintmq.errors import StoreError
+from flintmq.ports import TxState
+
+XID_BYTES_MAX = 128
+
+DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE = range(33, 43)
+# state numbers of Tx-Copy
+STATES = (TxState.OPEN, TxState.PREPARED, TxState.COMMITTED, TxState.ROLLED_BACK)
+# kind of the note that marks a clean stop
+NOTE_RUN = 0
+
+
+class Enqueue(NamedTuple):
+    """A message that enters a queue if the transaction commits. `position` 0: given at commit."""
+
+    queue_id: int
+    message_id: int
+    position: int
+    expires_at_ms: int
+
+
+class Dequeue(NamedTuple):
+    """An entry that leaves its queue if the transaction commits."""
+
+    queue_id: int
+    position: int
+    message_id: int
+
+
+class Row(NamedTuple):
+    """`count` entries of the queue, in the order they were asked for, take positions from `first` on."""
+
+    queue_id: int
+    first: int
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One transaction. `at`: LSN of its start or its last copy; `references`: live messages whose records name it."""
+
+    tx: int
+    at: int
+    xid: bytes | None = None
+    state: TxState = TxState.OPEN
+    rows: tuple[Row, ...] = ()
+    heuristic: int = 0
+    ended: bool = False
+    enqueues: list[Enqueue] = field(default_factory=list)
+    dequeues: list[Dequeue] = field(default_factory=list)
+    messages: set[int] = field(default_factory=set)
+    references: int = 0
+
+    @property
+    def decided(self) -> bool:
+        """It has its outcome."""
+        return self.state in (TxState.COMMITTED, TxState.ROLLED_BACK)
+
+
+class TransactionLog:
+    """The table over the log. `log`: a ManagedLog (append, mark_live, mark_dead)."""
+
+    def __init__(self, log: Any) -> None:
+        self.log = log
+        self.table: dict[int, Transaction] = {}
+        self.by_xid: dict[bytes, Transaction] = {}
+        self.notes: dict[tuple[int, bytes], tuple[int, bytes]] = {}  # (kind, key) -> (LSN, value)
+
+    # --- life of one ------------------------------------------------------------------------------------------------
+
+    def begin(self, xid: bytes | None) -> Transaction:
+        """Raises: ValueError when the xid is too long or in use; StoreError."""
+        if xid is not None:
+            if len(xid) > XID_BYTES_MAX:
+                raise ValueError(f"an xid has at most {XID_BYTES_MAX} bytes")
+            if xid in self.by_xid:
+                raise ValueError("this xid is in use")
+            lsn, end = self.log.append(DTX_START, struct.pack("<H", len(xid)) + xid)
+        else:
+            lsn, end = self.log.append(TX_START)
+        self.log.mark_live(lsn, end - lsn)
+        transaction = Transaction(lsn, lsn, xid)
+        self.table[lsn] = transaction
+        if xid is not None:
+            self.by_xid[xid] = transaction
+        return transaction
+
+    def known(self, tx: int) -> Transaction:
+        """Raises: KeyError for an id that never was, ValueError for one that has ended."""
+        transaction = self.table.get(tx)
+        if transaction is None or transaction.decided:
+            if 0 < tx < self.log.tail:
+                raise ValueError(f"transaction {tx} has ended")
+            raise KeyError(f"no transaction {tx}")
+        return transaction
+
+    def open(self, tx: int) -> Transaction:
+        """As `known`, and it is not prepared. Raises: ValueError."""
+        transaction = self.known(tx)
+        if transaction.state is not TxState.OPEN:
+            raise ValueError(f"transaction {tx} is {transaction.state.value}")
+        return transaction
+
+    def name(self, transaction: Transaction, message_id: int) -> None:
+        """A record of this message names the transaction."""
+        if message_id not in transaction.messages:
+            transaction.messages.add(message_id)
+            transaction.references += 1
+
+    def prepare(self, transaction: Transaction) -> int:
+        """Returns the LSN behind the record. Raises: ValueError not distributed; StoreError without room for the outcome."""
+        if transaction.xid is None:
+            raise ValueError("only a distributed transaction is prepared")
+        if self.log.ready_ahead < 1:
+            raise StoreError("no room for the outcome of another prepared transaction: free disk space")
+        _, end = self.log.append(PREPARE, b"", transaction.tx)
+        transaction.state = TxState.PREPARED
+        return int(end)
+
+    def commit(self, transaction: Transaction, rows: Sequence[Row]) -> int:
+        """Returns the LSN behind the record: the transaction has happened once that is durable."""
+        payload = struct.pack("<II", len(rows), 0) + b"".join(struct.pack("<QQQ", *row) for row in rows)
+        _, end = self.log.append(COMMIT, payload, transaction.tx)
+        transaction.state = TxState.COMMITTED
+        transaction.rows = tuple(rows)
+        return int(end)
+
+    def rollback(self, transaction: Transaction) -> int:
+        """Returns the LSN behind the record."""
+        _, end = self.log.append(ROLLBACK, b"", transaction.tx)
+        transaction.state = TxState.ROLLED_BACK
+        return int(end)
+
+    def end(self, transaction: Transaction) -> None:
+        """Its effects are applied to all queues. Its Delete follows when no message names it any more."""
+        if transaction.ended:
+            return
+        self.log.append(END, b"", transaction.tx)
+        transaction.ended = True
+        transaction.enqueues = []
+        transaction.dequeues = []
+        transaction.messages = set()
+        self.collect(transaction)
+
+    def release(self, tx: int) -> None:
+        """A message that named the transaction is gone."""
+        transaction = self.table.get(tx)
+        if transaction is not None:
+            transaction.references -= 1
+            self.collect(transaction)
+
+    def collect(self, transaction: Transaction) -> None:
+        """Writes its Delete when nothing needs it (I1)."""
+        if not transaction.ended or transaction.references > 0 or transaction.heuristic or transaction.tx not in self.table:
+            return
+        _, end = self.log.append(TX_DELETE, b"", transaction.tx)
+        self.log.mark_dead(transaction.at, end)
+        del self.table[transaction.tx]
+        if transaction.xid is not None and self.by_xid.get(transaction.xid) is transaction:
+            del self.by_xid[transaction.xid]
+
+    # --- heuristics, notes --------------------------------------------------------------------------------------------
+
+    def heuristic(self, transaction: Transaction, committed: bool) -> int:
+        """Notes an operator's decision; kept until forgotten. Returns the LSN behind the record."""
+        outcome = 1 if committed else 2
+        _, end = self.log.append(HEURISTIC, bytes([outcome]), transaction.tx)
+        transaction.heuristic = outcome
+        return int(end)
+
+    def forget(self, tx: int) -> int:
+        """The transaction manager knows of the heuristic outcome. Returns the LSN behind the record. Raises: KeyError."""
+        transaction = self.table.get(tx)
+        if transaction is None or not transaction.heuristic:
+            raise KeyError(f"no heuristic outcome of transaction {tx}")
+        _, end = self.log.append(HEURISTIC, b"\0", transaction.tx)
+        transaction.heuristic = 0
+        self.collect(transaction)
+        return int(end)
+
+    def note(self, kind: int, key: bytes, value: bytes) -> int:
+        """Sets a note, or removes it (empty value). Returns the LSN behind the record."""
+        lsn, end = self.log.append(NOTE, struct.pack("<HHI", kind, len(key), len(value)) + key + value)
+        old = self.notes.pop((kind, key), None)
+        if old is not None:
+            self.log.mark_dead(old[0], end)
+        if value:
+            self.log.mark_live(lsn, end - lsn)
+            self.notes[kind, key] = (lsn, value)
+        return int(end)
+
+    # --- recovery and copy-forward --------------------------------------------------------------------------------------
+
+    def adopt(self, transaction: Transaction, size: int = 64) -> None:
+        """A recovered transaction."""
+        self.table[transaction.tx] = transaction
+        if transaction.xid is not None:
+            self.by_xid[transaction.xid] = transaction
+        self.log.mark_live(transaction.at, size)
+
+    def in_doubt(self) -> Iterator[Transaction]:
+        """Prepared transactions, oldest first."""
+        return (self.table[tx] for tx in sorted(self.table) if self.table[tx].state is TxState.PREPARED)
+
+    def copy_below(self, lsn: int) -> int:
+        """Writes what lives below `lsn` anew, so that the base can pass. Returns how many things were copied."""
+        copied = 0
+        for transaction in [one for one in self.table.values() if one.at < lsn]:
+            at, end = self.log.append(TX_COPY, self._copy_of(transaction), transaction.tx)
+            self.log.mark_live(at, end - at)
+            self.log.mark_dead(transaction.at, end)
+            transaction.at = at
+            copied += 1
+        for (kind, key), (at, value) in list(self.notes.items()):
+            if at < lsn:
+                self.note(kind, key, value)
+                copied += 1
+        return copied
+
+    @staticmethod
+    def _copy_of(transaction: Transaction) -> bytes:
+        xid = transaction.xid or b""
+        head = bytes([STATES.index(transaction.state) + 1, transaction.heuristic, int(transaction.ended), 0])
+        head += struct.pack("<H", len(xid)) + xid
+        head += bytes(-len(head) % 4)
+        rows = b"".join(struct.pack("<QQQ", *row) for row in transaction.rows)
+        return head + struct.pack("<II", len(transaction.rows), 0) + rows
