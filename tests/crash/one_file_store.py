@@ -28,14 +28,16 @@ VARIANTS = (
     "open transactions live on",
     "forgets the prepared",
     "swaps bodies",
+    "keeps deleted queues",
 )
 
 
 class OneFileStore:
     """See module; the methods of ports.Store that the workload uses."""
 
-    def __init__(self, files: SimDisk, variant: str = "") -> None:
+    def __init__(self, files: SimDisk, variant: str, queues: set[int]) -> None:
         self.files = files
+        self.queues = queues
         self.variant = variant
         self.inner = MemoryStore()
         self.buffer: list[list[Any]] = []
@@ -68,6 +70,9 @@ class OneFileStore:
             for tx, record in list(self.inner._state.transactions.items()):
                 if record.state.value == "open" or self.variant == "forgets the prepared":
                     self._do("rollback", tx)
+        for queue in set(self.inner._state.queues) - self.queues:
+            if self.variant != "keeps deleted queues":
+                self._do("drop_queue", queue)
         # what follows the last good block must not be taken for one later
         self.files.write(self.fd, bytes(max(SECTOR, len(data) - offset)), offset)
         if self.variant != "no sync":

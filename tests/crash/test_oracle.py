@@ -13,8 +13,8 @@ from tools.crash.campaign import crash_seeds, replay
 from tools.crash.workload import StoreSubject
 
 
-def open_variant(variant: str, disk: SimDisk, container_size: int) -> Any:
-    return OneFileStore(disk, variant)
+def open_variant(variant: str, disk: SimDisk, container_size: int, queues: set[int], high_water: int) -> Any:
+    return OneFileStore(disk, variant, queues)
 
 
 def test_a_right_store_passes() -> None:

@@ -18,14 +18,14 @@ from tools.crash.model import Live, Operation, Oracle, State, Transaction
 
 DIRECTORY = "/store"
 STORE_UUID = bytes(range(16))
-QUEUES = (1, 2, 3, 4)
-HIGH_WATER = 9
+FIRST_QUEUES = (1, 2, 3, 4)
+QUEUES_MIN = 2
 CONTAINER_SIZES = (4096, 8192, 16384)
 REASONS = list(DequeueReason)
 
 
-def open_store(disk: SimDisk, container_size: int, directory: str = DIRECTORY) -> Any:
-    """The store under test, without background threads."""
+def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water: int, directory: str = DIRECTORY) -> Any:
+    """The store under test, without background threads. queues, high_water: what the definitions say."""
     from flintmq.store.log_store import LogStore
 
     return LogStore.open(
@@ -34,8 +34,8 @@ def open_store(disk: SimDisk, container_size: int, directory: str = DIRECTORY) -
         container_size=container_size,
         initial_containers=2,
         store_uuid=STORE_UUID,
-        known_queues=set(QUEUES),
-        queue_high_water=HIGH_WATER,
+        known_queues=set(queues),
+        queue_high_water=high_water,
         threads=False,
     )
 
@@ -47,7 +47,7 @@ def content_of(number: int, size: int) -> StoredContent:
     return StoredContent(b"x" + tag, b"key." + tag, b"header " + tag, body)
 
 
-def read_state(store: Any, queues: Iterable[int] = QUEUES) -> tuple[State, dict[int, Any]]:
+def read_state(store: Any, queues: Iterable[int]) -> tuple[State, dict[int, Any]]:
     """What the store shows, in the oracle's form, and its entries by message. Raises Violation for a wrong order."""
     found: set[tuple[object, ...]] = set()
     by_message: dict[int, Any] = {}
@@ -88,7 +88,7 @@ def check_contents(store: Any, messages: Iterable[int], contents: dict[int, Stor
             raise Violation(f"message {message} has other bytes: {str(found)[:120]} instead of {str(contents[message])[:120]}")
 
 
-Opener = Callable[[SimDisk, int], Any]
+Opener = Callable[[SimDisk, int, set[int], int], Any]
 
 
 class StoreSubject:
@@ -113,38 +113,57 @@ class StoreRecording:
         self.container_size = CONTAINER_SIZES[seed % len(CONTAINER_SIZES)]
         self.disk = SimDisk()
         self.contents: dict[int, StoredContent] = {}
-        self.base_state: State = frozenset()
+        # What SQL knows of queues, (journal position, queues, highest id): a change there is durable before the log hears of it.
+        self.definitions: list[tuple[int, frozenset[int], int]] = [(0, frozenset(FIRST_QUEUES), max(FIRST_QUEUES))]
+        self.before: dict[State, tuple[int, int]] = {}  # what the last life's recovery may show until it has finished, and after it not
         live = Live()
         lives = rng.choice((1, 1, 2, 2, 3))
         for number in range(lives):
-            life = Life(self, rng, live)
+            life = Life(self, rng, live, number)
             life.run(steps)
             if number + 1 < lives:
                 live = self._crash(rng, life)
         self.life = life
 
-    def open(self, disk: SimDisk) -> Any:
-        return self.opener(disk, self.container_size)
+    def defined(self, position: int) -> tuple[frozenset[int], int]:
+        """Queues and highest queue id in SQL when `position` operations were in the journal."""
+        return next((queues, high) for at, queues, high in reversed(self.definitions) if at <= position)
+
+    def open(self, disk: SimDisk, position: int) -> Any:
+        queues, high_water = self.defined(position)
+        return self.opener(disk, self.container_size, set(queues), high_water)
+
+    def acceptable(self, life: Life, position: int) -> dict[State, tuple[int, int]]:
+        """What a restart may show: entries of queues that SQL does not know have ended."""
+        queues, _ = self.defined(position)
+        found = {
+            frozenset(item for item in state if len(item) == 2 or item[0] in queues): prefix
+            for state, prefix in life.oracle.acceptable(position).items()
+        }
+        return {**self.before, **found} if position < life.opened else found
 
     def _crash(self, rng: random.Random, life: Life) -> Live:
         """Ends a life somewhere in its second half. Returns what the next one starts from."""
         position = rng.randrange(self.disk.position // 2, self.disk.position + 1)
-        if rng.random() < 0.3:
+        died = rng.random() < 0.3
+        if died:
             state = self.disk.state(position)  # only the process died: what was un-synced is shown, and still un-synced
         else:
             state = DiskState.from_image(rng.choice(list(self.disk.images(position, 40, self.seed))))
         self.disk = SimDisk(state)
         # what recovery shows of this state is what the next life has: found out on a copy, so that the journal begins with recovery
-        store = self.open(SimDisk(state.clone()))
-        shown, _ = read_state(store)
-        accepted = life.oracle.acceptable(position)
+        store = self.open(SimDisk(state.clone()), position)
+        queues, high_water = self.defined(position)
+        shown, _ = read_state(store, range(1, high_water + 1))
+        accepted = self.acceptable(life, position)
         if shown not in accepted:
-            raise Violation(f"life {life.number}: {life.oracle.closest(shown, position)}")
+            raise Violation(f"life {life.number}, {position}: {life.oracle.closest(shown, position)}")
         live = life.oracle.fold(*accepted[shown])
+        self.before = accepted if died else {}
+        live.entries = {place: entry for place, entry in live.entries.items() if place[0] in queues}
         undecided = live.in_doubt()
-        live.transactions = {
-            tx: Transaction(record.xid, True, "", list(record.enqueues), list(record.dequeues)) for tx, record in undecided.items()
-        }
+        live.transactions = {tx: Transaction(record.xid, True, "", list(record.enqueues), list(record.dequeues)) for tx, record in undecided.items()}
+        self.definitions = [(0, queues, high_water)]
         return live
 
     def check(self, image: Image, nested: bool) -> int:
@@ -163,32 +182,35 @@ class StoreRecording:
                     found = self._recover(SimDisk.from_image(second), image.position)
                     if found != shown:
                         raise Violation(f"a second crash, at {position} ({second.choice}) of the recovery: {_difference(shown, found)}")
-            self._go_on(SimDisk.from_image(image), shown)
+            self._go_on(SimDisk.from_image(image), image.position, shown)
         return images
 
     def _recover(self, disk: SimDisk, position: int) -> State:
-        store = self.open(disk)
-        shown, entries = read_state(store)
-        if shown not in self.life.oracle.acceptable(position):
+        store = self.open(disk, position)
+        shown, entries = read_state(store, range(1, self.defined(position)[1] + 1))
+        if shown not in self.acceptable(self.life, position):
             raise Violation(self.life.oracle.closest(shown, position))
         check_contents(store, entries, self.contents)
         return shown
 
-    def _go_on(self, disk: SimDisk, shown: State) -> None:
+    def _go_on(self, disk: SimDisk, position: int, shown: State) -> None:
         """A recovered store takes decisions and messages, and the next recovery has them."""
-        store = self.open(disk)
-        _, entries = read_state(store)
+        store = self.open(disk, position)
+        queues = sorted(self.defined(position)[0])
+        _, entries = read_state(store, queues)
         expected = set(shown)
+        if shown in self.life.oracle.acceptable(position):
+            self._decide(store, self.life.oracle.fold(*self.life.oracle.acceptable(position)[shown]), expected)
         new = store.append_content(content_of(-1, 3000))
-        store.enqueue(QUEUES[0], 1 << 40, new)
-        expected.add((QUEUES[0], 1 << 40, new, 0, False))
+        store.enqueue(queues[0], 1 << 40, new)
+        expected.add((queues[0], 1 << 40, new, 0, False))
         for message, entry in list(entries.items())[:2]:
-            if not entry.in_doubt_tx and sum(1 for item in shown if len(item) == 5 and item[2] == message) == 1:
+            if not entry.in_doubt_tx and (entry.queue_id, entry.position, message, entry.expires_at_ms, False) in expected and sum(1 for item in shown if len(item) == 5 and item[2] == message) == 1:
                 store.dequeue(entry.queue_id, entry.position, DequeueReason.ACK)
                 expected.discard((entry.queue_id, entry.position, message, entry.expires_at_ms, False))
         told: list[bool] = []
-        last = store.enqueue(QUEUES[1], 1 << 40, new)
-        expected.add((QUEUES[1], 1 << 40, new, 0, False))
+        last = store.enqueue(queues[1], 1 << 40, new)
+        expected.add((queues[1], 1 << 40, new, 0, False))
         store.on_durable(last, lambda: told.append(True))
         for _ in range(4):
             store.flush()
@@ -198,11 +220,24 @@ class StoreRecording:
         image = next(iter(disk.images(limit=2)))
         for candidate in disk.images(limit=2):
             image = candidate  # the last one: nothing that is un-synced
-        after = self.open(SimDisk.from_image(image))
-        found, messages = read_state(after)
+        after = self.open(SimDisk.from_image(image), position)
+        found, messages = read_state(after, queues)
         if found != frozenset(expected):
             raise Violation(f"what was written after the recovery: {_difference(frozenset(expected), found)}")
         check_contents(after, messages, {**self.contents, new: content_of(-1, 3000)})
+
+    @staticmethod
+    def _decide(store: Any, live: Live, expected: set[tuple[object, ...]]) -> None:
+        """Commits what is in doubt."""
+        for number, (tx, record) in enumerate(sorted(live.in_doubt().items())):
+            following = {queue: (2 << 40) + number * 1000 for queue, _, _ in record.enqueues}
+            store.commit(tx, dict(following))
+            expected.discard(("in doubt", record.xid))
+            for item in [item for item in expected if len(item) == 5 and item[:2] in record.dequeues]:
+                expected.discard(item)
+            for queue, message, expires in record.enqueues:
+                expected.add((queue, following[queue], message, expires, False))
+                following[queue] += 1
 
 
 def _difference(left: State, right: State) -> str:
@@ -212,24 +247,27 @@ def _difference(left: State, right: State) -> str:
 class Life:
     """One life of the store: random operations, each told to the oracle."""
 
-    def __init__(self, recording: StoreRecording, rng: random.Random, base: Live) -> None:
+    def __init__(self, recording: StoreRecording, rng: random.Random, base: Live, number: int) -> None:
         self.recording = recording
         self.rng = rng
         self.disk = recording.disk
-        self.store = recording.open(self.disk)
+        self.store = recording.open(self.disk, 0)
         self.oracle = Oracle(base)
-        self.number = len(recording.contents)
+        self.number = number
         self.live = base.copy()  # with everything asked for so far
-        self.next_position = {
-            queue: 1 + max([position for owner, position in base.entries if owner == queue], default=0) for queue in QUEUES
-        }
-        self.open: dict[int, dict[str, Any]] = {}  # transactions of this life that have not ended
+        queues, self.high_water = recording.defined(0)
+        self.queues = sorted(queues)
+        self.next_position = {queue: 1 + max([position for owner, position in base.entries if owner == queue], default=0) for queue in queues}
+        self.open: dict[int, dict[str, Any]] = {}  # transactions that have not ended
         self.taken: set[tuple[int, int]] = {place for record in base.in_doubt().values() for place in record.dequeues}
         self.unready: set[tuple[int, int]] = set()  # entries of commits that were not told yet
-        for record in base.in_doubt().values():  # their positions are given at the commit, which an operator may never ask for
+        for tx, record in base.in_doubt().items():
+            counts: dict[int, int] = {}
             for queue, _, _ in record.enqueues:
-                self.next_position[queue] += 1000
+                counts[queue] = counts.get(queue, 0) + 1
+            self.open[tx] = {"xid": record.xid, "prepared": True, "queues": counts}
         self.xids = 0
+        self.opened = self.disk.position
 
     def run(self, steps: int) -> None:
         rng = self.rng
@@ -240,13 +278,14 @@ class Life:
             + ["begin", "tx work", "tx work", "tx work", "end", "end"]
             + ["flush"] * 6
             + ["maintain"] * 3
+            + ["declare", "drop"]
         )
-        for step in range(steps):
+        for _ in range(steps):
             kind = rng.choice(kinds)
             if kind == "publish":
-                self.publish([rng.choice(QUEUES)])
+                self.publish([rng.choice(self.queues)])
             elif kind == "fan":
-                self.publish(rng.sample(QUEUES, rng.randint(2, 4)))
+                self.publish(rng.sample(self.queues, rng.randint(2, min(4, len(self.queues)))))
             elif kind == "ack":
                 for _ in range(rng.randint(1, 4)):
                     self.ack()
@@ -260,7 +299,12 @@ class Life:
                 self.store.flush()
             elif kind == "maintain":
                 self.store.maintain()
-            if rng.random() < 0.01 and step > steps // 2:
+            elif kind == "declare" and len(self.queues) < 6:
+                self.high_water += 1
+                self.queues.append(self.high_water)
+                self.next_position[self.high_water] = 1
+                self.define()
+            elif kind == "drop":
                 self.drop()
         self.store.flush()
         if rng.random() < 0.5:
@@ -340,7 +384,7 @@ class Life:
             self.store.dequeue(*place, DequeueReason.ACK, tx=tx)
             return None
         message = self.write() if self.rng.random() < 0.8 or not free else self.live.entries[self.rng.choice(free)][0]
-        for queue in self.rng.sample(QUEUES, self.rng.randint(1, 3)):
+        for queue in self.rng.sample(self.queues, self.rng.randint(1, min(3, len(self.queues)))):
             self.add(Operation("tx enqueue", self.disk.position, queue, 0, message, tx=tx, xid=xid))
             self.store.enqueue(queue, 0, message, tx=tx)
             facts["queues"][queue] = facts["queues"].get(queue, 0) + 1
@@ -373,11 +417,20 @@ class Life:
         operation = self.add(Operation("commit", self.disk.position, tx=tx, xid=xid, first_positions=first))
         self.tell(operation, self.store.commit(tx, first), *places)
 
+    def define(self) -> None:
+        """SQL knows the queues as they are now."""
+        self.recording.definitions.append((self.disk.position, frozenset(self.queues), self.high_water))
+
     def drop(self) -> None:
-        """Deletes a queue that no open transaction speaks of."""
+        """Deletes a queue that no open transaction speaks of: in SQL first, then in the log, sometimes not yet (the process dies)."""
         busy = {queue for facts in self.open.values() for queue in facts["queues"]} | {queue for queue, _ in self.taken | self.unready}
-        free = [queue for queue in QUEUES if queue not in busy]
-        if free:
-            queue = self.rng.choice(free)
-            operation = self.add(Operation("drop", self.disk.position, queue))
-            self.tell(operation, self.store.drop_queue(queue))
+        free = [queue for queue in self.queues if queue not in busy]
+        if not free or len(self.queues) <= QUEUES_MIN:
+            return
+        queue = self.rng.choice(free)
+        self.queues.remove(queue)
+        self.define()
+        if self.rng.random() < 0.3:
+            self.store.flush()
+        operation = self.add(Operation("drop", self.disk.position, queue))
+        self.tell(operation, self.store.drop_queue(queue))
