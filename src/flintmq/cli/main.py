@@ -13,6 +13,7 @@ from flintmq.errors import OperatorError
 # sub-command -> module:attribute
 COMMANDS = {
     "db": "flintmq.cli.db:db",
+    "log": "flintmq.cli.log:log",
     "serve": "flintmq.cli.serve:serve",
     "perf": "flintmq.cli.perf:perf",
 }

@@ -555,6 +555,9 @@ def open_store(path: Path, names: tuple[str, ...] = tuple(LOGS), live: bool | No
             log = Log(name, path / name, live)
             log.survey(uuid, size)
             view.logs[name] = log
+            if not log.containers and uuid:
+                text = "the log has no container, the store's other log has"
+                log.damage.append(Damage(name, "missing", f"{name}/", 0, 0, 0, text))
         view.pages = len(list((path / "pages").glob("*" + SUFFIX))) if (path / "pages").is_dir() else 0
     except OSError as error:
         raise OperatorError(f"{error.filename or path}: {error.strerror}", EX_IO) from error

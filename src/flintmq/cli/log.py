@@ -1,0 +1,470 @@
+"""`flintmq log dump|verify|stats|repair`: reads a store directory with the independent reader (store/log/inspect.py).
+
+Exit codes: 0 good (a torn tail is: it was never confirmed); 64 usage, no store; 65 damage; 69 the store is in use; 74 it can't be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from flintmq.store.log.inspect import Damage, Log, StoreView
+    from flintmq.store.log.inspect_records import Record
+    from flintmq.store.log.inspect_state import State
+
+EX_OK, EX_DATA, EX_UNAVAILABLE, EX_IO = 0, 65, 69, 74
+# Findings on the terminal; --json tells all that were kept.
+SHOWN_MAX = 50
+IDS_SHOWN_MAX = 10
+# A running broker may move the store on between two reads: findings are read again this often before they are believed.
+LIVE_TRIES = 3
+
+
+class Lsn(click.ParamType[int]):
+    """A log sequence number: decimal, 0x hexadecimal, or container+offset's LSN as `dump` prints it."""
+
+    name = "LSN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            number = int(value, 0)
+        except ValueError:
+            self.fail(f"{value!r} is not an LSN", param, ctx)
+        if not 0 <= number < 1 << 64:
+            self.fail(f"{value} is not between 0 and 2^64 - 1", param, ctx)
+        return number
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def log() -> None:
+    """Looks into a store directory, and repairs one that is damaged."""
+
+
+directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout instead of text.")
+
+
+# --- dump ---------------------------------------------------------------------------------------------------------------
+
+
+def _shown(value: Any) -> str:
+    """A field for people: bytes as quoted ASCII."""
+    if isinstance(value, bytes):
+        return "'" + value.decode("latin-1").encode("unicode_escape").decode("ascii").replace("'", "\\x27") + "'"
+    if isinstance(value, list):
+        return "[" + " ".join(_shown(item) for item in value) + "]"
+    if isinstance(value, tuple):
+        return ":".join(map(str, value))
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """A field for JSON. Names are text (bytes that are no UTF-8 escaped), content is base64 (see _fields)."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "enqueued_by"):
+        return {name: getattr(value, name) for name in type(value).__slots__}
+    return value
+
+
+def _fields(record: Record, number: int, bodies: bool, for_json: bool) -> dict[str, Any]:
+    from flintmq.store.log.inspect_records import Malformed, content_parts, fields_of
+
+    try:
+        values = fields_of(record, number)
+    except Malformed as error:
+        return {"malformed": str(error)}
+    content = values.pop("content", None)
+    if bodies and content is not None:
+        parts = content_parts({**values, "content": content}) if "route" in values else {"piece": content}
+        for name, data in parts.items():
+            values[f"{name}_bytes"] = base64.b64encode(data).decode("ascii") if for_json else data
+    if not for_json and "places" in values:
+        values["places"] = [f"{p.queue}:{p.position}:{p.expires_ms}:{p.enqueued_by}:{p.dequeued_by}" for p in values["places"]]
+    if "xid" in values:
+        values["xid"] = values["xid"].hex()
+    return values
+
+
+def record_line(source: Log, record: Record, bodies: bool, for_json: bool) -> str:
+    """One record as one line."""
+    from flintmq.store.log.inspect_records import LAST, time_text
+
+    container, offset = divmod(record.lsn, source.container_size)
+    own = _fields(record, source.number, bodies, for_json)
+    common: dict[str, Any] = {"undo_prev": record.undo_prev}
+    if record.undo_next:
+        common["undo_next"] = record.undo_next
+    if record.tx:
+        common["tx"] = record.tx
+    if record.expires_ms:
+        common["expires_ms"] = record.expires_ms
+    if record.stream:
+        common["stream"] = record.stream
+    if record.flags & LAST:
+        common["last"] = True
+    if for_json:
+        head: dict[str, Any] = {"log": source.name, "lsn": record.lsn, "container": container, "offset": offset, "type": record.name}
+        line = head | {"time_us": record.time_us, "length": record.length} | common
+        return json.dumps(line | {"fields": {name: _plain(value) for name, value in own.items()}})
+    told = " ".join(f"{name}={_shown(value)}" for name, value in {**common, **own}.items())
+    return f"{record.lsn} {source.name}/{container}+{offset} {record.name} {time_text(record.time_us)} {told}"
+
+
+def _damage_json(found: Damage) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in type(found).__slots__}
+
+
+@log.command()
+@directory
+@click.option("--log", "which", type=click.Choice(["messages", "transactions"]), help="Only this log.  [default: both]")
+@click.option("--from", "first", type=Lsn(), default=0, help="First LSN.")
+@click.option("--to", "last", type=Lsn(), default=(1 << 64) - 1, help="Last LSN.")
+@click.option("--bodies", is_flag=True, help="Content too, not only its size.")
+@as_json
+@click.pass_context
+def dump(context: click.Context, /, directory: Path, which: str | None, first: int, last: int, bodies: bool, as_json: bool) -> None:
+    """Prints one line per record, dead ones that are still there too."""
+    from flintmq.store.log.inspect import LOGS, Damage, open_store
+
+    view = open_store(directory, (which,) if which else tuple(LOGS))
+    damaged = False
+    try:
+        for source in view.logs.values():
+            for found in source.damage:
+                damaged = True
+                click.echo(describe(found), err=True)
+            for block in source.blocks:
+                if block.end <= first or block.lsn > last:
+                    continue
+                for item in source.records_of(block):
+                    if isinstance(item, Damage):
+                        damaged = True
+                        click.echo(describe(item), err=True)
+                    elif first <= item.lsn <= last:
+                        click.echo(record_line(source, item, bodies, as_json))
+            if source.torn_at:
+                click.echo(torn_text(source), err=True)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    context.exit(EX_DATA if damaged else EX_OK)
+
+
+# --- verify -------------------------------------------------------------------------------------------------------------
+
+_MEANS = {
+    "header": "the container's header is damaged; its blocks may be good",
+    "format": "another version of FlintMQ wrote this",
+    "store": "this file does not belong here",
+    "name": "this file does not belong under this name",
+    "size": "the file was cut or grew",
+    "read": "the disk does not give the bytes back",
+    "malformed": "a broken writer: the checksum is right, the fields are not",
+    "reference": "the record it needs is gone",
+    "lost": "the message can't be delivered whole",
+}
+
+
+def meaning(found: Damage) -> str:
+    """What a finding means for who runs the broker."""
+    if found.kind in _MEANS:
+        return _MEANS[found.kind]
+    if found.log == "transactions":
+        return "records that were durable are gone, maybe outcomes of transactions: the broker refuses to start until `flintmq log repair`"
+    return "records that were durable are gone: messages may be lost, or come back that were settled; the broker quarantines the file"
+
+
+def describe(found: Damage) -> str:
+    """A finding in one line: file, offset, LSN, what, and what it means."""
+    upto = f" to {found.end}" if found.end > found.lsn else ""
+    return f"damage: {found.file} offset {found.offset} (LSN {found.lsn}{upto}): {found.text}: {meaning(found)}"
+
+
+def torn_text(source: Log) -> str:
+    """The note about a torn tail."""
+    where = f"{source.file_of(source.torn_at // source.container_size)} offset {source.torn_at % source.container_size}"
+    why = "the running broker is writing there" if source.live else "a write that did not finish, never confirmed; recovery cuts it off"
+    return f"note: torn tail at {where} (LSN {source.torn_at}): {why}"
+
+
+def inspect(directory: Path) -> tuple[StoreView, State, list[Damage]]:
+    """Reads the whole store: view, meaning, and all findings by log and LSN."""
+    from flintmq.store.log.inspect import open_store
+    from flintmq.store.log.inspect_state import read_state
+
+    tries = 0
+    while True:
+        tries += 1
+        view = open_store(directory)
+        state = read_state(view)
+        findings = [found for source in view.logs.values() for found in source.damage] + state.damage
+        if not (findings and view.live and tries < LIVE_TRIES):
+            return view, state, sorted(findings, key=lambda found: (found.log, found.lsn))
+
+
+def notes_of(view: StoreView, state: State) -> list[str]:
+    """What a reader should know though it is no damage."""
+    notes = []
+    if view.live:
+        notes.append("note: a broker has the store open; its newest blocks may be incomplete here")
+    for source in view.logs.values():
+        notes.extend(f"note: {text}" for text in source.notes)
+        if not source.containers:
+            notes.append(f"note: {source.name}: no containers")
+        if source.torn_at:
+            notes.append(torn_text(source))
+        elif source.blocks and not source.clean and not view.live:
+            notes.append(f"note: {source.name}: the last stop was not a clean one")
+    for text, count in sorted(state.remarks.items()):
+        if " " in text:  # the one-word ones count findings that are listed as damage
+            notes.append(f"note: {count} records {text}")
+    if view.pages:
+        notes.append(f"note: {view.pages} containers of transient messages in pages/ (not read; dropped at the next start)")
+    return notes
+
+
+def log_figures(source: Log, state: State) -> dict[str, Any]:
+    """The figures of one log that verify and stats have in common."""
+    return {
+        "containers": len(source.containers),
+        "container_size": source.container_size,
+        "bytes": sum(container.file_size for container in source.containers.values()),
+        "base": source.base,
+        "tail": source.tail,
+        "blocks": len(source.blocks),
+        "records": sum(state.by_type.get(source.name, {}).values()),
+        "epoch": source.blocks[-1].epoch if source.blocks else 0,
+        "clean": source.clean,
+        "torn_at": source.torn_at or None,
+    }
+
+
+@log.command()
+@directory
+@as_json
+@click.pass_context
+def verify(context: click.Context, /, directory: Path, as_json: bool) -> None:
+    """Checks every byte of both logs that a checksum covers, and that records find what they refer to."""
+    view, state, findings = inspect(directory)
+    notes = notes_of(view, state)
+    figures = {source.name: log_figures(source, state) for source in view.logs.values()}
+    if as_json:
+        result: dict[str, Any] = {"ok": not findings, "store": str(view.path), "uuid": view.uuid.hex(), "in_use": view.live}
+        result["logs"] = figures
+        result["damage"] = [_damage_json(found) | {"meaning": meaning(found)} for found in findings]
+        result["notes"] = [note.removeprefix("note: ") for note in notes]
+        click.echo(json.dumps(result))
+    else:
+        for name, figure in figures.items():
+            told = "{containers} containers of {container_size:,} bytes, {blocks:,} blocks, {records:,} records, LSN {base} to {tail}"
+            click.echo(f"{name + ':':<14}{told.format(**figure)}")
+        for line in (*notes, *map(describe, findings[:SHOWN_MAX])):
+            click.echo(line)
+        if len(findings) > SHOWN_MAX:
+            click.echo(f"... and {len(findings) - SHOWN_MAX} more")
+        click.echo("ok" if not findings else f"DAMAGED: {len(findings)} findings", err=bool(findings))
+    context.exit(EX_DATA if findings else EX_OK)
+
+
+# --- stats --------------------------------------------------------------------------------------------------------------
+
+
+def statistics(view: StoreView, state: State) -> dict[str, Any]:
+    """All figures of `flintmq log stats`."""
+    from flintmq.store.log.inspect import BLOCK_HEADER, SECTOR
+
+    queues: dict[int, int] = {}
+    live = pending = 0
+    oldest = None
+    for message in state.messages.values():
+        spots = state.spots(message)
+        seen = [spot for spot in spots if state.visible(spot)]
+        for spot in seen:
+            queues[spot.queue] = queues.get(spot.queue, 0) + 1
+        if seen:
+            live += 1
+        elif spots:
+            pending += 1
+        if spots and (oldest is None or message.id < oldest.id):
+            oldest = message
+    states: dict[str, int] = {}
+    for transaction in state.transactions.values():
+        if not transaction.deleted:
+            name = transaction.state if not transaction.ended else f"{transaction.state}, ended"
+            states[name] = states.get(name, 0) + 1
+    logs = {}
+    for source in view.logs.values():
+        whole = sum(container.file_size for container in source.containers.values())
+        used = sum(block.length for block in source.blocks) + SECTOR * len(source.containers)
+        sealed = {block.lsn // source.container_size for block in source.blocks}
+        written = source.container_size * max(len(sealed) - 1, 0) + (source.tail - 1) % source.container_size + 1 if sealed else 0
+        data = sum(state.bytes_by_type.get(source.name, {}).values())
+        headers = sum(BLOCK_HEADER for _ in source.blocks)
+        logs[source.name] = log_figures(source, state) | {
+            "record_bytes": data,
+            "block_header_bytes": headers,
+            "padding_share": round(max(0.0, 1 - (data + headers + SECTOR * len(sealed)) / written), 4) if written else 0.0,
+            "used_share": round(used / whole, 4) if whole else 0.0,
+            "records_by_type": dict(state.by_type.get(source.name, {})),
+            "bytes_by_type": dict(state.bytes_by_type.get(source.name, {})),
+        }
+    return {
+        "store": str(view.path),
+        "uuid": view.uuid.hex(),
+        "in_use": view.live,
+        "logs": logs,
+        "messages": {
+            "live": live,
+            "pending": pending,
+            "dead": max(0, logs.get("messages", {}).get("records_by_type", {}).get("Message-Start", 0) - live - pending),
+            "live_body_bytes": sum(message.body for message in state.messages.values() if state.spots(message)),
+            "oldest": None if oldest is None else {"id": oldest.id, "lsn": oldest.lsn, "time_us": oldest.time_us},
+        },
+        "queues": {str(queue): count for queue, count in sorted(queues.items())},
+        "transactions": states,
+        "notes": len(state.notes),
+        "damage": sum(len(source.damage) for source in view.logs.values()) + len(state.damage),
+    }
+
+
+def _stats_lines(figures: dict[str, Any]) -> Iterator[str]:
+    from flintmq.store.log.inspect_records import time_text
+
+    for name, part in figures["logs"].items():
+        yield f"{name}: {part['containers']} containers, {part['bytes']:,} bytes on disk, base LSN {part['base']}, tail LSN {part['tail']}"
+        yield (
+            f"  {part['records']:,} records of {part['record_bytes']:,} bytes in {part['blocks']:,} blocks, "
+            f"padding {part['padding_share']:.1%}, epoch {part['epoch']}{', clean stop' if part['clean'] else ''}"
+        )
+        for kind, count in sorted(part["records_by_type"].items()):
+            yield f"  {kind:<20}{count:>14,}{part['bytes_by_type'][kind]:>18,} bytes"
+    messages = figures["messages"]
+    yield (
+        f"messages: {messages['live']:,} live, {messages['dead']:,} dead, {messages['pending']:,} in undecided transactions, "
+        f"{messages['live_body_bytes']:,} bytes of live bodies"
+    )
+    if oldest := messages["oldest"]:
+        yield f"  oldest live: {oldest['id']} of {time_text(oldest['time_us'])}, now at LSN {oldest['lsn']}"
+    for queue, count in figures["queues"].items():
+        yield f"  queue {queue:<14}{count:>14,}"
+    states = ", ".join(f"{count:,} {name}" for name, count in sorted(figures["transactions"].items()))
+    yield f"transactions: {states or 'none'}"
+    if figures["damage"]:
+        yield f"damage: {figures['damage']} findings, see `flintmq log verify`; the figures leave out what can't be read"
+
+
+@log.command()
+@directory
+@as_json
+@click.pass_context
+def stats(context: click.Context, /, directory: Path, as_json: bool) -> None:
+    """What the store holds: messages, queues, transactions, and what the bytes are used for."""
+    view, state, _ = inspect(directory)
+    figures = statistics(view, state)
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        for line in (*_stats_lines(figures), *notes_of(view, state)):
+            click.echo(line)
+    context.exit(EX_DATA if figures["damage"] else EX_OK)
+
+
+# --- repair -------------------------------------------------------------------------------------------------------------
+
+
+def _ids(found: Iterable[int]) -> str:
+    numbers = sorted(found)
+    more = f", ... {len(numbers) - IDS_SHOWN_MAX} more" if len(numbers) > IDS_SHOWN_MAX else ""
+    return ", ".join(map(str, numbers[:IDS_SHOWN_MAX])) + more
+
+
+def losses(view: StoreView, state: State, lost: list[Damage]) -> Iterator[str]:
+    """Exactly what is lost, as far as the rest of the log tells."""
+    for found in lost:
+        size = view.logs[found.log].container_size
+        first, last = found.lsn // size, (found.end - 1) // size
+        where = found.file if first == last else f"{found.file} and up to container {last}"
+        yield f"lost: {found.log} LSN {found.lsn} to {found.end} ({found.end - found.lsn:,} bytes, {where})"
+    cut = [message.id for message in state.messages.values() if message.here < message.size and state.spots(message)]
+    if state.missing_messages:
+        yield f"lost: {len(state.missing_messages)} messages that later records name: {_ids(state.missing_messages)}"
+    if cut:
+        yield f"lost: part of the content of {len(cut)} messages: {_ids(cut)}"
+    if state.missing_transactions:
+        yield f"lost: {len(state.missing_transactions)} transactions that records name: {_ids(state.missing_transactions)}"
+    if any(found.log == "messages" for found in lost):
+        yield "lost: messages that lay in these stretches whole, and that nothing later names; how many they were, nothing tells"
+        yield "also: messages whose end lay there come back to their queues"
+    if any(found.log == "transactions" for found in lost):
+        undecided = [t.id for t in state.transactions.values() if t.state in ("open", "prepared") and not t.deleted]
+        told = f": {_ids(undecided)}" if undecided else ""
+        yield f"also: transactions whose outcome lay there count as not decided ({len(undecided)} now{told})"
+
+
+@log.command()
+@directory
+@click.option("--accept-loss", is_flag=True, help="Write. Without it, only tells what would be done.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be done, whatever else is given.")
+@click.pass_context
+def repair(context: click.Context, /, directory: Path, accept_loss: bool, dry_run: bool) -> None:
+    """Makes a damaged store open again, without what can't be read. The broker must be stopped.
+
+    Damaged containers are copied to DIR/quarantine first. What is lost is told before anything is written.
+    """
+    import fcntl
+
+    from flintmq.errors import OperatorError
+    from flintmq.store.log import repair as repairs
+    from flintmq.store.log.inspect import check_store, open_store
+    from flintmq.store.log.inspect_state import read_state
+
+    check_store(directory)
+    try:
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise OperatorError(f"{directory}: the store is in use; stop the broker first", EX_UNAVAILABLE) from error
+    except OSError as error:
+        raise OperatorError(f"{directory / 'lock'}: {error.strerror}", EX_IO) from error
+    try:
+        view = open_store(directory, live=False)
+        state = read_state(view)
+        findings = [found for source in view.logs.values() for found in source.damage] + state.damage
+        changes = repairs.plan(view)
+        for found in findings[:SHOWN_MAX]:
+            click.echo(describe(found))
+        if not changes.images:
+            click.echo("nothing to repair" if not findings else "nothing that a repair of the log would mend")
+            context.exit(EX_DATA if findings else EX_OK)
+        for line in losses(view, state, changes.lost):
+            click.echo(line)
+        for name, sequence in sorted(changes.images):
+            how = "rewritten" if sequence in view.logs[name].containers else "made anew"
+            click.echo(f"{'would be ' if dry_run or not accept_loss else ''}{how}: {view.logs[name].file_of(sequence)}")
+        if dry_run or not accept_loss:
+            click.echo("nothing was changed" + ("" if dry_run else "; give --accept-loss to repair"))
+            context.exit(EX_DATA)
+        for copy in repairs.apply(view, changes):
+            click.echo(f"copied to {copy}")
+        after = open_store(directory, live=False)
+        state = read_state(after)
+        left = [found for source in after.logs.values() for found in source.damage]
+        for found in left + state.damage[:SHOWN_MAX]:
+            click.echo(f"remains: {describe(found)}")
+        click.echo("repaired: the log opens" if not left else "NOT repaired", err=bool(left))
+        context.exit(EX_DATA if left else EX_OK)
+    finally:
+        os.close(fd)
