@@ -97,6 +97,8 @@ class Limits:
     sql_connect_ms: int = 10_000
     # submissions that one SQL transaction takes together; more go into the next one
     sql_group_max: int = 1_024
+    # bytes of a SQLite file that a start checks for damage (7 ms a MiB); a larger one is opened without, and the log says so
+    sql_check_bytes_max: int = 16 * MIB
 
     # --- node -------------------------------------------------------------------------------------------------------
     # share of the memory limit (cgroup or machine) that message content may take before publishers are blocked (RabbitMQ 0.4-0.6)

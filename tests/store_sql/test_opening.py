@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flintmq.config import Limits
 from flintmq.errors import OperatorError, StoreError
 from flintmq.ports import UserRecord
 from flintmq.store.sql import postgres_driver
@@ -102,19 +103,33 @@ def test_a_version_that_is_none_of_ours(tmp_path: Path, version: str) -> None:
     assert "no FlintMQ schema version" in str(refusal(f"sqlite:///{tmp_path}/definitions.db"))
 
 
-def test_a_damaged_database_is_a_store_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_damaged_database_is_a_store_error(tmp_path: Path, checked: bool, caplog: pytest.LogCaptureFixture) -> None:
     SqlDefinitions.open(tmp_path).close()
     path = tmp_path / "definitions.db"
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xff" * (len(data) - 4096)
     path.write_bytes(data)
+    limits = Limits() if checked else Limits(sql_check_bytes_max=0)
+    caplog.set_level("INFO")
     with pytest.raises(StoreError, match=r"definitions\.db"):
-        SqlDefinitions.open(tmp_path).load_users()
+        SqlDefinitions.open(tmp_path, limits=limits).load_users()
+    assert ("not checked" in caplog.text) is not checked
+
+
+def test_damage_in_a_part_that_is_not_loaded_is_found(tmp_path: Path) -> None:
+    opened = SqlDefinitions.open(tmp_path)
+    (page,) = opened._driver._connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'policies'").fetchone()  # type: ignore[attr-defined]
+    opened.close()
+    path = tmp_path / "definitions.db"
+    data = bytearray(path.read_bytes())
+    data[(page - 1) * 4096] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"definitions\.db"):
+        SqlDefinitions.open(tmp_path)
 
 
 def test_a_locked_database(tmp_path: Path) -> None:
-    from flintmq.config import Limits
-
     SqlDefinitions.open(tmp_path).close()
     other = sqlite3.connect(tmp_path / "definitions.db", isolation_level=None)
     other.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -231,7 +246,6 @@ def test_a_lost_connection_is_latched_since_the_lock_is_lost_with_it(postgres: P
 def test_another_sessions_lock_refuses_the_change_only(postgres: PostgresServer, catalog: str) -> None:
     import psycopg
 
-    from flintmq.config import Limits
     from flintmq.store.sql.failures import NotSaved
 
     opened = SqlDefinitions(postgres.url(), catalog, limits=Limits(sql_busy_ms=1))

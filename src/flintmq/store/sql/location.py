@@ -54,7 +54,7 @@ def open_driver(location: Location, limits: Limits, *, create: bool = True) -> D
     if location.path is not None:
         from flintmq.store.sql.sqlite_driver import SqliteDriver
 
-        return SqliteDriver(location.path, limits.sql_busy_ms, create=create)
+        return SqliteDriver(location.path, limits.sql_busy_ms, create=create, check_bytes_max=limits.sql_check_bytes_max)
     try:
         from flintmq.store.sql.postgres_driver import PostgresDriver
     except ImportError as error:  # SQLAlchemy is a dependency, but a broken installation must not be a traceback

@@ -6,6 +6,7 @@ in: operations. out: durable changes. SQLAlchemy is not imported: the texts are 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 from collections.abc import Collection, Sequence
@@ -17,6 +18,8 @@ from flintmq.store.sql import sqlite_text
 from flintmq.store.sql.driver import Operation, Parameters
 from flintmq.store.sql.failures import ConstraintFailure, NotSaved
 
+log = logging.getLogger("flintmq.store.sql")
+
 # Statements that are kept prepared: all of them.
 _CACHED = 128
 # Pragma -> what it must read back as. synchronous 2 = FULL: with NORMAL a power failure may undo the last commits.
@@ -26,11 +29,12 @@ _PRAGMAS = {"journal_mode": ("wal", "wal"), "synchronous": ("full", 2), "foreign
 class SqliteDriver:
     """See driver.Driver.
 
-    Args: path: the file; busy_ms: wait for another process's lock, milliseconds; create: make it (mode 0600) when it is missing.
-    Raises: OperatorError when the file can't be opened or is no database.
+    Args: path: the file; busy_ms: wait for another process's lock, milliseconds; create: make it (mode 0600) when it is missing;
+    check_bytes_max: size up to which it is checked for damage.
+    Raises: OperatorError when the file can't be opened or is no database; StoreError when it is damaged.
     """
 
-    def __init__(self, path: Path, busy_ms: int, *, create: bool = True) -> None:
+    def __init__(self, path: Path, busy_ms: int, *, create: bool = True, check_bytes_max: int = 0) -> None:
         self.path = path
         self._texts = sqlite_text.STATEMENTS
         try:
@@ -50,12 +54,23 @@ class SqliteDriver:
             # A process that ended on a failed sync may leave frames in the WAL that are in the page cache but not on the disk; later
             # syncs would not write them again. Copied into the database file, they are.
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._check_damage(check_bytes_max)
         except sqlite3.Error as error:
             self._connection.close()
             raise self._at_opening(error) from error
-        except OperatorError:
+        except (OperatorError, StoreError):
             self._connection.close()
             raise
+
+    def _check_damage(self, bytes_max: int) -> None:
+        """SQLite keeps no checksums; this finds broken structure, not a flipped bit in a text."""
+        size = self.path.stat().st_size
+        if size > bytes_max:
+            log.info("%s is not checked for damage: %d bytes", self.path, size)
+            return
+        problems = [row[0] for row in self._connection.execute("PRAGMA quick_check(1)")]
+        if problems != ["ok"]:
+            raise StoreError(f"{self.path} is damaged: {' '.join(problems[0].split())}. Put a backup in its place.")
 
     @property
     def where(self) -> str:
