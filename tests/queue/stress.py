@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from flintmq.testing.memory_log import MemoryLog
 from flintmq.testing.queue_driver import Consumer, Queue
 from flintmq.testing.queue_threads import Stress
 
@@ -30,6 +31,11 @@ class Scenario:
     window: int = 0
     remover: bool = False
     browser: bool = False
+    hot: int | None = None  # bytes of bodies in memory before arrivals go cold; None: no log at all
+    evict: bool = False
+    holds: bool = False
+    getters: int = 0
+    held_every: int = 0
 
 
 SCENARIOS = [
@@ -68,12 +74,31 @@ SCENARIOS = [
         browser=True,
         consume=[{"release_every": 6, "check_order": False}, {"check_order": False}],
     ),
+    Scenario("cold arrivals", hot=1000, consumers=[{}] * 3, consume=[{}, {"release_every": 7}, {}]),
+    Scenario("cold, falls idle again and again", hot=20, evict=True, window=2, consume=[{}, {"release_every": 5}]),
+    Scenario("cold, come and go", hot=100, evict=True, consume=[{"reattach_every": 2}, {"suspend_every": 4}]),
+    Scenario("cold, removers, browser, gets", hot=300, evict=True, remover=True, browser=True, getters=1),
+    Scenario("waiting gets alone", hot=50, evict=True, window=2, getters=2, consumers=[], consume=[]),
+    Scenario("held entries", hot=200, held_every=3, getters=1, consume=[{"release_every": 9}, {}]),
+    Scenario(
+        "cold priority list",
+        levels=4,
+        hot=200,
+        evict=True,
+        holds=True,
+        held_every=5,
+        getters=1,
+        browser=True,
+        remover=True,
+        consume=[{"release_every": 6, "check_order": False}, {"check_order": False}],
+    ),
 ]
 
 
 def run(scenario: Scenario, per_producer: int) -> list[str]:
     """Runs one scenario; returns the properties that were broken."""
-    queue = Queue(levels=scenario.levels)
+    log = None if scenario.hot is None else MemoryLog(hot_bytes=scenario.hot)
+    queue = Queue(levels=scenario.levels, log=log)
     total = PRODUCERS * per_producer
     stress = Stress(queue, PRODUCERS, per_producer)
     consumers = [Consumer(queue, **arguments) for arguments in scenario.consumers]
@@ -91,8 +116,19 @@ def run(scenario: Scenario, per_producer: int) -> list[str]:
     if scenario.browser:
         browser = Consumer(queue, browser=True)
         start(lambda: stress.browse(browser))
+    if log is not None:
+        start(stress.load)
+    if scenario.evict:
+        start(lambda: stress.evict(1, scenario.holds))
+    for _ in range(scenario.getters):
+        start(stress.get)
+    persistent_every = 2 if log is not None else 0
     for number in range(PRODUCERS):
-        start(lambda n=number: stress.produce(n, scenario.immediate_every, scenario.levels, scenario.window))  # type: ignore[misc]
+        start(
+            lambda n=number: stress.produce(  # type: ignore[misc]
+                n, scenario.immediate_every, scenario.levels, scenario.window, persistent_every, scenario.held_every
+            )
+        )
     deadline = time.monotonic() + PATIENCE_S
     while stress.results["finished"] < total and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -114,6 +150,10 @@ def run(scenario: Scenario, per_producer: int) -> list[str]:
         broken.append(f"counts: ready {queue.ready}, unacked {queue.unacked}, bytes {queue.ready_bytes} in an empty queue")
     if not broken and queue.enqueued_total != total:
         broken.append(f"enqueued_total {queue.enqueued_total}, expected {total}")
+    if not broken and (queue.cold_count, queue.resident_bytes, queue.failed_count) != (0, 0, 0):
+        broken.append(f"residency: {queue.cold_count} cold, {queue.resident_bytes} bytes resident in an empty queue")
+    if not broken and log is not None and (log.spills != log.unspills or log.misses):
+        broken.append(f"page log: {log.spills} spills, {log.unspills} unspills, {log.misses} misses")
     queue.housekeeping()
     queue.housekeeping()
     if not broken and queue.memory > 50_000 * scenario.levels:

@@ -27,7 +27,7 @@ cdef struct memory_log_t:
     uint64_t kicks
     uint64_t spills
     uint64_t unspills
-    uint64_t misses           # loads and unspills of ids that are not there
+    uint64_t misses           # unspills of ids that are not there
     uint64_t message_ids      # given out so far
     uint32_t last_owner       # what the last dequeue said
     uint32_t last_reason
@@ -37,6 +37,14 @@ cdef struct memory_log_t:
     asked_t *asked
     uint64_t asked_count
     uint64_t asked_capacity
+
+# Answers the oldest load that waits, and up to `run` cold entries behind it while less than `hot_bytes` are in the queue's memory.
+# False when none waits.
+cdef bint memory_log_answer(memory_log_t *log, uint32_t run, uint64_t hot_bytes) noexcept nogil
+# Content by its id, a counted reference; NULL when it is gone.
+cdef content_t *memory_log_find(memory_log_t *log, uint64_t message_id) noexcept nogil
+# Gives a held entry its persistence id, as tx_enqueue does.
+cdef void memory_log_write(memory_log_t *log, slot_t *slot) noexcept nogil
 
 cdef class MemoryLog(LogPort):
     cdef memory_log_t log

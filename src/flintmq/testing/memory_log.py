@@ -11,7 +11,14 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.log_port import log_port_wake
-from cython.cimports.flintmq.queue.queue_core import queue_content_loaded, queue_decref, queue_get_id, queue_incref
+from cython.cimports.flintmq.queue.queue_core import (
+    queue_content_loaded,
+    queue_decref,
+    queue_get_id,
+    queue_incref,
+    queue_next_cold,
+    queue_resident_bytes,
+)
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, queue_t, slot_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
@@ -50,11 +57,7 @@ def _keep(kept: cython.pointer(kept_t), content: cython.pointer(content_t)) -> u
     return kept.count
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _find(log: cython.pointer(memory_log_t), message_id: uint64_t) -> cython.pointer(content_t):
-    """A counted reference, or NULL. Takes the lock."""
+def memory_log_find(log, message_id):
     kept: cython.pointer(kept_t) = cython.address(log.spilled) if message_id & SPILLED else cython.address(log.logged)
     number: uint64_t = message_id & ~SPILLED
     content: cython.pointer(content_t) = cython.NULL
@@ -63,17 +66,11 @@ def _find(log: cython.pointer(memory_log_t), message_id: uint64_t) -> cython.poi
         content = kept.contents[number - 1]
     if content != cython.NULL:
         content_incref(content)
-    else:
-        log.misses += 1
     spin_unlock(cython.address(log.lock))
     return content
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write(log: cython.pointer(memory_log_t), slot: cython.pointer(slot_t)) -> cython.void:
-    """Gives the message its id at its first queue."""
+def memory_log_write(log, slot):
     content: cython.pointer(content_t) = slot.content
     spin_lock(cython.address(log.lock))
     if content.message_id == 0:
@@ -93,7 +90,7 @@ def _enqueue(
     context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, slot: cython.pointer(slot_t), expires_at_ms: int64_t
 ) -> uint64_t:
     log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
-    _write(log, slot)
+    memory_log_write(log, slot)
     at_add64(cython.address(log.enqueues), 1)
     return _append(log)
 
@@ -183,6 +180,37 @@ def _load(context: cython.p_void, queue: cython.pointer(queue_t), position: uint
     log.asked[log.asked_count].message_id = message_id
     log.asked_count += 1
     spin_unlock(cython.address(log.lock))
+
+
+def memory_log_answer(log, run, hot_bytes):
+    asked: asked_t
+    content: cython.pointer(content_t)
+    position: uint64_t
+    message_id: uint64_t
+    found: uint64_t = 0
+    spin_lock(cython.address(log.lock))
+    if log.asked_count == 0:
+        spin_unlock(cython.address(log.lock))
+        return False
+    asked = log.asked[0]
+    log.asked_count -= 1
+    memmove(log.asked, log.asked + 1, log.asked_count * cython.sizeof(asked_t))
+    spin_unlock(cython.address(log.lock))
+    position = asked.position
+    message_id = asked.message_id
+    while True:
+        content = memory_log_find(log, message_id)
+        queue_content_loaded(asked.queue, position, content)
+        if content != cython.NULL:
+            content_decref(content)
+        if run == 0 or queue_resident_bytes(asked.queue) >= hot_bytes:
+            break
+        run -= 1
+        if not queue_next_cold(asked.queue, position + 1, cython.address(found), cython.address(message_id)):
+            break
+        position = found
+    queue_decref(asked.queue)
+    return True
 
 
 @cython.cfunc
@@ -287,28 +315,13 @@ class MemoryLog:
 
     def answer_loads(self) -> int:
         """Answers every load that waits, oldest first; returns how many there were."""
-        asked: asked_t
-        content: cython.pointer(content_t)
         answered: cython.int = 0
-        while True:
-            spin_lock(cython.address(self.log.lock))
-            if self.log.asked_count == 0:
-                spin_unlock(cython.address(self.log.lock))
-                return answered
-            asked = self.log.asked[0]
-            self.log.asked_count -= 1
-            memmove(self.log.asked, self.log.asked + 1, self.log.asked_count * cython.sizeof(asked_t))
-            spin_unlock(cython.address(self.log.lock))
+        while memory_log_answer(cython.address(self.log), 0, 0):
             answered += 1
-            with cython.nogil:
-                content = _find(cython.address(self.log), asked.message_id)
-                queue_content_loaded(asked.queue, asked.position, content)
-                if content != cython.NULL:
-                    content_decref(content)
-                queue_decref(asked.queue)
+        return answered
 
     def load_now(self, message_id):
-        content: cython.pointer(content_t) = _find(cython.address(self.log), message_id)
+        content: cython.pointer(content_t) = memory_log_find(cython.address(self.log), message_id)
         if content == cython.NULL:
             raise KeyError(message_id)
         return content
@@ -330,7 +343,7 @@ class MemoryLog:
 
     def tx_enqueue(self, tx, queue, position, slot, expires_at_ms):
         self._refusal()
-        _write(cython.address(self.log), slot)
+        memory_log_write(cython.address(self.log), slot)
         _append(cython.address(self.log))
         self.transactions[tx].append(("enqueue", queue_get_id(queue), position))
         return 0
@@ -400,5 +413,5 @@ class MemoryLog:
 
     @property
     def misses(self) -> int:
-        """Loads and unspills of what is not there: 0 unless the test asked for it."""
+        """Unspills of what is not there (any more): always a fault."""
         return at_load64(cython.address(self.log.misses))

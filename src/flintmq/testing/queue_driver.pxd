@@ -3,6 +3,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport consumer_t, credit_t, delivery_t, log_port_t, queue_t, target_t, waiter_t
 
+from flintmq.testing.memory_log cimport MemoryLog
+
 cdef struct loads_t:              # what the ports were asked for; ids are given out, nothing is kept
     uint32_t lock
     uint32_t count
@@ -13,9 +15,12 @@ cdef struct loads_t:              # what the ports were asked for; ids are given
 
 cdef class Queue:
     cdef queue_t *queue
+    cdef readonly MemoryLog log
     cdef loads_t loads
     cdef log_port_t port
     cdef object delivery_of(self, delivery_t *delivery)
+
+cdef void count_wake(waiter_t *waiter) noexcept nogil
 
 cdef class Waiter:                # a basic.get that waits for the head
     cdef waiter_t waiter

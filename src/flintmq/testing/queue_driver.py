@@ -83,6 +83,7 @@ from cython.cimports.flintmq.queue.types import (
     target_t,
     waiter_t,
 )
+from cython.cimports.flintmq.testing.memory_log import MemoryLog
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
@@ -178,10 +179,7 @@ def _note_unspill(context: cython.p_void, message_id: uint64_t) -> cython.void:
     spin_unlock(cython.address(loads.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _count_wake(waiter: cython.pointer(waiter_t)) -> cython.void:
+def count_wake(waiter):
     at_add32(cython.cast(cython.pointer(uint32_t), waiter.context), 1)
 
 
@@ -198,10 +196,10 @@ def _body(content: cython.pointer(content_t)):
 class Queue:
     """One queue. `levels` > 1 or `rule` makes it a priority queue; rule "rabbitmq" or "qpid".
 
-    It is durable, with ports that give out ids and count. `hot`: bytes of bodies it keeps in memory before arrivals go cold; None: all.
+    It is durable, with ports that give out ids and count, or those of `log`. `hot`: bytes of bodies it keeps in memory before arrivals go cold; None: all.
     """
 
-    def __cinit__(self, levels: cython.int = 1, rule: str | None = None, queue_id: int = 1, hot: int | None = None):
+    def __cinit__(self, levels: cython.int = 1, rule: str | None = None, queue_id: int = 1, hot: int | None = None, log: MemoryLog | None = None):
         kind: cython.int = LIST_PRIORITY if levels > 1 or rule is not None else LIST_STANDARD
         self.queue = queue_new(queue_id, kind, levels, LEVEL_QPID if rule == "qpid" else LEVEL_RABBITMQ)
         if self.queue == cython.NULL:
@@ -216,7 +214,11 @@ class Queue:
         if hot is not None:
             self.port.hot_bytes = hot
         queue_set_durable(self.queue, True)
-        queue_set_ports(self.queue, cython.address(self.port))
+        if log is not None:
+            self.log = log  # which the queue uses instead
+            queue_set_ports(self.queue, cython.address(log.port))
+        else:
+            queue_set_ports(self.queue, cython.address(self.port))
 
     def __dealloc__(self):
         if self.queue != cython.NULL:
@@ -536,7 +538,7 @@ class Waiter:
     def add(self, queue: Queue) -> None:
         self.queue = queue
         self.waiter.context = cython.address(self.woken)
-        self.waiter.wake = _count_wake
+        self.waiter.wake = count_wake
         queue_add_waiter(queue.queue, cython.address(self.waiter))
 
     def remove(self) -> None:

@@ -6,9 +6,11 @@ Used by tests/queue/stress.py, also under ThreadSanitizer. Every loop runs witho
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.testing.queue_driver import Consumer, Queue
+from cython.cimports.flintmq.testing.memory_log import memory_log_answer, memory_log_find, memory_log_t, memory_log_write
+from cython.cimports.flintmq.testing.queue_driver import Consumer, Queue, Waiter, count_wake
 from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_load64, at_store32, at_swap32
 from cython.cimports.flintmq.core.content import (
+    CONTENT_PERSISTENT,
     CONTENT_PRIORITY,
     arena_free,
     arena_new,
@@ -25,7 +27,15 @@ from cython.cimports.flintmq.queue.queue_core import (
     consumer_new,
     entry_sent,
     queue_add_consumer,
+    consumer_id_new,
+    queue_add_held,
+    queue_add_waiter,
     queue_deliver_single,
+    queue_evict_content,
+    queue_hold_at,
+    queue_publish_held,
+    queue_pull,
+    queue_remove_waiter,
     queue_dequeue,
     queue_enqueue,
     queue_enqueue_immediate,
@@ -35,7 +45,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_take_head,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_DROP, consumer_t, delivery_t, queue_t
+from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_DROP, consumer_t, delivery_t, queue_t, slot_t
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memset
@@ -72,11 +82,19 @@ class Stress:
             "returned": at_load64(cython.address(self.state.returned)),
         }
 
-    def produce(self, number: int, immediate_every: int = 0, levels: int = 1, window: int = 0) -> None:
-        """`window` > 0: at most so many of its messages are unfinished, so the queue falls idle again and again."""
+    def produce(
+        self, number: int, immediate_every: int = 0, levels: int = 1, window: int = 0, persistent_every: int = 0, held_every: int = 0
+    ) -> None:
+        """`window` > 0: at most so many of its messages are unfinished, so the queue falls idle again and again. `persistent_every`
+        and `held_every`: one of so many is logged, or added as a transaction does (with a log only)."""
         state: cython.pointer(stress_t) = cython.address(self.state)
         producer: uint64_t = number
         every: uint64_t = immediate_every
+        persistent: uint64_t = persistent_every
+        held: uint64_t = held_every
+        slot: cython.pointer(slot_t)
+        position: uint64_t = 0
+        log: cython.pointer(memory_log_t) = cython.NULL
         level_count: uint32_t = levels
         unfinished: uint64_t = window
         queue: cython.pointer(queue_t) = self.queue.queue
@@ -84,6 +102,8 @@ class Stress:
         content: cython.pointer(content_t)
         arena: cython.pointer(arena_t) = arena_new()
         body: cython.pointer(uint64_t)
+        if self.queue.log is not None:
+            log = cython.address(self.queue.log.log)
         with cython.nogil:
             for i in range(state.per_producer):
                 while (
@@ -99,10 +119,16 @@ class Stress:
                 memcpy(body + 1, cython.address(i), 8)
                 content.priority = cython.cast(uint8_t, i % level_count)
                 content.flags = CONTENT_PRIORITY
+                if persistent and i % persistent == 0:
+                    content.flags |= CONTENT_PERSISTENT
                 if every and i % every == 0:
                     if queue_enqueue_immediate(queue, content, 0, 0, cython.NULL) == 0:
                         at_add64(cython.address(state.returned), 1)
                         _finish(state, producer, i)
+                elif held and i % held == 0:
+                    slot = queue_add_held(queue, content, 0, cython.address(position))
+                    memory_log_write(log, slot)
+                    queue_publish_held(queue, slot, position, True)
                 else:
                     queue_enqueue(queue, content, 0, 0, cython.NULL)
                 content_decref(content)
@@ -194,13 +220,22 @@ class Stress:
         number: uint64_t
         body: cython.pointer(uint64_t)
         rounds: uint64_t = 0
+        content: cython.pointer(content_t)
+        log: cython.pointer(memory_log_t) = cython.NULL
+        if self.queue.log is not None:
+            log = cython.address(self.queue.log.log)
         with cython.nogil:
             while not at_load32(cython.address(state.stop)):
                 rounds += 1
                 if queue_take_head(queue, cython.address(delivery)):
-                    body = cython.cast(cython.pointer(uint64_t), content_body(delivery.content))
+                    content = delivery.content
+                    if content == cython.NULL:
+                        content = memory_log_find(log, delivery.message_id)  # cold: read, as the broker would
+                    body = cython.cast(cython.pointer(uint64_t), content_body(content))
                     memcpy(cython.address(producer), body, 8)
                     memcpy(cython.address(number), body + 1, 8)
+                    if delivery.content == cython.NULL:
+                        content_decref(content)
                     if queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_DROP):
                         _finish(state, producer, number)
                     else:
@@ -208,6 +243,71 @@ class Stress:
                 # Only memory: a lost wake-up must not be repaired by the asynchronous delivery job here.
                 queue_ready_count(queue)
                 usleep(pause)
+
+    def load(self, run: int = 8, hot: int = 64) -> None:
+        """The store's loader: answers loads, and loads what follows while the window has room."""
+        state: cython.pointer(stress_t) = cython.address(self.state)
+        log: cython.pointer(memory_log_t) = cython.address(self.queue.log.log)
+        ahead: uint32_t = run
+        window: uint64_t = hot
+        with cython.nogil:
+            while not at_load32(cython.address(state.stop)):
+                if not memory_log_answer(log, ahead, window):
+                    usleep(20)
+
+    def evict(self, seed: int = 1, holds: bool = False) -> None:
+        """Takes content out of memory near the head, at random. `holds`: also entries, for a moment, as a transaction in doubt does."""
+        state: cython.pointer(stress_t) = cython.address(self.state)
+        queue: cython.pointer(queue_t) = self.queue.queue
+        random: uint64_t = seed
+        level: uint64_t
+        position: uint64_t
+        hold: cython.bint = holds
+        with cython.nogil:
+            while not at_load32(cython.address(state.stop)):
+                random ^= random << 13
+                random ^= random >> 7
+                random ^= random << 17
+                level = (random >> 40) % queue.entries.level_count
+                position = (level << 56) | (at_load64(cython.address(queue.entries.levels[level].floor)) + (random >> 33) % 32)
+                queue_evict_content(queue, position)
+                if hold and (random >> 50) % 4 == 0 and queue_hold_at(queue, position) != cython.NULL:
+                    queue_release(queue, cython.NULL, position, 0, False)
+                usleep(cython.cast(uint32_t, random >> 62))
+
+    def get(self) -> int:
+        """basic.get, over and over; a cold head is waited for. Returns how many it got."""
+        state: cython.pointer(stress_t) = cython.address(self.state)
+        queue: cython.pointer(queue_t) = self.queue.queue
+        owner: uint32_t = consumer_id_new()
+        delivery: delivery_t
+        waiter: Waiter = Waiter()
+        got: uint64_t = 0
+        waiting: cython.bint = False
+        waiter.waiter.context = cython.address(waiter.woken)
+        waiter.waiter.wake = count_wake
+        with cython.nogil:
+            while not at_load32(cython.address(state.stop)):
+                if queue_pull(queue, owner, cython.address(delivery)):
+                    if waiting:
+                        queue_remove_waiter(queue, cython.address(waiter.waiter))
+                        waiting = False
+                    entry_sent(delivery.slot)
+                    got += 1
+                    _settle_got(state, queue, owner, cython.address(delivery), got % 7 == 0)
+                elif delivery.position == 0:
+                    usleep(20)  # empty
+                elif not waiting:
+                    waiting = True
+                    at_store32(cython.address(waiter.woken), 0)
+                    queue_add_waiter(queue, cython.address(waiter.waiter))
+                else:
+                    # Nobody but the queue ends this: a lost wake-up would leave the last messages where they are.
+                    while not at_swap32(cython.address(waiter.woken), 0) and not at_load32(cython.address(state.stop)):
+                        usleep(20)
+            if waiting:
+                queue_remove_waiter(queue, cython.address(waiter.waiter))
+        return got
 
     def browse(self, consumer: Consumer) -> int:
         """Walks the queue as a browser until stopped; returns how many it saw."""
@@ -252,6 +352,30 @@ def _settle(
     consumer_give_back_credit(consumer)
     if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer):
         queue_set_notify_work_desired(queue, consumer, True)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _settle_got(
+    state: cython.pointer(stress_t),
+    queue: cython.pointer(queue_t),
+    owner: uint32_t,
+    delivery: cython.pointer(delivery_t),
+    back: cython.bint,
+) -> cython.void:
+    body: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), content_body(delivery.content))
+    producer: uint64_t
+    number: uint64_t
+    memcpy(cython.address(producer), body, 8)
+    memcpy(cython.address(number), body + 1, 8)
+    if back:
+        if not queue_release(queue, delivery.slot, delivery.position, owner, True):
+            at_add64(cython.address(state.duplicates), 1)
+    elif queue_dequeue(queue, delivery.slot, delivery.position, owner, REASON_ACK):
+        _finish(state, producer, number)
+    else:
+        at_add64(cython.address(state.duplicates), 1)
 
 
 @cython.cfunc
