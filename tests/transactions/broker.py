@@ -5,7 +5,7 @@ from __future__ import annotations
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.ports import StoredContent
-from flintmq.transactions import Outcome, TransactionCoordinator, Xid, XaStatus
+from flintmq.transactions import Outcome, TransactionCoordinator, XaStatus, Xid
 from flintmq.transactions.memory import MemoryQueueEffects
 
 from .twin_store import TwinStore

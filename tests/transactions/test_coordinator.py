@@ -8,7 +8,7 @@ import pytest
 
 from flintmq.config import Limits
 from flintmq.errors import ReplyCode, StoreError
-from flintmq.transactions import BranchState, Condition, TransactionRefused, Xid, XaStatus
+from flintmq.transactions import BranchState, Condition, Outcome, TransactionRefused, XaStatus, Xid
 
 from .broker import OK, Broker, X, Y, message, status
 
@@ -62,6 +62,7 @@ def test_a_suspended_association_does_not_block_and_is_cleared(broker: Broker) -
     broker.with_work(session)
     c.end(session, X, suspend=True)
     assert c.prepare(X).result(0) is OK
+    assert next(iter(c.list())).sessions_suspended == 0
     assert refused(c.start, session, X, resume=True) == "ILLEGAL_STATE"
     c.session_closed(session)
     assert list(c.recover()) == [X]
@@ -179,6 +180,16 @@ def test_tombstones_are_remembered_for_a_while_and_then_forgotten(broker: Broker
     assert list(c.list()) == []
 
 
+def test_a_tombstone_is_remembered_from_the_time_it_became_one(broker: Broker) -> None:
+    session, c = broker.session(), broker.coordinator
+    c.start(session, X)
+    c.set_timeout(X, 3_600)
+    c.end(session, X)
+    broker.clock.advance(ms=3_600_000)
+    assert c.tick() == 1
+    assert c.rollback(X).result(0) is TIMED_OUT
+
+
 def test_tombstones_make_room_for_new_branches() -> None:
     broker = Broker(limits=Limits(dtx_branches_max=2))
     c = broker.coordinator
@@ -218,6 +229,39 @@ def test_no_reply_before_the_disk_has_it(broker: Broker, command: str) -> None:
     late: list[XaStatus] = []
     outcome.add_callback(late.append)
     assert late == seen
+
+
+def test_entries_go_back_only_when_the_rollback_is_durable(broker: Broker) -> None:
+    first, second, c = broker.session(), broker.session(), broker.coordinator
+    broker.with_work(first, X)
+    broker.with_work(second, Y)
+    broker.store.hold()
+    c.session_closed(first)
+    assert c.end(second, Y, fail=True) is RB
+    assert broker.labels(3) == []
+    broker.store.release()
+    assert broker.labels(3) == ["old", "old"]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_operators_decision_shows_only_when_it_is_durable(broker: Broker, commits: bool) -> None:
+    session, c = broker.session(), broker.coordinator
+    broker.with_work(session)
+    c.end(session, X)
+    c.prepare(X)
+    broker.store.hold()
+    (c.heuristic_commit if commits else c.heuristic_rollback)(X)
+    assert (broker.labels(1), broker.labels(3)) == ([], [])
+    broker.store.release()
+    assert (broker.labels(1), broker.labels(3)) == ((["new"], []) if commits else ([], ["old"]))
+
+
+def test_an_outcome_is_resolved_once() -> None:
+    outcome = Outcome()
+    outcome.resolve(RB)
+    with pytest.raises(ValueError):
+        outcome.resolve(OK)
+    assert outcome.result(0) is RB
 
 
 def test_recover_and_a_heuristic_answer_wait_for_the_disk_too(broker: Broker) -> None:
@@ -330,7 +374,7 @@ def test_a_prepared_branch_comes_back_with_what_it_holds(broker: Broker, commits
         broker = broker.crash()
     c = broker.coordinator
     assert list(c.recover()) == [X]
-    assert list(c.list())[0].queues == {1: (1, 0), 2: (1, 0), 3: (0, 1)}
+    assert next(iter(c.list())).queues == {1: (1, 0), 2: (1, 0), 3: (0, 1)}
     assert broker.labels(3) == ["before", "after"]
     assert refused(c.start, broker.session(), X) == "NOT_ALLOWED"
     assert refused(c.commit, X, one_phase=True) == "ILLEGAL_STATE"
@@ -390,7 +434,7 @@ def test_a_crash_within_an_operators_decision_leaves_it_undone_or_done(broker: B
     states = []
     while True:
         after = broker.crash()
-        state = list(after.coordinator.list())[0].state
+        state = next(iter(after.coordinator.list())).state
         done = {
             BranchState.PREPARED: ([], []),
             BranchState.HEURISTIC_COMMIT: (["new"], []),
@@ -430,5 +474,9 @@ def test_the_list_shows_what_an_operator_needs(broker: Broker) -> None:
 
 def test_a_refusal_has_a_name_in_every_protocol() -> None:
     error = TransactionRefused(Condition.ILLEGAL_STATE, "text")
-    assert (error.code, error.condition.exception_name, error.condition.exception_code) == (ReplyCode.PRECONDITION_FAILED, "illegal-state", 409)
+    assert (error.code, error.condition.exception_name, error.condition.exception_code) == (
+        ReplyCode.PRECONDITION_FAILED,
+        "illegal-state",
+        409,
+    )
     assert len({condition.amqp_1_0 for condition in Condition}) == len(Condition)

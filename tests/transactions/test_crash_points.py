@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.transactions import Outcome, TransactionRefused, Xid, XaStatus
+from flintmq.transactions import Outcome, TransactionRefused, XaStatus, Xid
 
 from .broker import OK, Broker, message, status
 
@@ -13,15 +13,8 @@ XIDS = [Xid(1, bytes((65 + number,))) for number in range(3)]
 QUEUES = (1, 2)
 SOURCE = 3  # branches dequeue from here
 
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(["work", "work", "end", "prepare", "commit", "one phase", "rollback", "heuristic commit", "heuristic rollback", "late", "plain"]),
-        st.integers(0, len(XIDS) - 1),
-        st.booleans(),
-    ),
-    min_size=4,
-    max_size=24,
-)
+ACTIONS = ["work", "work", "end", "prepare", "commit", "one phase", "rollback", "heuristic commit", "heuristic rollback", "late", "plain"]
+steps = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, len(XIDS) - 1), st.booleans()), min_size=4, max_size=24)
 
 
 class History:
@@ -163,6 +156,6 @@ def test_every_kind_of_end_is_reached_by_a_script_that_has_it() -> None:
     for end, expected in (("commit", True), ("rollback", False), ("heuristic commit", True), ("heuristic rollback", False), (None, None)):
         history = History()
         for action in ["work", "work", "end", "prepare", *([end] if end else [])]:
-            history.step(action, 0, True if action == "work" else False)
+            history.step(action, 0, action == "work")
         history.broker.store.release()
         assert seen(history.broker.crash(), history, (XIDS[0], 1)) is expected

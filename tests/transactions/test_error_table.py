@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flintmq.transactions import BranchState, Outcome, TransactionRefused, Xid, XaStatus
+from flintmq.transactions import BranchState, Outcome, TransactionRefused, XaStatus, Xid
 from flintmq.transactions.branch import TRANSITIONS, Event
 
 from .broker import OK, Broker, X, message
@@ -17,31 +17,31 @@ OTHER = "other session"  # selected, never associated
 # A cell: answer, or answer>state. "." = NOT_FOUND. ILL ILLEGAL_STATE, ALW NOT_ALLOWED, INV COMMAND_INVALID; wait: the reply waits
 # for the disk; ok rb rto hc hr: XA_OK, XA_RBROLLBACK, XA_RBTIMEOUT, XA_HEURCOM, XA_HEURRB; gone: the branch is unknown afterwards.
 TABLE = """
-command           unknown    associated suspended  active     prepared   failed     failed+    late       late+      heurcom    heurrb     committing rolling    forgotten
-start             ok>active  ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW
-start_join        ALW        ok         ok         ok         ILL        rb         rb         rto        rto        ILL        ILL        ILL        ILL        ILL
-start_resume      ALW        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL
-start_both        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV
-own_start         ok>active  ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW        ALW
-own_join          ALW        ILL        ILL        ok         ILL        rb         ILL        rto        ILL        ILL        ILL        ILL        ILL        ILL
-own_resume        ALW        ILL        ok         ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL
-end               ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL
-own_end           ILL        ok         ok         ILL        ILL        ILL        rb         ILL        rto        ILL        ILL        ILL        ILL        ILL
-own_end_fail      ILL        rb>failed  rb>failed  ILL        ILL        ILL        rb         ILL        rto        ILL        ILL        ILL        ILL        ILL
-own_suspend       ILL        ok         ILL        ILL        ILL        ILL        rb         ILL        rto        ILL        ILL        ILL        ILL        ILL
-own_end_both      INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV
-own_work          .          ok         ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL
-prepare           .          ILL        ok>prepared ok>prepared ILL      rb>gone    ILL        rto>gone   ILL        ILL        ILL        ILL        ILL        ILL
-commit            .          ILL        ILL        ILL        ok>gone    rb>gone    ILL        rto>gone   ILL        hc         hr         wait       ILL        ILL
-commit_one_phase  .          ILL        ok>gone    ok>gone    ILL        rb>gone    ILL        rto>gone   ILL        hc         hr         wait       ILL        ILL
-rollback          .          ILL        ok>gone    ok>gone    ok>gone    ok>gone    ILL        rto>gone   ILL        hc         hr         ILL        wait       ILL
-forget            .          ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ok>gone    ok>gone    ILL        ILL        wait
-get_timeout       .          60         60         60         60         60         60         60         60         60         60         60         60         60
-set_timeout       .          none       none       none       none       none       none       none       none       none       none       none       none       none
-set_timeout_long  .          INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV
-set_timeout_minus .          INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV        INV
-heuristic_commit  .          ILL        ILL        ILL        hc>heurcom ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL
-heuristic_rollback .         rb>failed  rb>failed  rb>failed  hr>heurrb  ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL        ILL
+command             unknown    working  suspend  active   prep     fail     fail+  late      late+  hcom     hrb      commits  rolls  forgot
+start               ok>active  ALW      ALW      ALW      ALW      ALW      ALW    ALW       ALW    ALW      ALW      ALW      ALW    ALW
+start_join          ALW        ok       ok       ok       ILL      rb       rb     rto       rto    ILL      ILL      ILL      ILL    ILL
+start_resume        ALW        ILL      ILL      ILL      ILL      ILL      ILL    ILL       ILL    ILL      ILL      ILL      ILL    ILL
+start_both          INV        INV      INV      INV      INV      INV      INV    INV       INV    INV      INV      INV      INV    INV
+own_start           ok>active  ALW      ALW      ALW      ALW      ALW      ALW    ALW       ALW    ALW      ALW      ALW      ALW    ALW
+own_join            ALW        ILL      ILL      ok       ILL      rb       ILL    rto       ILL    ILL      ILL      ILL      ILL    ILL
+own_resume          ALW        ILL      ok       ILL      ILL      ILL      ILL    ILL       ILL    ILL      ILL      ILL      ILL    ILL
+end                 ILL        ILL      ILL      ILL      ILL      ILL      ILL    ILL       ILL    ILL      ILL      ILL      ILL    ILL
+own_end             ILL        ok       ok       ILL      ILL      ILL      rb     ILL       rto    ILL      ILL      ILL      ILL    ILL
+own_end_fail        ILL        rb>fail  rb>fail  ILL      ILL      ILL      rb     ILL       rto    ILL      ILL      ILL      ILL    ILL
+own_suspend         ILL        ok       ILL      ILL      ILL      ILL      rb     ILL       rto    ILL      ILL      ILL      ILL    ILL
+own_end_both        INV        INV      INV      INV      INV      INV      INV    INV       INV    INV      INV      INV      INV    INV
+own_work            .          ok       ILL      ILL      ILL      ILL      ILL    ILL       ILL    ILL      ILL      ILL      ILL    ILL
+prepare             .          ILL      ok>prep  ok>prep  ILL      rb>gone  ILL    rto>gone  ILL    ILL      ILL      ILL      ILL    ILL
+commit              .          ILL      ILL      ILL      ok>gone  rb>gone  ILL    rto>gone  ILL    hc       hr       wait     ILL    ILL
+commit_one_phase    .          ILL      ok>gone  ok>gone  ILL      rb>gone  ILL    rto>gone  ILL    hc       hr       wait     ILL    ILL
+rollback            .          ILL      ok>gone  ok>gone  ok>gone  ok>gone  ILL    rto>gone  ILL    hc       hr       ILL      wait   ILL
+forget              .          ILL      ILL      ILL      ILL      ILL      ILL    ILL       ILL    ok>gone  ok>gone  ILL      ILL    wait
+get_timeout         .          60       60       60       60       60       60     60        60     60       60       60       60     60
+set_timeout         .          none     none     none     none     none     none   none      none   none     none     none     none   none
+set_timeout_long    .          INV      INV      INV      INV      INV      INV    INV       INV    INV      INV      INV      INV    INV
+set_timeout_minus   .          INV      INV      INV      INV      INV      INV    INV       INV    INV      INV      INV      INV    INV
+heuristic_commit    .          ILL      ILL      ILL      hc>hcom  ILL      ILL    ILL       ILL    ILL      ILL      ILL      ILL    ILL
+heuristic_rollback  .          rb>fail  rb>fail  rb>fail  hr>hrb   ILL      ILL    ILL       ILL    ILL      ILL      ILL      ILL    ILL
 """
 
 STATUS = {
@@ -55,19 +55,19 @@ REFUSAL = {"ILL": "ILLEGAL_STATE", "ALW": "NOT_ALLOWED", "INV": "COMMAND_INVALID
 STATE = {
     "unknown": None,
     "gone": None,
-    "associated": BranchState.ACTIVE,
-    "suspended": BranchState.ACTIVE,
+    "working": BranchState.ACTIVE,
+    "suspend": BranchState.ACTIVE,
     "active": BranchState.ACTIVE,
-    "prepared": BranchState.PREPARED,
-    "failed": BranchState.ROLLBACK_ONLY,
-    "failed+": BranchState.ROLLBACK_ONLY,
+    "prep": BranchState.PREPARED,
+    "fail": BranchState.ROLLBACK_ONLY,
+    "fail+": BranchState.ROLLBACK_ONLY,
     "late": BranchState.TIMED_OUT,
     "late+": BranchState.TIMED_OUT,
-    "heurcom": BranchState.HEURISTIC_COMMIT,
-    "heurrb": BranchState.HEURISTIC_ROLLBACK,
-    "committing": BranchState.COMMITTING,
-    "rolling": BranchState.ROLLING_BACK,
-    "forgotten": BranchState.FORGOTTEN,
+    "hcom": BranchState.HEURISTIC_COMMIT,
+    "hrb": BranchState.HEURISTIC_ROLLBACK,
+    "commits": BranchState.COMMITTING,
+    "rolls": BranchState.ROLLING_BACK,
+    "forgot": BranchState.FORGOTTEN,
 }
 
 
@@ -77,30 +77,30 @@ def bring(broker: Broker, session: str, state: str) -> None:
     if state == "unknown":
         return
     broker.with_work(session)
-    if state in ("associated", "failed+", "late+"):
-        if state == "failed+":  # a second session, which joined, failed it
+    if state in ("working", "fail+", "late+"):
+        if state == "fail+":  # a second session, which joined, failed it
             c.start(OTHER, X, join=True)
             c.end(OTHER, X, fail=True)
         if state == "late+":
             broker.clock.advance(ms=60_000)
             assert c.tick() == 1
         return
-    if state == "suspended":
+    if state == "suspend":
         assert c.end(session, X, suspend=True) is OK
         return
-    c.end(session, X, fail=state == "failed")
+    c.end(session, X, fail=state == "fail")
     if state == "late":
         broker.clock.advance(ms=60_000)
         assert c.tick() == 1
-    if state in ("prepared", "heurcom", "heurrb", "committing", "rolling", "forgotten"):
+    if state in ("prep", "hcom", "hrb", "commits", "rolls", "forgot"):
         assert c.prepare(X).result(0) is OK
-    if state in ("heurcom", "forgotten"):
+    if state in ("hcom", "forgot"):
         c.heuristic_commit(X)
-    if state == "heurrb":
+    if state == "hrb":
         c.heuristic_rollback(X)
-    if state in ("committing", "rolling", "forgotten"):
+    if state in ("commits", "rolls", "forgot"):
         broker.store.hold()
-        {"committing": c.commit, "rolling": c.rollback, "forgotten": c.forget}[state](X)
+        {"commits": c.commit, "rolls": c.rollback, "forgot": c.forget}[state](X)
 
 
 def run(broker: Broker, session: str, command: str) -> object:

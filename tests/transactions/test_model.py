@@ -219,6 +219,17 @@ class Transactions(RuleBasedStateMachine):
         for xid in self.model.active_in(session):
             self.end(session, xid, False, False)
 
+    @rule(session=sessions)
+    def suspend_what_is_active(self, session) -> None:
+        for xid in self.model.active_in(session):
+            self.end(session, xid, False, True)
+
+    @rule(session=sessions, queue_id=queue_ids, which=st.integers(0, 5))
+    def work_where_it_is_active(self, session, queue_id, which) -> None:
+        for xid in self.model.active_in(session):
+            self.enqueue(session, xid, queue_id)
+            self.dequeue(session, xid, queue_id, which)
+
     @rule(session=sessions, xid=xids, queue_id=queue_ids)
     def enqueue(self, session, xid, queue_id) -> None:
         expected = self.model.works(session, xid)

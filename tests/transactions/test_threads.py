@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
-from flintmq.transactions import TransactionRefused, Xid, XaStatus
+from flintmq.transactions import TransactionRefused, XaStatus, Xid
 
 from .broker import OK, Broker, message
 
@@ -46,9 +47,10 @@ def test_commits_race_timeouts_and_closing_sessions() -> None:
         go.wait()
         while not done.is_set():
             action()
+            done.wait(0.001)  # lets the clients work
 
     def time() -> None:
-        broker.clock.advance(ms=2_000)
+        broker.clock.advance(ms=60_000)
         c.tick()
 
     def disk() -> None:
@@ -57,13 +59,18 @@ def test_commits_race_timeouts_and_closing_sessions() -> None:
 
     clients = [threading.Thread(target=client, args=(number,)) for number in range(THREADS)]
     others = [threading.Thread(target=disturb, args=(action,)) for action in (time, disk)]
-    for thread in clients + others:
-        thread.start()
-    for thread in clients:
-        thread.join(50)
-    done.set()
-    for thread in others:
-        thread.join(50)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads change places in the middle of everything
+    try:
+        for thread in clients + others:
+            thread.start()
+        for thread in clients:
+            thread.join(50)
+        done.set()
+        for thread in others:
+            thread.join(50)
+    finally:
+        sys.setswitchinterval(interval)
     assert not failures
     assert len(answers) == THREADS * ROUNDS
     committed = {label for label, answer in answers.items() if answer is OK}
@@ -71,3 +78,4 @@ def test_commits_race_timeouts_and_closing_sessions() -> None:
         assert sorted(broker.labels(queue_id)) == sorted(committed)
         assert broker.labels(queue_id) == broker.stored(queue_id)
     assert broker.labels(1) == broker.labels(2)  # one order on every queue
+    assert committed

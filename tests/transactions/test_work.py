@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flintmq.config import Limits
-from flintmq.transactions import TransactionRefused
+from flintmq.transactions import Outcome, TransactionRefused, XaStatus
 
 from .broker import OK, Broker, X, Y, message, status
 
@@ -68,9 +68,10 @@ def test_a_message_on_many_queues_is_written_once_and_one_enrolment_per_queue(br
     ref = c.enqueue(session, X, 1, message("m"))
     for queue_id in (1, 2, 2, 3, 1):
         assert c.enqueue(session, X, queue_id, ref) is ref
-    assert list(c.list())[0].queues == {1: (1, 0), 2: (1, 0), 3: (1, 0)}
+    assert next(iter(c.list())).queues == {1: (1, 0), 2: (1, 0), 3: (1, 0)}
     commit(broker, session)
-    assert broker.labels(1) == broker.labels(2) == broker.labels(3) == ["m"]
+    for queue_id in (1, 2, 3):
+        assert broker.labels(queue_id) == broker.stored(queue_id) == ["m"]
     assert {entry.message_id for queue in (1, 2, 3) for entry in broker.store.entries(queue)} == {ref.message_id}
 
 
@@ -87,7 +88,8 @@ def test_a_message_of_another_transaction_is_not_enrolled(broker: Broker) -> Non
 def test_the_second_dequeue_of_an_entry_is_refused_at_the_call(broker: Broker) -> None:
     first, second, c = broker.session(), broker.session(), broker.coordinator
     position = broker.with_work(first)
-    assert refused(c.dequeue, first, X, 3, position) == "ILLEGAL_STATE"
+    with pytest.raises(TransactionRefused, match="already"):
+        c.dequeue(first, X, 3, position)
     c.start(second, Y)
     assert refused(c.dequeue, second, Y, 3, position) == "ILLEGAL_STATE"
     local = c.local()
@@ -126,7 +128,7 @@ def test_an_entry_is_given_back_when_the_log_refuses_its_dequeue(broker: Broker,
     with pytest.raises(OSError):
         c.dequeue(session, X, 3, position)
     assert broker.labels(3) == ["old"]
-    assert list(c.list())[0].dequeues == 0
+    assert next(iter(c.list())).dequeues == 0
 
 
 def test_positions_follow_the_order_of_commits_on_every_queue(broker: Broker) -> None:
@@ -153,7 +155,8 @@ def test_order_holds_with_transient_messages_between_and_with_priorities() -> No
     broker = Broker(levels=3)
     session, c = broker.session(), broker.coordinator
     c.start(session, X)
-    for label, durable, priority in (("p1", True, 0), ("t1", False, 0), ("high", True, 2), ("p2", True, None), ("th", False, 2), ("p3", True, 0)):
+    messages = (("p1", True, 0), ("t1", False, 0), ("high", True, 2), ("p2", True, None), ("th", False, 2), ("p3", True, 0))
+    for label, durable, priority in messages:
         c.enqueue(session, X, 1, message(label), durable=durable, priority=priority)
     commit(broker, session, one_phase=False)
     assert broker.labels(1) == ["high", "th", "p1", "t1", "p2", "p3"]
@@ -264,6 +267,23 @@ def test_a_deleted_queue_fails_active_branches_and_leaves_prepared_ones_the_rest
     assert c.rollback(X).result(0) is OK
 
 
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_prepared_set_of_a_deleted_queue_can_be_rolled_back(broker: Broker, crashes: bool) -> None:
+    session, c = broker.session(), broker.coordinator
+    c.start(session, X, log_transient=True)
+    c.dequeue(session, X, 3, broker.put(3, "transient", durable=False))
+    c.dequeue(session, X, 2, broker.put(2, "old"))
+    c.end(session, X)
+    c.prepare(X)
+    after = broker.crash() if crashes else broker
+    after.store.drop_queue(3)
+    after.effects.delete(3)
+    after.coordinator.queue_deleted(3)
+    assert next(iter(after.coordinator.list())).queues == {2: (0, 1)}
+    assert after.coordinator.rollback(X).result(0) is OK
+    assert after.labels(2) == ["old"]
+
+
 def test_a_queue_deleted_while_a_commit_waits_for_the_disk_takes_its_part_along(broker: Broker) -> None:
     session, c = broker.session(), broker.coordinator
     broker.with_work(session)
@@ -296,6 +316,19 @@ def test_a_local_transaction_is_all_or_nothing_over_queues(broker: Broker) -> No
         transaction.enqueue(1, message("late"))
     with pytest.raises(TransactionRefused):
         transaction.commit()
+
+
+def test_leaving_a_local_transaction_waits_for_the_disk(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def result(outcome: Outcome, timeout: float | None = None) -> XaStatus:
+        assert not outcome.done
+        broker.store.release()
+        return OK
+
+    monkeypatch.setattr(Outcome, "result", result)
+    broker.store.hold()
+    with broker.coordinator.local() as transaction:
+        transaction.enqueue(1, message("new"))
+    assert broker.labels(1) == ["new"]
 
 
 def test_an_open_local_transaction_does_not_survive_a_crash(broker: Broker) -> None:

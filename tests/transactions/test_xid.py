@@ -49,6 +49,12 @@ def test_bytes_are_an_xid_or_an_error(encoded: bytes) -> None:
     assert xid.encode() == encoded
 
 
+def test_the_null_xid_in_the_log_is_an_error() -> None:
+    assert Xid.decode(bytes.fromhex("fffffffe") + b"\x01g").format == 0xFFFFFFFE
+    with pytest.raises(ValueError):
+        Xid.decode(bytes.fromhex("ffffffff") + b"\x01g")
+
+
 @given(st.one_of(st.text(max_size=300), st.from_regex(r"[0-9]{1,12}:[0-9a-f ]{0,140}:[0-9a-f]{0,140}", fullmatch=True)))
 def test_text_is_an_xid_or_a_refusal(text: str) -> None:
     try:

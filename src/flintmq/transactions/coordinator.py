@@ -262,8 +262,7 @@ class TransactionCoordinator:
             late = [branch for branch in self._registry if branch.late(now_ns)]
             for branch in late:
                 self._happens(branch, Event.TIMEOUT)
-            old_ns = now_ns - self._limits.dtx_remember_s * _NS
-            self._registry.drop_tombstones(old_ns, self._store.durable_lsn)
+            self._registry.drop_tombstones(now_ns - self._limits.dtx_remember_s * _NS)
             return len(late)
 
     def queue_deleted(self, queue_id: int) -> None:
@@ -372,7 +371,6 @@ class TransactionCoordinator:
         branch.lsn = max(branch.lsn, branch.work.rollback())
         branch.state = state
         branch.since_ns = self._clock.monotonic_ns()
-        branch.deadline_ns = None
         self._serial.later(branch.lsn, branch.work.undo)
 
     def _heuristic(self, branch: Branch, state: BranchState) -> None:
@@ -420,7 +418,7 @@ class TransactionCoordinator:
     def _new_branch(self, xid: Xid, log_transient: bool) -> Branch:
         if len(self._registry) >= self._limits.dtx_branches_max:
             # Nobody may have asked for them; those who still will get NOT_FOUND, which says the same to a manager.
-            self._registry.drop_tombstones(self._clock.monotonic_ns(), self._store.durable_lsn)
+            self._registry.drop_tombstones(self._clock.monotonic_ns())
         if len(self._registry) >= self._limits.dtx_branches_max:
             text = f"start: there are {self._limits.dtx_branches_max} transactions already"
             raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
@@ -451,5 +449,4 @@ class TransactionCoordinator:
 
     def _set_timeout(self, branch: Branch, timeout_s: int) -> None:
         branch.timeout_s = timeout_s
-        if branch.state is _S.ACTIVE:
-            branch.deadline_ns = self._clock.monotonic_ns() + timeout_s * _NS if timeout_s else None
+        branch.deadline_ns = self._clock.monotonic_ns() + timeout_s * _NS if timeout_s else None

@@ -107,10 +107,10 @@ class Registry:
         self.dissociate_all(branch)
         del self._branches[branch.xid]
 
-    def drop_tombstones(self, until_ns: int, durable_lsn: int) -> None:
+    def drop_tombstones(self, until_ns: int) -> None:
         """Forgets rolled back branches that no session is associated with, entered at or before `until_ns`."""
         for branch in list(self._branches.values()):
-            if branch.state in TOMBSTONES and not branch.sessions and branch.since_ns <= until_ns and branch.lsn <= durable_lsn:
+            if branch.state in TOMBSTONES and not branch.sessions and branch.since_ns <= until_ns:
                 self.remove(branch)
 
     # --- sessions -------------------------------------------------------------------------------------------------------
