@@ -100,6 +100,14 @@ class Limits:
     # bytes of a SQLite file that a start checks for damage (7 ms a MiB); a larger one is opened without, and the log says so
     sql_check_bytes_max: int = 16 * MIB
 
+    # --- store ------------------------------------------------------------------------------------------------------
+    # bytes; CLFS's least container (seed 003); smaller sizes are rounded up
+    container_bytes_min: int = 512 * KIB
+    # bytes; a container is read whole by recovery and copy-forward; more is refused at start
+    container_bytes_max: int = 64 * MIB
+    # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
+    queue_hot_bytes: int = 4 * MIB
+
     # --- node -------------------------------------------------------------------------------------------------------
     # share of the memory limit (cgroup or machine) that message content may take before publishers are blocked (RabbitMQ 0.4-0.6)
     memory_watermark: float = 0.6
@@ -135,6 +143,9 @@ class Config:
     container_size: int = MIB
     initial_containers: int = 2
     max_write_buffers: int = 10
+    # dead log containers are kept readable for the pipeline: bytes per log, and seconds (0: off)
+    log_retain_bytes: int = 256 * MIB
+    log_retain_age: int = 86_400
     tls_cert: str | None = None
     tls_key: str | None = None
     io_threads: int = 1

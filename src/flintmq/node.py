@@ -12,20 +12,25 @@ import socket
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flintmq.access.permissions import Permissions
 from flintmq.access.users import Users
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
-from flintmq.errors import OperatorError, ReplyCode
+from flintmq.errors import OperatorError, ReplyCode, StoreError
 from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
 from flintmq.session import handshake
 from flintmq.session.broker import Broker
 from flintmq.session.connection import Connection, revoke_authorizations
 from flintmq.session.handlers import ConnectionHandler
+from flintmq.ports import Definitions
+from flintmq.protocol.v0_9_1.codec import Timestamp
 from flintmq.store.definitions import MemoryDefinitions
+
+if TYPE_CHECKING:
+    from flintmq.store.durable import DurableStore
 
 log = logging.getLogger("flintmq.node")
 
@@ -55,15 +60,28 @@ class Node:
         self.clock = clock or SystemClock()
         limits = config.limits
         self.memory_limit = config.memory_limit or int(memory_available() * limits.memory_watermark)
-        definitions = MemoryDefinitions()
+        self.store: DurableStore | None = None
+        self.failure: StoreError | None = None
+        definitions: Definitions = MemoryDefinitions()
+        if not config.memory:
+            from flintmq.store.durable import DurableStore
+
+            self.store = DurableStore.open(config, self.clock, Timestamp)
+            definitions = self.store.definitions
+            store_log = self.store.logs
+            self.store.logs.on_failure = self._store_failed
         self.users = Users(definitions, self.clock, limits)
-        # Until definitions are durable there is one fixed user, guest, and it is let in from this machine only.
+        # A new store has one user, guest, and it is let in from this machine only.
         self.users.ensure_default_user("/")
         self.permissions = Permissions(definitions)
         self.permissions.on_changed = revoke_authorizations
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, f"flintmq@{socket.gethostname()}")
         self.broker.log = store_log
-        self.broker.add_vhost("/")
+        for vhost in definitions.load_vhosts():
+            self.broker.add_vhost(vhost.name).restore()
+        if self.store is not None:
+            restored = self.store.restore(list(self.broker.queues.values()))
+            log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
         self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         if store_log is not None:
@@ -75,6 +93,7 @@ class Node:
         self._threads: list[threading.Thread] = []
         self._next_loop = 0
         self._stopped = threading.Event()
+        self.failed = threading.Event()
         self.refused = 0
 
     # --- start ------------------------------------------------------------------------------------------------------
@@ -185,6 +204,13 @@ class Node:
         for thread in self._threads:
             thread.join(self.config.limits.shutdown_ms_max / 1000)
         self.users.close()
+        if self.store is not None:
+            self.store.close(clean=self.failure is None and not any(thread.is_alive() for thread in self._threads))
+
+    def _store_failed(self, error: StoreError) -> None:
+        """The disk failed (any thread): nothing is confirmed any more; whoever runs the node stops it."""
+        self.failure = error
+        self.failed.set()
 
     def _stop_loop(self, loop: Loop) -> None:
         for entry in loop.entries():

@@ -8,7 +8,7 @@ import sys
 import click
 
 from flintmq import __version__
-from flintmq.errors import OperatorError
+from flintmq.errors import OperatorError, StoreError
 
 # sub-command -> module:attribute
 COMMANDS = {
@@ -41,7 +41,8 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point. Exit codes are those of sysexits: 64 usage, 69 unavailable, 70 internal, 78 configuration."""
+    """Entry point. Exit codes are those of sysexits: 64 usage, 69 unavailable, 70 internal, 74 the store failed,
+    78 configuration."""
     try:
         result = cli.main(standalone_mode=False)
     except click.exceptions.Exit as leave:
@@ -57,6 +58,9 @@ def main() -> None:
     except OperatorError as error:
         click.echo(f"flintmq: {error}", err=True)
         sys.exit(error.exit_code)
+    except StoreError as error:
+        click.echo(f"flintmq: {error}", err=True)
+        sys.exit(74)
     sys.exit(result if isinstance(result, int) else 0)
 
 

@@ -20,6 +20,8 @@ from flintmq.errors import OperatorError
 
 # seconds between two writes of log lines that are not urgent
 LOG_FLUSH_S = 0.5
+# sysexits EX_IOERR: a write or sync of the store failed
+EXIT_IO_ERROR = 74
 
 
 class Port(click.ParamType[int | None]):
@@ -87,14 +89,16 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
 @click.option(
     "--flight-port", type=Port(), default="15680", show_default=True, help="Arrow Flight port or 'off' (not built yet: reported as null)."
 )
-@click.option("--data-dir", type=click.Path(), help="Directory of the broker.")
+@click.option("--data-dir", type=click.Path(), help="Directory of the broker; default: flintmq in the user's data directory.")
 @click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory.")
 @click.option("--no-data-dir", is_flag=True, help="Run without a data directory; --store-dir must then be given.")
 @click.option("--connect", help="URL of the SQL database for definitions.")
 @click.option("--catalog", help="SQL database (schema) name.")
 @click.option("--container-size", type=int, default=MIB, show_default=True, help="Bytes of a log container.")
 @click.option("--initial-containers", type=int, default=2, show_default=True, help="Containers of a new log.")
-@click.option("--max-write-buffers", type=int, default=10, show_default=True, help="Unflushed log buffers before a flush.")
+@click.option("--max-write-buffers", type=int, default=10, show_default=True, help="Unflushed log buffers (1 MiB each) before publishers wait.")
+@click.option("--log-retain-bytes", type=int, default=256 * MIB, show_default=True, help="Dead log containers kept readable; 0: none.")
+@click.option("--log-retain-age", type=int, default=86_400, show_default=True, help="Seconds that dead log containers are kept; 0: not.")
 @click.option("--memory", is_flag=True, help="Keep nothing on disk.")
 @click.option("--memory-limit", type=int, help="Bytes of message content at which publishers are blocked; default 60 % of the memory.")
 @click.option("--io-threads", type=click.IntRange(1, 64), default=1, show_default=True, help="I/O threads.")
@@ -127,23 +131,21 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     node.start()
-    if not settings.memory:
-        logging.getLogger("flintmq.node").warning("the durable store is not built yet: messages are kept in memory only")
     ready = {
         "ready": True,
         "amqp_port": node.amqp_port,
         "amqps_port": node.amqps_port,
         "http_port": None,
         "flight_port": None,
-        "store_dir": None,
+        "store_dir": str(node.store.directory) if node.store is not None else None,
     }
     print(json.dumps(ready), flush=True)
     # What start-up made stays: the collector need not look at it again, and connections come and go without cycles.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    while not finished.wait(LOG_FLUSH_S):
+    while not finished.wait(LOG_FLUSH_S) and not node.failed.is_set():
         flush_logs()
     node.stop()
     flush_logs()
-    return 0
+    return EXIT_IO_ERROR if node.failed.is_set() else 0

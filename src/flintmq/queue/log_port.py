@@ -79,3 +79,10 @@ class LogPort:
 
     def note_consumer(self, consumer_id, tag, group):
         return 0
+
+    def attach(self, handle: object) -> None:
+        """A durable queue that logs here."""
+
+    def drop_queue(self, queue_id: int) -> int:
+        """A durable queue was deleted. Returns an LSN, 0: nothing to wait for."""
+        return 0

@@ -142,6 +142,8 @@ class Broker:
     def _queue_created(self, queue: Queue) -> None:
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
+        if queue.durable and self.log is not None:
+            self.log.attach(queue.core)
         if queue.core.destination_flags & DEST_DEAD_LETTERS:
             self.limited_queues.add(queue)
 
@@ -153,6 +155,8 @@ class Broker:
             consumers = self.consumers.pop(queue.queue_id, {})
         for consumer in consumers:
             self._cancel_by_broker(consumer)
+        if queue.durable and self.log is not None:
+            self.log.drop_queue(queue.queue_id)
         queue.core.purge()
         queue.core.owner = None
 

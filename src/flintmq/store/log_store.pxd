@@ -36,6 +36,7 @@ cdef class LogStore(LogPort):
     cdef readonly object failure               # StoreError once the disk has failed
     cdef public object on_failure              # (StoreError) -> None
     cdef public object on_maintain             # -> None: maintenance should run soon
+    cdef readonly object maintenance           # Maintenance, or None
     cdef object lock_file
     cdef bint closed
     cdef uint64_t _ticket(self, uint64_t message_lsn, uint64_t transaction_lsn)

@@ -91,6 +91,7 @@ class LogStore(LogPort):
         self.on_maintain = None
         self.lock_file = None
         self.closed = False
+        self.maintenance = None
 
     def __dealloc__(self):
         list_free_all(cython.address(self.ml.messages))
@@ -205,8 +206,12 @@ class LogStore(LogPort):
         self.port.kick = ml_kick
         self.port.pressure = ml_pressure
         if threads:
+            from flintmq.store.maintenance import Maintenance
+
             self.writer.start()
             self.loader.start()
+            self.maintenance = Maintenance(self)
+            self.maintenance.start()
         self._settle_recovered()
 
     def _open_log(self, name, log_id, scan, uuid, container_size, initial, epoch, retain_bytes, retain_s):
@@ -352,6 +357,8 @@ class LogStore(LogPort):
         if self.closed:
             return
         self.closed = True
+        if self.maintenance is not None:
+            self.maintenance.stop()
         self.loader.stop()
         if clean and self.failure is None:
             marks.write_redelivered(self, [self._redelivered(handle) for handle in self.queues.values()])
@@ -424,6 +431,24 @@ class LogStore(LogPort):
         at_store32(cython.address(self.ml.released_count), 0)
         log_end(self.ml.log)
         return released
+
+    @property
+    def disk_low(self) -> bool:
+        """True while nothing but the reserve is left."""
+        return at_load32(cython.address(self.ml.disk_low)) != 0
+
+    def copy_transactions(self, below: int) -> int:
+        """Writes transactions and notes that live below that LSN anew. Returns how many."""
+        with self.lock:
+            return self.transactions.copy_below(below)
+
+    def maintain(self) -> None:
+        """One pass of the maintenance, on the caller's thread (tests)."""
+        if self.maintenance is None:
+            from flintmq.store.maintenance import Maintenance
+
+            self.maintenance = Maintenance(self)
+        self.maintenance.once()
 
     def set_disk_low(self, low: bool) -> None:
         """Publishers are blocked while nothing but the reserve is left."""

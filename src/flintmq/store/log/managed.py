@@ -237,13 +237,12 @@ class ManagedLog:
             if descriptor >= 0:
                 self.files.close(descriptor)
 
-    def advance_base(self) -> bool:
-        """Moves the base past containers in which nothing lives any more. True when it moved."""
+    def base_target(self) -> int:
+        """LSN up to which nothing lives any more: where advance_base would move the base."""
         i: uint32_t
         durable: uint64_t = at_load64(cython.address(self.log.durable))
         tail: uint64_t = self.log.tail // self.log.container_size
-        base: uint64_t = at_load64(cython.address(self.log.base))
-        to: uint64_t = base
+        to: uint64_t = at_load64(cython.address(self.log.base))
         spin_lock(cython.address(self.log.lock))
         for i in range(self.log.container_count):
             if (
@@ -254,10 +253,16 @@ class ManagedLog:
             ):
                 break
             to = (self.log.containers[i].sequence + 1) * self.log.container_size
-        if to > base:
-            at_store64(cython.address(self.log.base), to)
         spin_unlock(cython.address(self.log.lock))
-        return to > base
+        return to
+
+    def advance_base(self) -> bool:
+        """Moves the base past containers in which nothing lives any more. True when it moved."""
+        to: uint64_t = self.base_target()
+        if to <= at_load64(cython.address(self.log.base)):
+            return False
+        at_store64(cython.address(self.log.base), to)
+        return True
 
     def retire(self) -> int:
         """Containers that the base on disk has passed become dead: to be recycled when retention lets them. Returns how many."""

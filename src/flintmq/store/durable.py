@@ -1,0 +1,107 @@
+"""Opens what a durable node stands on: store directory, definitions, logs; and puts recovered entries into their queues.
+
+in: the node's configuration. out: Definitions and a LogStore that belong together.
+
+Order at start: directory, lock (in LogStore.open), SQL, logs; the definitions are read before the logs, since recovery asks them which
+queues exist. Order at stop: the logs, then SQL.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from flintmq.clock import Clock
+from flintmq.config import Config
+from flintmq.errors import OperatorError, StoreError
+from flintmq.store.log.containers import round_container_size
+from flintmq.store.log_store import LogStore
+from flintmq.store.sql.definitions import SqlDefinitions
+
+log = logging.getLogger("flintmq.store")
+
+
+def default_data_dir() -> Path:
+    """Where a broker keeps its data when nothing is said: the user's data directory."""
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "flintmq"
+
+
+def store_directory(config: Config) -> Path:
+    """--store-dir, which defaults to --data-dir. Raises: OperatorError (64) for --no-data-dir alone."""
+    if config.store_dir:
+        return Path(config.store_dir).absolute()
+    if config.no_data_dir:
+        raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)
+    return Path(config.data_dir).absolute() if config.data_dir else default_data_dir()
+
+
+def container_size(config: Config) -> int:
+    """--container-size by the rules of seed 003: below 512 KiB and to a multiple of 4 KiB rounded up, with a line in the log."""
+    size = round_container_size(config.container_size, config.limits.container_bytes_min)
+    if size > config.limits.container_bytes_max:
+        raise OperatorError(f"--container-size {config.container_size} is above the limit of {config.limits.container_bytes_max} bytes", 64)
+    if size != config.container_size:
+        log.info("--container-size %d is rounded up to %d", config.container_size, size)
+    return size
+
+
+class DurableStore:
+    """Definitions and logs of one node. Made by `open`."""
+
+    def __init__(self, directory: Path, definitions: SqlDefinitions, logs: LogStore) -> None:
+        self.directory = directory
+        self.definitions = definitions
+        self.logs = logs
+
+    @classmethod
+    def open(cls, config: Config, clock: Clock, timestamp: Any) -> DurableStore:
+        """Args: timestamp: the codec's type of timestamps in argument tables.
+
+        Raises: OperatorError (directory, database), StoreError (logs).
+        """
+        directory = store_directory(config)
+        size = container_size(config)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise OperatorError(f"cannot make the store directory {directory}: {error.strerror}. Choose another --data-dir.", 69) from error
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise OperatorError(f"the store directory {directory} is not writable for this user", 69)
+        definitions = SqlDefinitions.open(directory, config.connect, config.catalog, clock, config.limits, timestamp=timestamp)
+        try:
+            known = {queue.queue_id for vhost in definitions.load_vhosts() for queue in definitions.load_queues(vhost.name)}
+            logs = LogStore.open(
+                None,
+                str(directory),
+                container_size=size,
+                initial_containers=max(2, config.initial_containers),
+                max_write_buffers=max(1, config.max_write_buffers),
+                store_uuid=definitions.store_uuid,
+                known_queues=known,
+                queue_high_water=definitions.queue_id_high_water,
+                clock=clock,
+                retain_bytes=config.log_retain_bytes,
+                retain_s=config.log_retain_age,
+                hot_bytes=config.limits.queue_hot_bytes,
+            )
+        except OSError as error:
+            definitions.close()
+            raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
+        except BaseException:
+            definitions.close()
+            raise
+        return cls(directory, definitions, logs)
+
+    def restore(self, queues: Any) -> int:
+        """Puts the recovered entries into the cores of these durable queues. Returns how many."""
+        restored = sum(self.logs.restore(queue.core) for queue in queues)
+        self.logs.restored()
+        return restored
+
+    def close(self, clean: bool) -> None:
+        """clean: all connections are gone and nothing is under way."""
+        self.logs.close(clean)
+        self.definitions.close()
