@@ -75,13 +75,13 @@ class PowerLoss:
         self.shim.reset()
         return self.shim.env
 
-    def strike(self, rng: random.Random) -> dict[str, int]:
-        """Rolls a random part of what was not synced back. Returns what was done, as counts."""
+    def strike(self, rng: random.Random, mode: str = "") -> dict[str, int]:
+        """Rolls a random part of what was not synced back, in a random or the given mode. Returns what was done, as counts."""
         states, names = self._read()
         counts: Counter[str] = Counter(strikes=1)
         if self.shim.shared.overflow:
             return {"overflow": 1}
-        mode = rng.choices(MODES, WEIGHTS)[0]
+        mode = mode or rng.choices(MODES, WEIGHTS)[0]
         counts[f"mode_{mode}"] += 1
         inodes = self._inodes()
         moment = rng.uniform(0, self.shim.shared.seq)

@@ -30,8 +30,8 @@ SIZES = ("fallocate", "ftruncate")
 SYNCS = ("fsync", "fdatasync")
 NAMES = ("rename", "renameat", "renameat2", "unlink", "unlinkat", "mkdir", "mkdirat")
 OTHERS = (
-    "write", "writev", "truncate", "sync_file_range", "syncfs", "msync", "link", "linkat", "symlink", "symlinkat", "copy_file_range", "sendfile",
-    "splice", "io_uring_setup", "io_submit", "rmdir", "mknod", "mknodat", "creat",
+    "write", "writev", "truncate", "sync_file_range", "syncfs", "msync", "link", "linkat", "symlink", "symlinkat", "copy_file_range",
+    "sendfile", "splice", "io_uring_setup", "io_submit", "rmdir", "mknod", "mknodat", "creat",
 )  # fmt: skip
 # ending of the file's name -> calls that may change it
 ALLOWED: dict[str, frozenset[str]] = {
