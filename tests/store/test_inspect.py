@@ -225,7 +225,7 @@ def test_a_durable_block_that_is_gone_is_damage_with_its_place(store: tuple[Stor
 
 def test_one_bad_record_leaves_its_neighbours(store: tuple[StoreBytes, Path]) -> None:
     """A damaged record inside a durable block costs that record alone."""
-    made, path = store
+    _, path = store
     records = all_records(open_store(path).logs["messages"])
     victim = records[6]
     flip(container(path, victim[0] // 4096), victim[0] % 4096 + 25)
@@ -306,6 +306,20 @@ def test_copies_replace_what_was_known(tmp_path: Path) -> None:
     state = read_state(view)
     assert found == []
     assert [(m.id, m.lsn, [(s.queue, s.position) for s in m.spots]) for m in state.messages.values()] == [(number, at, [(7, 5)])]
+
+
+def test_a_commit_may_give_several_ranges_to_a_queue(tmp_path: Path) -> None:
+    """Entries without a position take the ranges of the Commit in order."""
+    made = StoreBytes()
+    tx = made.transactions.add(lb.TX_START)
+    numbers = []
+    for i in range(3):
+        numbers.append(made.messages.add(lb.START, lb.content(ROUTE, b"", bytes([i]))))
+        made.messages.add(lb.ENQUEUE, lb.enqueue(1, 0), undo_prev=numbers[-1], tx=tx)
+    made.transactions.add(lb.COMMIT, lb.rows([(1, 10, 1), (1, 50, 2)]), undo_prev=tx)
+    made.sync()
+    state = read_state(open_store(made.write(tmp_path)))
+    assert [(m.id, s.position) for m in state.messages.values() for s in m.spots] == list(zip(numbers, (10, 50, 51)))
 
 
 def test_the_state_of_transactions(tmp_path: Path) -> None:

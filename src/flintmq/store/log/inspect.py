@@ -229,16 +229,12 @@ class Log:
         return data
 
     def _list(self) -> None:
-        seen: dict[int, Path] = {}
         for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
             if path.suffix == ".tmp" and path.stem.isdecimal():
                 self.notes.append(f"{self.name}/{path.name}: a container that was being made")
             elif path.suffix != SUFFIX or len(path.stem) != 20 or not (path.stem.isascii() and path.stem.isdecimal()):
                 self.notes.append(f"{self.name}/{path.name}: not a container, ignored")
-            elif int(path.stem) in seen:
-                self.notes.append(f"{self.name}/{path.name}: a second file for container {int(path.stem)}, ignored")
             else:
-                seen[int(path.stem)] = path
                 try:
                     info = path.stat()
                 except FileNotFoundError:  # recycled since the directory was listed

@@ -289,7 +289,7 @@ def _tx_copy(fields: _Fields) -> dict[str, Any]:
 
 def _heuristic(fields: _Fields) -> dict[str, Any]:
     (outcome,) = fields.bytes(1)
-    if outcome not in (1, 2):
+    if outcome not in HEURISTICS:  # 0: forgotten
         raise Malformed(f"heuristic outcome {outcome}")
     return {"outcome": HEURISTICS[outcome]}
 

@@ -25,7 +25,7 @@ _TX_STARTS = frozenset((kinds.DTX_START, kinds.TX_START, kinds.TX_COPY))
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction as the log tells it. rows: queue -> [next position, positions left] of the Commit record."""
+    """A transaction as the log tells it. rows: queue -> ranges of positions, as [next, left], of the Commit."""
 
     id: int
     state: str
@@ -34,7 +34,14 @@ class Transaction:
     heuristic: str = "none"
     ended: bool = False
     deleted: bool = False
-    rows: dict[int, list[int]] = field(default_factory=dict)
+    rows: dict[int, list[list[int]]] = field(default_factory=dict)
+
+
+def _rows(values: dict[str, Any]) -> dict[int, list[list[int]]]:
+    rows: dict[int, list[list[int]]] = {}
+    for queue, first, count in values["rows"]:
+        rows.setdefault(queue, []).append([first, count])
+    return rows
 
 
 @dataclass(slots=True)
@@ -154,7 +161,7 @@ class Replay:
         if kind == kinds.TX_COPY:
             number = number or record.lsn
             copy = Transaction(number, values["state"], record.time_us, values["xid"], values["heuristic"], values["ended"])
-            copy.rows = {queue: [first, count] for queue, first, count in values["rows"]}
+            copy.rows = _rows(values)
             known[number] = copy
             return
         transaction = known.get(number)
@@ -167,7 +174,7 @@ class Replay:
             transaction.state = "prepared"
         elif kind == kinds.COMMIT:
             transaction.state = "committed"
-            transaction.rows = {queue: [first, count] for queue, first, count in values["rows"]}
+            transaction.rows = _rows(values)
         elif kind == kinds.ROLLBACK:
             transaction.state = "rolled back"
         elif kind == kinds.HEURISTIC:
@@ -228,8 +235,8 @@ class Replay:
         transaction = self.state.transactions.get(record.tx)
         if values["position"] or transaction is None or transaction.state != "committed":
             return int(values["position"])
-        row = transaction.rows.get(values["queue"])
-        if row is None or row[1] <= 0:
+        row = next((row for row in transaction.rows.get(values["queue"], ()) if row[1] > 0), None)
+        if row is None:
             self.state.remarks["enqueued by a commit that gives no position to it"] += 1
             return 0
         row[0] += 1
