@@ -199,5 +199,5 @@ class OneFileStore:
     def in_doubt(self) -> Any:
         return self.inner.in_doubt()
 
-    def load(self, message_id: int) -> StoredContent | None:
+    def content(self, message_id: int) -> StoredContent:
         return self.inner.content_of(message_id)

@@ -30,4 +30,5 @@ def test_a_broken_store_is_caught(variant: str) -> None:
     subject = StoreSubject(40, functools.partial(open_variant, variant))
     outcome = crash_seeds(subject, 1, 1, 3_000, 200, 60, failures_max=1)
     assert outcome.failures, f"{outcome.images} images did not show it"
+    assert not outcome.failures[0].text.startswith(("NameError", "AttributeError", "TypeError"))
     assert replay(subject, outcome.failures[0].replay) is not None

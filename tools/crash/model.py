@@ -42,7 +42,7 @@ class Transaction:
     xid: bytes = b""
     prepared: bool = False
     ended: str = ""
-    enqueues: list[tuple[int, int, int]] = field(default_factory=list)  # queue, message, expiry
+    enqueues: list[tuple[int, int, int, int]] = field(default_factory=list)  # queue, message, expiry, position (0: given at commit)
     dequeues: list[tuple[int, int]] = field(default_factory=list)  # queue, position
 
 
@@ -78,7 +78,7 @@ class Live:
         else:
             record = self.transactions.setdefault(operation.tx, Transaction(operation.xid))
             if kind == "tx enqueue":
-                record.enqueues.append((operation.queue, operation.message, operation.expires))
+                record.enqueues.append((operation.queue, operation.message, operation.expires, operation.position))
             elif kind == "tx dequeue":
                 record.dequeues.append(place)
             elif kind == "prepare":
@@ -90,9 +90,10 @@ class Live:
                 following = dict(operation.first_positions)
                 for taken in record.dequeues:
                     self.entries.pop(taken, None)
-                for queue, message, expires in record.enqueues:
-                    self.entries[queue, following[queue]] = (message, expires)
-                    following[queue] += 1
+                for queue, message, expires, position in record.enqueues:
+                    self.entries[queue, position or following[queue]] = (message, expires)
+                    if not position:
+                        following[queue] += 1
 
     def in_doubt(self) -> dict[int, Transaction]:
         return {tx: record for tx, record in self.transactions.items() if record.prepared and not record.ended}

@@ -40,6 +40,15 @@ def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water:
     )
 
 
+def driver_of(store: Any) -> Any:
+    """The message path's calls on a LogStore; None for a store that has none."""
+    if type(store).__name__ != "LogStore":
+        return None
+    from flintmq.testing.log_driver import LogDriver
+
+    return LogDriver(store)
+
+
 def content_of(number: int, size: int) -> StoredContent:
     """A content that differs from every other number's in all parts."""
     tag = b"%d." % number
@@ -47,18 +56,26 @@ def content_of(number: int, size: int) -> StoredContent:
     return StoredContent(b"x" + tag, b"key." + tag, b"header " + tag, body)
 
 
-def read_state(store: Any, queues: Iterable[int]) -> tuple[State, dict[int, Any]]:
-    """What the store shows, in the oracle's form, and its entries by message. Raises Violation for a wrong order."""
+def read_state(store: Any, queues: Iterable[int]) -> tuple[State, dict[int, tuple[int, int, int, bool]]]:
+    """What the recovery of a store that was just opened found, in the oracle's form, and by message (one of its places: queue, position,
+    expiry, held). Raises Violation for a wrong order."""
     found: set[tuple[object, ...]] = set()
-    by_message: dict[int, Any] = {}
+    by_message: dict[int, tuple[int, int, int, bool]] = {}
+    driver = driver_of(store)
     for queue in queues:
         last = 0
-        for entry in store.entries(queue):
-            if entry.position <= last or entry.queue_id != queue:
-                raise Violation(f"queue {queue}: position {entry.position} after {last}")
-            last = entry.position
-            found.add((queue, entry.position, entry.message_id, entry.expires_at_ms, entry.in_doubt_tx != 0))
-            by_message[entry.message_id] = entry
+        if driver is not None:
+            entries = driver.recovered(queue)
+        else:
+            entries = [
+                (entry.position, entry.message_id, entry.expires_at_ms, entry.in_doubt_tx != 0, True) for entry in store.entries(queue)
+            ]
+        for position, message, expires, held, _ in entries:
+            if position <= last:
+                raise Violation(f"queue {queue}: position {position} after {last}")
+            last = position
+            found.add((queue, position, message, expires, held))
+            by_message[message] = (queue, position, expires, held)
     xids = list(store.in_doubt())
     if len(set(xids)) != len(xids):
         raise Violation(f"an in-doubt transaction is there twice: {xids}")
@@ -66,26 +83,22 @@ def read_state(store: Any, queues: Iterable[int]) -> tuple[State, dict[int, Any]
     return frozenset(found), by_message
 
 
-def read_content(store: Any, message: int) -> StoredContent | None:
-    """The content of a message, from memory or from the log."""
-    content = store.load(message)
-    if content is None:
-        got: list[StoredContent | None] = []
-        store.request(message, got.append)
-        if not got:
-            raise Violation(f"the content of {message} was asked for and never came")
-        content = got[0]
-    return content  # type: ignore[no-any-return]
-
-
 def check_contents(store: Any, messages: Iterable[int], contents: dict[int, StoredContent]) -> None:
     """Raises Violation when a message is a stranger, or its bytes differ."""
     for message in messages:
         if message not in contents:
             raise Violation(f"message {message} was never written")
-        found = read_content(store, message)
+        found = store.content(message)
         if found != contents[message]:
             raise Violation(f"message {message} has other bytes: {str(found)[:120]} instead of {str(contents[message])[:120]}")
+
+
+def ack(store: Any, queue: int, position: int, message: int, reason: DequeueReason = DequeueReason.ACK) -> int:
+    """Ends an entry; returns what to wait for."""
+    driver = driver_of(store)
+    if driver is not None:
+        return driver.ack(queue, position, message, int(reason))  # type: ignore[no-any-return]
+    return store.dequeue(queue, position, reason)  # type: ignore[no-any-return]
 
 
 Opener = Callable[[SimDisk, int, set[int], int], Any]
@@ -162,7 +175,9 @@ class StoreRecording:
         self.before = accepted if died else {}
         live.entries = {place: entry for place, entry in live.entries.items() if place[0] in queues}
         undecided = live.in_doubt()
-        live.transactions = {tx: Transaction(record.xid, True, "", list(record.enqueues), list(record.dequeues)) for tx, record in undecided.items()}
+        live.transactions = {
+            tx: Transaction(record.xid, True, "", list(record.enqueues), list(record.dequeues)) for tx, record in undecided.items()
+        }
         self.definitions = [(0, queues, high_water)]
         return live
 
@@ -205,9 +220,9 @@ class StoreRecording:
         store.enqueue(queues[0], 1 << 40, new)
         expected.add((queues[0], 1 << 40, new, 0, False))
         for message, entry in list(entries.items())[:2]:
-            if not entry.in_doubt_tx and (entry.queue_id, entry.position, message, entry.expires_at_ms, False) in expected and sum(1 for item in shown if len(item) == 5 and item[2] == message) == 1:
-                store.dequeue(entry.queue_id, entry.position, DequeueReason.ACK)
-                expected.discard((entry.queue_id, entry.position, message, entry.expires_at_ms, False))
+            if (entry[0], entry[1], message, entry[2], entry[3]) in expected and not entry[3]:
+                ack(store, entry[0], entry[1], message)
+                expected.discard((entry[0], entry[1], message, entry[2], False))
         told: list[bool] = []
         last = store.enqueue(queues[1], 1 << 40, new)
         expected.add((queues[1], 1 << 40, new, 0, False))
@@ -230,14 +245,14 @@ class StoreRecording:
     def _decide(store: Any, live: Live, expected: set[tuple[object, ...]]) -> None:
         """Commits what is in doubt."""
         for number, (tx, record) in enumerate(sorted(live.in_doubt().items())):
-            following = {queue: (2 << 40) + number * 1000 for queue, _, _ in record.enqueues}
+            following = {queue: (2 << 40) + number * 1000 for queue, _, _, _ in record.enqueues}
             store.commit(tx, dict(following))
             expected.discard(("in doubt", record.xid))
             for item in [item for item in expected if len(item) == 5 and item[:2] in record.dequeues]:
                 expected.discard(item)
-            for queue, message, expires in record.enqueues:
-                expected.add((queue, following[queue], message, expires, False))
-                following[queue] += 1
+            for queue, message, expires, given in record.enqueues:
+                expected.add((queue, given or following[queue], message, expires, False))
+                following[queue] += not given
 
 
 def _difference(left: State, right: State) -> str:
@@ -252,20 +267,23 @@ class Life:
         self.rng = rng
         self.disk = recording.disk
         self.store = recording.open(self.disk, 0)
+        self.driver = driver_of(self.store)
         self.oracle = Oracle(base)
         self.number = number
         self.live = base.copy()  # with everything asked for so far
         queues, self.high_water = recording.defined(0)
         self.queues = sorted(queues)
-        self.next_position = {queue: 1 + max([position for owner, position in base.entries if owner == queue], default=0) for queue in queues}
+        self.next_position = {
+            queue: 1 + max([position for owner, position in base.entries if owner == queue], default=0) for queue in queues
+        }
         self.open: dict[int, dict[str, Any]] = {}  # transactions that have not ended
         self.taken: set[tuple[int, int]] = {place for record in base.in_doubt().values() for place in record.dequeues}
         self.unready: set[tuple[int, int]] = set()  # entries of commits that were not told yet
         for tx, record in base.in_doubt().items():
             counts: dict[int, int] = {}
-            for queue, _, _ in record.enqueues:
+            for queue, _, _, _ in record.enqueues:
                 counts[queue] = counts.get(queue, 0) + 1
-            self.open[tx] = {"xid": record.xid, "prepared": True, "queues": counts}
+            self.open[tx] = {"xid": record.xid, "prepared": True, "local": False, "queues": counts}
         self.xids = 0
         self.opened = self.disk.position
 
@@ -327,20 +345,32 @@ class Life:
             return self.rng.randrange(400, 3000)
         return self.rng.randrange(3000, 20_000)
 
-    def write(self) -> int:
-        contents = self.recording.contents
+    def content(self) -> StoredContent:
         self.recording.written += 1
-        content = content_of(self.recording.written, self.size())
+        return content_of(self.recording.written, self.size())
+
+    def write(self) -> int:
+        content = self.content()
         message: int = self.store.append_content(content)
-        contents[message] = content  # an id that was never durable may be given out again after a crash
+        self.recording.contents[message] = content  # an id that was never durable may be given out again after a crash
         return message
 
+    def position(self, queue: int) -> int:
+        self.next_position[queue] += 1
+        return self.next_position[queue] - 1
+
     def publish(self, queues: list[int]) -> None:
+        places = [(queue, self.position(queue), 1 << 50 if self.rng.random() < 0.1 else 0) for queue in queues]
+        if self.driver is not None and self.rng.random() < 0.7:  # as the queue core does it
+            content = self.content()
+            issued = self.disk.position
+            message, tickets = self.driver.publish(places, content.exchange, content.routing_key, content.header, content.body)
+            self.recording.contents[message] = content
+            for (queue, position, expires), ticket in zip(places, tickets, strict=True):
+                self.tell(self.add(Operation("enqueue", issued, queue, position, message, expires)), ticket)
+            return
         message = self.write()
-        for queue in queues:
-            position = self.next_position[queue]
-            self.next_position[queue] += 1
-            expires = 1 << 50 if self.rng.random() < 0.1 else 0
+        for queue, position, expires in places:
             operation = Operation("enqueue", self.disk.position, queue, position, message, expires)
             self.tell(self.add(operation), self.store.enqueue(queue, position, message, expires_at_ms=expires))
 
@@ -357,17 +387,25 @@ class Life:
             return
         # mostly the oldest, so that containers die; sometimes any, so that one old message stays
         place = free[0] if self.rng.random() < 0.6 else self.rng.choice(free)
+        message = self.live.entries[place][0]
         operation = Operation("dequeue", self.disk.position, *place)
         self.add(operation)
-        self.tell(operation, self.store.dequeue(*place, self.rng.choice(REASONS), delivery_count=self.rng.randrange(3), consumer="c"))
+        if self.driver is not None and self.rng.random() < 0.6:
+            self.tell(operation, self.driver.ack(*place, message, self.rng.choice(REASONS)))
+            return
+        more = {"message_id": message} if self.driver is not None else {}
+        self.tell(
+            operation, self.store.dequeue(*place, self.rng.choice(REASONS), delivery_count=self.rng.randrange(3), consumer="c", **more)
+        )
 
     def begin(self) -> None:
         xid = None
-        if self.rng.random() < 0.6:
+        local = self.driver is not None and self.rng.random() < 0.4
+        if not local and self.rng.random() < 0.7:
             self.xids += 1
             xid = b"xid %d %d" % (self.number, self.xids)
-        tx = self.store.begin(xid)
-        self.open[tx] = {"xid": xid, "prepared": False, "queues": {}}
+        tx = self.driver.tx_begin() if local else self.store.begin(xid)
+        self.open[tx] = {"xid": xid, "prepared": False, "local": local, "queues": {}}
 
     def tx_work(self) -> None:
         ready = [tx for tx, facts in self.open.items() if not facts["prepared"]]
@@ -379,12 +417,29 @@ class Life:
         free = self.free()
         if free and self.rng.random() < 0.4:
             place = self.rng.choice(free)
+            message = self.live.entries[place][0]
             self.taken.add(place)
             self.add(Operation("tx dequeue", self.disk.position, *place, tx=tx, xid=xid))
-            self.store.dequeue(*place, DequeueReason.ACK, tx=tx)
+            if facts["local"]:
+                self.driver.tx_ack(tx, *place, message)
+            else:
+                more = {"message_id": message} if self.driver is not None else {}
+                self.store.dequeue(*place, DequeueReason.ACK, tx=tx, **more)
             return None
-        message = self.write() if self.rng.random() < 0.8 or not free else self.live.entries[self.rng.choice(free)][0]
-        for queue in self.rng.sample(self.queues, self.rng.randint(1, min(3, len(self.queues)))):
+        queues = self.rng.sample(self.queues, self.rng.randint(1, min(3, len(self.queues))))
+        if facts["local"]:
+            content = self.content()
+            issued = self.disk.position
+            places = [(queue, self.position(queue), 0) for queue in queues]
+            message = self.driver.tx_publish(tx, places, content.exchange, content.routing_key, content.header, content.body)
+            self.recording.contents[message] = content
+            for queue, position, _ in places:
+                self.add(Operation("tx enqueue", issued, queue, position, message, tx=tx))
+                facts["queues"].setdefault(queue, 0)
+            return None
+        listed = self.driver is None and bool(free)  # a LogStore lists only what stands on several queues
+        message = self.live.entries[self.rng.choice(free)][0] if listed and self.rng.random() < 0.2 else self.write()
+        for queue in queues:
             self.add(Operation("tx enqueue", self.disk.position, queue, 0, message, tx=tx, xid=xid))
             self.store.enqueue(queue, 0, message, tx=tx)
             facts["queues"][queue] = facts["queues"].get(queue, 0) + 1
@@ -406,10 +461,20 @@ class Life:
         if self.rng.random() < 0.3:
             operation = self.add(Operation("rollback", self.disk.position, tx=tx, xid=xid))
             self.taken.difference_update(record.dequeues)
-            self.tell(operation, self.store.rollback(tx))
+            if facts["local"]:
+                self.store.tx_abandon(tx)  # nobody waits for it
+            else:
+                self.tell(operation, self.store.rollback(tx))
             return
         first: dict[int, int] = {}
         places = []
+        if facts["local"]:
+            places = [(queue, position) for queue, _, _, position in record.enqueues]
+            operation = self.add(Operation("commit", self.disk.position, tx=tx))
+            ticket = self.driver.tx_commit(tx)
+            self.store.on_durable(ticket, lambda: self.driver.tx_applied(tx))
+            self.tell(operation, ticket, *places)
+            return
         for queue, count in facts["queues"].items():
             first[queue] = self.next_position[queue]
             places += [(queue, self.next_position[queue] + index) for index in range(count)]

@@ -1,0 +1,138 @@
+"""The message path of a LogStore without queues and connections: publishes, acks and local transactions as the queue core calls them.
+
+in: plain values of a test. out: calls of the log port's C functions; tickets of the store for what they give.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
+from cython.cimports.flintmq.store.log_store import LogStore
+from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.string import memset
+from flintmq.errors import StoreError
+
+# an LSN that is never reached: the log has failed
+_NEVER = cython.declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
+
+
+@cython.cclass
+class LogDriver:
+    """See module."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self._queues = {}
+
+    def queue(self, queue_id):
+        memory = self._queues.get(queue_id)
+        if memory is None:
+            memory = self._queues[queue_id] = bytearray(cython.sizeof(queue_t))
+        at: cython.p_char = cython.cast(bytearray, memory)
+        queue: cython.pointer(queue_t) = cython.cast(cython.pointer(queue_t), at)
+        queue.id = queue_id
+        return queue
+
+    def publish(self, places: list, exchange: bytes, routing_key: bytes, header: bytes, body: bytes) -> tuple:
+        """One message to the places [(queue id, position, expires_at_ms), ...]. Returns (message id, [ticket per place]).
+
+        Raises: StoreError when the log has failed."""
+        flags: cython.int = CONTENT_PERSISTENT | (CONTENT_SHARED if len(places) > 1 else 0)
+        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, 0)
+        slot: slot_t
+        lsn: uint64_t
+        tickets: list = []
+        message_id: uint64_t = 0
+        try:
+            for queue_id, position, expires in places:
+                memset(cython.address(slot), 0, cython.sizeof(slot_t))
+                slot.content = content
+                lsn = self.store.port.enqueue(self.store.port.context, self.queue(queue_id), position, cython.address(slot), expires)
+                if lsn == _NEVER or lsn == 0:
+                    raise StoreError("the log took no enqueue")
+                message_id = slot.message_id
+                tickets.append(self.store._ticket(lsn, 0))
+            if len(places) > 1:
+                self.store.port.placed(self.store.port.context, content)
+        finally:
+            content_decref(content)
+        return message_id, tickets
+
+    def ack(self, queue_id: int, position: int, message_id: int, reason: int) -> int:
+        """Returns the ticket. Raises: StoreError."""
+        slot: slot_t
+        memset(cython.address(slot), 0, cython.sizeof(slot_t))
+        slot.message_id = message_id
+        lsn: uint64_t = self.store.port.dequeue(
+            self.store.port.context, self.queue(queue_id), position, cython.address(slot), 0, reason, 0
+        )
+        if lsn == _NEVER or lsn == 0:
+            raise StoreError("the log took no dequeue")
+        return self.store._ticket(lsn, 0)
+
+    # --- local transactions
+
+    def tx_begin(self) -> int:
+        return self.store.tx_begin()
+
+    def tx_publish(self, tx: int, places: list, exchange: bytes, routing_key: bytes, header: bytes, body: bytes) -> int:
+        """As `publish`, visible when the transaction commits. Returns the message id."""
+        flags: cython.int = CONTENT_PERSISTENT | (CONTENT_SHARED if len(places) > 1 else 0)
+        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, 0)
+        slot: slot_t
+        message_id: uint64_t = 0
+        number: uint64_t = tx
+        try:
+            for queue_id, position, expires in places:
+                memset(cython.address(slot), 0, cython.sizeof(slot_t))
+                slot.content = content
+                self.store.tx_enqueue(number, self.queue(queue_id), position, cython.address(slot), expires)
+                message_id = slot.message_id
+            if len(places) > 1:
+                self.store.port.placed(self.store.port.context, content)
+        finally:
+            content_decref(content)
+        return message_id
+
+    def tx_ack(self, tx: int, queue_id: int, position: int, message_id: int) -> None:
+        """An ack that counts when the transaction commits."""
+        slot: slot_t
+        memset(cython.address(slot), 0, cython.sizeof(slot_t))
+        slot.message_id = message_id
+        number: uint64_t = tx
+        self.store.tx_dequeue(number, self.queue(queue_id), position, cython.address(slot), 0, 1, 0)
+
+    def tx_commit(self, tx: int) -> int:
+        """Returns the ticket; call `tx_applied` once it is durable."""
+        number: uint64_t = tx
+        lsn: uint64_t = self.store.tx_commit(number)
+        return self.store._ticket(0, lsn)
+
+    def tx_applied(self, tx: int) -> None:
+        number: uint64_t = tx
+        self.store.tx_applied(number)
+
+    # --- recovery
+
+    def recovered(self, queue_id: int) -> list:
+        """What the opening of the store found of a queue: (position, message id, expires_at_ms, held, redelivered), by position."""
+        number: uint64_t = 0
+        i: uint64_t
+        wanted: uint64_t = queue_id
+        found: list = []
+        entries: cython.pointer(restored_t)
+        if self.store.recovery is None:
+            raise ValueError("the recovery was given back already")
+        entries = self.store.recovery.entries(wanted, cython.address(number))
+        for i in range(number):
+            found.append(
+                (
+                    entries[i].position,
+                    entries[i].message_id,
+                    entries[i].expires_at_ms,
+                    entries[i].flags & RESTORED_HELD != 0,
+                    entries[i].flags & RESTORED_REDELIVERED != 0,
+                )
+            )
+        return found
