@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flintmq.config import Limits
-from flintmq.transactions import Outcome, TransactionRefused, XaStatus
+from flintmq.transactions import CommitRow, Outcome, TransactionRefused, XaStatus
+from flintmq.transactions.work import _rows
 
 from .broker import OK, Broker, X, Y, message, status
 
@@ -247,6 +248,23 @@ def test_limits_refuse_and_leave_the_branch_as_it_was() -> None:
     assert position not in broker.effects.queues[3]
 
 
+def test_the_content_limit_counts_all_messages_once_each() -> None:
+    broker = Broker(limits=Limits(dtx_content_bytes_max=10))
+    session, c = broker.session(), broker.coordinator
+    c.start(session, X)
+    first = c.enqueue(session, X, 1, message("aaaa"), durable=False)  # with its routing key, 5 bytes
+    c.enqueue(session, X, 2, first, durable=False)
+    c.enqueue(session, X, 1, message("bbbb"), durable=False)
+    assert refused(c.enqueue, session, X, 1, message("c"), durable=False) == "RESOURCE_LIMIT_EXCEEDED"
+    assert c.enqueue(session, X, 1, message("c")).content is None
+
+
+def test_a_commit_record_has_as_few_rows_as_the_positions_allow() -> None:
+    assert _rows(7, []) == []
+    assert _rows(7, [5, 6, 7]) == [CommitRow(7, 5, 3)]
+    assert _rows(7, [5, 6, 8, 1, 2]) == [CommitRow(7, 5, 2), CommitRow(7, 8, 1), CommitRow(7, 1, 2)]
+
+
 def test_a_deleted_queue_fails_active_branches_and_leaves_prepared_ones_the_rest(broker: Broker) -> None:
     first, second, third, c = broker.session(), broker.session(), broker.session(), broker.coordinator
     broker.with_work(first, X)
@@ -273,12 +291,14 @@ def test_a_prepared_set_of_a_deleted_queue_can_be_rolled_back(broker: Broker, cr
     c.start(session, X, log_transient=True)
     c.dequeue(session, X, 3, broker.put(3, "transient", durable=False))
     c.dequeue(session, X, 2, broker.put(2, "old"))
+    c.enqueue(session, X, 1, message("new"))
     c.end(session, X)
     c.prepare(X)
     after = broker.crash() if crashes else broker
-    after.store.drop_queue(3)
-    after.effects.delete(3)
-    after.coordinator.queue_deleted(3)
+    for queue_id in (1, 3):
+        after.store.drop_queue(queue_id)
+        after.effects.delete(queue_id)
+        after.coordinator.queue_deleted(queue_id)
     assert next(iter(after.coordinator.list())).queues == {2: (0, 1)}
     assert after.coordinator.rollback(X).result(0) is OK
     assert after.labels(2) == ["old"]
