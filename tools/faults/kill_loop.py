@@ -134,7 +134,8 @@ class KillLoop:
         if choice < self.gentle:
             end = "stop"
         elif choice < self.gentle + self.failpoints:
-            end = rng.choice(FAILPOINTS)
+            # in turn, from a start that differs by seed: a run meets all of them soon
+            end = FAILPOINTS[(self.seed + cycle) % len(FAILPOINTS)]
             failpoint = f"{end}:{rng.choice((1, 1, 2, 3, 10, 50, 200))}"
         load_s = rng.uniform(*self.load_s)
         roles = self.roles(rng)
@@ -167,11 +168,16 @@ class KillLoop:
                 self.summary.fault("stop", f"cycle {cycle}: exit status {code} after SIGTERM")
             people.life(life, "stopped")
         else:
-            if died and not failpoint:
-                self.summary.fault("died", f"cycle {cycle}: the broker ended by itself: {getattr(self.target, 'stderr', str)()[-1500:]}")
+            if died and not (failpoint and self.target.code() == KILLED):
+                text = f"cycle {cycle}: the broker ended by itself with {self.target.code()} ({failpoint or 'no failpoint'})"
+                self.summary.fault("died", f"{text}: {self.target.stderr()[-1500:]}")
             self.target.kill()
             people.life(life, "killed")
         people.finish()
+        said = self.target.stderr()
+        if "Traceback (most recent call last)" in said:
+            at = said.index("Traceback (most recent call last)")
+            self.summary.fault("traceback", f"cycle {cycle}: {said[max(0, at - 300) : at + 2500]}")
         if self.power is not None and end != "stop":
             self.summary.power.update(self.power.strike(random.Random(f"{self.seed}:{cycle}:power")))
         self.finished(end if died or not failpoint else "kill", end if died and failpoint else "")

@@ -51,6 +51,12 @@ class Target(Protocol):
     def wait(self, seconds: float) -> bool:
         """Whether it ended by itself within so long."""
 
+    def code(self) -> int | None:
+        """Exit status of the life that ended, negative for a signal; None while it runs, or unknown."""
+
+    def stderr(self) -> str:
+        """What this life wrote to stderr; empty when unknown."""
+
 
 class Flint:
     """`flintmq serve` on a data directory (None: `--memory`). `command`: what runs it, to put a tracer in front."""
@@ -60,6 +66,7 @@ class Flint:
         self.start_s = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
+        self._errors = -1
 
     def start(self, env: Mapping[str, str] = {}) -> int:
         assert self.process is None or self.process.poll() is not None
@@ -67,6 +74,7 @@ class Flint:
         command = [*self.command, sys.executable, "-m", "flintmq.cli.main", "serve", "--port", "0", "--http-port", "off"]
         command += ["--flight-port", "off", *where, *self.extra]
         begun = time.monotonic()
+        self.close()
         errors = os.memfd_create("stderr")
         try:
             process = self.process = subprocess.Popen(
@@ -75,7 +83,6 @@ class Flint:
         except BaseException:
             os.close(errors)
             raise
-        self._close_log()
         self._errors = errors
         assert process.stdout is not None
         line = b""
@@ -86,6 +93,7 @@ class Flint:
                 if not ready:
                     process.kill()
                 code = process.wait()
+                process.stdout.close()
                 text = f"no ready line within {START_S_MAX} s" if not ready else f"ended with {code} before its ready line"
                 raise DidNotStart(f"{text}; stderr ends:\n{self.stderr()[-2000:]}", code)
             line += part
@@ -102,27 +110,33 @@ class Flint:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait()
+        self._wait(None)
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(STOP_S_MAX)
+            return self._wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
             raise
 
     def wait(self, seconds: float) -> bool:
-        assert self.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
+            self._wait(seconds)
             return True
         return False
 
+    def _wait(self, seconds: float | None) -> int:
+        assert self.process is not None and self.process.stdout is not None
+        code = self.process.wait(seconds)
+        self.process.stdout.close()
+        return code
+
+    def code(self) -> int | None:
+        return None if self.process is None else self.process.poll()
+
     def stderr(self) -> str:
-        """What this life wrote to stderr."""
         return os.pread(self._errors, 1 << 20, 0).decode("utf-8", "replace")
 
     def rss(self) -> int:
@@ -132,9 +146,13 @@ class Flint:
                 return int(line.split()[1]) * 1024
         raise ValueError("no VmRSS line")
 
-    def _close_log(self) -> None:
-        if getattr(self, "_errors", None) is not None:
+    def close(self) -> None:
+        """Closes what is left of the last life; it has ended. Idempotent."""
+        if self._errors >= 0:
             os.close(self._errors)
+            self._errors = -1
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 class Rabbit:
@@ -169,6 +187,12 @@ class Rabbit:
         time.sleep(seconds)
         return False
 
+    def code(self) -> int | None:
+        return None
+
+    def stderr(self) -> str:
+        return ""
+
 
 class Fake:
     """The broker of tools.faults.broken in this process."""
@@ -189,3 +213,9 @@ class Fake:
     def wait(self, seconds: float) -> bool:
         time.sleep(seconds)
         return False
+
+    def code(self) -> int | None:
+        return None
+
+    def stderr(self) -> str:
+        return ""
