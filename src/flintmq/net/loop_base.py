@@ -231,7 +231,9 @@ class LoopBase:
         """Looks at alarms and pressure after a publisher was read. False: it was paused and must be told."""
         connection: cython.pointer(connection_t) = entry.connection
         consumes: cython.bint
+        published: cython.bint = (connection.publisher & PUBLISHED_NOW) != 0
         pressure: cython.int = PRESSURE_NONE
+        connection.publisher &= ~PUBLISHED_NOW
         if self.port != cython.NULL and self.port.pressure != cython.NULL:
             pressure = self.port.pressure(self.port.context)
         if pressure == PRESSURE_DISK:
@@ -240,10 +242,9 @@ class LoopBase:
             return True
         consumes = connection_consumes(connection)
         # The log's buffers empty without anybody's acks, but a connection that only settled has not filled them either.
-        if pressure == PRESSURE_BUFFERS and (connection.publisher & PUBLISHED_NOW or not consumes):
+        if pressure == PRESSURE_BUFFERS and (published or not consumes):
             self.pause(entry, PAUSED_BUFFERS)
             list_push(self.lists, LIST_THROTTLED, entry)
-        connection.publisher &= ~PUBLISHED_NOW
         if self.alarm == 0 or entry.paused & PAUSED_ALARM:
             return True
         # A connection that also consumes is still read until the hard limit: its acks are what frees memory and disk (I3).
