@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flintmq.ports import BindingRecord, freeze
@@ -46,6 +46,7 @@ def shape(value: Any) -> Any:
     return (type(value), str(value))
 
 
+@settings(deadline=None)
 @given(names)
 def test_names_come_back_and_fit_any_database(name: str) -> None:
     text = encode_name(name)
@@ -54,11 +55,13 @@ def test_names_come_back_and_fit_any_database(name: str) -> None:
     text.encode("utf-8")
 
 
+@settings(deadline=None)
 @given(names, names)
 def test_different_names_have_different_texts(left: str, right: str) -> None:
     assert (encode_name(left) == encode_name(right)) == (left == right)
 
 
+@settings(deadline=None)
 @given(tables)
 def test_tables_come_back_with_their_types(table: dict[str, Any]) -> None:
     text = encode_table(table)
@@ -67,6 +70,7 @@ def test_tables_come_back_with_their_types(table: dict[str, Any]) -> None:
     assert "\0" not in text
 
 
+@settings(deadline=None)
 @given(tables, tables)
 def test_the_identity_is_that_of_rabbitmqs_comparison(left: dict[str, Any], right: dict[str, Any]) -> None:
     assert (canonical_table(left) == canonical_table(right)) == (freeze(left) == freeze(right))
