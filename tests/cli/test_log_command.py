@@ -223,6 +223,21 @@ def test_stats_count_what_is_there(tmp_path: Path) -> None:
     assert f"messages: {live:,} live" in text and "transactions: 1 committed, 1 rolled back" in text
 
 
+def test_stats_name_queues_when_the_definitions_are_there(store: Path) -> None:
+    """definitions.db gives the names; one that can't be read is no error."""
+    import sqlite3
+
+    database = sqlite3.connect(store / "definitions.db")
+    database.execute("CREATE TABLE queues (queue_id INTEGER, vhost TEXT, name TEXT)")
+    database.execute("INSERT INTO queues VALUES (1, '/', 'orders')")
+    database.commit()
+    database.close()
+    assert json.loads(run("stats", store, "--json").stdout)["queue_names"] == {"1": "/ orders"}
+    assert "'/ orders'" in run("stats", store).stdout
+    (store / "definitions.db").write_bytes(b"no database")
+    assert json.loads(run("stats", store, "--json").stdout)["queue_names"] == {}
+
+
 # --- repair -------------------------------------------------------------------------------------------------------------
 
 

@@ -154,7 +154,7 @@ def dump(context: click.Context, /, directory: Path, which: str | None, first: i
                         damaged = True
                         click.echo(describe(item), err=True)
                     elif first <= item.lsn <= last:
-                        click.echo(record_line(source, item, bodies, as_json))
+                        sys.stdout.write(record_line(source, item, bodies, as_json) + "\n")
             if source.torn_at:
                 click.echo(torn_text(source), err=True)
         sys.stdout.flush()
@@ -340,7 +340,28 @@ def statistics(view: StoreView, state: State) -> dict[str, Any]:
     }
 
 
-def _stats_lines(figures: dict[str, Any]) -> Iterator[str]:
+def queue_names(view: StoreView) -> dict[str, str]:
+    """Queue id -> "vhost name" as definitions.db in the store directory tells; empty when the definitions are elsewhere.
+
+    Read without touching the file: of a stopped store what is not yet moved out of its write-ahead log is not seen.
+    """
+    import sqlite3
+    from urllib.parse import quote
+
+    path = view.path / "definitions.db"
+    if not path.is_file():
+        return {}
+    try:
+        database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro{'' if view.live else '&immutable=1'}", uri=True)
+        try:
+            return {str(number): f"{vhost} {name}" for number, vhost, name in database.execute("SELECT queue_id, vhost, name FROM queues")}
+        finally:
+            database.close()
+    except sqlite3.Error:
+        return {}
+
+
+def _stats_lines(figures: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
     from flintmq.store.log.inspect_records import time_text
 
     for name, part in figures["logs"].items():
@@ -359,7 +380,7 @@ def _stats_lines(figures: dict[str, Any]) -> Iterator[str]:
     if oldest := messages["oldest"]:
         yield f"  oldest live: {oldest['id']} of {time_text(oldest['time_us'])}, now at LSN {oldest['lsn']}"
     for queue, count in figures["queues"].items():
-        yield f"  queue {queue:<14}{count:>14,}"
+        yield f"  queue {queue:<14}{count:>14,}  {_shown(names[queue].encode()) if queue in names else ''}".rstrip()
     states = ", ".join(f"{count:,} {name}" for name, count in sorted(figures["transactions"].items()))
     yield f"transactions: {states or 'none'}"
     if figures["damage"]:
@@ -374,10 +395,11 @@ def stats(context: click.Context, /, directory: Path, as_json: bool) -> None:
     """What the store holds: messages, queues, transactions, and what the bytes are used for."""
     view, state, _ = inspect(directory)
     figures = statistics(view, state)
+    names = queue_names(view)
     if as_json:
-        click.echo(json.dumps(figures))
+        click.echo(json.dumps(figures | {"queue_names": {queue: names[queue] for queue in figures["queues"] if queue in names}}))
     else:
-        for line in (*_stats_lines(figures), *notes_of(view, state)):
+        for line in (*_stats_lines(figures, names), *notes_of(view, state)):
             click.echo(line)
     context.exit(EX_DATA if figures["damage"] else EX_OK)
 
