@@ -22,6 +22,16 @@ FIRST_QUEUES = (1, 2, 3, 4)
 QUEUES_MIN = 2
 CONTAINER_SIZES = (4096, 8192, 16384)
 REASONS = list(DequeueReason)
+# operations of a workload, as often as they stand here
+KINDS = (
+    *["publish"] * 10,
+    *["ack"] * 7,
+    *["fan"] * 3,
+    *["begin", "tx work", "tx work", "tx work", "end", "end"],
+    *["flush"] * 6,
+    *["maintain"] * 3,
+    *["declare", "drop"],
+)
 
 
 def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water: int, directory: str = DIRECTORY) -> Any:
@@ -120,6 +130,22 @@ class StoreRecording:
 
     def __init__(self, seed: int, steps: int, opener: Opener) -> None:
         rng = random.Random(seed)
+        self.prepare(seed, opener)
+        live = self.empty()
+        lives = rng.choice((1, 1, 2, 2, 3))
+        for number in range(lives):
+            life = Life(self, rng, live, number)
+            life.run(steps)
+            if number + 1 < lives:
+                live = self._crash(rng, life)
+        self.life = life
+
+    @staticmethod
+    def empty() -> Live:
+        return Live()
+
+    def prepare(self, seed: int, opener: Opener) -> None:
+        """An empty disk and nothing written."""
         self.seed = seed
         self.opener = opener
         self.written = 0  # contents so far
@@ -129,14 +155,6 @@ class StoreRecording:
         # What SQL knows of queues, (journal position, queues, highest id): a change there is durable before the log hears of it.
         self.definitions: list[tuple[int, frozenset[int], int]] = [(0, frozenset(FIRST_QUEUES), max(FIRST_QUEUES))]
         self.before: dict[State, tuple[int, int]] = {}  # what the last life's recovery may show until it has finished, and after it not
-        live = Live()
-        lives = rng.choice((1, 1, 2, 2, 3))
-        for number in range(lives):
-            life = Life(self, rng, live, number)
-            life.run(steps)
-            if number + 1 < lives:
-                live = self._crash(rng, life)
-        self.life = life
 
     def defined(self, position: int) -> tuple[frozenset[int], int]:
         """Queues and highest queue id in SQL when `position` operations were in the journal."""
@@ -288,45 +306,39 @@ class Life:
         self.opened = self.disk.position
 
     def run(self, steps: int) -> None:
-        rng = self.rng
-        kinds = (
-            ["publish"] * 10
-            + ["ack"] * 7
-            + ["fan"] * 3
-            + ["begin", "tx work", "tx work", "tx work", "end", "end"]
-            + ["flush"] * 6
-            + ["maintain"] * 3
-            + ["declare", "drop"]
-        )
         for _ in range(steps):
-            kind = rng.choice(kinds)
-            if kind == "publish":
-                self.publish([rng.choice(self.queues)])
-            elif kind == "fan":
-                self.publish(rng.sample(self.queues, rng.randint(2, min(4, len(self.queues)))))
-            elif kind == "ack":
-                for _ in range(rng.randint(1, 4)):
-                    self.ack()
-            elif kind == "begin":
-                self.begin()
-            elif kind == "tx work":
-                self.tx_work()
-            elif kind == "end":
-                self.end()
-            elif kind == "flush":
-                self.store.flush()
-            elif kind == "maintain":
-                self.store.maintain()
-            elif kind == "declare" and len(self.queues) < 6:
-                self.high_water += 1
-                self.queues.append(self.high_water)
-                self.next_position[self.high_water] = 1
-                self.define()
-            elif kind == "drop":
-                self.drop()
+            self.step(self.rng.choice(KINDS))
         self.store.flush()
-        if rng.random() < 0.5:
+        if self.rng.random() < 0.5:
             self.store.close(clean=True)
+
+    def step(self, kind: str) -> None:
+        """One random operation of that kind."""
+        rng = self.rng
+        if kind == "publish":
+            self.publish([rng.choice(self.queues)])
+        elif kind == "fan":
+            self.publish(rng.sample(self.queues, rng.randint(2, min(4, len(self.queues)))))
+        elif kind == "ack":
+            for _ in range(rng.randint(1, 4)):
+                self.ack()
+        elif kind == "begin":
+            self.begin()
+        elif kind == "tx work":
+            self.tx_work()
+        elif kind == "end":
+            self.end()
+        elif kind == "flush":
+            self.store.flush()
+        elif kind == "maintain":
+            self.store.maintain()
+        elif kind == "declare" and len(self.queues) < 6:
+            self.high_water += 1
+            self.queues.append(self.high_water)
+            self.next_position[self.high_water] = 1
+            self.define()
+        elif kind == "drop":
+            self.drop()
 
     def tell(self, operation: Operation, lsn: int, *places: tuple[int, int]) -> None:
         self.unready.update(places)
