@@ -55,6 +55,16 @@ def test_t5_power_loss(durable: None, folder: Path) -> None:
 
 @needs_shim
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("suffix", [".flog", "definitions.db-wal"])
+def test_t5_finds_a_sync_that_does_nothing(durable: None, folder: Path, suffix: str) -> None:
+    """T5's own test: with the syncs of the log, or of the definitions, taken away, the same loop reports losses."""
+    power = PowerLoss(folder / "data", folder / "shim", lies=("sync",), suffix=suffix)
+    loop = KillLoop(Flint(folder / "data", SMALL), Plan(), folder, seed=2, epoch=3, gentle=0.0, load_s=(0.2, 0.4), power=power)
+    assert not loop.run(3).ok
+
+
+@needs_shim
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "point",
     [

@@ -133,6 +133,18 @@ for n in range(50): c.execute('insert into t values (?)', (n,))
     assert done.stdout.strip() == "0", done.stderr
 
 
+def test_lying_sync_makes_nothing_durable(data: Path, tmp_path: Path) -> None:
+    """A sync that lies on the files it was told to is undone with what it covered; on others it is a sync."""
+    power = PowerLoss(data, tmp_path / "shim", lies=("sync",), suffix=".flog")
+    code = """
+d = os.open('.', os.O_RDONLY); fs = [os.open(n, os.O_RDWR | os.O_CREAT) for n in ('a.flog', 'a.db')]; os.fsync(d)
+for f in fs: os.write(f, b'x'); os.fdatasync(f)
+"""
+    run(power.arm(), code + DIE, data)
+    all_gone(power)
+    assert {p.name: p.read_bytes() for p in data.iterdir()} == {"a.flog": b"", "a.db": b"x"}
+
+
 TRY = """
 f = os.open('a', os.O_RDWR | os.O_CREAT); out = []
 for n in range(6):

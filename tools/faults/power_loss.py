@@ -63,16 +63,18 @@ class _State:
 
 
 class PowerLoss:
-    """Arms a broker on `data` and strikes after its death."""
+    """Arms a broker on `data` and strikes after its death. `lies`: kinds of sync that do nothing (on files that end with `suffix`)."""
 
-    def __init__(self, data: Path, folder: Path) -> None:
+    def __init__(self, data: Path, folder: Path, *, lies: tuple[str, ...] = (), suffix: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.shim = Shim(data, folder, record=True)
         self.root = data.resolve()
+        self.lies, self.suffix = lies, suffix
 
     def arm(self) -> dict[str, str]:
         """Environment for the next life."""
         self.shim.reset()
+        self.shim.lie(*self.lies, suffix=self.suffix)
         return self.shim.env
 
     def strike(self, rng: random.Random, mode: str = "") -> dict[str, int]:

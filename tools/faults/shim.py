@@ -38,6 +38,7 @@ class Shared(ctypes.Structure):
         ("delay_min_us", ctypes.c_uint32), ("delay_max_us", ctypes.c_uint32), ("stall_ms", ctypes.c_uint32), ("record", ctypes.c_uint32),
         ("fail_mask", ctypes.c_uint32), ("fail_errno", ctypes.c_int32), ("fail_forever", ctypes.c_uint32), ("fail_short", ctypes.c_uint32),
         ("fail_after", ctypes.c_int64), ("fail_suffix", ctypes.c_char * 32),
+        ("lie_suffix", ctypes.c_char * 32), ("lie_mask", ctypes.c_uint32), ("unused", ctypes.c_uint32),
         ("count", ctypes.c_uint64 * len(OPS)), ("failed", ctypes.c_uint64 * len(OPS)), ("bytes", ctypes.c_uint64),
         ("files", File * 4096),
     ]  # fmt: skip
@@ -117,6 +118,11 @@ class Shim:
         shared.fail_errno, shared.fail_after, shared.fail_forever, shared.fail_short = code, after, int(forever), int(short)
         shared.fail_suffix = suffix.encode()
         shared.fail_mask = sum(1 << OPS.index(op) for op in ops)
+
+    def lie(self, *ops: str, suffix: str = "") -> None:
+        """Syncs of these kinds (sync, dirsync) on files that end with `suffix` say they are done and do nothing."""
+        self.shared.lie_suffix = suffix.encode()
+        self.shared.lie_mask = sum(1 << OPS.index(op) for op in ops)
 
     def heal(self) -> None:
         """No more faults, delays and stalls."""
