@@ -14,13 +14,12 @@ cdef enum:                    # why a pass returns to Python
     LOOP_ALARM = 8            # message memory or disk space crossed its mark, one way or the other
     LOOP_BLOCKED = 9          # a publisher was paused because of an alarm
     LOOP_COMMITS = 10         # the log moved, and transactions wait for it
-    LOOP_HEAD_CAME = 11       # connection.head_came: a basic.get may be answered now
 
 cdef class Loop(LoopBase):
     cdef int run_pass(self) noexcept nogil
     cdef int feed_current(self) noexcept nogil
     cdef void take_resumed(self) noexcept nogil
-    cdef int deliver(self) noexcept nogil
+    cdef void deliver(self) noexcept nogil
     cdef void flush(self, socket_t *socket) noexcept nogil
     cdef void flush_confirms(self, socket_t *socket) noexcept nogil
     cdef bint send_buffer(self, socket_t *socket, outbuf_t *out) noexcept nogil

@@ -148,9 +148,6 @@ class Loop(LoopBase):
                 self._tls_in(entry)
             elif what == LOOP_TLS_OUT:
                 self._tls_out(entry)
-            elif what == LOOP_HEAD_CAME:
-                handler.head_came()
-                self.mark_dirty(cython.address(entry.socket))
             elif what == LOOP_BLOCKED:
                 handler.blocked(ALARM_NAMES[self.alarm])
             else:
@@ -270,9 +267,7 @@ class Loop(LoopBase):
                 self.current = entry
                 continue
             self.kick()
-            result = self.deliver()
-            if result:
-                return result
+            self.deliver()
             if at_load32(cython.address(self.run_queue.log_moved)):
                 # Swapped before the durable LSN is read: what moves later sets it again.
                 at_swap32(cython.address(self.run_queue.log_moved), 0)
@@ -372,7 +367,7 @@ class Loop(LoopBase):
         self.current = entry
 
     def deliver(self):
-        """Steps 7 to 12 of seed 004: every connection with work gets its turn; bounded, so that reads go on. A LOOP_* event or 0."""
+        """Steps 7 to 12 of seed 004: every connection with work gets its turn; bounded, so that reads go on."""
         connection: cython.pointer(connection_t)
         entry: cython.pointer(socket_t)
         before: uint64_t
@@ -381,16 +376,10 @@ class Loop(LoopBase):
         while done < PASS_MESSAGES:
             connection = run_queue_pop(cython.address(self.run_queue))
             if connection == cython.NULL:
-                return 0
+                return
             # Cleared before the turn: what arrives during it schedules the connection again.
             at_store32(cython.address(connection.scheduled), 0)
             entry = cython.cast(cython.pointer(socket_t), connection.loop)
-            if at_load32(cython.address(connection.head_came)):
-                at_swap32(cython.address(connection.head_came), 0)
-                if not at_swap32(cython.address(connection.scheduled), 1):
-                    run_queue_push(cython.address(self.run_queue), connection)  # its turn comes after the answer
-                self.subject = entry
-                return LOOP_HEAD_CAME
             before = connection.deliveries
             result = connection_work(connection, self.turn_messages)
             done += connection.deliveries - before + 1
@@ -410,7 +399,6 @@ class Loop(LoopBase):
                     continue
             if result != WORK_DONE and not at_swap32(cython.address(connection.scheduled), 1):
                 run_queue_push(cython.address(self.run_queue), connection)
-        return 0
 
     def send_buffer(self, entry, out):
         """Sends what the socket takes. False when the socket failed."""
