@@ -449,6 +449,21 @@ def test_a_crash_within_an_operators_decision_leaves_it_undone_or_done(broker: B
     assert states == [BranchState.PREPARED, decided, decided]  # nothing, the note alone, note and decision
 
 
+def test_vhosts_do_not_see_each_others_transactions(broker: Broker) -> None:
+    session, c = broker.session(), broker.coordinator
+    theirs = Xid(X.format, X.global_id, X.branch_id, "theirs")
+    broker.with_work(session)
+    c.end(session, X)
+    c.prepare(X)
+    assert refused(c.commit, theirs) == "NOT_FOUND"
+    assert c.start(session, theirs) is OK
+    c.end(session, theirs)
+    c.prepare(theirs)
+    c = broker.crash().coordinator
+    assert (list(c.recover("/")), list(c.recover("theirs")), list(c.recover("other"))) == ([X], [theirs], [])
+    assert list(c.recover()) == [X, theirs]
+
+
 def test_an_operator_ends_an_active_branch_without_a_heuristic_outcome(broker: Broker) -> None:
     session, c = broker.session(), broker.coordinator
     broker.with_work(session)

@@ -205,12 +205,16 @@ class TransactionCoordinator:
         """The manager knows of the heuristic outcome. Refused: NOT_FOUND; ILLEGAL_STATE there is none."""
         return self._decide(xid, Event.FORGET)
 
-    def recover(self) -> Sequence[Xid]:
-        """Branches that wait for their manager: prepared ones and heuristic outcomes, durably so, oldest first."""
+    def recover(self, vhost: str | None = None) -> Sequence[Xid]:
+        """Branches that wait for their manager: prepared ones and heuristic outcomes, durably so, oldest first.
+
+        Args: vhost: of the session that asks; None: all (operators).
+        """
         with self._serial:
             durable_lsn = self._store.durable_lsn
             waiting = HEURISTIC | {_S.PREPARED}
-            return [branch.xid for branch in self._registry if branch.state in waiting and branch.lsn <= durable_lsn]
+            found = [branch.xid for branch in self._registry if branch.state in waiting and branch.lsn <= durable_lsn]
+            return [xid for xid in found if vhost is None or xid.vhost == vhost]
 
     def get_timeout(self, xid: Xid) -> int:
         """Seconds, 0 = none. Refused: NOT_FOUND."""
