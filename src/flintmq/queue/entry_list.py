@@ -361,8 +361,10 @@ def list_publish(entries, slot, position, flags, expires_at_ms, hot_bytes, wante
             entries, position >> LEVEL_SHIFT, index, expires_at_ms
         )  # out of memory: it is logged already, so it stays, without expiring
     count_arrival(entries, body_len)
-    if slot.message_id and (entries.cold_count or entries.resident_bytes + body_len > hot_bytes) and list_past_window(
-        entries, body_len, hot_bytes
+    if (
+        slot.message_id
+        and (entries.cold_count or entries.resident_bytes + body_len > hot_bytes)
+        and list_past_window(entries, body_len, hot_bytes)
     ):
         dropped[0] = slot.content
         slot_set_cold(slot, body_len)
@@ -443,9 +445,7 @@ def _scan_from(
                 slot = segment.slots + (index - segment.base)
                 while index < end:
                     state = at_load64(cython.address(slot.state))
-                    if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE or (
-                        held and state & (ENTRY_STATE_MASK | ENTRY_HELD) == ENTRY_ACQUIRED
-                    ):
+                    if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE or (held and state & (ENTRY_STATE_MASK | ENTRY_HELD) == ENTRY_ACQUIRED):
                         place.segment = segment
                         found.slot = slot
                         found.position = (cython.cast(uint64_t, level_no) << 56) | index

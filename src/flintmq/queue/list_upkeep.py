@@ -11,7 +11,15 @@ from cython.cimports.flintmq.core.content import content_decref
 from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.entry_list import list_directory_find, list_unlink_locked, segment_free
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
-from cython.cimports.flintmq.queue.types import ENTRY_DEQUEUED, ENTRY_EMPTY, ENTRY_STATE_MASK, MESSAGE_SPILLED_BIT, level_t, segment_t, slot_t
+from cython.cimports.flintmq.queue.types import (
+    ENTRY_DEQUEUED,
+    ENTRY_EMPTY,
+    ENTRY_STATE_MASK,
+    MESSAGE_SPILLED_BIT,
+    level_t,
+    segment_t,
+    slot_t,
+)
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset

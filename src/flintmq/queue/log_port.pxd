@@ -9,7 +9,6 @@ cdef void log_port_wake(log_port_t *port) noexcept nogil
 
 cdef class LogPort:
     cdef log_port_t port
-    cdef public object on_durable     # tests: called after durability moved, besides the wakers
     # Registers (context is the key) what to wake; raises MemoryError above LOG_WAKERS_MAX.
     cdef int add_waker(self, log_waker_t wake, void *context) except -1
     cdef void remove_waker(self, void *context)

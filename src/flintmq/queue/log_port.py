@@ -31,7 +31,6 @@ class LogPort:
 
     def __cinit__(self):
         memset(cython.address(self.port), 0, cython.sizeof(log_port_t))
-        self.on_durable = None
 
     def add_waker(self, wake, context):
         full: cython.bint

@@ -167,9 +167,7 @@ def _add_logged(
         logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)
         if lsn != cython.NULL and logged_at > lsn[0]:
             lsn[0] = logged_at
-        list_publish(
-            cython.address(queue.entries), slot, position, ENTRY_LOGGED, expires_at_ms, hot_bytes, wanted, cython.address(dropped)
-        )
+        list_publish(cython.address(queue.entries), slot, position, ENTRY_LOGGED, expires_at_ms, hot_bytes, wanted, cython.address(dropped))
     spin_unlock(cython.address(queue.log_lock))
     if dropped != cython.NULL:
         content_decref(dropped)

@@ -76,13 +76,13 @@ def wait(handler: ConnectionHandler, channel: int, payload: bytes) -> None:
 
 
 def go_on(handler: ConnectionHandler) -> None:
-    """A commit was answered: serves the method that waited for it, if it may now, and then what the client sent after it."""
+    """What a method waited for has come: serves it, if it may now, and then what the client sent after it."""
     deferred = handler.deferred
     if deferred is None:
         return
     handler.deferred = None
     handler.connection.waiting = False
-    deferred()  # which waits again when there are still commits before it
+    deferred()  # which waits again when there are still commits before it, or its message is not there yet
     if handler.socket is not None and not handler.connection.waiting:
         handler.loop.resume(handler.socket)
         handler.loop.touch(handler.socket)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.core.atomics import at_store32, at_swap32
 from cython.cimports.flintmq.core.buffer import out_release, out_reserve
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import (
@@ -34,6 +35,7 @@ from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_id_new,
     entry_sent,
+    queue_add_waiter,
     queue_decref,
     queue_dequeue,
     queue_get_id,
@@ -43,6 +45,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_pull,
     queue_ready_count,
     queue_release,
+    queue_remove_waiter,
 )
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
@@ -51,6 +54,7 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_SEES_REQUEUES,
     REASON_ACK,
     delivery_t,
+    waiter_t,
 )
 from cython.cimports.flintmq.routing.route_cache import RouteCache, exchange_decref, exchange_incref, route_t
 from cython.cimports.flintmq.session.channel import (
@@ -92,6 +96,17 @@ def revoke_authorizations() -> None:
     authorization_changed()
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _head_came(waiter: cython.pointer(waiter_t)) -> cython.void:
+    """waiter_t.wake: any thread. The connection gets a turn, which asks its handler to look again."""
+    connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), waiter.context)
+    at_store32(cython.address(connection.head_came), 1)
+    if not at_swap32(cython.address(connection.scheduled), 1):
+        connection.schedule(connection)
+
+
 DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected")
 
 
@@ -128,6 +143,7 @@ class Connection:
 
     def __dealloc__(self):
         i: uint32_t
+        self._stop_waiting()
         for i in range(self.connection.channel_count):
             if self.connection.channels[i] != cython.NULL:
                 channel_free(self.connection.channels[i])
@@ -287,6 +303,7 @@ class Connection:
     def close_all(self) -> None:
         """The connection ends: every channel is closed, everything unacked goes back to its place."""
         self.connection.closed = True
+        self._stop_waiting()
         for number in self.channel_numbers():
             self.close_channel(number, False)
 
@@ -526,8 +543,37 @@ class Connection:
             suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
             subscription = subscription.next
 
-    def get(self, number: int, handle: QueueHandle, no_ack: bool) -> bool:
-        """basic.get: writes get-ok with the first message, or returns False when the queue has none."""
+    def _pull(self, queue, getter, delivery):
+        """Takes the queue's head. When its content is not in memory this connection waits for it: then delivery.position is set."""
+        if queue_pull(queue, getter, delivery):
+            self._stop_waiting()
+            return True
+        if delivery.position and self.waited != queue:
+            # First the waiter, then another look: whoever brings the content later finds the waiter.
+            self._stop_waiting()
+            queue_incref(queue)
+            self.waited = queue
+            self.waiter.context = cython.address(self.connection)
+            self.waiter.wake = _head_came
+            queue_add_waiter(queue, cython.address(self.waiter))
+            if queue_pull(queue, getter, delivery):
+                self._stop_waiting()
+                return True
+        if delivery.position == 0:
+            self._stop_waiting()
+        return False
+
+    def _stop_waiting(self):
+        if self.waited != cython.NULL:
+            queue_remove_waiter(self.waited, cython.address(self.waiter))
+            queue_decref(self.waited)
+            self.waited = cython.NULL
+
+    def get(self, number: int, handle: QueueHandle, no_ack: bool) -> bool | None:
+        """basic.get: writes get-ok with the first message, or returns False when the queue has none.
+
+        None: the first message has to be read from disk. handler.head_came is called when it may be there; then ask again.
+        """
         channel: cython.pointer(channel_t) = self.channel(number)
         delivery: delivery_t
         item: cython.pointer(unacked_t)
@@ -535,8 +581,8 @@ class Connection:
             expire_now(cython.address(self.connection), handle.queue)
         if channel.getter == 0:
             channel.getter = consumer_id_new()
-        if not queue_pull(handle.queue, channel.getter, cython.address(delivery)):
-            return False
+        if not self._pull(handle.queue, channel.getter, cython.address(delivery)):
+            return None if delivery.position else False
         if no_ack:
             channel.unacked.last_tag += 1
         else:

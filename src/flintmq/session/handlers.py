@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
@@ -216,6 +217,10 @@ class ConnectionHandler:
     def committed(self, transaction: Transaction, alive: bool) -> None:
         """A transaction has taken effect; `alive`: its channel is still there."""
         commits.committed(self, transaction, alive)
+
+    def head_came(self) -> None:
+        """The message that a basic.get waits for may be in memory now: the loop asks again after its present pass."""
+        self.loop.call(partial(commits.go_on, self))
 
     def expire(self, queue_id: int) -> None:
         """A consumer or basic.get is about to read a queue in which messages are past their time."""

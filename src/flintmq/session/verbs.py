@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
+from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.vhost.names import generate_queue_name
 
@@ -294,8 +296,18 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
     authorize(handler, "basic.get", queue=name)
     queue = handler.vhost.queue(name, handler.connection_id)
     handler.vhost.touch(queue)
-    if not handler.connection.get(number, queue.core, method.no_ack):
+    got = handler.connection.get(number, queue.core, method.no_ack)
+    if got is None:
+        # Its message is being read from disk. The whole request is made again then: the queue may be gone, the message, too.
+        handler.deferred = partial(_get_again, handler, number, method)
+        handler.connection.waiting = True
+    elif not got:
         handler.send(number, spec.BasicGetEmpty())
+
+
+def _get_again(handler: ConnectionHandler, number: int, method: spec.BasicGet) -> None:
+    if number in handler.channels:
+        handler.method(number, encode_method(method))
 
 
 def basic_recover(handler: ConnectionHandler, number: int, method: spec.BasicRecover) -> None:

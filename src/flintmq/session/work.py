@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit,
@@ -136,6 +136,8 @@ def connection_work(connection, budget):
     last: cython.pointer(channel_t)
     again: cython.bint
     final: cython.bint = False
+    if at_load32(cython.address(connection.head_came)):
+        _tell_head_came(connection)
     if connection.port != cython.NULL:
         connection.now_us = wall_us()
     spin_lock(cython.address(connection.work_lock))
@@ -265,6 +267,18 @@ def _send(
         entry_sent(delivery.slot)
     channel.delivered += 1
     connection.deliveries += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _tell_head_came(connection: cython.pointer(connection_t)) -> cython.void:
+    # Before the handler looks: what changes later tells it again.
+    at_store32(cython.address(connection.head_came), 0)
+    with cython.gil:
+        handler = cython.cast(object, connection.owner).handler
+        if handler is not None:
+            handler.head_came()
 
 
 def expire_now(connection, queue):

@@ -47,6 +47,7 @@ cdef content_t *memory_log_find(memory_log_t *log, uint64_t message_id) noexcept
 cdef void memory_log_write(memory_log_t *log, slot_t *slot) noexcept nogil
 
 cdef class MemoryLog(LogPort):
+    cdef public object on_durable     # called after durability moved, besides the wakers; None: nobody
     cdef memory_log_t log
     cdef readonly dict transactions   # tx -> list of what it was asked, in order (see module)
     cdef readonly dict states         # tx -> "open", "committed", "applied"

@@ -8,7 +8,14 @@ from __future__ import annotations
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_swap32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY, content_body, content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.core.content import (
+    CONTENT_PERSISTENT,
+    CONTENT_PRIORITY,
+    content_body,
+    content_decref,
+    content_from_bytes,
+    content_t,
+)
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_give_back_credit,
@@ -199,7 +206,9 @@ class Queue:
     It is durable, with ports that give out ids and count, or those of `log`. `hot`: bytes of bodies it keeps in memory before arrivals go cold; None: all.
     """
 
-    def __cinit__(self, levels: cython.int = 1, rule: str | None = None, queue_id: int = 1, hot: int | None = None, log: MemoryLog | None = None):
+    def __cinit__(
+        self, levels: cython.int = 1, rule: str | None = None, queue_id: int = 1, hot: int | None = None, log: MemoryLog | None = None
+    ):
         kind: cython.int = LIST_PRIORITY if levels > 1 or rule is not None else LIST_STANDARD
         self.queue = queue_new(queue_id, kind, levels, LEVEL_QPID if rule == "qpid" else LEVEL_RABBITMQ)
         if self.queue == cython.NULL:
