@@ -150,3 +150,35 @@ def test_large_transaction(ch: RawChannel, name: str) -> None:
     ch.call("tx.commit")
     ch.consume(name, no_ack=True)
     assert [int(m.body) for m in ch.deliveries(1000)] == list(range(1000))
+
+
+def test_pipelined_transactions_answer_in_order(ch: RawChannel, name: str) -> None:
+    """Commits, rollbacks and publishes without waiting for answers: each commit covers what came since the last one."""
+    ch.queue(name, exclusive=True, durable=True)
+    ch.call("tx.select")
+    for i in range(20):
+        ch.publish(b"%d" % i, routing_key=name, delivery_mode=2)
+        ch.send("tx.rollback" if i % 4 == 3 else "tx.commit")
+    names = [ch.connection.recv(1).name for _ in range(20)]
+    assert names == ["tx.rollback-ok" if i % 4 == 3 else "tx.commit-ok" for i in range(20)]
+    got = [ch.call("basic.get", queue=name, no_ack=True).body for _ in range(15)]
+    assert got == [b"%d" % i for i in range(20) if i % 4 != 3]
+
+
+def test_multiple_ack_means_what_was_delivered(conn: RawConnection, name: str) -> None:
+    """ack(0, multiple) inside a transaction covers the deliveries before it, not those that come until the commit."""
+    ch, other = conn.channel(1), conn.channel(2)
+    other.queue(name, exclusive=True)
+    ch.call("tx.select")
+    other.publish(b"1", routing_key=name)
+    other.wait_ready(name, 1)
+    ch.call("basic.get", queue=name)
+    ch.send("basic.ack", delivery_tag=0, multiple=True)
+    ch.call("basic.qos")
+    other.publish(b"2", routing_key=name)
+    other.wait_ready(name, 1)
+    ch.call("basic.get", queue=name)
+    ch.call("tx.commit")
+    ch.call("channel.close", reply_code=200)
+    other.wait_ready(name, 1)
+    assert other.call("basic.get", queue=name, no_ack=True).body == b"2"

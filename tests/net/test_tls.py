@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.testing.memory_log import MemoryLog
 from tests.support.broker import self_signed_certificate, wait_until
 from tests.support.rawamqp import RawConnection
 
@@ -154,3 +155,30 @@ def test_wrong_files_end_with_one_clear_line(tmp_path: Path, certificate: tuple[
     assert done.stdout == ""
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and "--tls-cert" in lines[0] and (cert in lines[0] or key in lines[0]), done.stderr
+
+
+def test_confirms_and_commits_that_wait_for_the_log(start: Callable[..., Any], certificate: tuple[str, str]) -> None:
+    """Over TLS too the wake of the log brings confirms and commit-ok, and what waits behind an answer is served, in order."""
+    log = MemoryLog()
+    broker = start({"housekeeping_ms": 3_600_000}, log=log, tls_cert=certificate[0], tls_key=certificate[1], tls_port=0)
+    with connect_tls(broker, certificate).open() as connection:
+        channel, tx = connection.channel(1), connection.channel(2)
+        channel.queue("kept", durable=True)
+        channel.call("confirm.select")
+        tx.call("tx.select")
+        for number in range(1, 20):
+            log.hold()
+            channel.publish(b"m", routing_key="kept", delivery_mode=2)
+            tx.publish(b"t" * 5000, routing_key="kept", delivery_mode=2)
+            tx.send("tx.commit")
+            tx.send("queue.declare", queue="kept", passive=True)
+            tx.publish(b"later", routing_key="nowhere", mandatory=True)
+            tx.send("tx.commit")
+            wait_until(lambda wanted=number: log.enqueues == wanted and len(log.states) == wanted, step=0.001)
+            log.release()
+            assert channel.expect("basic.ack").delivery_tag == number
+            tx.expect("tx.commit-ok")
+            assert tx.expect("queue.declare-ok").message_count == 2 * number
+            assert tx.expect("basic.return").body == b"later"
+            tx.expect("tx.commit-ok")
+        connection.close()
