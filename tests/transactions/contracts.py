@@ -38,7 +38,7 @@ class TransactionStoreContract(ABC):
     def store(self) -> TransactionStore:
         return self.make()
 
-    def positions(self, store: TransactionStore, queue_id: int) -> list[int]:
+    def positions(self, store: TransactionStore, queue_id: int = 1) -> list[int]:
         return [entry.position for entry in store.entries(queue_id)]
 
     def prepared(self, store: TransactionStore, xid: bytes = b"xid") -> int:
