@@ -1,0 +1,737 @@
+"""Recovery: what a restart puts back (see recovery.pxd; seed 003, "During recovery").
+
+in: a scan of the transaction log and one of the message log, the queue ids that the definitions know. out: live messages, the entries of
+every queue in position order, transactions with what is in doubt, and a report. Writes nothing: run twice, it finds the same.
+
+I1  Transactions are read first; what happened to a place is decided by the table of decisions.py alone.
+I2  A transaction that was open at the end has rolled back. One that the message log names and the transaction log never had durable, too.
+I3  What can't be told from the logs is named in the report as lost, never guessed. Damage in the transaction log refuses: a lost Commit
+    would look like an open transaction.
+I4  After an unclean stop every entry counts as delivered before; so it does when a part of the log is damaged.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.core.hash64 import map64_get
+from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
+from cython.cimports.flintmq.store.log.record import (
+    RECORD_COMMIT,
+    RECORD_DTX_START,
+    RECORD_END,
+    RECORD_HEURISTIC,
+    RECORD_NOTE,
+    RECORD_PREPARE,
+    RECORD_ROLLBACK,
+    RECORD_TX_COPY,
+    RECORD_TX_DELETE,
+    RECORD_TX_START,
+    record_t,
+)
+from cython.cimports.flintmq.store.log.scan import LogScan
+from cython.cimports.flintmq.store.recovery_state import (
+    LOST_NO_PLACE,
+    LOST_NO_POSITION,
+    LOST_TAKEN,
+    SEEN_ENDED,
+    SEEN_EXPIRES,
+    SEEN_EXTRA,
+    SEEN_LIVE,
+    SEEN_MOVED,
+    SEEN_OLD,
+    extra_t,
+    lost_t,
+    moved_t,
+    name_node_t,
+    queue_info_t,
+    range_t,
+    row_t,
+    seen_place_t,
+    seen_t,
+    tx_info_t,
+    vector_add,
+    work_decide,
+    work_free,
+    work_init,
+    work_queue,
+    work_record,
+    work_trim,
+    work_t,
+    work_tx,
+    work_used,
+)
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, malloc, qsort, realloc
+from cython.cimports.libc.string import memset
+
+from flintmq.errors import StoreError
+from flintmq.store import decisions
+
+# states of a transaction, as Tx-Copy writes them
+OPEN, PREPARED, COMMITTED, ROLLED_BACK = 1, 2, 3, 4
+_CODES = {
+    OPEN: decisions.Enqueue.OPEN,
+    PREPARED: decisions.Enqueue.PREPARED,
+    COMMITTED: decisions.Enqueue.COMMITTED,
+    ROLLED_BACK: decisions.Enqueue.ROLLED_BACK,
+}
+# lost places that are named one by one; more are counted only
+LOST_NAMED_MAX = 10_000
+# without a transaction log, no transaction is known to be later than it
+TX_TAIL_NONE = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+OUTCOME_HELD = cython.declare(uint8_t, 1)
+OUTCOME_PENDING = cython.declare(uint8_t, 2)
+
+
+@dataclass(slots=True)
+class RecoveredTx:
+    """A transaction that the log still has.
+
+    was_open: it had no outcome when the broker stopped and counts as rolled back: a Rollback is to be logged. start_lost: not even its
+    start became durable: a Tx-Copy is to be logged for it, and the transaction log has to go on above its id. references: live messages
+    that name it; at 0 a transaction with an outcome may be deleted, once the homeless messages are. Prepared ones only: `enqueues`
+    (queue id, message id, expires_at_ms, position or 0, body length) and `dequeues` (queue id, position, message id), in LSN order.
+    """
+
+    id: int
+    xid: bytes = b""
+    state: int = OPEN
+    rows: list[tuple[int, int, int]] = field(default_factory=list)
+    heuristic: int = 0
+    ended: bool = False
+    references: int = 0
+    was_open: bool = False
+    start_lost: bool = False
+    enqueues: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    dequeues: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An entry that should be there, or may have been. queue_id 0: the log does not say where the message stood."""
+
+    message_id: int
+    queue_id: int
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"at position {self.position} of queue {self.queue_id}" if self.queue_id else "on a queue that is not known"
+        return f"message {self.message_id} {where}: {self.reason}"
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found: for the log line and for the operator."""
+
+    messages: int = 0  # live
+    entries: int = 0
+    queues: int = 0  # with entries
+    dead: int = 0  # messages in the log that ended
+    prepared: int = 0
+    rolled_back: int = 0  # were open
+    records: int = 0
+    malformed: int = 0  # records that check and make no sense
+    unknown_kinds: int = 0  # records of types that this version does not know
+    stray: int = 0  # records about messages or places that are gone
+    damage: list = field(default_factory=list)
+    torn: list[tuple[str, int]] = field(default_factory=list)  # (directory, LSN) of tails that are cut off
+    lost: list[Lost] = field(default_factory=list)
+    lost_count: int = 0  # more than `lost` names when there are very many
+
+    def __str__(self) -> str:
+        text = f"{self.messages} messages, {self.entries} entries on {self.queues} queues, {self.prepared} transactions in doubt"
+        if self.rolled_back:
+            text += f", {self.rolled_back} open transactions rolled back"
+        for directory, lsn in self.torn:
+            text += f"; torn tail of {directory} cut off at LSN {lsn}"
+        if self.damage:
+            text += f"; {len(self.damage)} damaged places"
+        if self.lost_count:
+            text += f"; {self.lost_count} entries lost"
+        return text
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _ignore(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
+    pass
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_transaction(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
+    with cython.gil:
+        recovery: Recovery = cython.cast(Recovery, context)
+        if recovery._error is not None:
+            return
+        try:
+            recovery._transaction(
+                record.lsn, record.type, record.undo_prev, PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.data), record.size)
+            )
+        except Exception as error:
+            recovery._error = error
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _by_position(left: cython.pointer(cython.const[cython.void]), right: cython.pointer(cython.const[cython.void])) -> cython.int:
+    a: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), cython.cast(cython.p_void, left))
+    b: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), cython.cast(cython.p_void, right))
+    if a.position != b.position:
+        return -1 if a.position < b.position else 1
+    return -1 if a.message_id < b.message_id else cython.cast(cython.int, a.message_id > b.message_id)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _restore(
+    work: cython.pointer(work_t),
+    entries: cython.pointer(restored_t),
+    queue: uint32_t,
+    position: uint64_t,
+    message_id: uint64_t,
+    expires_at_ms: int64_t,
+    body_len: uint32_t,
+    flags: uint32_t,
+) -> cython.void:
+    info: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data) + queue
+    entry: cython.pointer(restored_t) = entries + info.start + info.count
+    info.count += 1
+    entry.position = position
+    entry.message_id = message_id
+    entry.expires_at_ms = expires_at_ms
+    entry.body_len = body_len
+    entry.flags = flags
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill(
+    work: cython.pointer(work_t),
+    entries: cython.pointer(restored_t),
+    live: cython.pointer(live_t),
+    locations: cython.pointer(location_t),
+    names: cython.pointer(named_t),
+    flags: uint32_t,
+) -> cython.void:
+    """Writes the result of work_decide into its arrays. `live` is the memory of work.seen itself: it is shorter per message, so writing
+    stays behind reading."""
+    i: uint64_t
+    count: uint64_t = 0
+    places: uint64_t = 0
+    named: uint64_t = 0
+    start: uint64_t = 0
+    next_moved: uint64_t = 0
+    number: uint32_t
+    message_id: uint64_t
+    expires: uint64_t
+    entry: seen_t
+    extra: cython.pointer(extra_t)
+    place: cython.pointer(seen_place_t)
+    moved: cython.pointer(moved_t) = cython.cast(cython.pointer(moved_t), work.moved.data)
+    node: cython.pointer(name_node_t)
+    queue: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data)
+    seen: cython.pointer(seen_t) = cython.cast(cython.pointer(seen_t), work.seen.data)
+    for i in range(work.queues.count):
+        queue[i].start = start
+        start += queue[i].count
+        queue[i].count = 0
+    for i in range(work.seen.count):
+        entry = seen[i]
+        if not entry.flags & SEEN_LIVE:
+            continue
+        message_id = entry.lsn
+        if entry.flags & SEEN_MOVED:
+            while moved[next_moved].index < i:
+                next_moved += 1
+            message_id = moved[next_moved].id
+        live[count].lsn = entry.lsn
+        live[count].id = message_id
+        live[count].bytes = entry.bytes
+        live[count].places = 0
+        if entry.flags & SEEN_EXTRA:
+            extra = cython.cast(cython.pointer(extra_t), work.extras.data) + entry.word
+            number = extra.first
+            while number:
+                place = cython.cast(cython.pointer(seen_place_t), work.places.data) + (number - 1)
+                number = place.next
+                if place.outcome > OUTCOME_PENDING:
+                    continue
+                locations[places].queue_id = queue[place.queue].id
+                locations[places].position = place.position
+                locations[places].expires_at_ms = place.expires_at_ms
+                locations[places].enqueued_by = place.enqueued_by if place.outcome == OUTCOME_PENDING else 0
+                locations[places].dequeued_by = place.dequeued_by
+                live[count].places += 1
+                places += 1
+                if place.outcome != OUTCOME_PENDING:
+                    _restore(
+                        work,
+                        entries,
+                        place.queue,
+                        place.position,
+                        message_id,
+                        place.expires_at_ms,
+                        entry.body_len,
+                        flags | RESTORED_HELD if place.outcome == OUTCOME_HELD else flags,
+                    )
+            number = extra.names
+            while number:
+                node = cython.cast(cython.pointer(name_node_t), work.names.data) + (number - 1)
+                number = node.next
+                names[named].message_id = message_id
+                names[named].tx = node.tx
+                named += 1
+        else:
+            expires = 0
+            if entry.flags & SEEN_EXPIRES:
+                map64_get(cython.address(work.expiries), i + 1, cython.address(expires))
+            _restore(work, entries, entry.queue, entry.word, message_id, cython.cast(int64_t, expires), entry.body_len, flags)
+        count += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _sort(entries: cython.pointer(restored_t), count: uint64_t) -> uint64_t:
+    """Brings a queue's entries into position order; returns how many there are of positions that are taken twice (they come last)."""
+    i: uint64_t
+    kept: uint64_t = 1
+    sorted_: cython.bint = True
+    spare: restored_t
+    for i in range(1, count):
+        if entries[i - 1].position >= entries[i].position:
+            sorted_ = False
+            break
+    if sorted_:
+        return 0
+    qsort(entries, count, cython.sizeof(restored_t), _by_position)
+    for i in range(1, count):
+        if entries[i].position != entries[kept - 1].position:
+            if i != kept:
+                spare = entries[kept]
+                entries[kept] = entries[i]
+                entries[i] = spare
+            kept += 1
+    return count - kept
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark_range(entries: cython.pointer(restored_t), count: uint64_t, first: uint64_t, last: uint64_t) -> cython.void:
+    """Flags the entries with positions first..last as delivered before."""
+    low: uint64_t = 0
+    high: uint64_t = count
+    middle: uint64_t
+    while low < high:
+        middle = (low + high) // 2
+        if entries[middle].position < first:
+            low = middle + 1
+        else:
+            high = middle
+    while low < count and entries[low].position <= last:
+        entries[low].flags |= RESTORED_REDELIVERED
+        low += 1
+
+
+def _rows(data: bytes, at: int) -> list[tuple[int, int, int]]:
+    count = struct.unpack_from("<I", data, at)[0]
+    if at + 8 + 24 * count > len(data):
+        raise ValueError("rows of a Commit run past its end")
+    return [struct.unpack_from("<QQQ", data, at + 8 + 24 * n) for n in range(count)]
+
+
+def _xid(data: bytes, at: int) -> bytes:
+    length = struct.unpack_from("<H", data, at)[0]
+    if at + 2 + length > len(data):
+        raise ValueError("an xid runs past the end of its record")
+    return data[at + 2 : at + 2 + length]
+
+
+@cython.cclass
+class Recovery:
+    """One recovery. Attributes: see recovery.pxd."""
+
+    def __cinit__(self):
+        work_init(cython.address(self._work))
+        self.live = cython.NULL
+        self.locations = cython.NULL
+        self.names = cython.NULL
+        self._entries = cython.NULL
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def __dealloc__(self):
+        work_free(cython.address(self._work))
+        free(self.locations)
+        free(self.names)
+        free(self._entries)
+
+    def _reset(self) -> None:
+        work_free(cython.address(self._work))  # frees `live`, too: it is the memory of _work.seen
+        free(self.locations)
+        free(self.names)
+        free(self._entries)
+        self.live = cython.NULL
+        self.locations = cython.NULL
+        self.names = cython.NULL
+        self._entries = cython.NULL
+        self.live_count = self.location_count = self.name_count = self.named_tx_max = 0
+        self.transactions = {}
+        self.notes = {}
+        self.marks = {}
+        self.unknown_queues = []
+        self.homeless = []
+        self.report = RecoveryReport()
+        self._error = None
+
+    def run(
+        self,
+        message_scan: LogScan,
+        transaction_scan: LogScan | None,
+        known_queue_ids: set,
+        queue_id_high_water: int,
+        unclean: bool | None = None,
+    ) -> None:
+        """Reads both logs and fills the attributes in.
+
+        Args: known_queue_ids: durable queues of the definitions; queue_id_high_water: highest id they ever gave out; unclean: the last
+        run did not end with a clean stop; None: as the logs say.
+        Raises: StoreError: a log can't be read, the transaction log is damaged, or the log names queues that SQL never had.
+        """
+        work: cython.pointer(work_t) = cython.address(self._work)
+        self._reset()
+        work.tx_tail = TX_TAIL_NONE
+        if transaction_scan is not None:
+            self._read_transactions(transaction_scan)
+            if transaction_scan.container_size:
+                work.tx_tail = transaction_scan.tail
+        self._give_transactions()
+        work.base = cython.address(message_scan.base)
+        message_scan.run(work_record, work)
+        if work.failed:
+            raise MemoryError("no memory for recovery")
+        self._judge_queues(known_queue_ids, queue_id_high_water, message_scan.directory)
+        last_damage: uint64_t = 0
+        for damage in message_scan.damage:
+            last_damage = max(last_damage, damage.next_lsn or message_scan.tail)
+        table: bytes = decisions.lookup()
+        outcomes: cython.pointer(cython.const[uint8_t]) = table
+        most: uint64_t = LOST_NAMED_MAX
+        with cython.nogil:
+            work_decide(work, outcomes, last_damage, most)
+        if unclean is None:
+            unclean = not message_scan.clean or (transaction_scan is not None and not transaction_scan.clean)
+        self._collect_homeless()
+        self._take_result(RESTORED_REDELIVERED if unclean or message_scan.damage else 0)
+        self._finish_transactions()
+        self._fill_report(message_scan, transaction_scan)
+        work_trim(work)
+
+    # --- transactions
+
+    def _read_transactions(self, scan: LogScan) -> None:
+        scan.run(_on_transaction, cython.cast(cython.p_void, self))
+        if self._error is not None:
+            raise StoreError(f"{scan.directory}: a transaction record makes no sense: {self._error}") from self._error
+        if scan.damage:
+            raise StoreError(
+                f"the transaction log is damaged, so outcomes of transactions may be missing: {scan.damage[0]}"
+                " (`flintmq log repair --accept-loss` opens it without them)"
+            )
+
+    def _transaction(self, lsn: int, kind: int, tx_id: int, data: bytes) -> None:
+        """Takes in one record of the transaction log. Raises: ValueError, struct.error for fields that make no sense."""
+        if kind == RECORD_TX_START:
+            self.transactions[lsn] = RecoveredTx(lsn)
+            return
+        if kind == RECORD_DTX_START:
+            self.transactions[lsn] = RecoveredTx(lsn, _xid(data, 0))
+            return
+        if kind == RECORD_NOTE:
+            note_kind, key_len, value_len = struct.unpack_from("<HHI", data)
+            if 8 + key_len + value_len > len(data):
+                raise ValueError("a Note runs past its end")
+            key = (note_kind, data[8 : 8 + key_len])
+            value = data[8 + key_len : 8 + key_len + value_len]
+            if value:
+                self.notes[key] = value
+            else:
+                self.notes.pop(key, None)
+            return
+        if kind == RECORD_TX_COPY:
+            state, heuristic, ended = data[0], data[1], data[2]
+            if state not in _CODES:
+                raise ValueError(f"a Tx-Copy has state {state}")
+            xid = _xid(data, 4)
+            rows = _rows(data, 6 + len(xid) + 3 & ~3)
+            self.transactions[tx_id] = RecoveredTx(tx_id, xid, state, rows, heuristic, bool(ended))
+            return
+        tx = self.transactions.get(tx_id)
+        if tx is None:
+            return  # it was deleted, and the base has passed its start
+        if kind == RECORD_PREPARE:
+            tx.state = PREPARED
+        elif kind == RECORD_COMMIT:
+            tx.state = COMMITTED
+            tx.rows = _rows(data, 0)
+        elif kind == RECORD_ROLLBACK:
+            tx.state = ROLLED_BACK
+        elif kind == RECORD_END:
+            tx.ended = True
+        elif kind == RECORD_HEURISTIC:
+            tx.heuristic = data[0]
+        elif kind == RECORD_TX_DELETE:
+            del self.transactions[tx_id]
+
+    def _give_transactions(self) -> None:
+        """Tells the C side of every transaction and of the positions that commits gave."""
+        work: cython.pointer(work_t) = cython.address(self._work)
+        info: cython.pointer(tx_info_t)
+        row: cython.pointer(row_t)
+        queue: int64_t
+        for tx in self.transactions.values():
+            info = work_tx(work, tx.id)
+            if info == cython.NULL:
+                raise MemoryError("no memory for recovery")
+            info.lost_start = False
+            info.state = _CODES[tx.state]
+            info.first_row = cython.cast(uint32_t, work.rows.count)
+            for queue_id, first, count in tx.rows:
+                row = cython.cast(cython.pointer(row_t), vector_add(cython.address(work.rows), cython.sizeof(row_t)))
+                queue = work_queue(work, queue_id)
+                if row == cython.NULL or queue < 0:
+                    raise MemoryError("no memory for recovery")
+                row.queue_id = queue_id
+                row.first = first
+                row.count = count
+                info.row_count += 1
+                if count:
+                    work_used(work, cython.cast(uint32_t, queue), first + count - 1)
+        work.tx_named_max = 0
+
+    def _finish_transactions(self) -> None:
+        """References, what is in doubt, and what was open."""
+        work: cython.pointer(work_t) = cython.address(self._work)
+        info: cython.pointer(tx_info_t)
+        i: uint64_t
+        self.named_tx_max = work.tx_named_max
+        for i in range(work.txs.count):
+            info = cython.cast(cython.pointer(tx_info_t), work.txs.data) + i
+            tx = self.transactions.get(info.id)
+            if tx is None and info.lost_start:
+                tx = self.transactions[info.id] = RecoveredTx(info.id, start_lost=True)
+            if tx is not None:
+                tx.references = info.references
+                if tx.state == OPEN:
+                    tx.state = ROLLED_BACK
+                    tx.was_open = True
+        for tx in self.transactions.values():
+            tx.enqueues = [item[1:] for item in sorted(tx.enqueues)]
+            tx.dequeues = [item[1:] for item in sorted(tx.dequeues)]
+
+    # --- queues and messages
+
+    def _judge_queues(self, known: set, high_water: int, directory: str) -> None:
+        work: cython.pointer(work_t) = cython.address(self._work)
+        queue: cython.pointer(queue_info_t)
+        i: uint64_t
+        level: uint32_t
+        above: list = []
+        for i in range(work.queues.count):
+            queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + i
+            queue_id = queue.id
+            if queue_id in known and not queue.ended:
+                queue.status = decisions.Queue.KNOWN
+                highest = [queue.high[0]]
+                if queue.levels != cython.NULL:
+                    for level in range(1, 256):
+                        highest.append(queue.levels[level])
+                    while not highest[len(highest) - 1]:
+                        highest.pop()
+                self.marks[queue_id] = tuple(highest)
+            elif queue.ended or queue_id <= high_water:
+                queue.status = decisions.Queue.GONE
+                if queue.named and not queue.ended:
+                    self.unknown_queues.append(queue_id)
+            else:
+                queue.status = decisions.Queue.ABOVE
+                if queue.named:
+                    above.append(queue_id)
+        self.unknown_queues.sort()
+        if above:
+            raise StoreError(
+                f"the message log {directory} names queue {min(above)}, but the definitions have given out ids up to {high_water} only:"
+                " this log and this definitions database do not belong together"
+            )
+
+    def _collect_homeless(self) -> None:
+        """Messages that name a transaction, stand nowhere, and have no end: without one, the next recovery would miss the transaction."""
+        work: cython.pointer(work_t) = cython.address(self._work)
+        seen: cython.pointer(seen_t) = cython.cast(cython.pointer(seen_t), work.seen.data)
+        moved: cython.pointer(moved_t) = cython.cast(cython.pointer(moved_t), work.moved.data)
+        extras: cython.pointer(extra_t) = cython.cast(cython.pointer(extra_t), work.extras.data)
+        places: cython.pointer(seen_place_t) = cython.cast(cython.pointer(seen_place_t), work.places.data)
+        queues: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data)
+        i: uint64_t
+        next_moved: uint64_t = 0
+        number: uint32_t
+        message_id: uint64_t
+        doubt: cython.bint = any(tx.state == PREPARED for tx in self.transactions.values())
+        if not work.homeless_count and not doubt:
+            return
+        for i in range(work.seen.count):
+            if seen[i].flags & SEEN_OLD or not seen[i].flags & SEEN_EXTRA:
+                continue
+            message_id = seen[i].lsn
+            if seen[i].flags & SEEN_MOVED:
+                while moved[next_moved].index < i:
+                    next_moved += 1
+                message_id = moved[next_moved].id
+            if not seen[i].flags & SEEN_LIVE:
+                if not seen[i].flags & SEEN_ENDED and extras[seen[i].word].names:
+                    self.homeless.append(message_id)
+                continue
+            number = extras[seen[i].word].first
+            while number:
+                place = places[number - 1]
+                if place.outcome == OUTCOME_PENDING:
+                    self.transactions[place.enqueued_by].enqueues.append(
+                        (number, queues[place.queue].id, message_id, place.expires_at_ms, place.position, seen[i].body_len)
+                    )
+                elif place.outcome == OUTCOME_HELD:
+                    self.transactions[place.dequeued_by].dequeues.append((number, queues[place.queue].id, place.position, message_id))
+                number = place.next
+
+    def _take_result(self, flags: int) -> None:
+        work: cython.pointer(work_t) = cython.address(self._work)
+        c_flags: uint32_t = flags
+        twice: uint64_t
+        i: uint64_t
+        span: cython.pointer(range_t)
+        queue: cython.pointer(queue_info_t)
+        self._entries = cython.cast(cython.pointer(restored_t), malloc(max(1, work.entry_count) * cython.sizeof(restored_t)))
+        self.locations = cython.cast(cython.pointer(location_t), malloc(max(1, work.location_count) * cython.sizeof(location_t)))
+        self.names = cython.cast(cython.pointer(named_t), malloc(max(1, work.name_count) * cython.sizeof(named_t)))
+        if self._entries == cython.NULL or self.locations == cython.NULL or self.names == cython.NULL:
+            raise MemoryError("no memory for recovery")
+        self.live = cython.cast(cython.pointer(live_t), work.seen.data)
+        with cython.nogil:
+            _fill(work, self._entries, self.live, self.locations, self.names, c_flags)
+        self.live_count = work.live_count
+        self.location_count = work.location_count
+        self.name_count = work.name_count
+        work.seen.data = realloc(work.seen.data, max(1, work.live_count) * cython.sizeof(live_t))
+        self.live = cython.cast(cython.pointer(live_t), work.seen.data)
+        for i in range(work.queues.count):
+            queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + i
+            if queue.count:
+                with cython.nogil:
+                    twice = _sort(self._entries + queue.start, queue.count)
+                queue.count -= twice
+                for at in range(queue.count, queue.count + twice):
+                    self._lose(self._entries[queue.start + at].message_id, queue.id, self._entries[queue.start + at].position, LOST_TAKEN)
+        for i in range(work.ranges.count):
+            span = cython.cast(cython.pointer(range_t), work.ranges.data) + i
+            queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + span.queue
+            _mark_range(self._entries + queue.start, queue.count, span.first, span.last)
+
+    def _lose(self, message_id: int, queue_id: int, position: int, row: int) -> None:
+        special = {
+            LOST_NO_POSITION: "its transaction committed, but gave it no position",
+            LOST_NO_PLACE: "the log behind it is damaged: it may have been enqueued",
+            LOST_TAKEN: "another message has this position",
+        }
+        self.report.lost_count += 1
+        if len(self.report.lost) < LOST_NAMED_MAX:
+            self.report.lost.append(Lost(message_id, queue_id, position, special.get(row) or decisions.ROWS[row].why))
+
+    def _fill_report(self, messages: LogScan, transactions: LogScan | None) -> None:
+        work: cython.pointer(work_t) = cython.address(self._work)
+        queue: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data)
+        lost: cython.pointer(lost_t) = cython.cast(cython.pointer(lost_t), work.lost.data)
+        report = self.report
+        i: uint64_t
+        for i in range(work.lost.count):
+            self._lose(lost[i].message_id, lost[i].queue_id, lost[i].position, lost[i].row)
+        report.lost_count += work.lost_count - work.lost.count
+        report.messages = self.live_count
+        report.dead = work.dead_count
+        for i in range(work.queues.count):
+            report.entries += queue[i].count
+            report.queues += 1 if queue[i].count else 0
+        report.prepared = sum(1 for tx in self.transactions.values() if tx.state == PREPARED)
+        report.rolled_back = sum(1 for tx in self.transactions.values() if tx.was_open)
+        report.records = messages.records
+        report.malformed = work.malformed
+        report.unknown_kinds = work.unknown_kinds
+        report.stray = work.stray
+        for scan in (messages, transactions):
+            if scan is not None:
+                report.damage += scan.damage
+                if scan.torn_at:
+                    report.torn.append((scan.directory, scan.torn_at))
+
+    # --- reading the result
+
+    def entries(self, queue_id, count):
+        number: uint64_t = 0
+        queue: cython.pointer(queue_info_t)
+        count[0] = 0
+        if self._entries == cython.NULL or not map64_get(cython.address(self._work.queue_index), queue_id + 1, cython.address(number)):
+            return cython.NULL
+        queue = cython.cast(cython.pointer(queue_info_t), self._work.queues.data) + number
+        count[0] = queue.count
+        return self._entries + queue.start
+
+    def entries_of(self, queue_id: int) -> list:
+        """(position, message id, expires_at_ms, body length, redelivered, held) of a queue's entries: for tests and tools."""
+        count: uint64_t = 0
+        i: uint64_t
+        entries: cython.pointer(restored_t) = self.entries(queue_id, cython.address(count))
+        found = []
+        for i in range(count):
+            entry = entries[i]
+            found.append(
+                (
+                    entry.position,
+                    entry.message_id,
+                    entry.expires_at_ms,
+                    entry.body_len,
+                    bool(entry.flags & RESTORED_REDELIVERED),
+                    bool(entry.flags & RESTORED_HELD),
+                )
+            )
+        return found
+
+    def live_messages(self) -> list:
+        """(lsn, id, bytes, places) of every live message, places as (queue id, position, expiry, enqueued by, dequeued by)."""
+        found = []
+        at: uint64_t = 0
+        i: uint64_t
+        n: uint32_t
+        for i in range(self.live_count):
+            places = []
+            for n in range(self.live[i].places):
+                place = self.locations[at]
+                places.append((place.queue_id, place.position, place.expires_at_ms, place.enqueued_by, place.dequeued_by))
+                at += 1
+            found.append((self.live[i].lsn, self.live[i].id, self.live[i].bytes, places))
+        return found
+
+    def named_transactions(self) -> list:
+        """(message id, transaction) for every live message and every transaction that its records name."""
+        i: uint64_t
+        return [(self.names[i].message_id, self.names[i].tx) for i in range(self.name_count)]
