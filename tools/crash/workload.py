@@ -38,6 +38,7 @@ def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water:
     """The store under test, without background threads. queues, high_water: what the definitions say."""
     from flintmq.store.log_store import LogStore
 
+    disk.make_dir(directory)
     return LogStore.open(
         disk,
         directory,
