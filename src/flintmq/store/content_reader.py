@@ -37,7 +37,7 @@ from cython.cimports.flintmq.store.log.record import (
     record_decode,
     record_t,
 )
-from cython.cimports.flintmq.store.message_log import content_add_chunk, content_from_record, content_total
+from cython.cimports.flintmq.store.content_codec import content_add_chunk, content_from_record, content_total
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
 

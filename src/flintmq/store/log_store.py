@@ -1,69 +1,37 @@
-"""LogStore: the durable store (seed 003): ports.Store for Python callers, LogPort for the message path.
+"""LogStore: ports.Store over the logs (seed 003): what Python callers (distributed transactions, the pipeline, tools) use.
 
-in: the queue core's enqueues and dequeues, transactions of sessions and of the coordinator. out: logs on disk; what a restart finds.
+in: their calls, any thread. out: records of the logs, callbacks when they are durable.
 
-I1  A confirm, a commit-ok or an on_durable callback is sent for what is on disk, never earlier.
-I2  A Commit record is on disk only after all messages of its transaction (writer.py I1), and its effects are applied after that.
-I3  After a failure of the disk nothing becomes durable any more; `failure` says what happened.
-
-LSNs that the Python face gives out are tickets: numbers that grow, over both logs. The message path sees LSNs of the message log.
+LSNs that this face gives out are tickets: numbers that grow, over both logs. The message path sees LSNs of the message log.
+I1  A callback runs when everything up to its ticket is on disk, in ticket order, never after a failure.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-import os
-import threading
-from collections import deque
 from itertools import count
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
+from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
-from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
-from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_peek, queue_restore_many, queue_set_tail, queue_tail
-from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, delivery_t, queue_t, restored_t, slot_t
-from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
-from cython.cimports.flintmq.store.content_reader import ContentReader
-from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_live
-from cython.cimports.flintmq.store.log.managed import ManagedLog
-from cython.cimports.flintmq.store.log.record import BLOCK_CLEAN
+from cython.cimports.flintmq.queue.types import delivery_t, restored_t
+from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.log.scan import LogScan
-from cython.cimports.flintmq.store.log.writer import LogWriter
-from cython.cimports.flintmq.store.message_list import list_find, list_free_all, list_new, location_t, message_add, message_name, message_t
-from cython.cimports.flintmq.store.message_log import (
-    ml_dequeue,
-    ml_dequeue_plain,
-    ml_dequeue_tx,
-    ml_durable_lsn,
-    ml_enqueue,
-    ml_enqueue_plain,
-    ml_enqueue_tx,
-    ml_find_listed,
-    ml_give_position,
-    ml_kick,
-    ml_placed,
-    ml_pressure,
-    ml_settle_tx,
-    ml_spill,
-    ml_unspill,
-    ml_write_content,
-)
-from cython.cimports.flintmq.store.recovery import Recovery, live_t
-from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t
-from cython.cimports.libc.stdint import uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memset
+from cython.cimports.flintmq.store.message_list import list_find, message_t
+from cython.cimports.flintmq.store.message_log import ml_dequeue_plain, ml_dequeue_tx, ml_enqueue_plain, ml_enqueue_tx, ml_find_listed, ml_give_position, ml_write_content
+from cython.cimports.flintmq.store.recovery import Recovery
+from cython.cimports.libc.stdint import uint64_t
 from flintmq.clock import SystemClock
 from flintmq.errors import StoreError
 from flintmq.ports import StoredContent, StoredEntry, TxState
 from flintmq.store import marks
-from flintmq.store.log.containers import MESSAGES, PAGES, TRANSACTIONS, sequence_of
+from flintmq.store.log.containers import MESSAGES, TRANSACTIONS
 from flintmq.store.log.file_port import OsFiles
-from flintmq.store.opening import quarantine, repair_tail
-from flintmq.store.transaction_log import NOTE_RUN, Dequeue, Enqueue, Row, Transaction, TransactionLog
+from flintmq.store.transaction_log import Dequeue, Enqueue, Row
+
+from cython.cimports.flintmq.store.log_engine import LogEngine
 
 log = logging.getLogger("flintmq.store")
 
@@ -75,27 +43,8 @@ PERSISTENT = 1
 
 
 @cython.cclass
-class LogStore(LogPort):
+class LogStore(LogEngine):
     """See module. Made by `LogStore.open`."""
-
-    def __cinit__(self):
-        memset(cython.address(self.ml), 0, cython.sizeof(self.ml))
-        self.queues = {}
-        self.tickets = deque()
-        self.waiting = []
-        self.order = count()
-        self.lock = threading.RLock()
-        self.reader_lock = threading.Lock()
-        self.failure = None
-        self.on_failure = None
-        self.on_maintain = None
-        self.lock_file = None
-        self.closed = False
-        self.maintenance = None
-
-    def __dealloc__(self):
-        list_free_all(cython.address(self.ml.messages))
-        free(self.ml.released)
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -149,430 +98,6 @@ class LogStore(LogPort):
             store.files.close(store.lock_file)
             raise
         return store
-
-    def _open(
-        self, container_size, initial, buffers, uuid, known, high_water, threads, retain_bytes, retain_s, hot_bytes, spill
-    ):
-        message_scan: LogScan = LogScan(self.files, f"{self.directory}/messages", MESSAGES, uuid)
-        transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, uuid)
-        self.recovery = Recovery()
-        self.recovery.run(message_scan, transaction_scan, known, high_water)
-        self.report = self.recovery.report
-        self.was_clean = message_scan.clean and transaction_scan.clean
-        for damage in message_scan.damage:
-            copy = quarantine(self.files, self.directory, "messages", f"{self.directory}/messages", damage.lsn // message_scan.container_size)
-            log.error("damaged container %s: %s%s", damage.file, damage, f"; copied to {copy}" if copy else "")
-        epoch = max(message_scan.epoch, transaction_scan.epoch) + 1
-        self.messages = self._open_log("messages", MESSAGES, message_scan, uuid, container_size, initial, epoch, retain_bytes, retain_s)
-        small = container_size
-        self.transaction_records = self._open_log(
-            "transactions", TRANSACTIONS, transaction_scan, uuid, small, min(initial, SMALL_AHEAD), epoch, retain_bytes, retain_s
-        )
-        if spill:
-            self._clear_pages()
-            self.pages = ManagedLog(
-                self.files, f"{self.directory}/pages", "pages", PAGES, uuid, container_size, BUFFER_SIZE, False, self.clock
-            )
-            self.ml.pages = self.pages.log
-        self.ml.log = self.messages.log
-        self.ml.buffers_max = buffers
-        self.ml.split_above = min(16384, self.messages.log.buffer_size // 4)
-        self.writer = LogWriter(self.files)
-        self.writer.add(self.messages.log)
-        self.writer.add(self.transaction_records.log)
-        if self.pages is not None:
-            self.writer.add(self.pages.log)
-        self.writer.writer.port = cython.address(self.port)
-        self.writer.on_callbacks = self._durability_moved
-        self.writer.on_progress = self._progress
-        self.writer.on_failed = self._disk_failed
-        self.ml.writer = cython.address(self.writer.writer)
-        self.reader = ContentReader(self.messages, self.pages)
-        self.loader = ContentLoader(ContentReader(self.messages, self.pages))
-        self.ml.loader = cython.address(self.loader.loader)
-        self.transactions = TransactionLog(self.transaction_records)
-        self.last_ticket = self.durable_ticket = max(self.messages.tail, self.transaction_records.tail)
-        self._adopt_recovered()
-        self.port.context = cython.address(self.ml)
-        self.port.hot_bytes = hot_bytes
-        self.port.enqueue = ml_enqueue
-        self.port.dequeue = ml_dequeue
-        self.port.placed = ml_placed
-        if self.pages is not None:
-            self.port.spill = ml_spill
-            self.port.unspill = ml_unspill
-        self.port.load = store_load
-        self.port.durable_lsn = ml_durable_lsn
-        self.port.kick = ml_kick
-        self.port.pressure = ml_pressure
-        if threads:
-            from flintmq.store.maintenance import Maintenance
-
-            self.writer.start()
-            self.loader.start()
-            self.maintenance = Maintenance(self)
-            self.maintenance.start()
-        self._settle_recovered()
-
-    def _open_log(self, name, log_id, scan, uuid, container_size, initial, epoch, retain_bytes, retain_s):
-        directory: str = f"{self.directory}/{name}"
-        managed: ManagedLog
-        if scan.container_size and scan.container_size != container_size:
-            log.warning("%s keeps its container size of %d bytes: --container-size is ignored", name, scan.container_size)
-            container_size = scan.container_size
-        managed = ManagedLog(
-            self.files,
-            directory,
-            name,
-            log_id,
-            uuid,
-            container_size,
-            min(BUFFER_SIZE, container_size),
-            True,
-            self.clock,
-            retain_bytes,
-            retain_s,
-        )
-        managed.set_ahead(max(2, initial))
-        if not scan.container_size:
-            managed.clear_temporaries()
-            managed.open_new(initial, epoch)
-            return managed
-        if not scan.clean:
-            repair_tail(self.files, directory, scan.tail, container_size)
-        managed.clear_temporaries()
-        managed.open_at(scan.tail, scan.last_block, epoch, scan.base)
-        first = scan.base // container_size
-        for sequence in sorted(number for number in map(sequence_of, self.files.list_dir(directory)) if number is not None):
-            if sequence < first:
-                managed.adopt_dead(sequence)
-            else:
-                managed.adopt(sequence)
-        managed.prepare(True)
-        return managed
-
-    def _clear_pages(self):
-        """Spilled transient messages don't survive: their log starts empty."""
-        directory = f"{self.directory}/pages"
-        names = self.files.list_dir(directory)
-        for name in names:
-            self.files.unlink(f"{directory}/{name}")
-        self.files.make_dir(directory)
-        if names:
-            self.files.sync_dir(directory)
-
-    def _adopt_recovered(self):
-        """Live maps, message list and transactions as recovery found them. Nothing runs yet."""
-        i: uint64_t
-        j: uint32_t
-        at: uint64_t = 0
-        live: cython.pointer(live_t)
-        place: cython.pointer(recovered_location_t)
-        message: cython.pointer(message_t)
-        location: cython.pointer(location_t)
-        names: dict = {}
-        for tx, found in sorted(self.recovery.transactions.items()):
-            transaction = Transaction(
-                tx, found.at, found.xid, found.state, tuple(Row(*row) for row in found.rows), found.heuristic, found.ended
-            )
-            transaction.enqueues = [Enqueue(queue_id, message_id, 0, expires) for queue_id, message_id, expires in found.enqueues]
-            transaction.dequeues = [Dequeue(*one) for one in found.dequeues]
-            transaction.references = found.references
-            self.transactions.adopt(transaction)
-            for one in (*transaction.enqueues, *transaction.dequeues):
-                transaction.messages.add(one.message_id)
-            for message_id in found.named_by:
-                names.setdefault(message_id, []).append(tx)
-        for key, (lsn, value) in self.recovery.notes.items():
-            if key[0] != NOTE_RUN:
-                self.transactions.notes[key] = (lsn, value)
-                self.transaction_records.mark_live(lsn, 32 + len(value))
-        log_begin(self.messages.log)
-        for i in range(self.recovery.live_count):
-            live = cython.address(self.recovery.live[i])
-            log_live(self.messages.log, live.lsn, live.bytes)
-            if live.id != live.lsn:
-                map64_put(cython.address(self.messages.log.moved), live.id, live.lsn)
-            if live.places == 0:
-                continue
-            message = list_new(cython.address(self.ml.messages), live.id)
-            for j in range(live.places):
-                place = cython.address(self.recovery.locations[at + j])
-                if message == cython.NULL:
-                    break
-                location = message_add(message, place.queue_id, place.position, place.expires_at_ms)
-                if location != cython.NULL:
-                    # A decided transaction is a name only; an undecided one is still to end.
-                    found = self.transactions.table.get(place.enqueued_by)
-                    location.enqueued_by = place.enqueued_by if found is not None and not found.decided else 0
-                    location.dequeued_by = place.dequeued_by
-            at += live.places
-            if message != cython.NULL and names:
-                for tx in names.get(live.id, ()):
-                    message_name(message, tx)
-        log_end(self.messages.log)
-
-    def _settle_recovered(self):
-        """Transactions that were open are rolled back; those that are decided and applied are ended. Logged, not waited for."""
-        for transaction in list(self.transactions.table.values()):
-            if transaction.state is TxState.OPEN:
-                self.transactions.rollback(transaction)
-                transaction.references = 0
-            if transaction.decided:
-                self.transactions.end(transaction)
-
-    def restore(self, handle: QueueHandle) -> int:
-        """Puts the recovered entries of a queue into it. Returns how many. Called once per durable queue, before it is used."""
-        number: uint64_t = 0
-        entries: cython.pointer(restored_t)
-        level: uint32_t = 0
-        restored: uint64_t = 0
-        if self.recovery is None:
-            return 0
-        entries = self.recovery.entries(handle.queue.id, cython.address(number))
-        if number:
-            restored = queue_restore_many(handle.queue, entries, number)
-            if restored != number:
-                raise StoreError(f"queue id {handle.queue.id}: {number - restored} recovered entries do not fit its priority levels")
-        for tail in self.recovery.marks.get(handle.queue.id, ()):
-            if tail > queue_tail(handle.queue, level):
-                queue_set_tail(handle.queue, level, tail)
-            level += 1
-        handle.queue.logged_at = self.messages.log.base
-        return restored
-
-    def restored(self) -> None:
-        """All queues have their entries: recovery's memory is given back."""
-        self.recovery = None
-
-    def attach(self, handle: QueueHandle) -> None:
-        """A durable queue that logs here."""
-        with self.lock:
-            self.queues[handle.queue.id] = handle
-
-    # --- stopping -----------------------------------------------------------------------------------------------------
-
-    def close(self, clean: bool = True) -> None:
-        """Writes what is buffered and closes. clean: nobody uses the store any more, so the next start need not flag redeliveries."""
-        if self.closed:
-            return
-        self.closed = True
-        if self.maintenance is not None:
-            self.maintenance.stop()
-        self.loader.stop()
-        if clean and self.failure is None:
-            marks.write_redelivered(self, [self._redelivered(handle) for handle in self.queues.values()])
-            marks.write_marks(self, self._tails(0))
-        self.writer.stop()
-        if clean and self.failure is None:
-            while self.writer.flush() == 1:
-                pass
-            marks.write_clean(self)
-            self.writer.flush(BLOCK_CLEAN)
-        self._run_due()
-        self.reader.close()
-        for managed in (self.messages, self.transaction_records, self.pages):
-            if managed is not None:
-                managed.close()
-        self.files.close(self.lock_file)
-
-    def _redelivered(self, handle: QueueHandle):
-        """(queue id, ranges of positions that were delivered before)."""
-        first: uint64_t = 0
-        last: uint64_t = 0
-        position: uint64_t = 1
-        ranges: list = []
-        while queue_next_redelivered(handle.queue, position, cython.address(first), cython.address(last)):
-            ranges.append((first, last))
-            position = last + 1
-        return handle.queue.id, ranges
-
-    def _tails(self, below: int):
-        """(queue id, highest index per level, handle) of queues whose last record in the log is below that LSN (0: of all)."""
-        handle: QueueHandle
-        level: uint32_t
-        result: list = []
-        with self.lock:
-            handles = list(self.queues.values())
-        for handle in handles:
-            if below and at_load64(cython.address(handle.queue.logged_at)) >= below:
-                continue
-            tails = [queue_tail(handle.queue, level) for level in range(handle.queue.entries.level_count)]
-            if any(tails):
-                result.append((handle.queue.id, tails, handle))
-        return result
-
-    def tails_below(self, lsn: int) -> list:
-        """Marks that must be written anew before the base passes `lsn`."""
-        return self._tails(lsn)
-
-    def marked(self, handle: QueueHandle, lsn: int) -> None:
-        """A mark of the queue stands at this LSN."""
-        if lsn > handle.queue.logged_at:
-            handle.queue.logged_at = lsn
-
-    # --- running without threads (tests), maintenance -------------------------------------------------------------------
-
-    def flush(self) -> int:
-        """Writes and syncs what is buffered, on the caller's thread. Returns what the writer's pass came to."""
-        what = self.writer.flush()
-        self._run_due()
-        return what
-
-    def take_released(self) -> list:
-        """Transactions that dead messages named, one for each such message, since the last call."""
-        released: list = []
-        i: uint32_t
-        if not at_load32(cython.address(self.ml.released_count)):
-            return released
-        log_begin(self.ml.log)
-        for i in range(self.ml.released_count):
-            released.append(self.ml.released[i])
-        at_store32(cython.address(self.ml.released_count), 0)
-        log_end(self.ml.log)
-        return released
-
-    @property
-    def disk_low(self) -> bool:
-        """True while nothing but the reserve is left."""
-        return at_load32(cython.address(self.ml.disk_low)) != 0
-
-    def copy_transactions(self, below: int) -> int:
-        """Writes transactions and notes that live below that LSN anew. Returns how many."""
-        with self.lock:
-            return self.transactions.copy_below(below)
-
-    def maintain(self) -> None:
-        """One pass of the maintenance, on the caller's thread (tests)."""
-        if self.maintenance is None:
-            from flintmq.store.maintenance import Maintenance
-
-            self.maintenance = Maintenance(self)
-        self.maintenance.once()
-
-    def set_disk_low(self, low: bool) -> None:
-        """Publishers are blocked while nothing but the reserve is left."""
-        at_store32(cython.address(self.ml.disk_low), 1 if low else 0)
-
-    def _progress(self):
-        if self.on_maintain is not None:
-            self.on_maintain()
-
-    def _disk_failed(self, error, log_id, lsn, what):
-        source: ManagedLog = self.transaction_records if log_id == TRANSACTIONS else self.pages if log_id == PAGES else self.messages
-        path = source.path_of(lsn // source.container_size)
-        self.failed(StoreError(f"{what} of {path} at offset {lsn % source.container_size} failed: {os.strerror(error)}"))
-
-    def failed(self, error: object) -> None:
-        """Latches a failure of the disk: nothing becomes durable any more. The first one counts."""
-        if self.failure is None:
-            self.failure = error
-            log.critical("the store has failed and stops: %s", error)
-            for managed in (self.messages, self.transaction_records, self.pages):
-                if managed is not None:
-                    managed.latch(5)
-            if self.on_failure is not None:
-                self.on_failure(error)
-
-    # --- LogPort: local transactions ------------------------------------------------------------------------------------
-
-    def tx_begin(self):
-        with self.lock:
-            return self.transactions.begin(None).tx
-
-    def tx_enqueue(self, tx, queue, position, slot, expires_at_ms):
-        message_id: uint64_t = slot.message_id
-        with self.lock:
-            transaction = self.transactions.open(tx)
-            if ml_enqueue_tx(
-                cython.address(self.ml), tx, queue.id, position, slot, slot.content, cython.address(message_id), expires_at_ms
-            ) == LSN_NEVER:
-                raise self._error()
-            queue.logged_at = self.messages.log.tail
-            transaction.enqueues.append(Enqueue(queue.id, message_id, position, expires_at_ms))
-            self.transactions.name(transaction, message_id)
-        return 0
-
-    def tx_dequeue(self, tx, queue, position, slot, owner, reason, delivered_us):
-        lsn: uint64_t
-        with self.lock:
-            transaction = self.transactions.open(tx)
-            lsn = ml_dequeue_tx(
-                cython.address(self.ml),
-                tx,
-                queue.id,
-                position,
-                slot.message_id,
-                owner,
-                reason,
-                delivered_us,
-                cython.cast(uint32_t, (at_load64(cython.address(slot.state)) >> ENTRY_COUNT_SHIFT) & 0xFFFF),
-            )
-            if lsn == LSN_NEVER:
-                raise self._error()
-            if lsn == 0:
-                raise KeyError(f"no entry {position} in queue {queue.id}")
-            transaction.dequeues.append(Dequeue(queue.id, position, slot.message_id))
-            self.transactions.name(transaction, slot.message_id)
-        return 0
-
-    def tx_commit(self, tx):
-        with self.lock:
-            return self.transactions.commit(self.transactions.open(tx), ())
-
-    def tx_durable(self, ticket):
-        return at_load64(cython.address(self.transaction_records.log.durable)) >= ticket
-
-    def tx_applied(self, tx):
-        with self.lock:
-            transaction = self.transactions.table.get(tx)
-            if transaction is not None:
-                self._apply(transaction)
-        return 0
-
-    def tx_abandon(self, tx: int) -> None:
-        """Rolls a local transaction back."""
-        with self.lock:
-            transaction = self.transactions.open(tx)
-            self.transactions.rollback(transaction)
-            self._apply(transaction)
-
-    def _apply(self, transaction):
-        """The outcome is durable: places become plain or go, dead messages are deleted, End is written."""
-        committed: cython.bint = transaction.state is TxState.COMMITTED
-        dead: list = []
-        for message_id in sorted(transaction.messages):
-            if ml_settle_tx(cython.address(self.ml), transaction.tx, message_id, committed):
-                dead.append(message_id)
-        try:
-            self.transactions.end(transaction)
-        except StoreError:
-            pass  # the disk failed: recovery ends it
-        self.collect_released()
-        return dead
-
-    def collect_released(self) -> None:
-        """Transactions whose last message is gone get their Delete record."""
-        with self.lock:
-            for tx in self.take_released():
-                self.transactions.release(tx)
-
-    def load_now(self, message_id):
-        content: cython.pointer(content_t)
-        wanted: uint64_t = message_id
-        with self.reader_lock:
-            with cython.nogil:
-                content = self.reader.read(wanted)
-        if content == cython.NULL:
-            raise KeyError(message_id)
-        return content
-
-    def note_consumer(self, consumer_id, tag, group):
-        self.messages.append(*marks.name_record(consumer_id, tag, group))
-        return 0
-
-    def _error(self):
-        return self.failure or StoreError("the log has failed")
 
     # --- ports.Store ----------------------------------------------------------------------------------------------------
 
@@ -695,10 +220,6 @@ class LogStore(LogPort):
                 if entries[i].position == position and self.is_live(entries[i].message_id):
                     return entries[i].message_id
         raise KeyError(f"no entry {position} in queue {queue_id}")
-
-    def is_live(self, message_id: int) -> bool:
-        """Whether a message with this id is in the log and has a place."""
-        return self.messages.is_live(message_id)
 
     def begin(self, xid: bytes | None = None) -> int:
         """See ports.Store."""
@@ -888,9 +409,6 @@ class LogStore(LogPort):
 
     def _count_waiting(self):
         self.writer.want_callbacks(len(self.waiting))
-
-    def _durability_moved(self):
-        self._run_due()
 
     def _run_due(self):
         """Runs the callbacks whose ticket is durable, in order, without the lock."""

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+MESSAGE_DELETE = 3
 QUEUE_MARK = 7
 REDELIVERED = 8
 NAME = 9
@@ -18,6 +19,7 @@ NAME_CONSUMER = 1
 # ranges in one record: it must fit into the smallest write buffer
 RANGES_MAX = 128
 NAME_BYTES_MAX = 255
+FILLER_MAX = 1024
 
 
 def write_marks(store: Any, tails: Iterable[tuple[int, Sequence[int], Any]]) -> int:
@@ -49,6 +51,12 @@ def write_queue_end(store: Any, queue_id: int) -> int:
     """Queue-End; returns the LSN behind it."""
     _, end = store.messages.append(QUEUE_END, struct.pack("<Q", queue_id))
     return int(end)
+
+
+def filler(size: int) -> tuple[int, bytes]:
+    """Arguments of ManagedLog.append: a note that says nothing and takes about `size` bytes, at most 1 KiB, of the transaction log."""
+    size = min(max(size, 0), FILLER_MAX)
+    return NOTE, struct.pack("<HHI", 0, 0, size) + bytes(size)
 
 
 def name_record(consumer_id: int, tag: bytes, group: bytes) -> tuple[int, bytes]:

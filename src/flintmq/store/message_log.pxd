@@ -1,11 +1,10 @@
 # The message log: what the message path writes, as records of docs/FORMAT.md. Functions without the GIL; those named ml_* are what
 # log_port_t points at. All take the log's lock for a few hundred nanoseconds (long content: once per chunk).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from flintmq.core.content cimport arena_t, content_t
+from flintmq.core.content cimport content_t
 from flintmq.core.hash64 cimport map64_t
 from flintmq.queue.types cimport queue_t, slot_t
 from flintmq.store.log.log cimport log_t
-from flintmq.store.log.record cimport record_t
 from flintmq.store.log.writer cimport writer_t
 from flintmq.store.message_list cimport location_t, message_t
 
@@ -47,16 +46,7 @@ cdef uint64_t ml_write_content(message_log_t *ml, content_t *content) noexcept n
 cdef uint64_t ml_enqueue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, int64_t expires_at_ms) noexcept nogil
 cdef uint64_t ml_dequeue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
 
-# Copy-forward: writes a Message-Copy of a live message whose record at `at` is the current one. `plain`: its only place when it is not listed.
-# Returns bytes written, 0 when the message died or moved meanwhile, or the log has failed.
-cdef uint64_t ml_copy(message_log_t *ml, content_t *content, uint64_t message_id, uint64_t at, location_t *plain) noexcept nogil
 # The listed message that has a place at (queue, position), 0: none. O(listed messages).
 cdef uint64_t ml_find_listed(message_log_t *ml, uint64_t queue_id, uint64_t position) noexcept nogil
-
-# --- reading
-# A content from the record of a Message-Start, Message-Copy or Page-Content, as far as its own bytes go. `*filled`: how many bytes of the content
-# it had. NULL: malformed, or no memory.
-cdef content_t *content_from_record(arena_t *arena, record_t *record, uint32_t *filled) noexcept nogil
-# Puts a chunk into it; false when it does not fit.
-cdef bint content_add_chunk(content_t *content, record_t *record) noexcept nogil
-cdef uint32_t content_total(content_t *content) noexcept nogil
+# A message that named the transaction does not any more (log lock held): told later to who holds the GIL.
+cdef void ml_release_name(message_log_t *ml, uint64_t tx) noexcept nogil

@@ -13,16 +13,8 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64
-from cython.cimports.flintmq.core.content import (
-    CONTENT_SHARED,
-    content_body,
-    content_frame,
-    content_header,
-    content_new,
-    content_route,
-    content_t,
-)
-from cython.cimports.flintmq.core.hash64 import map64_next, map64_put, map64_remove
+from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
+from cython.cimports.flintmq.core.hash64 import map64_next, map64_remove
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
     MESSAGE_SPILLED_BIT,
@@ -32,6 +24,7 @@ from cython.cimports.flintmq.queue.types import (
     queue_t,
     slot_t,
 )
+from cython.cimports.flintmq.store.content_codec import content_total, content_write
 from cython.cimports.flintmq.store.log.log import (
     LSN_NEVER,
     log_append,
@@ -39,18 +32,11 @@ from cython.cimports.flintmq.store.log.log import (
     log_begin,
     log_dead,
     log_end,
-    log_is_live,
-    log_live,
-    log_room,
     log_t,
     log_time,
     log_where,
 )
 from cython.cimports.flintmq.store.log.record import (
-    CONTENT_FIXED,
-    PLACE_SIZE,
-    RECORD_CHUNK,
-    RECORD_COPY,
     RECORD_DEQUEUE,
     RECORD_ENQUEUE,
     RECORD_EXPIRES,
@@ -60,12 +46,8 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_PAGE_CONTENT,
     RECORD_START,
     RECORD_TRANSACTION,
-    align8,
-    le16,
-    le32,
     record_encode,
     record_prefix,
-    record_t,
     set16,
     set32,
     set64,
@@ -84,10 +66,7 @@ from cython.cimports.flintmq.store.message_list import (
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
-from cython.cimports.libc.string import memcpy
 
-# bytes of content in one record of a long message: the lock is held for about 20 us each
-PIECE_MAX = cython.declare(uint32_t, 65536)
 # bytes of a Message-Enqueue with expiry and transaction
 ENQUEUE_MOST = cython.declare(uint32_t, 56)
 
@@ -98,169 +77,6 @@ ENQUEUE_MOST = cython.declare(uint32_t, 56)
 @cython.exceptval(check=False)
 def _ml(context: cython.p_void) -> cython.pointer(message_log_t):
     return cython.cast(cython.pointer(message_log_t), context)
-
-
-# --- content ----------------------------------------------------------------------------------------------------------------
-
-
-def content_total(content):
-    return content.route_len + content.header_len + content.body_len
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy_out(content: cython.pointer(content_t), offset: uint32_t, size: uint32_t, out: cython.pointer(uint8_t)) -> cython.void:
-    """Bytes [offset, offset + size) of the content: route, header, body one after the other."""
-    part: uint32_t
-    header_end: uint32_t = content.route_len + content.header_len
-    if offset < content.route_len and size:
-        part = min(size, content.route_len - offset)
-        memcpy(out, content_route(content) + offset, part)
-        out += part
-        offset += part
-        size -= part
-    if offset < header_end and size:
-        part = min(size, header_end - offset)
-        memcpy(out, content_header(content) + (offset - content.route_len), part)
-        out += part
-        offset += part
-        size -= part
-    if size:
-        memcpy(out, content_body(content) + (offset - header_end), size)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy_in(content: cython.pointer(content_t), offset: uint32_t, size: uint32_t, data: cython.pointer(cython.const[uint8_t])) -> cython.void:
-    part: uint32_t
-    header_end: uint32_t = content.route_len + content.header_len
-    if offset < content.route_len and size:
-        part = min(size, content.route_len - offset)
-        memcpy(content_route(content) + offset, data, part)
-        data += part
-        offset += part
-        size -= part
-    if offset < header_end and size:
-        part = min(size, header_end - offset)
-        memcpy(content_header(content) + (offset - content.route_len), data, part)
-        data += part
-        offset += part
-        size -= part
-    if size:
-        memcpy(content_body(content) + (offset - header_end), data, size)
-
-
-def content_from_record(arena, record, filled):
-    data: cython.pointer(cython.const[uint8_t]) = record.data
-    size: uint32_t = record.size
-    places: uint64_t
-    segment: uint32_t
-    body_len: uint32_t
-    header_len: uint32_t
-    route_len: uint16_t
-    content: cython.pointer(content_t)
-    filled[0] = 0
-    if record.type == RECORD_COPY:
-        if size < 8:
-            return cython.NULL
-        places = 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE
-        if places > size:
-            return cython.NULL
-        data += places
-        size -= cython.cast(uint32_t, places)
-    if size < CONTENT_FIXED:
-        return cython.NULL
-    body_len = le32(data)
-    header_len = le32(data + 4)
-    route_len = le16(data + 8)
-    segment = le32(data + 12)
-    if segment != size - CONTENT_FIXED or segment > cython.cast(uint64_t, body_len) + header_len + route_len:
-        return cython.NULL
-    content = content_new(arena, route_len, header_len, body_len)
-    if content == cython.NULL:
-        return cython.NULL
-    content.flags = data[10]
-    content.priority = data[11]
-    _copy_in(content, 0, segment, data + CONTENT_FIXED)
-    content_frame(content)
-    filled[0] = segment
-    return content
-
-
-def content_add_chunk(content, record):
-    offset: uint64_t
-    if record.size < 4:
-        return False
-    offset = le32(record.data)
-    if offset + record.size - 4 > content_total(content):
-        return False
-    _copy_in(content, cython.cast(uint32_t, offset), record.size - 4, record.data + 4)
-    return True
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write_content(
-    log: cython.pointer(log_t), kind: uint8_t, split_above: uint32_t, follows: uint32_t, content: cython.pointer(content_t)
-) -> uint64_t:
-    """Writes Message-Start (or Page-Content) and its chunks, and marks it live. Log lock held; let go between chunks.
-
-    follows: bytes of records that must fit behind an undivided one in the same window (I2). Returns its LSN, or LSN_NEVER.
-    """
-    total: uint32_t = content_total(content)
-    piece: uint32_t = total
-    offset: uint32_t
-    room: uint32_t
-    length: uint32_t
-    size: uint64_t
-    first: uint64_t = 0
-    lsn: uint64_t = 0
-    record: cython.pointer(uint8_t)
-    own: cython.pointer(uint8_t)
-    length = RECORD_HEADER + CONTENT_FIXED + total
-    if total <= split_above:
-        log_room(log, cython.cast(uint32_t, align8(length)) + follows)
-    else:
-        room = log_room(log, split_above // 4)
-        if room < RECORD_HEADER + CONTENT_FIXED + 64:
-            return LSN_NEVER
-        piece = min(min(total, PIECE_MAX), room - RECORD_HEADER - CONTENT_FIXED)
-        length = RECORD_HEADER + CONTENT_FIXED + piece
-    record = log_append(log, length, cython.address(first))
-    if record == cython.NULL:
-        return LSN_NEVER
-    own = record_encode(record, length, kind, 0, 0, log_time(log), 0, 0, 0)
-    set32(own, content.body_len)
-    set32(own + 4, content.header_len)
-    set16(own + 8, content.route_len)
-    own[10] = content.flags
-    own[11] = content.priority
-    set32(own + 12, piece)
-    _copy_out(content, 0, piece, own + CONTENT_FIXED)
-    log_append_done(log, record, length, first)
-    size = align8(length)
-    log_live(log, first, size + (follows if piece == total else total - piece))
-    offset = piece
-    while offset < total:
-        log_end(log)
-        log_begin(log)
-        room = log_room(log, split_above // 4)
-        if room < RECORD_HEADER + 4 + 64:
-            return LSN_NEVER
-        piece = min(min(total - offset, PIECE_MAX), room - RECORD_HEADER - 4)
-        length = RECORD_HEADER + 4 + piece
-        record = log_append(log, length, cython.address(lsn))
-        if record == cython.NULL:
-            return LSN_NEVER
-        own = record_encode(record, length, RECORD_CHUNK, 0, 0, log_time(log), first, 0, 0)
-        set32(own, offset)
-        _copy_out(content, offset, piece, own + 4)
-        log_append_done(log, record, length, lsn)
-        offset += piece
-    return first
 
 
 # --- records ----------------------------------------------------------------------------------------------------------------
@@ -333,10 +149,7 @@ def _write_delete(log: cython.pointer(log_t), message_id: uint64_t) -> uint64_t:
     return lsn + RECORD_HEADER
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _release_name(ml: cython.pointer(message_log_t), tx: uint64_t) -> cython.void:
+def ml_release_name(ml, tx):
     room: uint32_t
     released: cython.pointer(uint64_t)
     if ml.released_count == ml.released_room:
@@ -357,7 +170,7 @@ def _release_names(ml: cython.pointer(message_log_t), message: cython.pointer(me
     """A dead message names its transactions no longer: they are told later, by who holds the GIL."""
     i: uint32_t
     for i in range(message.named_count):
-        _release_name(ml, message.named[i])
+        ml_release_name(ml, message.named[i])
 
 
 @cython.cfunc
@@ -381,7 +194,7 @@ def _new_message(ml: cython.pointer(message_log_t), content: cython.pointer(cont
     """Writes the content; with `listed`, or when it is long, an entry in the message list. Log lock held. Its id, or LSN_NEVER."""
     message: cython.pointer(message_t)
     long_: cython.bint = content_total(content) > ml.split_above
-    message_id: uint64_t = _write_content(ml.log, RECORD_START, ml.split_above, ENQUEUE_MOST, content)
+    message_id: uint64_t = content_write(ml.log, RECORD_START, ml.split_above, ENQUEUE_MOST, content)
     if message_id == LSN_NEVER:
         return LSN_NEVER
     if listed or long_:
@@ -472,7 +285,7 @@ def ml_spill(context, content):
     if ml.pages == cython.NULL or at_load32(cython.address(ml.disk_low)):
         return 0
     log_begin(ml.pages)
-    lsn = _write_content(ml.pages, RECORD_PAGE_CONTENT, ml.split_above, 0, content)
+    lsn = content_write(ml.pages, RECORD_PAGE_CONTENT, ml.split_above, 0, content)
     log_end(ml.pages)
     if lsn == LSN_NEVER:
         return 0
@@ -628,114 +441,3 @@ def ml_find_listed(ml, queue_id, position):
             found = key
     log_end(ml.log)
     return found
-
-
-# --- copy-forward -------------------------------------------------------------------------------------------------------------
-
-
-def ml_copy(ml, content, message_id, at, plain):
-    message: cython.pointer(message_t)
-    places: cython.pointer(location_t) = plain
-    count: uint32_t = 1
-    i: uint32_t
-    fixed: uint32_t
-    total: uint32_t = content_total(content)
-    piece: uint32_t
-    offset: uint32_t
-    room: uint32_t
-    length: uint32_t
-    size: uint64_t
-    first: uint64_t = 0
-    lsn: uint64_t = 0
-    record: cython.pointer(uint8_t)
-    own: cython.pointer(uint8_t)
-    log_begin(ml.log)
-    if not log_is_live(ml.log, at) or log_where(ml.log, message_id) != at:
-        log_end(ml.log)
-        return 0
-    message = list_find(cython.address(ml.messages), message_id)
-    if message != cython.NULL:
-        places = message.locations
-        count = message.count
-    fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + CONTENT_FIXED
-    room = log_room(ml.log, min(fixed + min(total, ml.split_above), cython.cast(uint32_t, ml.log.buffer_size - 1024)))
-    if (places == cython.NULL and count) or room < fixed + 64:
-        log_end(ml.log)
-        return 0
-    piece = total if total <= ml.split_above else min(min(total, PIECE_MAX), room - fixed)
-    length = fixed + piece
-    record = log_append(ml.log, length, cython.address(first))
-    if record == cython.NULL:
-        log_end(ml.log)
-        return 0
-    own = record_encode(record, length, RECORD_COPY, 0, 0, log_time(ml.log), message_id, 0, 0)
-    set32(own, count)
-    set32(own + 4, 0)
-    own += 8
-    for i in range(count):
-        set64(own, places[i].queue_id)
-        set64(own + 8, places[i].position)
-        set64(own + 16, cython.cast(uint64_t, places[i].expires_at_ms))
-        set64(own + 24, places[i].enqueued_by)
-        set64(own + 32, places[i].dequeued_by)
-        own += PLACE_SIZE
-    set32(own, content.body_len)
-    set32(own + 4, content.header_len)
-    set16(own + 8, content.route_len)
-    own[10] = content.flags
-    own[11] = content.priority
-    set32(own + 12, piece)
-    _copy_out(content, 0, piece, own + CONTENT_FIXED)
-    log_append_done(ml.log, record, length, first)
-    size = align8(length) + total - piece
-    offset = piece
-    # One lock for all of it: the message must not change between its copy and the copy's last chunk.
-    while offset < total:
-        room = log_room(ml.log, ml.split_above // 4)
-        if room < RECORD_HEADER + 4 + 64:
-            log_end(ml.log)
-            return 0
-        piece = min(min(total - offset, PIECE_MAX), room - RECORD_HEADER - 4)
-        length = RECORD_HEADER + 4 + piece
-        record = log_append(ml.log, length, cython.address(lsn))
-        if record == cython.NULL:
-            log_end(ml.log)
-            return 0
-        own = record_encode(record, length, RECORD_CHUNK, 0, 0, log_time(ml.log), message_id, 0, 0)
-        set32(own, offset)
-        _copy_out(content, offset, piece, own + 4)
-        log_append_done(ml.log, record, length, lsn)
-        offset += piece
-    if map64_put(cython.address(ml.log.moved), message_id, first):
-        log_live(ml.log, first, size)
-        log_dead(ml.log, at, ml.log.tail)
-        ml.log.copied += size
-        if message != cython.NULL:
-            _release_decided(ml, message)
-    else:
-        size = 0
-    log_end(ml.log)
-    return size
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _release_decided(ml: cython.pointer(message_log_t), message: cython.pointer(message_t)) -> cython.void:
-    """After its copy a message names only the transactions that are still open in it."""
-    i: uint32_t
-    j: uint32_t
-    kept: uint32_t = 0
-    open_: cython.bint
-    tx: uint64_t
-    for i in range(message.named_count):
-        tx = message.named[i]
-        open_ = False
-        for j in range(message.count):
-            open_ = open_ or message.locations[j].enqueued_by == tx or message.locations[j].dequeued_by == tx
-        if open_:
-            message.named[kept] = tx
-            kept += 1
-        else:
-            _release_name(ml, tx)
-    message.named_count = kept

@@ -225,16 +225,20 @@ class TransactionLog:
         """Writes what lives below `lsn` anew, so that the base can pass. Returns how many things were copied."""
         copied = 0
         for transaction in [one for one in self.table.values() if one.at < lsn]:
-            at, end = self.log.append(TX_COPY, self._copy_of(transaction), transaction.tx)
-            self.log.mark_live(at, end - at)
-            self.log.mark_dead(transaction.at, end)
-            transaction.at = at
+            self.copy(transaction)
             copied += 1
         for (kind, key), (at, value) in list(self.notes.items()):
             if at < lsn:
                 self.note(kind, key, value)
                 copied += 1
         return copied
+
+    def copy(self, transaction: Transaction) -> None:
+        """Tx-Copy: all that is known of it, at the tail."""
+        at, end = self.log.append(TX_COPY, self._copy_of(transaction), transaction.tx)
+        self.log.mark_live(at, end - at)
+        self.log.mark_dead(transaction.at, end)
+        transaction.at = at
 
     @staticmethod
     def _copy_of(transaction: Transaction) -> bytes:

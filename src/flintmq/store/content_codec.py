@@ -1,0 +1,177 @@
+"""Message content as records of the log (see content_codec.pxd).
+
+in: contents of the message path, records read back. out: Message-Start and Message-Chunk records; contents.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.content import content_body, content_frame, content_header, content_new, content_route, content_t
+from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_append, log_append_done, log_begin, log_end, log_live, log_room, log_time
+from cython.cimports.flintmq.store.log.record import (
+    CONTENT_FIXED,
+    PLACE_SIZE,
+    RECORD_CHUNK,
+    RECORD_COPY,
+    RECORD_HEADER,
+    align8,
+    le16,
+    le32,
+    record_encode,
+    set16,
+    set32,
+)
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy
+
+
+def content_total(content):
+    return content.route_len + content.header_len + content.body_len
+
+
+def content_copy_out(content, offset, size, out):
+    """Bytes [offset, offset + size) of the content: route, header, body one after the other."""
+    part: uint32_t
+    header_end: uint32_t = content.route_len + content.header_len
+    if offset < content.route_len and size:
+        part = min(size, content.route_len - offset)
+        memcpy(out, content_route(content) + offset, part)
+        out += part
+        offset += part
+        size -= part
+    if offset < header_end and size:
+        part = min(size, header_end - offset)
+        memcpy(out, content_header(content) + (offset - content.route_len), part)
+        out += part
+        offset += part
+        size -= part
+    if size:
+        memcpy(out, content_body(content) + (offset - header_end), size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy_in(content: cython.pointer(content_t), offset: uint32_t, size: uint32_t, data: cython.pointer(cython.const[uint8_t])) -> cython.void:
+    part: uint32_t
+    header_end: uint32_t = content.route_len + content.header_len
+    if offset < content.route_len and size:
+        part = min(size, content.route_len - offset)
+        memcpy(content_route(content) + offset, data, part)
+        data += part
+        offset += part
+        size -= part
+    if offset < header_end and size:
+        part = min(size, header_end - offset)
+        memcpy(content_header(content) + (offset - content.route_len), data, part)
+        data += part
+        offset += part
+        size -= part
+    if size:
+        memcpy(content_body(content) + (offset - header_end), data, size)
+
+
+def content_from_record(arena, record, filled):
+    data: cython.pointer(cython.const[uint8_t]) = record.data
+    size: uint32_t = record.size
+    places: uint64_t
+    segment: uint32_t
+    body_len: uint32_t
+    header_len: uint32_t
+    route_len: uint16_t
+    content: cython.pointer(content_t)
+    filled[0] = 0
+    if record.type == RECORD_COPY:
+        if size < 8:
+            return cython.NULL
+        places = 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE
+        if places > size:
+            return cython.NULL
+        data += places
+        size -= cython.cast(uint32_t, places)
+    if size < CONTENT_FIXED:
+        return cython.NULL
+    body_len = le32(data)
+    header_len = le32(data + 4)
+    route_len = le16(data + 8)
+    segment = le32(data + 12)
+    if segment != size - CONTENT_FIXED or segment > cython.cast(uint64_t, body_len) + header_len + route_len:
+        return cython.NULL
+    content = content_new(arena, route_len, header_len, body_len)
+    if content == cython.NULL:
+        return cython.NULL
+    content.flags = data[10]
+    content.priority = data[11]
+    _copy_in(content, 0, segment, data + CONTENT_FIXED)
+    content_frame(content)
+    filled[0] = segment
+    return content
+
+
+def content_add_chunk(content, record):
+    offset: uint64_t
+    if record.size < 4:
+        return False
+    offset = le32(record.data)
+    if offset + record.size - 4 > content_total(content):
+        return False
+    _copy_in(content, cython.cast(uint32_t, offset), record.size - 4, record.data + 4)
+    return True
+
+
+def content_write(log, kind, split_above, follows, content):
+    """Writes Message-Start (or Page-Content) and its chunks, and marks it live. Log lock held; let go between chunks.
+
+    follows: bytes of records that must fit behind an undivided one in the same window (I2). Returns its LSN, or LSN_NEVER.
+    """
+    total: uint32_t = content_total(content)
+    piece: uint32_t = total
+    offset: uint32_t
+    room: uint32_t
+    length: uint32_t
+    size: uint64_t
+    first: uint64_t = 0
+    lsn: uint64_t = 0
+    record: cython.pointer(uint8_t)
+    own: cython.pointer(uint8_t)
+    length = RECORD_HEADER + CONTENT_FIXED + total
+    if total <= split_above:
+        log_room(log, cython.cast(uint32_t, align8(length)) + follows)
+    else:
+        room = log_room(log, split_above // 4)
+        if room < RECORD_HEADER + CONTENT_FIXED + 64:
+            return LSN_NEVER
+        piece = min(min(total, PIECE_MAX), room - RECORD_HEADER - CONTENT_FIXED)
+        length = RECORD_HEADER + CONTENT_FIXED + piece
+    record = log_append(log, length, cython.address(first))
+    if record == cython.NULL:
+        return LSN_NEVER
+    own = record_encode(record, length, kind, 0, 0, log_time(log), 0, 0, 0)
+    set32(own, content.body_len)
+    set32(own + 4, content.header_len)
+    set16(own + 8, content.route_len)
+    own[10] = content.flags
+    own[11] = content.priority
+    set32(own + 12, piece)
+    content_copy_out(content, 0, piece, own + CONTENT_FIXED)
+    log_append_done(log, record, length, first)
+    size = align8(length)
+    log_live(log, first, size + (follows if piece == total else total - piece))
+    offset = piece
+    while offset < total:
+        log_end(log)
+        log_begin(log)
+        room = log_room(log, split_above // 4)
+        if room < RECORD_HEADER + 4 + 64:
+            return LSN_NEVER
+        piece = min(min(total - offset, PIECE_MAX), room - RECORD_HEADER - 4)
+        length = RECORD_HEADER + 4 + piece
+        record = log_append(log, length, cython.address(lsn))
+        if record == cython.NULL:
+            return LSN_NEVER
+        own = record_encode(record, length, RECORD_CHUNK, 0, 0, log_time(log), first, 0, 0)
+        set32(own, offset)
+        content_copy_out(content, offset, piece, own + 4)
+        log_append_done(log, record, length, lsn)
+        offset += piece
+    return first
