@@ -77,6 +77,7 @@ def test_a_closed_session_rolls_its_branches_back_at_once(broker: Broker, suspen
         c.end(first, X, suspend=True)
     c.session_closed(first)
     assert broker.labels(3) == ["old"]
+    assert next(iter(c.list())).queues == {}
     assert refused(c.enqueue, second, X, 1, message("no")) == "ILLEGAL_STATE"
     assert c.end(second, X) is RB
     assert c.prepare(X).result(0) is RB
@@ -414,6 +415,7 @@ def test_a_heuristic_outcome_is_told_until_it_is_forgotten_also_after_a_crash(br
         c = broker.coordinator
         assert (broker.labels(1), broker.labels(3)) == ((["new"], []) if commits else ([], ["old"]))
         assert list(c.recover()) == [X]
+        assert next(iter(c.list())).queues == {}
         assert c.commit(X).result(0) is expected
         assert c.rollback(X).result(0) is expected
         assert refused(c.start, broker.session(), X) == "NOT_ALLOWED"

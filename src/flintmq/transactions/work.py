@@ -214,13 +214,19 @@ class Work:
             self._effects.settle(queue_id, positions)
         for queue_id, entries in self._placed.items():
             self._effects.publish(queue_id, entries)
+        self._clear()
 
     def undo(self) -> None:
         """The rollback is durable: held entries go back."""
         for queue_id, positions in self._held().items():
             self._effects.release(queue_id, positions)
+        self._clear()
 
     # --- inside -----------------------------------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        """Done: a tombstone or a heuristic outcome may be remembered for long, its work need not. New objects: a reader may hold the old."""
+        self._messages, self._enqueues, self._dequeues, self._placed, self._queue_ids = set(), {}, {}, {}, set()
 
     def _held(self) -> dict[int, list[int]]:
         held: dict[int, list[int]] = {}
