@@ -225,7 +225,7 @@ class Work:
     # --- inside -----------------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
-        """Done: a tombstone or a heuristic outcome may be remembered for long, its work need not. New objects: a reader may hold the old."""
+        """A tombstone or a heuristic outcome may be remembered for long, its work need not. New objects: a reader may have the old."""
         self._messages, self._enqueues, self._dequeues, self._placed, self._queue_ids = set(), {}, {}, {}, set()
 
     def _held(self) -> dict[int, list[int]]:
