@@ -19,6 +19,7 @@ from tests.support.logstore import ROUTE, StoreBytes, sample
 
 scan = pytest.importorskip("flintmq.store.log.scan", reason="the compiled scanner is not built")
 OsFiles = pytest.importorskip("flintmq.store.log.file_port").OsFiles
+Recovery = pytest.importorskip("flintmq.store.recovery").Recovery
 
 
 def findings(path: Path) -> tuple[StoreView, list[Damage]]:
@@ -41,6 +42,23 @@ def flip(file: Path, offset: int, mask: int = 1) -> None:
     file.write_bytes(data)
 
 
+def scans(path: Path) -> list:
+    return [scan.LogScan(OsFiles(), str(path / name), number) for name, number in (("messages", 1), ("transactions", 2))]
+
+
+def recovered(path: Path, queues: set[int]) -> set[tuple[int, int, int]]:
+    """(queue, position, message) as the broker's recovery puts them back."""
+    recovery = Recovery()
+    recovery.run(*scans(path), queues, max(queues), True)
+    return {(queue, position, number) for queue in queues for position, number, *_ in recovery.entries_of(queue)}
+
+
+def standing(view: StoreView) -> set[tuple[int, int, int]]:
+    """(queue, position, message) as the independent reader sees them."""
+    state = read_state(view)
+    return {(s.queue, s.position, m.id) for m in state.messages.values() for s in state.spots(m) if state.visible(s)}
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> tuple[StoreBytes, Path]:
     made = sample()
@@ -55,9 +73,7 @@ def test_a_good_store_has_no_findings_and_all_its_messages(store: tuple[StoreByt
     made, path = store
     view, found = findings(path)
     assert found == []
-    state = read_state(view)
-    spots = {(s.queue, s.position, m.id) for m in state.messages.values() for s in state.spots(m) if state.visible(s)}
-    assert spots == {(queue, position, number) for queue, entries in made.live.items() for position, number in entries.items()}
+    assert standing(view) == {(queue, position, number) for queue, entries in made.live.items() for position, number in entries.items()}
     assert not view.live and view.uuid == lb.UUID
     assert [log.torn_at for log in view.logs.values()] == [0, 0]
 
@@ -97,18 +113,14 @@ def play(script: list) -> StoreBytes:
 
 @settings(max_examples=60, deadline=None)
 @given(operations)
-def test_random_stores_read_as_the_model_and_as_the_scanner_reads_them(tmp_path_factory: pytest.TempPathFactory, script: list) -> None:
-    """Two readers written apart agree on every record of any history, and on base and tail."""
+def test_random_stores_read_as_the_model_and_as_the_broker_reads_them(tmp_path_factory: pytest.TempPathFactory, script: list) -> None:
+    """Two readers written apart agree on every record of any history, on base and tail, and on every entry."""
     made = play(script)
     path = made.write(tmp_path_factory.mktemp("store"))
     view, found = findings(path)
     assert found == []
-    state = read_state(view)
-    counts: dict[int, int] = {}
-    for message in state.messages.values():
-        for spot in state.spots(message):
-            counts[spot.queue] = counts.get(spot.queue, 0) + 1
-    assert counts == made.counts()
+    entries = {(queue, position, number) for queue, entries in made.live.items() for position, number in entries.items()}
+    assert standing(view) == entries == recovered(path, {1, 2, 3})
     for log in view.logs.values():
         other = scan.LogScan(OsFiles(), str(log.directory), log.number)
         assert [(lsn, kind, data) for lsn, kind, *_, data in other.collect()] == all_records(log)
@@ -423,7 +435,11 @@ def mended(path: Path) -> tuple[StoreView, list[Damage]]:
     for log in after.logs.values():
         other = scan.LogScan(OsFiles(), str(log.directory), log.number)
         kept = [(lsn, kind, data) for lsn, kind, *_, data in other.collect()]
-        assert other.damage == [] and kept == [record for record in all_records(log) if record[0] >= log.base]
+        assert other.damage == []
+        assert kept == [record for record in all_records(log) if record[0] >= log.base]
+    if after.logs["transactions"].containers:
+        whole = {m.id for m in read_state(after).messages.values() if m.here == m.size}
+        assert recovered(path, {1, 2, 3}) == {entry for entry in standing(after) if entry[2] in whole and entry[1]}
     return after, found
 
 
@@ -482,6 +498,7 @@ def test_repair_of_one_record_keeps_the_others_and_says_what_went(store: tuple[S
     assert state.missing_messages == {number}
     spots = {(s.queue, s.position) for m in state.messages.values() for s in state.spots(m) if state.visible(s)}
     assert spots == {(q, p) for q, entries in made.live.items() for p in entries} - {(1, position)}
+    assert {entry[:2] for entry in recovered(path, {1, 2, 3})} == spots
 
 
 def test_repairing_twice_changes_nothing_more(store: tuple[StoreBytes, Path]) -> None:

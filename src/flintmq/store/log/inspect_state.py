@@ -25,7 +25,8 @@ _TX_STARTS = frozenset((kinds.DTX_START, kinds.TX_START, kinds.TX_COPY))
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction as the log tells it. rows: queue -> ranges of positions, as [next, left], of the Commit."""
+    """A transaction as the log tells it. rows: queue -> positions that the Commit gives, in order, as
+    ranges (first, count); asked: queue -> enqueues seen that wait for one."""
 
     id: int
     state: str
@@ -34,24 +35,27 @@ class Transaction:
     heuristic: str = "none"
     ended: bool = False
     deleted: bool = False
-    rows: dict[int, list[list[int]]] = field(default_factory=dict)
+    rows: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    asked: Counter[int] = field(default_factory=Counter)
 
 
-def _rows(values: dict[str, Any]) -> dict[int, list[list[int]]]:
-    rows: dict[int, list[list[int]]] = {}
+def _rows(values: dict[str, Any]) -> dict[int, list[tuple[int, int]]]:
+    rows: dict[int, list[tuple[int, int]]] = {}
     for queue, first, count in values["rows"]:
-        rows.setdefault(queue, []).append([first, count])
+        rows.setdefault(queue, []).append((first, count))
     return rows
 
 
 @dataclass(slots=True)
 class Spot:
-    """A place of a live message. enqueued_by, dequeued_by: transactions, 0 = none."""
+    """A place of a live message. enqueued_by, dequeued_by: transactions, 0 = none; order: which of its transaction's enqueues on the
+    queue it is, from 1 on, when it waits for a position."""
 
     queue: int
     position: int
     enqueued_by: int = 0
     dequeued_by: int = 0
+    order: int = 0
 
 
 @dataclass(slots=True)
@@ -204,6 +208,8 @@ class Replay:
         if kind == kinds.COPY:
             self._copied(record, values)
             return
+        # Counted even where the message is gone: the order of a transaction's enqueues gives the positions.
+        order = self._order(record.tx, values["queue"]) if kind == kinds.ENQUEUE and record.tx and not values["position"] else 0
         message = state.messages.get(number)
         if message is None:
             if number >= log.base and not log.has_record(number, _MESSAGE_STARTS):
@@ -215,7 +221,7 @@ class Replay:
         elif kind == kinds.MESSAGE_DELETE:
             del state.messages[number]
         elif kind == kinds.ENQUEUE:
-            message.spots.append(Spot(values["queue"], self._position(record, values), record.tx))
+            message.spots.append(Spot(values["queue"], values["position"], record.tx, 0, order))
         else:
             self._dequeued(message, record, values)
 
@@ -230,18 +236,32 @@ class Replay:
             self.state.missing_transactions.add(record.tx)
             self._report(log, "reference", record, f"{record.name} in transaction {record.tx}, whose start is not in the log")
 
-    def _position(self, record: Record, values: dict[str, Any]) -> int:
-        """Position of an enqueue: its own, or the next one that its transaction's Commit gave to the queue."""
-        transaction = self.state.transactions.get(record.tx)
-        if values["position"] or transaction is None or transaction.state != "committed":
-            return int(values["position"])
-        row = next((row for row in transaction.rows.get(values["queue"], ()) if row[1] > 0), None)
-        if row is None:
-            self.state.remarks["enqueued by a commit that gives no position to it"] += 1
+    def _order(self, number: int, queue: int) -> int:
+        transaction = self.state.transactions.get(number)
+        if transaction is None:
             return 0
-        row[0] += 1
-        row[1] -= 1
-        return row[0] - 1
+        transaction.asked[queue] += 1
+        return transaction.asked[queue]
+
+    def _give_positions(self, log: Log) -> None:
+        """Enqueues of committed transactions get their positions. The base passes whole prefixes of the log, so what is still there are
+        the last enqueues of a transaction: they are counted from the end."""
+        for message in self.state.messages.values():
+            for spot in message.spots:
+                transaction = self.state.transactions.get(spot.enqueued_by)
+                if not spot.order or transaction is None or transaction.state != "committed":
+                    continue
+                rows = transaction.rows.get(spot.queue, [])
+                index = sum(count for _, count in rows) - transaction.asked[spot.queue] + spot.order - 1
+                if index < 0:
+                    text = f"message {message.id} has no position in queue {spot.queue}"
+                    self._lost(log, message, f"{text}: the commit of transaction {transaction.id} gave too few")
+                    continue
+                for first, count in rows:
+                    if index < count:
+                        spot.position = first + index
+                        break
+                    index -= count
 
     def _copied(self, record: Record, values: dict[str, Any]) -> None:
         size = values["body"] + values["header"] + values["route"]
@@ -250,7 +270,11 @@ class Replay:
         for place in values["places"]:
             if place.dequeued_by and self.state.tx_state(place.dequeued_by) == "committed":
                 continue
-            message.spots.append(Spot(place.queue, place.position, place.enqueued_by, place.dequeued_by))
+            order = 0
+            if place.enqueued_by and not place.position:
+                known = next((s.order for s in old.spots if s.queue == place.queue and s.order), 0) if old else 0
+                order = known or self._order(place.enqueued_by, place.queue)
+            message.spots.append(Spot(place.queue, place.position, place.enqueued_by, place.dequeued_by, order))
         self.state.messages[record.undo_prev] = message
 
     def _dequeued(self, message: Message, record: Record, values: dict[str, Any]) -> None:
@@ -268,6 +292,7 @@ class Replay:
 
     def _check_messages(self, log: Log) -> None:
         """What is left: messages with places must have all of their content, and their transactions must be known."""
+        self._give_positions(log)
         for message in self.state.messages.values():
             spots = self.state.spots(message)
             if not spots:
