@@ -165,6 +165,36 @@ def test_a_submission_is_all_or_nothing(definitions: SqlDefinitions) -> None:
     assert list(definitions.load_bindings("/")) == [binding]
 
 
+def test_a_group_with_a_bad_submission_in_it_saves_the_others(definitions: SqlDefinitions) -> None:
+    ids = [definitions.new_queue_id() for _ in range(2)]
+    definitions.save_queue(QueueRecord("/", "owner", ids[0]))
+    before = definitions.transactions
+    answers: dict[str, Exception | None] = {}
+    done = threading.Event()
+
+    def submit_one(name: str, change: Change) -> None:
+        def answer(error: Exception | None) -> None:
+            answers[name] = error
+            if len(answers) == 4:
+                done.set()
+
+        definitions.submit([change], answer)
+
+    with definitions._group.connection_lock:  # nothing is committed before all four wait
+        submit_one("user", Save(UserRecord("u")))
+        submit_one("taken", Save(QueueRecord("/", "thief", ids[0])))
+        submit_one("queue", Save(QueueRecord("/", "honest", ids[1])))
+        submit_one("vhost", Save(ExchangeRecord("gone", "x", "direct")))
+    assert done.wait(30)
+    assert answers["user"] is None
+    assert answers["queue"] is None
+    assert isinstance(answers["taken"], ValueError)
+    assert isinstance(answers["vhost"], PeerError)
+    assert [record.name for record in definitions.load_users()] == ["u"]
+    assert [record.name for record in definitions.load_queues("/")] == ["owner", "honest"]
+    assert definitions.transactions - before == 2
+
+
 def test_submitted_records_of_every_kind_can_be_deleted_by_identity(definitions: SqlDefinitions) -> None:
     queue_id = definitions.new_queue_id()
     records = [
