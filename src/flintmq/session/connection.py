@@ -6,38 +6,15 @@ in: handlers, on the loop's thread with the GIL. out: frames in the output buffe
 from __future__ import annotations
 
 import cython
-from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_store32, at_swap32
-from cython.cimports.flintmq.core.buffer import out_release, out_reserve
-from cython.cimports.flintmq.core.clock import wall_ms
-from cython.cimports.flintmq.core.content import (
-    content_body,
-    content_decref,
-    content_header,
-    content_new,
-    content_frame,
-    content_route,
-    content_t,
-)
-from cython.cimports.flintmq.protocol.v0_9_1.engine import (
-    PHASE_CLOSED,
-    PHASE_CLOSING,
-    PHASE_OPEN,
-    RX_CLOSED,
-    RX_CLOSING,
-    RX_OPEN,
-    engine_free,
-    engine_init,
-    engine_set_channel_state,
-)
+from cython.cimports.flintmq.core.clock import wall_ms, wall_us
+from cython.cimports.flintmq.protocol.v0_9_1.engine import RX_CLOSED, RX_CLOSING, RX_OPEN, engine_set_channel_state
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
-from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_id_new,
     entry_sent,
     queue_add_waiter,
     queue_decref,
-    queue_dequeue,
     queue_get_id,
     queue_incref,
     queue_is_durable,
@@ -46,6 +23,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_ready_count,
     queue_release,
     queue_remove_waiter,
+    queue_settle,
 )
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
@@ -56,16 +34,8 @@ from cython.cimports.flintmq.queue.types import (
     delivery_t,
     waiter_t,
 )
-from cython.cimports.flintmq.routing.route_cache import RouteCache, exchange_decref, exchange_incref, route_t
-from cython.cimports.flintmq.session.channel import (
-    authorization_changed,
-    channel_accept,
-    channel_free,
-    channel_new,
-    channel_release_all,
-    channel_set_route,
-    session_sink,
-)
+from cython.cimports.flintmq.session.channel import authorization_changed, channel_free, channel_new, channel_release_all
+from cython.cimports.flintmq.session.connection_base import ConnectionBase
 from cython.cimports.flintmq.session.delivery import write_get_ok
 from cython.cimports.flintmq.session.settlement import channel_recover, channel_resume, channel_settle_item
 from cython.cimports.flintmq.session.subscription import (
@@ -74,21 +44,12 @@ from cython.cimports.flintmq.session.subscription import (
     subscription_find,
     subscription_new,
 )
-from cython.cimports.flintmq.session.types import (
-    AUTHORIZED_MAX,
-    channel_t,
-    connection_t,
-    refused_t,
-    subscription_t,
-    unacked_t,
-)
-from cython.cimports.flintmq.session.tx_buffer import tx_rollback
+from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.work import expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
-from cython.cimports.libc.string import memcpy, memset
-from flintmq.errors import PeerError
+from cython.cimports.libc.string import memset
 
 
 def revoke_authorizations() -> None:
@@ -107,9 +68,6 @@ def _head_came(waiter: cython.pointer(waiter_t)) -> cython.void:
         connection.schedule(connection)
 
 
-DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected")
-
-
 @cython.cfunc
 def _octets(data: bytes) -> cython.pointer(uint8_t):
     """The bytes' own memory: valid while the caller holds them."""
@@ -117,29 +75,11 @@ def _octets(data: bytes) -> cython.pointer(uint8_t):
 
 
 @cython.cclass
-class Connection:
+class Connection(ConnectionBase):
     """One client connection as the handlers see it. Owned by its loop's thread; every method needs that thread.
 
     Methods that name a channel raise KeyError when it is not open.
     """
-
-    def __init__(self, peer: object, limits: object):
-        self.peer = peer
-        self.committing = {}
-        memset(cython.address(self.connection), 0, cython.sizeof(connection_t))
-        engine_init(
-            cython.address(self.connection.engine),
-            session_sink(),
-            cython.address(self.connection),
-            limits.frame_size_max_before_open,
-            limits.handshake_bytes_max,
-            limits.message_size_max,
-        )
-        self.connection.frame_size_max = limits.frame_size_max_before_open
-        self.connection.output_high = limits.output_bytes_high
-        self.connection.output_low = limits.output_bytes_low
-        self.connection.tx_bytes_max = limits.tx_bytes_max
-        self.connection.owner = cython.cast(cython.p_void, self)
 
     def __dealloc__(self):
         i: uint32_t
@@ -148,104 +88,9 @@ class Connection:
             if self.connection.channels[i] != cython.NULL:
                 channel_free(self.connection.channels[i])
         free(self.connection.channels)
-        self.take_refused()
         self.reap()
-        engine_free(cython.address(self.connection.engine))
-        out_release(cython.address(self.connection.out))
 
-    def attach_log(self, log: LogPort) -> None:
-        """Confirms of logged messages wait for this log's durable LSN."""
-        self.log = log
-        self.connection.port = cython.address(log.port)
-
-    @property
-    def waiting(self) -> bool:
-        """True while an answer of this connection is still to come: what the client sends meanwhile is not looked at.
-
-        Set it in a method's handler; when the answer is there, clear it and call Loop.resume.
-        """
-        return self.connection.waiting
-
-    @waiting.setter
-    def waiting(self, value: bool) -> None:
-        self.connection.waiting = value
-
-    # --- output -----------------------------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        """Appends frames to the output. Raises MemoryError."""
-        size: cython.size_t = len(data)
-        place: cython.pointer(uint8_t) = out_reserve(cython.address(self.connection.out), size)
-        if place == cython.NULL:
-            raise MemoryError("no memory for output")
-        memcpy(place, cython.cast(cython.p_char, data), size)
-        self.connection.out.end += size
-
-    def write_method(self, number: int, payload: bytes) -> None:
-        """Appends one method frame (`payload`: class id, method id, arguments)."""
-        size: cython.size_t = len(payload)
-        place: cython.pointer(uint8_t) = out_reserve(cython.address(self.connection.out), size + 8)
-        if place == cython.NULL:
-            raise MemoryError("no memory for output")
-        place[0] = 1
-        place[1] = (number >> 8) & 255
-        place[2] = number & 255
-        place[3] = (size >> 24) & 255
-        place[4] = (size >> 16) & 255
-        place[5] = (size >> 8) & 255
-        place[6] = size & 255
-        memcpy(place + 7, cython.cast(cython.p_char, payload), size)
-        place[7 + size] = 0xCE
-        self.connection.out.end += size + 8
-
-    @property
-    def output_size(self) -> int:
-        """Bytes that wait to be sent."""
-        return self.connection.out.end - self.connection.out.start
-
-    # --- phases -----------------------------------------------------------------------------------------------------
-
-    def tuned(self, frame_size_max: int, channel_max: int) -> None:
-        """connection.tune-ok: limits that both sides agreed on. frame_size_max bytes, channel_max highest channel number."""
-        self.connection.frame_size_max = frame_size_max
-        self.connection.engine.channel_max = channel_max
-
-    def opened(self) -> None:
-        """connection.open succeeded: larger frames, all classes."""
-        self.connection.engine.phase = PHASE_OPEN
-        self.connection.engine.frame_size_max = self.connection.frame_size_max
-
-    def closing(self) -> None:
-        """connection.close was sent: only its answer is read from now on."""
-        if self.connection.engine.phase != PHASE_CLOSED:
-            self.connection.engine.phase = PHASE_CLOSING
-
-    def finished(self, hang_up: bool = False) -> None:
-        """Nothing is read any more; the loop ends the connection when the output is sent.
-
-        Args: hang_up: the client closed by the rules, so the socket closes at once; else it is shut down and lingers until the client
-        has seen our last words, which a reset for unread input would take from it.
-        """
-        self.connection.engine.phase = PHASE_CLOSED
-        self.connection.hang_up = hang_up
-
-    def engine_error(self) -> tuple[int, str, int, int, int]:
-        """(reply code, text, channel or 0, method id, value the text is about or 0) of the rule the peer broke."""
-        text: bytes = self.connection.engine.error_text
-        return (
-            self.connection.engine.error_code,
-            text.decode(),
-            self.connection.engine.error_channel,
-            self.connection.engine.error_method,
-            self.connection.engine.error_value,
-        )
-
-    # --- channels ---------------------------------------------------------------------------------------------------
-
-    def channel(self, number):
-        if number >= self.connection.channel_count or self.connection.channels[number] == cython.NULL:
-            raise KeyError(number)
-        return self.connection.channels[number]
+    # --- channels -------------------------------------------------------------------------------------------------------
 
     def open_channel(self, number: int) -> None:
         """channel.open. Raises MemoryError."""
@@ -306,140 +151,6 @@ class Connection:
         self._stop_waiting()
         for number in self.channel_numbers():
             self.close_channel(number, False)
-
-    # --- publishing -------------------------------------------------------------------------------------------------
-
-    def set_route(self, number: int, cache: RouteCache, key: bytes, handles: list, cacheable: bool) -> None:
-        """Answers a publish whose route was unknown; the channel's user is authorized for the exchange.
-
-        Args: key: exchange and routing key shortstrs; handles: QueueHandle list; cacheable: False when the route depends on the
-        message, which then comes back complete as a slow publish.
-        """
-        channel: cython.pointer(channel_t) = self.channel(number)
-        i: cython.int
-        known: cython.bint = False
-        route: cython.pointer(route_t) = cache.put(
-            cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key)), len(key), handles, cacheable
-        )
-        channel_set_route(channel, route)
-        channel.slow_publish = not cacheable
-        self._check_generation(channel)
-        if not cacheable:
-            return
-        for i in range(AUTHORIZED_MAX):
-            known = known or channel.authorized[i] == cache.exchange
-        if not known:
-            i = channel.authorized_next
-            channel.authorized_next = (channel.authorized_next + 1) % AUTHORIZED_MAX
-            if channel.authorized[i] != cython.NULL:
-                exchange_decref(channel.authorized[i])
-            exchange_incref(cache.exchange)
-            channel.authorized[i] = cache.exchange
-
-    def resolve_route(self):
-        cache: RouteCache
-        channel: cython.pointer(channel_t) = self.connection.channels[self.connection.slow_channel]
-        route: cython.pointer(cython.const[uint8_t]) = self.connection.slow_payload
-        if self.connection.slow_exchange.owner == cython.NULL:
-            return False
-        cache = cython.cast(RouteCache, self.connection.slow_exchange.owner)
-        if cache.resolver is None:
-            return False
-        key: bytes = PyBytes_FromStringAndSize(
-            cython.cast(cython.p_char, cython.cast(cython.p_void, route)) + 2 + route[0], self.connection.slow_size - 2 - route[0]
-        )
-        broker = self.handler.broker
-        while True:
-            version = broker.routes_version
-            try:
-                handles: list = cache.resolver(key)
-            except PeerError:  # another loop deleted the exchange just now
-                return False
-            channel_set_route(channel, cache.put(route, self.connection.slow_size, handles, True))
-            if version is broker.routes_version:
-                return True
-            # Another loop changed a binding meanwhile and has cleared the cache already: what was just put may be stale.
-            cache.forget(
-                PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.cast(cython.p_void, route)), self.connection.slow_size)
-            )
-
-    def _check_generation(self, channel):
-        fresh: cython.pointer(channel_t) = channel_new(cython.NULL, 0)
-        i: cython.int
-        if fresh == cython.NULL:
-            return
-        if fresh.authorized_generation != channel.authorized_generation:
-            channel.authorized_generation = fresh.authorized_generation
-            for i in range(AUTHORIZED_MAX):
-                if channel.authorized[i] != cython.NULL:
-                    exchange_decref(channel.authorized[i])
-                    channel.authorized[i] = cython.NULL
-        channel_free(fresh)
-
-    def message(self, number: int) -> tuple:
-        """The complete message that waits for a slow publish: (exchange, routing key, content header payload, body)."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        if channel.content == cython.NULL:
-            raise KeyError(number)
-        return content_tuple(channel.content)
-
-    def replace_header(self, number: int, header: bytes) -> None:
-        """Exchanges the content header of the waiting message (direct reply-to, BCC): a new content, same body."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        old: cython.pointer(content_t) = channel.content
-        new: cython.pointer(content_t) = content_new(self.connection.arena, old.route_len, len(header), old.body_len)
-        if new == cython.NULL:
-            raise MemoryError
-        memcpy(content_route(new), content_route(old), old.route_len)
-        memcpy(content_header(new), cython.cast(cython.p_char, header), len(header))
-        if old.body_len:
-            memcpy(content_body(new), content_body(old), old.body_len)
-        new.flags = old.flags
-        new.priority = old.priority
-        content_frame(new)
-        channel.content = new
-        content_decref(old)
-
-    def accept(self, number: int, cache: RouteCache, handles: list) -> bool:
-        """Publishes the waiting message to `handles` (or puts it into the transaction). True when a policy pass is due."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        route: cython.pointer(route_t) = cache.put(channel.route.key, channel.route.key_len, handles, False)
-        return channel_accept(cython.address(self.connection), channel, route) != 0
-
-    def take_refused(self) -> list[tuple[int, int, tuple]]:
-        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first; it is forgotten here."""
-        taken: list = []
-        refused: cython.pointer(refused_t)
-        while self.connection.refused != cython.NULL:
-            refused = self.connection.refused
-            self.connection.refused = refused.next
-            taken.append((queue_get_id(refused.queue), refused.reason, content_tuple(refused.content)))
-            content_decref(refused.content)
-            queue_decref(refused.queue)
-            free(refused)
-        return taken
-
-    def discard(self, number: int) -> None:
-        """Drops the waiting message (it was refused)."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        if channel.content != cython.NULL:
-            content_decref(channel.content)
-            channel.content = cython.NULL
-
-    def confirm_select(self, number: int) -> None:
-        self.channel(number).confirm = True
-
-    def is_confirm(self, number: int) -> bool:
-        return self.channel(number).confirm
-
-    def is_tx(self, number: int) -> bool:
-        return self.channel(number).tx
-
-    def tx_select(self, number: int) -> None:
-        self.channel(number).tx = True
-
-    def tx_rollback(self, number: int) -> None:
-        tx_rollback(self.channel(number))
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
@@ -598,6 +309,8 @@ class Connection:
             item.owner = channel.getter
             item.dead_letters = handle.dead_letters
             item.in_tx = 0
+            if self.log is not None:
+                item.delivered_us = wall_us()
         if not write_get_ok(
             cython.address(self.connection),
             number,
@@ -607,7 +320,9 @@ class Connection:
         ):
             raise MemoryError
         if no_ack:
-            queue_dequeue(handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK)
+            queue_settle(
+                handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK, 0 if self.log is None else wall_us()
+            )
         else:
             entry_sent(delivery.slot)
         channel.delivered += 1
@@ -644,9 +359,3 @@ class Connection:
     def settle(self, number: int, method: int, tag: int, requeue: bool) -> None:
         """Settles one delivery: method 80 ack, 90 reject, 120 nack."""
         channel_settle_item(cython.address(self.connection), self.channel(number), tag, method, requeue)
-
-    def take_drops(self) -> dict[str, int]:
-        """Messages of this connection that were dropped since the last call, by reason; empty when there were none."""
-        drops: dict = {name: count for name, count in zip(DROP_NAMES, self.connection.dropped, strict=True) if count}
-        memset(self.connection.dropped, 0, cython.sizeof(self.connection.dropped))
-        return drops
