@@ -287,7 +287,8 @@ def statistics(view: StoreView, state: State) -> dict[str, Any]:
     from flintmq.store.log.inspect import BLOCK_HEADER, SECTOR
 
     queues: dict[int, int] = {}
-    live = pending = 0
+    live = pending = original = 0
+    first = min((block.lsn for block in view.logs["messages"].blocks), default=0)
     oldest = None
     for message in state.messages.values():
         spots = state.spots(message)
@@ -298,6 +299,7 @@ def statistics(view: StoreView, state: State) -> dict[str, Any]:
             live += 1
         elif spots:
             pending += 1
+        original += bool(spots) and message.id >= first  # the others are only there as copies
         if spots and (oldest is None or message.id < oldest.id):
             oldest = message
     states: dict[str, int] = {}
@@ -329,7 +331,7 @@ def statistics(view: StoreView, state: State) -> dict[str, Any]:
         "messages": {
             "live": live,
             "pending": pending,
-            "dead": max(0, logs.get("messages", {}).get("records_by_type", {}).get("Message-Start", 0) - live - pending),
+            "dead": max(0, logs.get("messages", {}).get("records_by_type", {}).get("Message-Start", 0) - original),
             "live_body_bytes": sum(message.body for message in state.messages.values() if state.spots(message)),
             "oldest": None if oldest is None else {"id": oldest.id, "lsn": oldest.lsn, "time_us": oldest.time_us},
         },
