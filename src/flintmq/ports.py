@@ -164,7 +164,7 @@ class Store(Protocol):
         ...
 
     def begin(self, xid: bytes | None = None) -> int:
-        """Starts a transaction. `xid`: global id of a distributed one (at most 128 bytes), which alone may be prepared.
+        """Starts a transaction. `xid`: global id of a distributed one (at most 512 bytes), which alone may be prepared.
 
         Returns: its id (> 0). Raises: ValueError when the xid is already in use.
         """

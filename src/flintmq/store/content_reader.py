@@ -172,6 +172,8 @@ class ContentReader:
         header: block_t
         have: uint64_t
         size: uint64_t = source.container_size
+        container: uint64_t = (lsn - 1) // size  # of the record before, which may end where the container does
+        inside: uint64_t = lsn - container * size
         start: uint64_t
         step: uint32_t
         for step in range(4):
@@ -180,15 +182,13 @@ class ContentReader:
             elif step == 1:
                 start = align_sector(lsn)
             elif step == 2:
-                start = lsn - lsn % size + (lsn % size // source.buffer_size + 1) * source.buffer_size
-                if start // size != lsn // size:
-                    continue
+                start = container * size + (inside + source.buffer_size - 1) // source.buffer_size * source.buffer_size
             else:
-                start = (lsn // size + 1) * size + CONTAINER_HEADER
-            if start // size != lsn // size and step < 3:
+                start = (container + 1) * size + CONTAINER_HEADER
+            if step < 3 and start // size != container:
                 continue
             if step == 0:
-                if start % size and self._record(source, start, out):
+                if self._record(source, start, out):
                     return True
                 continue
             have = self._bytes(source, start, BLOCK_HEADER)

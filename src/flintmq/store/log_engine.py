@@ -206,7 +206,9 @@ class LogEngine(LogPort):
                 found.heuristic,
                 found.ended,
             )
-            transaction.enqueues = [Enqueue(*one) for one in found.enqueues]
+            transaction.enqueues = [
+                Enqueue(queue_id, message_id, position, expires) for queue_id, message_id, expires, position, _ in found.enqueues
+            ]
             transaction.dequeues = [Dequeue(*one) for one in found.dequeues]
             transaction.messages = {one.message_id for one in (*transaction.enqueues, *transaction.dequeues)}
             transaction.references = found.references

@@ -19,7 +19,7 @@ from itertools import count
 
 from flintmq.ports import DequeueReason, StoredContent, StoredEntry, TxState
 
-XID_BYTES_MAX = 128
+XID_BYTES_MAX = 512
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from flintmq.errors import StoreError
 from flintmq.ports import TxState
 
-XID_BYTES_MAX = 128
+XID_BYTES_MAX = 512
 
 DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE = range(33, 43)
 # state numbers of Tx-Copy

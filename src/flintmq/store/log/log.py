@@ -186,6 +186,7 @@ def _make_room(log: cython.pointer(log_t), need: uint64_t) -> cython.bint:
     total: uint64_t
     while True:
         if log.last == cython.NULL or log.tail >= log.last.end:
+            _close_block(log)  # it may end where the window does
             if not _new_buffer(log):
                 return False
             continue
