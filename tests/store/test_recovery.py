@@ -62,7 +62,7 @@ class Logs:
             log.write(str(directory / name))
 
 
-def recover_from(directory: Path, known: set[int] | None = None, high: int = 100, unclean: bool = True) -> Recovery:
+def recover_from(directory: Path, known: set[int] | None = None, high: int = 100, unclean: bool | None = True) -> Recovery:
     recovery = Recovery()
     recovery.run(
         LogScan(OsFiles(), str(directory / "messages"), lb.MESSAGES),
@@ -187,6 +187,20 @@ def test_redelivered(tmp_path: Path, unclean: bool) -> None:
     recovery = recover(logs, tmp_path, unclean=unclean)
     flagged = [entry[0] for entry in recovery.entries_of(1) if entry[4]]
     assert flagged == (list(range(1, 8)) if unclean else [2, 3, 6, 7])
+
+
+@pytest.mark.parametrize("clean", [(True, True), (True, False), (False, True)])
+def test_a_clean_stop_needs_both_logs(tmp_path: Path, clean: tuple[bool, bool]) -> None:
+    """Whether the stop was clean is read from the logs: both must end with the block of a clean stop."""
+    logs = Logs()
+    logs.publish(1, 1)
+    logs.begin()
+    for log, flag in zip((logs.messages, logs.transactions), clean):
+        log.sync()
+        if flag:
+            log.sync(flags=1)
+    recovery = recover(logs, tmp_path, unclean=None)
+    assert [entry[4] for entry in recovery.entries_of(1)] == [clean != (True, True)]
 
 
 def test_marks(tmp_path: Path) -> None:

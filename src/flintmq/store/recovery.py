@@ -435,6 +435,8 @@ class Recovery:
         if unclean is None:
             unclean = not message_scan.clean or (transaction_scan is not None and not transaction_scan.clean)
         self._collect_homeless()
+        if unclean is None:
+            unclean = not (message_scan.clean and (transaction_scan is None or transaction_scan.clean))
         self._take_result(RESTORED_REDELIVERED if unclean or message_scan.damage else 0)
         self._finish_transactions()
         self._fill_report(message_scan, transaction_scan)
