@@ -40,6 +40,8 @@ BUFFER_SIZE = 1 << 20
 # containers of the transaction and page log kept ready
 SMALL_AHEAD = 2
 PERSISTENT = 1
+# RecoveredTx.state
+PREPARED_STATE = 2
 
 
 @cython.cclass
@@ -372,7 +374,7 @@ class LogStore(LogEngine):
             doubt = {
                 position: tx
                 for tx, one in fresh.transactions.items()
-                if one.state is TxState.PREPARED
+                if one.state == PREPARED_STATE
                 for queue, position, _ in one.dequeues
                 if queue == queue_id
             }
