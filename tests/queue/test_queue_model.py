@@ -143,7 +143,18 @@ class QueueMachine(RuleBasedStateMachine):
             return True
         if self.cold_count():
             return False
-        return (self.resident_bytes() == 0 and self.queue.wanted > 0) or self.resident_bytes() + size <= self.hot
+        if self.resident_bytes() == 0 and self.queue.wanted > 0:
+            return True
+        return size <= self.load_room()
+
+    def load_room(self) -> int:
+        """Bytes the window has room for: what is in hands does not fill it, up to eight windows."""
+        resident = self.resident_bytes()
+        if resident >= 8 * self.hot:
+            return 0
+        if resident >= self.hot:
+            resident = max(0, resident - sum(len(e.body) for e in self.entries.values() if e.holder is not None))
+        return max(0, self.hot - resident)
 
     def note_position(self, position: int, priority: int | None) -> None:
         level = position >> LEVEL_SHIFT

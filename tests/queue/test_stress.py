@@ -11,4 +11,5 @@ from tests.queue import stress
 
 @pytest.mark.parametrize("scenario", stress.SCENARIOS, ids=lambda scenario: scenario.name)
 def test_scenario(scenario: stress.Scenario) -> None:
-    assert stress.run(scenario, 100_000) == []
+    # Loads go through a thread that sleeps between them: fewer messages find as much.
+    assert stress.run(scenario, 100_000 if scenario.hot is None else 20_000) == []

@@ -508,8 +508,9 @@ def list_slot_locked(entries, position, segment):
 def list_delete_locked(entries, slot, segment):
     level: cython.pointer(level_t) = entries.levels + segment.level
     state: uint64_t = at_load64(cython.address(slot.state))
+    body_len: uint64_t = slot_body_len(slot)
     if not state & ENTRY_NOT_RESIDENT:
-        count_resident(entries, -cython.cast(uint64_t, slot.content.body_len))
+        count_resident(entries, -body_len)
     elif not state & ENTRY_ASIDE:
         count_cold(entries, -1)
     elif state & ENTRY_FAILED:
@@ -518,6 +519,7 @@ def list_delete_locked(entries, slot, segment):
     at_store64(cython.address(slot.state), ENTRY_DELETED)
     if not state & ENTRY_HELD:
         at_store64(cython.address(entries.dequeued), entries.dequeued + 1)
+        at_store64(cython.address(entries.dequeued_bytes), entries.dequeued_bytes + body_len)
     level.live -= 1
     segment.live -= 1
     if segment.live == 0 and (segment != level.last or level.tail + 1 >= segment.base + segment.count):

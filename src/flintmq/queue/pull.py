@@ -40,6 +40,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     queue_version,
 )
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_release, list_scan
+from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import (
     LOADING_FIRST,
     LOADING_NOT,
@@ -83,6 +84,8 @@ SUSPENDED = cython.declare(cython.int, 6)
 
 # Entries passed in one scan before the level's floor is moved up for everybody: a few times what neighbours take in turn.
 SKIPPED_MANY = cython.declare(uint32_t, 64)
+# Deliveries of a consumer between two looks at whether to read ahead: the look costs a sum over the consumers.
+READ_AHEAD_EVERY = cython.declare(uint64_t, 256)
 
 
 # --- is there anything, and who should know ------------------------------------------------------------------------------
@@ -129,6 +132,19 @@ def _load_content(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), 
     if asked == LOADING_FIRST and queue.port != cython.NULL and queue.port.load != cython.NULL:
         queue.port.load(queue.port.context, queue, position, slot.message_id)
     return asked != LOADING_NOT
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _read_ahead(queue: cython.pointer(queue_t), position: uint64_t) -> cython.void:
+    """Asks for what comes behind while there is still something to deliver, so that reading and sending overlap."""
+    hot: uint64_t
+    if queue.port == cython.NULL or queue.port.load == cython.NULL:
+        return
+    hot = at_load64(cython.address(queue.port.hot_bytes))
+    if hot != ~cython.cast(uint64_t, 0) and queue_load_room(queue) > hot // 2:
+        queue.port.load(queue.port.context, queue, position + 1, 0)
 
 
 @cython.cfunc
@@ -273,6 +289,8 @@ def queue_deliver_single(queue, consumer, out):
         looked_again = True
     delivery_fill(out, found.slot, found.slot.content, found.position, at_load64(cython.address(found.slot.state)))
     at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
+    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(cython.address(queue.entries.cold_count)):
+        _read_ahead(queue, found.position)
     group = consumer.group
     if at_load32(cython.address(consumer.list)) == CONSUMER_INTERESTED:
         manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot

@@ -16,7 +16,7 @@ from flintmq.queue.upkeep cimport (
 )
 from flintmq.queue.residency cimport (
     queue_acquired_failed, queue_add_waiter, queue_cold_count, queue_content_failed, queue_content_loaded, queue_evict_content,
-    queue_failed_count, queue_next_cold, queue_remove_waiter, queue_resident_bytes,
+    queue_failed_count, queue_load_room, queue_next_cold, queue_remove_waiter, queue_resident_bytes,
 )
 from flintmq.queue.restoring cimport (
     queue_add_held, queue_drop_held, queue_forget_logged, queue_hold_at, queue_next_redelivered, queue_publish_held, queue_restore,

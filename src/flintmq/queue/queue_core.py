@@ -62,6 +62,7 @@ from cython.cimports.flintmq.queue.pull import (
     queue_wake_if_available,
     queue_withdraw_offer,
 )
+from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
@@ -230,6 +231,12 @@ def _add(
         return list_add(cython.address(queue.entries), level, content, message_id, expires_at_ms, wanted)
     if not stays and queue.port.load != cython.NULL:
         hot_bytes = at_load64(cython.address(queue.port.hot_bytes))
+        if (
+            at_load64(cython.address(queue.entries.resident_bytes)) + content.body_len > hot_bytes
+            and at_load64(cython.address(queue.entries.cold_count)) == 0
+            and content.body_len <= queue_load_room(queue)
+        ):
+            hot_bytes = ~cython.cast(uint64_t, 0)  # what fills the window is in consumers' hands
     if queue.durable and content.flags & CONTENT_PERSISTENT and queue.port.enqueue != cython.NULL:
         return _add_logged(queue, level, content, expires_at_ms, lsn, hot_bytes, wanted)
     return _add_unlogged(queue, level, content, message_id, expires_at_ms, hot_bytes, wanted)

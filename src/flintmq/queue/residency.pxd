@@ -17,6 +17,9 @@ cdef bint queue_acquired_failed(queue_t *queue, uint64_t position) noexcept nogi
 cdef bint queue_next_cold(queue_t *queue, uint64_t position, uint64_t *found, uint64_t *message_id) noexcept nogil
 cdef uint64_t queue_cold_count(queue_t *queue) noexcept nogil         # not resident; without failed ones and those in doubt
 cdef uint64_t queue_resident_bytes(queue_t *queue) noexcept nogil     # bodies in memory, of acquired and held entries too
+# Bytes of bodies that may come into memory now: the window (log_port_t.hot_bytes) less the available ones that are there; 0 when
+# those in consumers' hands are many windows large. A loader stops when it has brought that much. O(consumers).
+cdef uint64_t queue_load_room(queue_t *queue) noexcept nogil
 cdef uint64_t queue_failed_count(queue_t *queue) noexcept nogil
 
 # A basic.get whose head is cold: add the waiter, pull again, wait if it is still cold; `wake` is called (any thread) when the head

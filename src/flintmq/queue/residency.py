@@ -16,6 +16,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_add_waiter,
     manager_available,
     manager_changed,
+    manager_figures,
     manager_remove_waiter,
     manager_wake_waiters,
 )
@@ -43,6 +44,10 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
 )
 from cython.cimports.libc.stdint import uint32_t, uint64_t
+
+# Unacked messages in consumers' hands don't fill the window, or a slow consumer would send every message over the disk; but above so
+# many windows they do, so that memory has a bound.
+HELD_WINDOWS = cython.declare(uint64_t, 8)
 
 
 def queue_evict_content(queue, position):
@@ -166,6 +171,27 @@ def queue_cold_count(queue):
 
 def queue_resident_bytes(queue):
     return at_load64(cython.address(queue.entries.resident_bytes))
+
+
+def queue_load_room(queue):
+    acquired: uint64_t = 0
+    bytes_: uint64_t = 0
+    delivered: uint64_t = 0
+    hot: uint64_t = at_load64(cython.address(queue.port.hot_bytes)) if queue.port != cython.NULL else ~cython.cast(uint64_t, 0)
+    resident: uint64_t = at_load64(cython.address(queue.entries.resident_bytes))
+    back: uint64_t
+    if hot == ~cython.cast(uint64_t, 0):
+        return hot
+    if resident < hot:
+        return hot - resident  # even with what consumers hold
+    if resident // HELD_WINDOWS >= hot:
+        return 0
+    manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
+    bytes_ += at_load64(cython.address(queue.puller.acquired_bytes)) + at_load64(cython.address(queue.entries.taken_bytes))
+    back = at_load64(cython.address(queue.entries.released_bytes)) + at_load64(cython.address(queue.entries.dequeued_bytes))
+    if bytes_ > back:  # in hands: not the window's
+        resident = resident - (bytes_ - back) if resident > bytes_ - back else 0
+    return hot - resident if resident < hot else 0
 
 
 def queue_failed_count(queue):

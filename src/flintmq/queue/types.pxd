@@ -130,6 +130,7 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint64_t released           # entries that became available again
     uint64_t released_bytes
     uint64_t dequeued
+    uint64_t dequeued_bytes
     uint64_t taken              # acquired by expiry
     uint64_t taken_bytes
     uint64_t enqueued_before    # at the last housekeeping
@@ -160,7 +161,8 @@ ctypedef void (*notify_work_t)(target_t *target) noexcept nogil
 # The interest predicate of a consumer (selectors later): true when it wants the message. Any thread; must not block.
 ctypedef bint (*interest_t)(void *context, content_t *content) noexcept nogil
 # The content port: asks for the content of a parked entry; the answer is queue_content_loaded() for it, and perhaps for some
-# that follow it in the queue. Any thread; must not block.
+# that follow it in the queue. `message_id` 0: nobody is parked yet, the next cold entry from `position` on will soon be wanted.
+# Any thread; must not block.
 ctypedef void (*load_content_t)(void *context, queue_t *queue, uint64_t position, uint64_t message_id) noexcept nogil
 # The store port, told of every enqueue and dequeue of a logged message (durable queue, persistent message); returns an LSN.
 # Enqueue writes the content when it is the message's first queue, and sets slot.message_id and content.message_id.
@@ -195,7 +197,7 @@ cdef struct log_waker_entry_t:
 
 cdef struct log_port_t:         # what the message path calls; filled in by queue/log_port.LogPort's subclass
     void *context
-    uint64_t hot_bytes          # atomic: bytes of bodies a queue keeps in memory before its arrivals go cold
+    uint64_t hot_bytes          # atomic: bytes of available bodies a queue keeps in memory before its arrivals go cold; all bits: no limit
     log_enqueue_t enqueue       # NULL: nothing is logged (then so are dequeue and placed)
     log_dequeue_t dequeue
     log_placed_t placed

@@ -198,6 +198,9 @@ def memory_log_answer(log, run, hot_bytes):
     spin_unlock(cython.address(log.lock))
     position = asked.position
     message_id = asked.message_id
+    if message_id == 0 and not queue_next_cold(asked.queue, position, cython.address(position), cython.address(message_id)):
+        queue_decref(asked.queue)
+        return True
     while True:
         content = memory_log_find(log, message_id)
         queue_content_loaded(asked.queue, position, content)
@@ -319,6 +322,17 @@ class MemoryLog:
         while memory_log_answer(cython.address(self.log), 0, 0):
             answered += 1
         return answered
+
+    def lose(self, message_id: int) -> None:
+        """The content can't be read any more."""
+        content: cython.pointer(content_t) = cython.NULL
+        spin_lock(cython.address(self.log.lock))
+        if 0 < message_id <= self.log.logged.count:
+            content = self.log.logged.contents[message_id - 1]
+            self.log.logged.contents[message_id - 1] = cython.NULL
+        spin_unlock(cython.address(self.log.lock))
+        if content != cython.NULL:
+            content_decref(content)
 
     def load_now(self, message_id):
         content: cython.pointer(content_t) = memory_log_find(cython.address(self.log), message_id)

@@ -495,8 +495,11 @@ class Queue:
         counts["NON_ACQUIRING"] = self.queue.manager.non_acquiring.count
         return counts
 
-    def flow(self, count: int) -> float:
-        """Nanoseconds per message of enqueue + deliver + dequeue with one attached no-ack consumer, messages going one by one."""
+    def flow(self, count: int, ports: bool = False) -> float:
+        """Nanoseconds per message of enqueue + deliver + dequeue with one attached no-ack consumer, messages going one by one.
+
+        `ports`: on a durable queue with a log (the messages are transient), else in memory only.
+        """
         target = Target()
         consumer = Consumer(self, target, no_ack=True)
         delivery: delivery_t
@@ -508,6 +511,8 @@ class Queue:
         raw: cython.pointer(consumer_t) = consumer.consumer
         queue: cython.pointer(queue_t) = self.queue
         delivered: uint64_t = 0
+        if not ports:
+            queue_set_ports(queue, cython.NULL)
         with cython.nogil:
             queue_enqueue(queue, content, 0, 0, cython.NULL)
             clock_gettime(CLOCK_MONOTONIC, cython.address(begin))
@@ -520,6 +525,7 @@ class Queue:
         content_decref(content)
         consumer.close()
         queue_purge(queue)
+        queue_set_ports(queue, cython.address(self.log.port) if self.log is not None else cython.address(self.port))
         if delivered != total:
             raise AssertionError("messages went missing")
         return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / count
