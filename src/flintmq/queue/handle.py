@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.content import (
     content_body,
     content_decref,
@@ -104,7 +105,10 @@ class QueueHandle:
 
     def attach_log(self, log: LogPort) -> None:
         """Logs persistent messages from now on, while the queue is durable."""
-        self.log = log  # which keeps the port alive
+        self.log = log
+        # queue_t keeps a plain pointer; routes, consumers and unacked deliveries may keep queue_t longer than this handle lives, and the
+        # cycle collector frees log and handle in any order: a log that has queues is never freed.
+        Py_INCREF(log)
         queue_set_ports(self.queue, cython.address(log.port))
 
     def ready_count(self) -> int:
@@ -176,7 +180,8 @@ class QueueHandle:
         leaves two messages and never none. When it raises, the message goes back to its place.
 
         Content that is not in memory is read, which may block. Raises StoreError or KeyError when it can't be: the entry then stays
-        out of the way (failed_count), the next call goes on behind it.
+        out of the way (failed_count), the next call goes on behind it. It is not read for a `before` that nobody needs, without a
+        dead-letter exchange (`dead_letters`): `before` is not called then, and the result is empty.
         """
         delivery: delivery_t
         if not queue_take_head(self.queue, cython.address(delivery)):
@@ -184,7 +189,11 @@ class QueueHandle:
         return self._end(cython.address(delivery), reason, before)
 
     def _end(self, delivery, reason, before):
-        message: tuple = self._read(delivery, True)
+        message: tuple = (b"", b"", b"", b"")
+        if before is not None and not self.dead_letters and delivery.content == cython.NULL:
+            before = None
+        else:
+            message = self._read(delivery, True)
         if before is not None:
             try:
                 before(message)
@@ -207,12 +216,21 @@ class QueueHandle:
         Raises KeyError or StoreError when its content is not in memory and can't be read.
         """
         delivery: delivery_t
-        if not queue_peek(self.queue, position, cython.address(delivery)):
-            return None
-        message: tuple = self._read(cython.address(delivery), False)
-        if delivery.content != cython.NULL:
-            content_decref(delivery.content)
-        return (delivery.position, bool(delivery.redelivered), *message)
+        failed: uint64_t = 0
+        message: tuple
+        while queue_peek(self.queue, position, cython.address(delivery)):
+            try:
+                message = self._read(cython.address(delivery), False)
+            except KeyError:
+                # It may have been settled since the look: only when it is still there its content is missing.
+                if failed == delivery.position:
+                    raise
+                failed = delivery.position
+                continue
+            if delivery.content != cython.NULL:
+                content_decref(delivery.content)
+            return (delivery.position, bool(delivery.redelivered), *message)
+        return None
 
     # --- residency ------------------------------------------------------------------------------------------------------
 
