@@ -229,3 +229,19 @@ def test_log_hears_who_settled_and_when() -> None:
     queue.hold(1)
     assert queue.settle_held(1, 2, logged=False)
     assert log.last_dequeue == (0, 2, 0)
+
+
+def test_cold_head_is_read_only_for_who_wants_to_see_it() -> None:
+    queue, log = handle(0)
+    publish(queue, b"lost")
+    publish(queue, b"lost, too")
+    publish(queue, b"kept")
+    for number in (1, 2):
+        log.lose(number)
+    seen: list[tuple[bytes, ...]] = []
+    assert queue.take_head(4, seen.append) is not None, "no dead-letter exchange: gone without a look at its content"
+    assert seen == []
+    queue.dead_letters = True
+    with pytest.raises(KeyError):
+        queue.take_head(4, seen.append)
+    assert queue.take_head(4, seen.append)[3] == b"kept" == seen[0][3]
