@@ -394,6 +394,19 @@ def test_positions_of_a_commit_when_the_base_passed_some_of_them(tmp_path: Path)
     assert places(recovery, 1) == [(12, messages[2]), (14, messages[4])]
 
 
+def test_positions_of_a_commit_when_one_of_its_messages_was_copied(tmp_path: Path) -> None:
+    """The base passed the Start of a copied message, but not its Enqueue: that record still counts, so the others keep their positions."""
+    logs = Logs()
+    tx = logs.begin()
+    old, new = logs.start(), logs.start()
+    logs.enqueue(new, 1, 0, tx=tx)
+    logs.enqueue(old, 1, 0, tx=tx)
+    logs.commit(tx, [(1, 10, 2)])
+    logs.copy(old, [(1, 11, 0, tx, 0)])
+    logs.messages.sync(base=new)
+    assert places(recover(logs, tmp_path), 1) == [(10, new), (11, old)]
+
+
 def test_a_commit_without_a_position_is_named(tmp_path: Path) -> None:
     """A committed enqueue that got no position: lost and named, not put anywhere."""
     logs = Logs()

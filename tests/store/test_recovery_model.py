@@ -46,6 +46,7 @@ class Message:
     ended: bool = False
     copy_lsn: int = 0  # of a copy that is not complete yet
     records: list[int] = field(default_factory=list)
+    ever: list[Place] = field(default_factory=list)
 
 
 @dataclass
@@ -133,6 +134,7 @@ class Model:
         message.records.append(lsn)
         place = Place(queue, position, expires, tx.id if tx else 0)
         message.places.append(place)
+        message.ever.append(place)
         if tx:
             message.names.add(tx.id)
             tx.enqueues.append(place)
@@ -395,8 +397,8 @@ def test_a_flipped_bit_is_accounted_for(tmp_path_factory: pytest.TempPathFactory
     ever = {
         (place.queue, message.id, len(message.body))
         for message in model.messages.values()
-        for place in message.places
-        if not place.enqueued_by or model.states()[place.enqueued_by] == COMMITTED
+        for place in message.ever
+        if not place.enqueued_by or model.states().get(place.enqueued_by) == COMMITTED
     }
     for queue, found in entries.items():
         got = {(queue, entry[1], entry[3]) for entry in recovery.entries_of(queue)}

@@ -10,7 +10,7 @@ I2  A later record of a message overrides an earlier one; a Message-Copy overrid
 I3  Nothing is decided while reading but what a transaction's final state says: the table decides at the end.
 
 Positions that a Commit record gives are counted from the end of its row: the base moves past whole prefixes of the log, so the
-enqueues that are still there are the last ones of their transaction.
+Message-Enqueue records that are still there, whatever became of their messages, are the last ones of their transaction.
 """
 
 from __future__ import annotations
@@ -387,6 +387,20 @@ def place_position(work, place):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _next_of_row(work: cython.pointer(work_t), info: cython.pointer(tx_info_t), queue_id: uint64_t) -> uint32_t:
+    """Counts one more enqueue without a position in the Commit's row of this queue; the row's number + 1, 0 when there is none."""
+    i: uint32_t
+    if info.state == ENQUEUE_COMMITTED:
+        for i in range(info.first_row, info.first_row + info.row_count):
+            if _row(work, i).queue_id == queue_id:
+                _row(work, i).seen += 1
+                return i + 1
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _enlist(
     work: cython.pointer(work_t), index: uint64_t, queue: uint32_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t
 ) -> cython.pointer(seen_place_t):
@@ -394,8 +408,6 @@ def _enlist(
     extra: cython.pointer(extra_t) = _need_extra(work, index)
     place: cython.pointer(seen_place_t)
     info: cython.pointer(tx_info_t)
-    i: uint32_t
-    row: cython.pointer(row_t)
     if extra == cython.NULL:
         return cython.NULL
     if tx:
@@ -408,14 +420,10 @@ def _enlist(
     if info == cython.NULL:
         return cython.NULL
     place.enqueue = cython.cast(uint8_t, info.state)
-    if position == 0 and info.state == ENQUEUE_COMMITTED:
-        for i in range(info.first_row, info.first_row + info.row_count):
-            row = _row(work, i)
-            if row.queue_id == _queue(work, queue).id:
-                place.row = i + 1
-                place.position = row.seen
-                row.seen += 1
-                break
+    if position == 0:
+        place.row = _next_of_row(work, info, _queue(work, queue).id)
+        if place.row:
+            place.position = _row(work, place.row - 1).seen - 1
     return place
 
 
@@ -498,6 +506,7 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     index: int64_t
     queue: int64_t
     entry: cython.pointer(seen_t)
+    info: cython.pointer(tx_info_t)
     position: uint64_t
     if record.size < 16:
         work.malformed += 1
@@ -512,6 +521,10 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     if index < 0:
         if record.undo_prev < work.base[0]:
             work.stray += 1
+            if record.tx and position == 0:  # it counts in the Commit's row all the same
+                info = work_tx(work, record.tx)
+                if info != cython.NULL:
+                    _next_of_row(work, info, le64(record.data))
             return
         index = _append_moved(work, record.lsn, record.undo_prev)
         if index < 0:
