@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 python=$(readlink -f "${PYTHON:-.venv/bin/python}" >/dev/null && cd "$(dirname "${PYTHON:-.venv/bin/python}")" && pwd)/$(basename "${PYTHON:-python}")
 copy=build/tsan
 messages=${1:-3000}
-modules=flintmq.core.content,flintmq.queue.list_kinds,flintmq.queue.entry_list,flintmq.queue.list_upkeep,flintmq.queue.list_restore,flintmq.queue.consumer_manager,flintmq.queue.pull,flintmq.queue.upkeep,flintmq.queue.residency,flintmq.queue.restoring,flintmq.queue.queue_core,flintmq.queue.log_port,flintmq.testing.queue_driver,flintmq.testing.memory_log,flintmq.testing.queue_threads
+modules=flintmq.core.content,flintmq.queue.list_kinds,flintmq.queue.entry_list,flintmq.queue.list_upkeep,flintmq.queue.list_restore,flintmq.queue.consumer_manager,flintmq.queue.pull,flintmq.queue.upkeep,flintmq.queue.residency,flintmq.queue.restoring,flintmq.queue.queue_core,flintmq.queue.log_port,flintmq.testing.queue_ports,flintmq.testing.queue_driver,flintmq.testing.memory_log,flintmq.testing.queue_threads
 
 tsan=$(${CC:-gcc} -print-file-name=libtsan.so)
 [ -e "$tsan" ] || { echo "ThreadSanitizer's runtime is missing: install the one of your compiler (Debian: libtsan2)" >&2; exit 69; }

@@ -250,7 +250,8 @@ class QueueMachine(RuleBasedStateMachine):
         position = data.draw(st.sampled_from(sorted(self.held)))
         entry = self.held[position]
         if commit:
-            cold = self.hot is not None and (self.cold_count() > 0 or self.resident_bytes() > self.hot)
+            full = self.hot is not None and self.load_room() == 0 and self.resident_bytes() > self.hot
+            cold = self.hot is not None and (self.cold_count() > 0 or full)
             assert self.queue.publish_held(position, logged)
             entry.resident = not cold
             entry.logged = logged

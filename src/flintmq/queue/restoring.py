@@ -18,6 +18,7 @@ from cython.cimports.flintmq.queue.entry_list import list_next, list_slot_locked
 from cython.cimports.flintmq.queue.list_restore import list_insert, list_insert_many, list_publish_held, list_set_tail
 from cython.cimports.flintmq.queue.pull import queue_release, queue_unparked
 from cython.cimports.flintmq.queue.queue_core import queue_settle
+from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_clear, slot_set
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ASIDE,
@@ -164,6 +165,8 @@ def queue_publish_held(queue, slot, position, logged):
     hot_bytes: uint64_t = ~cython.cast(uint64_t, 0)
     if queue.port != cython.NULL and queue.port.load != cython.NULL:
         hot_bytes = at_load64(cython.address(queue.port.hot_bytes))
+        if at_load64(cython.address(queue.entries.cold_count)) == 0 and queue_load_room(queue):
+            hot_bytes = ~cython.cast(uint64_t, 0)
     if not list_publish_held(
         cython.address(queue.entries), position, ENTRY_LOGGED if logged else 0, hot_bytes, cython.address(wanted), cython.address(dropped)
     ):

@@ -4,14 +4,7 @@ from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport consumer_t, credit_t, delivery_t, log_port_t, queue_t, target_t, waiter_t
 
 from flintmq.testing.memory_log cimport MemoryLog
-
-cdef struct loads_t:              # what the ports were asked for; ids are given out, nothing is kept
-    uint32_t lock
-    uint32_t count
-    uint64_t positions[4096]
-    uint64_t ids
-    int64_t logged                # enqueues less dequeues that the log was told of
-    int64_t spilled               # spills less unspills
+from flintmq.testing.queue_ports cimport loads_t
 
 cdef class Queue:
     cdef queue_t *queue
@@ -19,8 +12,6 @@ cdef class Queue:
     cdef loads_t loads
     cdef log_port_t port
     cdef object delivery_of(self, delivery_t *delivery)
-
-cdef void count_wake(waiter_t *waiter) noexcept nogil
 
 cdef class Waiter:                # a basic.get that waits for the head
     cdef waiter_t waiter

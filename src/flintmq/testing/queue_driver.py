@@ -80,7 +80,6 @@ from cython.cimports.flintmq.queue.types import (
     LEVEL_RABBITMQ,
     LIST_PRIORITY,
     LIST_STANDARD,
-    MESSAGE_SPILLED_BIT,
     REASON_ACK,
     consumer_t,
     delivery_t,
@@ -91,6 +90,14 @@ from cython.cimports.flintmq.queue.types import (
     waiter_t,
 )
 from cython.cimports.flintmq.testing.memory_log import MemoryLog
+from cython.cimports.flintmq.testing.queue_ports import (
+    count_wake,
+    note_dequeue,
+    note_enqueue,
+    note_load,
+    note_spill,
+    note_unspill,
+)
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
@@ -112,82 +119,6 @@ def _count_notify(target: cython.pointer(target_t)) -> cython.void:
 @cython.exceptval(check=False)
 def _first_byte(context: cython.p_void, content: cython.pointer(content_t)) -> cython.bint:
     return content.body_len > 0 and content_body(content)[0] == cython.cast(cython.pointer(uint8_t), context)[0]
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_load(context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, message_id: uint64_t) -> cython.void:
-    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
-    spin_lock(cython.address(loads.lock))
-    if loads.count < 4096:
-        loads.positions[loads.count] = position
-        loads.count += 1
-    spin_unlock(cython.address(loads.lock))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_enqueue(
-    context: cython.p_void, queue: cython.pointer(queue_t), position: uint64_t, slot: cython.pointer(slot_t), expires_at_ms: int64_t
-) -> uint64_t:
-    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
-    lsn: uint64_t
-    spin_lock(cython.address(loads.lock))
-    loads.ids += 1
-    loads.logged += 1
-    lsn = loads.ids
-    slot.message_id = lsn
-    spin_unlock(cython.address(loads.lock))
-    return lsn
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_dequeue(
-    context: cython.p_void,
-    queue: cython.pointer(queue_t),
-    position: uint64_t,
-    slot: cython.pointer(slot_t),
-    owner: uint32_t,
-    reason: cython.int,
-    delivered_us: uint64_t,
-) -> uint64_t:
-    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
-    spin_lock(cython.address(loads.lock))
-    loads.logged -= 1
-    spin_unlock(cython.address(loads.lock))
-    return 1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_spill(context: cython.p_void, content: cython.pointer(content_t)) -> uint64_t:
-    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
-    number: uint64_t
-    spin_lock(cython.address(loads.lock))
-    loads.ids += 1
-    loads.spilled += 1
-    number = loads.ids
-    spin_unlock(cython.address(loads.lock))
-    return number | (cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_unspill(context: cython.p_void, message_id: uint64_t) -> cython.void:
-    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
-    spin_lock(cython.address(loads.lock))
-    loads.spilled -= 1
-    spin_unlock(cython.address(loads.lock))
-
-
-def count_wake(waiter):
-    at_add32(cython.cast(cython.pointer(uint32_t), waiter.context), 1)
 
 
 @cython.cfunc
@@ -214,11 +145,11 @@ class Queue:
         if self.queue == cython.NULL:
             raise MemoryError("queue_new refused")
         self.port.context = cython.address(self.loads)
-        self.port.load = _note_load
-        self.port.enqueue = _note_enqueue
-        self.port.dequeue = _note_dequeue
-        self.port.spill = _note_spill
-        self.port.unspill = _note_unspill
+        self.port.load = note_load
+        self.port.enqueue = note_enqueue
+        self.port.dequeue = note_dequeue
+        self.port.spill = note_spill
+        self.port.unspill = note_unspill
         self.port.hot_bytes = ~cython.cast(uint64_t, 0)
         if hot is not None:
             self.port.hot_bytes = hot

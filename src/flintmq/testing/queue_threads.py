@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.testing.memory_log import memory_log_answer, memory_log_find, memory_log_t, memory_log_write
-from cython.cimports.flintmq.testing.queue_driver import Consumer, Queue, Waiter, count_wake
+from cython.cimports.flintmq.testing.queue_driver import Consumer, Queue, Waiter
+from cython.cimports.flintmq.testing.queue_ports import count_wake
 from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_load64, at_store32, at_swap32
 from cython.cimports.flintmq.core.content import (
     CONTENT_PERSISTENT,
