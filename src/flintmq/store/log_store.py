@@ -20,7 +20,7 @@ from cython.cimports.flintmq.queue.types import delivery_t, restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.message_list import list_find, message_t
-from cython.cimports.flintmq.store.message_log import ml_dequeue_plain, ml_dequeue_tx, ml_enqueue_plain, ml_enqueue_tx, ml_find_listed, ml_give_position, ml_write_content
+from cython.cimports.flintmq.store.message_log import ml_dequeue_plain, ml_dequeue_tx, ml_drop_queue, ml_enqueue_plain, ml_enqueue_tx, ml_find_listed, ml_give_position, ml_write_content
 from cython.cimports.flintmq.store.recovery import Recovery
 from cython.cimports.libc.stdint import uint64_t
 from flintmq.clock import SystemClock
@@ -269,6 +269,8 @@ class LogStore(LogEngine):
                 raise ValueError(f"no first position for queue {one.queue_id}")
             used[one.queue_id] = at + 1
             given.append(one._replace(position=positions[one.queue_id][at]))
+        if any(len(row) != used.get(queue_id, 0) for queue_id, row in positions.items()):
+            raise ValueError("more positions than entries")
         lsn = self.transactions.commit(transaction, rows)
         for before, one in zip(transaction.enqueues, given, strict=True):
             if before.position == 0:
@@ -352,7 +354,12 @@ class LogStore(LogEngine):
         """See ports.Store: writes Queue-End. The caller purges the queue; entries in consumers' hands end with it, too."""
         with self.lock:
             self.queues.pop(queue_id, None)
-            return self._ticket(marks.write_queue_end(self, queue_id), 0)
+            end: uint64_t = marks.write_queue_end(self, queue_id)
+            ml_drop_queue(cython.address(self.ml), queue_id, end)
+            for transaction in self.transactions.table.values():
+                transaction.enqueues = [one for one in transaction.enqueues if one.queue_id != queue_id]
+                transaction.dequeues = [one for one in transaction.dequeues if one.queue_id != queue_id]
+            return self._ticket(end, 0)
 
     def entries(self, queue_id: int) -> object:
         """See ports.Store: what a restart would put back now. Writes what is buffered and reads the whole log: O(log)."""

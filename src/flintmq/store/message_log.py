@@ -441,3 +441,33 @@ def ml_find_listed(ml, queue_id, position):
             found = key
     log_end(ml.log)
     return found
+
+
+def ml_drop_queue(ml, queue_id, by):
+    cursor: uint64_t = 0
+    key: uint64_t = 0
+    word: uint64_t = 0
+    i: uint32_t
+    message: cython.pointer(message_t)
+    dead: cython.pointer(message_t) = cython.NULL
+    log_begin(ml.log)
+    while True:
+        # The map must not change while it is walked: one dead message is taken out, then the walk begins anew.
+        cursor = 0
+        dead = cython.NULL
+        while dead == cython.NULL and map64_next(
+            cython.address(ml.messages), cython.address(cursor), cython.address(key), cython.address(word)
+        ):
+            message = cython.cast(cython.pointer(message_t), cython.cast(cython.p_void, word))
+            i = 0
+            while i < message.count:
+                if message.locations[i].queue_id == queue_id:
+                    message_drop(message, cython.address(message.locations[i]))
+                    if message.count == 0 and message.holds == 0:
+                        dead = message
+                else:
+                    i += 1
+        if dead == cython.NULL:
+            break
+        _ended(ml, dead.id, dead, by)
+    log_end(ml.log)

@@ -519,6 +519,12 @@ class Recovery:
                 row.queue_id = queue_id
                 row.first = first
                 row.count = count
+                row.more = 0
+                for earlier in range(info.first_row, info.first_row + info.row_count):
+                    row = cython.cast(cython.pointer(row_t), work.rows.data) + cython.cast(uint32_t, earlier)
+                    if row.queue_id == queue_id and row.more == 0:
+                        row.more = cython.cast(uint32_t, work.rows.count)
+                        break
                 info.row_count += 1
                 if count:
                     work_used(work, cython.cast(uint32_t, queue), first + count - 1)

@@ -41,7 +41,7 @@ cdef struct seen_place_t:
     uint8_t enqueue             # decisions.Enqueue
     uint8_t dequeue             # decisions.Dequeue
     uint8_t outcome             # decisions.Outcome
-    uint8_t zero
+    uint8_t early               # its row counts it before those whose Message-Enqueue was read: a Message-Copy says nothing else of it
 
 cdef struct name_node_t:
     uint64_t tx
@@ -63,7 +63,8 @@ cdef struct row_t:              # of a Commit record
     uint64_t queue_id
     uint64_t first
     uint64_t count
-    uint64_t seen               # enqueues without a position that were read
+    uint64_t seen               # enqueues without a position that were read (in the first row of a queue: for all its rows)
+    uint32_t more               # the next row of this queue in this Commit, number + 1; 0 = none
 
 cdef struct queue_info_t:
     uint64_t id

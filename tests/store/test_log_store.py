@@ -1,0 +1,103 @@
+"""LogStore keeps the contract of the Store port, and that of transactions, over crashes of its files."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flintmq.ports import Store
+from flintmq.store.log_store import LogStore
+from tests.ports.store_contract import StoreContract
+from tests.transactions.contracts import TransactionStoreContract
+
+# ids that the contracts use for queues
+QUEUES = set(range(1, 20))
+SIZES = {"container_size": 16384, "known_queues": QUEUES, "threads": False}
+
+
+class Flushing:
+    """A LogStore whose calls are durable when they return, unless held."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store: Any = LogStore.open(None, str(directory), **SIZES)
+        self.image: Path | None = None
+
+    def settle(self) -> None:
+        """Writes everything, with maintenance in between where a container is missing."""
+        while True:
+            while self.store.flush() == 1:
+                pass
+            before = self.store.messages.tail, self.store.transaction_records.tail
+            self.store.maintain()
+            durable = self.store.messages.durable_lsn, self.store.transaction_records.durable_lsn
+            if before == (self.store.messages.tail, self.store.transaction_records.tail) == durable:
+                return
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.store, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return found(*args, **kwargs)
+            finally:
+                if self.image is None:
+                    self.settle()
+
+        return call
+
+
+@pytest.fixture(autouse=True)
+def directories(tmp_path: Path) -> Any:
+    yield
+    for one in Files.open_stores:
+        one.store.close(clean=False)
+        shutil.rmtree(one.directory, ignore_errors=True)
+    Files.open_stores = []
+
+
+class Files:
+    """The hooks of both contracts, on directories."""
+
+    open_stores: list[Flushing] = []
+
+    def make(self) -> Any:
+        return self.opened(Path(tempfile.mkdtemp(prefix="flintmq-store-")))
+
+    def opened(self, directory: Path) -> Flushing:
+        store = Flushing(directory)
+        Files.open_stores.append(store)
+        return store
+
+    def hold(self, store: Any) -> None:
+        store.image = Path(tempfile.mkdtemp(prefix="flintmq-image-"))
+        shutil.copytree(store.directory, store.image, dirs_exist_ok=True)
+
+    def release(self, store: Any) -> None:
+        shutil.rmtree(store.image)
+        store.image = None
+        store.settle()
+
+    def crash(self, store: Any) -> Any:
+        image = store.image
+        if image is None:
+            image = Path(tempfile.mkdtemp(prefix="flintmq-image-"))
+            shutil.copytree(store.directory, image, dirs_exist_ok=True)
+        return self.opened(image)
+
+    def decide(self, store: Store, xid: bytes) -> int:
+        return store.transaction_of(xid)  # type: ignore[attr-defined]
+
+
+class TestStoreContract(Files, StoreContract):
+    pass
+
+
+class TestTransactionStoreContract(Files, TransactionStoreContract):
+    pass
