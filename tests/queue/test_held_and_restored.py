@@ -9,6 +9,7 @@ pytest.importorskip("flintmq.testing.queue_driver")
 from flintmq.queue.handle import QueueHandle
 from flintmq.testing.memory_log import MemoryLog
 from flintmq.testing.queue_driver import Consumer, Queue
+from flintmq.testing.queue_threads import restore_run
 
 REDELIVERED, HELD = 1, 2
 PERSISTENT = 1
@@ -119,7 +120,7 @@ def test_positions_go_on_above_the_recorded_tail() -> None:
 
 def test_many_entries_restore_in_little_memory() -> None:
     queue = Queue()
-    queue.restore_run(1, 300_000)
+    restore_run(queue, 1, 300_000)
     assert queue.ready == 300_000
     assert queue.memory / 300_000 < 26
 

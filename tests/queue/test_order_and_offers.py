@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 queue_driver = pytest.importorskip("flintmq.testing.queue_driver")
+queue_threads = pytest.importorskip("flintmq.testing.queue_threads")
 Consumer, Queue = queue_driver.Consumer, queue_driver.Queue
 
 
@@ -313,5 +314,5 @@ def test_one_old_live_entry_does_not_pin_what_was_deleted_behind_it() -> None:
 
 def test_a_steady_flow_keeps_memory_flat() -> None:
     queue = Queue()
-    queue.flow(20_000)
+    queue_threads.flow(queue, 20_000)
     assert queue.memory < 150_000

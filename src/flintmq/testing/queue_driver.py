@@ -216,27 +216,6 @@ class Queue:
         self.loads.logged += done
         return done
 
-    def restore_run(self, first: int, count: int) -> float:
-        """Restores `count` entries from position `first` on; nanoseconds an entry."""
-        total: uint64_t = count
-        i: uint64_t
-        done: uint64_t
-        begin: timespec
-        end: timespec
-        restored: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), calloc(total + 1, cython.sizeof(restored_t)))
-        start: uint64_t = first
-        for i in range(total):
-            restored[i].position = start + i
-            restored[i].message_id = i + 1
-            restored[i].body_len = 100
-        clock_gettime(CLOCK_MONOTONIC, cython.address(begin))
-        done = queue_restore_many(self.queue, restored, total)
-        clock_gettime(CLOCK_MONOTONIC, cython.address(end))
-        free(restored)
-        if done != total:
-            raise AssertionError("not all were restored")
-        return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / count
-
     def tail(self, level: int = 0) -> int:
         return queue_tail(self.queue, level)
 
@@ -425,41 +404,6 @@ class Queue:
         counts["NOT_INTERESTED"] = self.queue.manager.not_interested.count
         counts["NON_ACQUIRING"] = self.queue.manager.non_acquiring.count
         return counts
-
-    def flow(self, count: int, ports: bool = False) -> float:
-        """Nanoseconds per message of enqueue + deliver + dequeue with one attached no-ack consumer, messages going one by one.
-
-        `ports`: on a durable queue with a log (the messages are transient), else in memory only.
-        """
-        target = Target()
-        consumer = Consumer(self, target, no_ack=True)
-        delivery: delivery_t
-        content: cython.pointer(content_t) = content_from_bytes(b"", b"q", b"", b"0123456789abcdef", 0, 0)
-        total: uint64_t = count
-        i: uint64_t
-        begin: timespec
-        end: timespec
-        raw: cython.pointer(consumer_t) = consumer.consumer
-        queue: cython.pointer(queue_t) = self.queue
-        delivered: uint64_t = 0
-        if not ports:
-            queue_set_ports(queue, cython.NULL)
-        with cython.nogil:
-            queue_enqueue(queue, content, 0, 0, cython.NULL)
-            clock_gettime(CLOCK_MONOTONIC, cython.address(begin))
-            for i in range(total):
-                queue_enqueue(queue, content, 0, 0, cython.NULL)
-                if queue_deliver_single(queue, raw, cython.address(delivery)):
-                    delivered += 1
-                    queue_dequeue(queue, delivery.slot, delivery.position, raw.id, REASON_ACK)
-            clock_gettime(CLOCK_MONOTONIC, cython.address(end))
-        content_decref(content)
-        consumer.close()
-        queue_purge(queue)
-        queue_set_ports(queue, cython.address(self.log.port) if self.log is not None else cython.address(self.port))
-        if delivered != total:
-            raise AssertionError("messages went missing")
-        return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / count
 
     def fill(self, count: int) -> None:
         """Enqueues `count` references of one message."""

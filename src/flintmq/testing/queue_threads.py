@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.testing.memory_log import memory_log_answer, memory_log_find, memory_log_t, memory_log_write
-from cython.cimports.flintmq.testing.queue_driver import Consumer, Queue, Waiter
+from cython.cimports.flintmq.testing.queue_driver import Consumer, Queue, Target, Waiter
 from cython.cimports.flintmq.testing.queue_ports import count_wake
 from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_load64, at_store32, at_swap32
 from cython.cimports.flintmq.core.content import (
@@ -18,6 +18,7 @@ from cython.cimports.flintmq.core.content import (
     arena_t,
     content_body,
     content_decref,
+    content_from_bytes,
     content_new,
     content_t,
 )
@@ -40,16 +41,30 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_enqueue,
     queue_enqueue_immediate,
+    queue_purge,
     queue_ready_count,
+    queue_restore_many,
+    queue_set_ports,
     queue_release,
     queue_remove_consumer,
     queue_set_notify_work_desired,
     queue_take_head,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_DROP, consumer_t, delivery_t, queue_t, slot_t
+from cython.cimports.flintmq.queue.types import (
+    CONSUMER_NOT_INTERESTED,
+    REASON_ACK,
+    REASON_DROP,
+    consumer_t,
+    delivery_t,
+    log_port_t,
+    queue_t,
+    restored_t,
+    slot_t,
+)
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
 from cython.cimports.posix.unistd import usleep
 
 
@@ -386,3 +401,65 @@ def _finish(state: cython.pointer(stress_t), producer: uint64_t, number: uint64_
     if at_add32(state.seen + producer * state.per_producer + number, 1) != 0:
         at_add64(cython.address(state.duplicates), 1)
     at_add64(cython.address(state.finished), 1)
+
+
+# --- speed of one thread --------------------------------------------------------------------------------------------------
+
+
+def flow(driven: Queue, count: int, ports: bool = False) -> float:
+    """Nanoseconds per message of enqueue + deliver + dequeue with one attached no-ack consumer, messages going one by one.
+
+    `ports`: on a durable queue with a log (the messages are transient), else in memory only.
+    """
+    target = Target()
+    consumer = Consumer(driven, target, no_ack=True)
+    delivery: delivery_t
+    content: cython.pointer(content_t) = content_from_bytes(b"", b"q", b"", b"0123456789abcdef", 0, 0)
+    total: uint64_t = count
+    i: uint64_t
+    begin: timespec
+    end: timespec
+    raw: cython.pointer(consumer_t) = consumer.consumer
+    queue: cython.pointer(queue_t) = driven.queue
+    delivered: uint64_t = 0
+    port: cython.pointer(log_port_t) = queue.port
+    if not ports:
+        queue_set_ports(queue, cython.NULL)
+    with cython.nogil:
+        queue_enqueue(queue, content, 0, 0, cython.NULL)
+        clock_gettime(CLOCK_MONOTONIC, cython.address(begin))
+        for i in range(total):
+            queue_enqueue(queue, content, 0, 0, cython.NULL)
+            if queue_deliver_single(queue, raw, cython.address(delivery)):
+                delivered += 1
+                queue_dequeue(queue, delivery.slot, delivery.position, raw.id, REASON_ACK)
+        clock_gettime(CLOCK_MONOTONIC, cython.address(end))
+    content_decref(content)
+    consumer.close()
+    queue_purge(queue)
+    queue_set_ports(queue, port)
+    if delivered != total:
+        raise AssertionError("messages went missing")
+    return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / count
+
+
+def restore_run(driven: Queue, first: int, count: int) -> float:
+    """Restores `count` entries from position `first` on; nanoseconds an entry."""
+    total: uint64_t = count
+    i: uint64_t
+    done: uint64_t
+    begin: timespec
+    end: timespec
+    restored: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), calloc(total + 1, cython.sizeof(restored_t)))
+    start: uint64_t = first
+    for i in range(total):
+        restored[i].position = start + i
+        restored[i].message_id = i + 1
+        restored[i].body_len = 100
+    clock_gettime(CLOCK_MONOTONIC, cython.address(begin))
+    done = queue_restore_many(driven.queue, restored, total)
+    clock_gettime(CLOCK_MONOTONIC, cython.address(end))
+    free(restored)
+    if done != total:
+        raise AssertionError("not all were restored")
+    return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / count
