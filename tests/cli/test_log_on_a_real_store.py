@@ -21,6 +21,10 @@ COUNTS = {"orders": 120, "invoices": 40}
 ACKED = 50
 
 
+class Refused(Exception):
+    """The broker did not start; its argument is the exit code."""
+
+
 class Broker:
     """A broker with a store on disk, a child process that is signalled by its pid only."""
 
@@ -31,7 +35,11 @@ class Broker:
 
     def __enter__(self) -> Self:
         assert self.process.stdout is not None
-        ready = json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.stdout.close()
+            raise Refused(self.process.wait(30))
+        ready = json.loads(line)
         self.url = f"amqp://guest:guest@127.0.0.1:{ready['amqp_port']}/%2F"
         if ready["store_dir"] is None:
             self.__exit__()
@@ -127,3 +135,61 @@ def test_a_store_that_was_killed_repairs_to_itself(tmp_path: Path) -> None:
         broker.kill()
     result = CliRunner().invoke(log, ["repair", str(store), "--accept-loss"])
     assert (result.exit_code, result.stdout.strip()) == (0, "nothing to repair")
+
+
+def test_a_damaged_transaction_log_is_refused_until_it_is_repaired(tmp_path: Path) -> None:
+    """One flipped bit in a Commit: the broker does not start; after a repair it does, without that transaction and with all others."""
+    store = tmp_path / "store"
+    with Broker(store) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        for name in ("left", "right"):
+            channel.queue_declare(name, durable=True)
+        channel.tx_select()
+        for i in range(10):
+            for name in ("left", "right"):
+                channel.basic_publish("", name, str(i).encode(), pika.BasicProperties(delivery_mode=2))
+            channel.tx_commit()
+        connection.close()
+        broker.kill()
+    commit = [line for line in run("dump", store, "--log", "transactions") if line["type"] == "Commit"][4]
+    file = store / "transactions" / f"{commit['container']:020d}.flog"
+    data = bytearray(file.read_bytes())
+    data[commit["offset"] + 24] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(Refused) as refused, Broker(store):
+        pass
+    assert refused.value.args == (74,)
+    assert [found["lsn"] for found in run("verify", store, code=65)["damage"]] == [commit["lsn"]]
+    report = CliRunner().invoke(log, ["repair", str(store), "--accept-loss"])
+    assert report.exit_code == 0 and "2 of their publishes are dropped" in report.stdout
+    with Broker(store) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        for name in ("left", "right"):
+            bodies = [channel.basic_get(name, auto_ack=True)[2] for _ in range(9)]
+            assert bodies == [str(i).encode() for i in range(10) if i != 4]
+            assert channel.basic_get(name)[0] is None
+        connection.close()
+    assert run("verify", store)["ok"]
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_old_messages_are_read_after_new_ones_were_written_behind_them(tmp_path: Path, end: str) -> None:
+    """After a restart the tail container holds messages of both runs: appending to it does not hide what was there."""
+    store = tmp_path / "store"
+    persistent = pika.BasicProperties(delivery_mode=2)
+    for bodies in ([b"1", b"2", b"3"], [b"4"]):
+        with Broker(store) as broker:
+            connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            for body in bodies:
+                channel.basic_publish("", "q", body, persistent)
+            if len(bodies) == 1:
+                assert [channel.basic_get("q", auto_ack=True)[2] for _ in range(5)] == [b"1", b"2", b"3", b"4", None]
+            connection.close()
+            if end == "kill":
+                broker.kill()
+    assert run("verify", store)["ok"]

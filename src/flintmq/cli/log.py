@@ -436,6 +436,10 @@ def losses(view: StoreView, state: State, lost: list[Damage]) -> Iterator[str]:
         undecided = [t.id for t in state.transactions.values() if t.state in ("open", "prepared") and not t.deleted]
         told = f": {_ids(undecided)}" if undecided else ""
         yield f"also: transactions whose outcome lay there count as not decided ({len(undecided)} now{told})"
+        spots = [spot for message in state.messages.values() for spot in state.spots(message)]
+        dropped = sum(state.tx_state(spot.enqueued_by) == "open" for spot in spots if spot.enqueued_by)
+        back = sum(state.tx_state(spot.dequeued_by) == "open" for spot in spots if spot.dequeued_by)
+        yield f"also: open ones are rolled back at the next start: {dropped} of their publishes are dropped, {back} of their acks undone"
 
 
 @log.command()
