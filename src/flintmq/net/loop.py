@@ -21,13 +21,14 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_reserve, out_sent, outbuf_t
 from cython.cimports.flintmq.core.clock import monotonic_ms
-from cython.cimports.flintmq.net.loop_base import EVENTS_MAX, LoopBase
+from cython.cimports.flintmq.net.loop_base import ALARM_DISK, EVENTS_MAX, LoopBase
 from cython.cimports.flintmq.net.sockets import (
     KIND_LISTENER,
     KIND_WAKE,
     LIST_DIRTY,
     LIST_FAILED,
     LIST_RESUMED,
+    LIST_THROTTLED,
     LIST_WAITING,
     PAUSED_ANSWER,
     Socket,
@@ -88,7 +89,7 @@ class Loop(LoopBase):
             while not self.stopping:
                 with cython.nogil:
                     what = self.run_pass()
-                # Whatever Python does now may log: one kick too many costs less than a record that nobody sends to the disk.
+                # Whatever Python does now may log; and housekeeping takes what nobody waits for (ends of messages) to the disk.
                 self.logged = self.port != cython.NULL
                 if what == LOOP_CALLS:
                     while self.calls:
@@ -212,6 +213,7 @@ class Loop(LoopBase):
         count: cython.Py_ssize_t
         now: int64_t
         timeout: cython.int
+        wanted: cython.bint
         result: cython.int
         while True:
             if self.current == cython.NULL and self.lists[LIST_RESUMED] != cython.NULL:
@@ -303,12 +305,20 @@ class Loop(LoopBase):
             if now >= self.timer_ms:
                 self.timer_ms = now + self.timer_period_ms
                 return LOOP_TIMER
+            wanted = self.port != cython.NULL and (
+                self.lists[LIST_WAITING] != cython.NULL
+                or self.lists[LIST_THROTTLED] != cython.NULL
+                or self.commits_wait
+                or self.alarm & ALARM_DISK != 0
+            )
+            if self.port != cython.NULL:
+                at_swap32(cython.address(self.run_queue.log_wanted), 1 if wanted else 0)
             # Say that we sleep, then look once more: who comes after the look sees `sleeping` and writes the eventfd.
             at_swap32(cython.address(self.run_queue.sleeping), 1)
             spin_lock(cython.address(self.run_queue.lock))
             timeout = 0 if self.run_queue.first != cython.NULL else cython.cast(cython.int, self.timer_ms - now)
             spin_unlock(cython.address(self.run_queue.lock))
-            if at_load32(cython.address(self.run_queue.log_moved)) or at_load32(cython.address(self.run_queue.called)):
+            if (wanted and at_load32(cython.address(self.run_queue.log_moved))) or at_load32(cython.address(self.run_queue.called)):
                 timeout = 0
             self.event_count = epoll_wait(self.epoll, self.events, EVENTS_MAX, timeout)
             at_store32(cython.address(self.run_queue.sleeping), 0)
@@ -385,9 +395,6 @@ class Loop(LoopBase):
             done += connection.deliveries - before + 1
             if connection.deliveries != before:
                 self.mark_dirty(entry)
-            if connection.logged:
-                connection.logged = 0
-                self.logged = True
             if result == WORK_FULL:
                 if entry.tls:
                     connection_block_output(connection)

@@ -29,6 +29,7 @@ cdef struct run_queue_t:      # connections that have work for their consumers; 
     int wake                  # eventfd of the loop, edge-triggered there: it is written to and never read
     uint32_t sleeping         # atomic: the loop is in epoll_wait (or about to be): a push must wake it
     uint32_t log_moved        # atomic: the log's durable LSN or its pressure moved since the loop looked
+    uint32_t log_wanted       # atomic: something of the loop waits for that: it is to be woken
     uint32_t called           # atomic: Loop.call left a function
 
 cdef struct socket_t:

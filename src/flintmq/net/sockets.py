@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_release, out_trim
 from cython.cimports.flintmq.net.sysio import sys_write
 from cython.cimports.flintmq.session.types import connection_t
@@ -72,7 +72,10 @@ def loop_wake(queue):
 def loop_log_moved(context):
     queue: cython.pointer(run_queue_t) = cython.cast(cython.pointer(run_queue_t), context)
     at_store32(cython.address(queue.log_moved), 1)
-    loop_wake(queue)
+    # Read by a read-modify-write, as the loop writes it: either this sees that the loop wants to know, or the loop, which looks at
+    # log_moved after it wrote log_wanted, sees the store above.
+    if at_add32(cython.address(queue.log_wanted), 0):
+        loop_wake(queue)
 
 
 def list_push(lists, which, socket):

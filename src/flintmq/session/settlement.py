@@ -20,7 +20,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, ENTRY_LOGGED, REASON_ACK, REASON_REJECT, consumer_t
+from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_REJECT, consumer_t
 from cython.cimports.flintmq.session.types import DROP_REJECTED, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, unacked_remove
 from cython.cimports.libc.stdint import uint64_t
@@ -58,8 +58,6 @@ def channel_settle_item(connection, channel, tag, method, requeue):
 
 def settle_taken(connection, channel, item, method, requeue, logged_before):
     consumer: cython.pointer(consumer_t) = item.consumer
-    if connection != cython.NULL and connection.port != cython.NULL and connection.logged == 0 and item.slot.state & ENTRY_LOGGED:
-        connection.logged = 1
     if method != BASIC_ACK and requeue:
         queue_release(item.queue, item.slot, item.position, item.owner, True)
     else:

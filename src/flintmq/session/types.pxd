@@ -187,7 +187,7 @@ cdef struct connection_t:
     uint64_t deliveries
     # the log
     log_port_t *port          # NULL: nothing is logged
-    uint64_t logged           # highest LSN since the loop collected it, at least 1 when anything was logged; 0 = nothing
+    uint64_t logged           # highest LSN of a message that it published since the loop collected it; 0 = none
     uint64_t now_us           # wall clock of the delivery turn under way, microseconds; 0 without a log
     uint64_t tx_bytes_max
     refused_t *refused        # oldest first; taken by Connection.take_refused

@@ -27,7 +27,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, consumer_t, delivery_t, target_t
+from cython.cimports.flintmq.queue.types import REASON_ACK, consumer_t, delivery_t, target_t
 from cython.cimports.flintmq.session.delivery import write_deliver
 from cython.cimports.flintmq.session.settlement import channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
@@ -244,8 +244,6 @@ def _send(
         if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
             queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
             return
-        if connection.port != cython.NULL and connection.logged == 0 and delivery.slot.state & ENTRY_LOGGED:
-            connection.logged = 1
         queue_settle(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK, connection.now_us)
     else:
         item = unacked_add(cython.address(channel.unacked))
