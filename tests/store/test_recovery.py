@@ -113,6 +113,16 @@ def test_plain_messages_come_back_in_position_order(tmp_path: Path) -> None:
     assert recovery.live_messages()[0][2] == 24 + 16 + 4 + 6 + 3 + 3  # padded to 8 bytes
 
 
+def test_only_the_plainest_messages_are_not_listed(tmp_path: Path) -> None:
+    """A message is left out of the list of places only when its one plain Message-Enqueue directly follows its Message-Start."""
+    logs = Logs()
+    plain, apart = logs.publish(1, 1), logs.start()
+    logs.publish(1, 2)
+    logs.enqueue(apart, 1, 3)
+    listed = {message: listed for _, message, _, listed in recover(logs, tmp_path).live_messages()}
+    assert listed[plain] == [] and listed[apart] == [(1, 3, 0, 0, 0)]
+
+
 def test_a_dequeued_message_is_gone(tmp_path: Path) -> None:
     """Acks, with the flag that ends the message and without: the entry does not come back; its neighbour does."""
     logs = Logs()
@@ -405,6 +415,39 @@ def test_positions_of_a_commit_when_one_of_its_messages_was_copied(tmp_path: Pat
     logs.copy(old, [(1, 11, 0, tx, 0)])
     logs.messages.sync(base=new)
     assert places(recover(logs, tmp_path), 1) == [(10, new), (11, old)]
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2])
+def test_positions_of_a_commit_after_copies_of_what_waited(tmp_path: Path, passed: int) -> None:
+    """Messages were copied while they waited for their positions: each keeps its number in the Commit's row, wherever the base is."""
+    logs = Logs()
+    tx = logs.begin(b"x")
+    messages = [logs.publish(1, 0, tx=tx) for _ in range(4)]
+    copies = [logs.copy(message, [(1, 0, 0, tx, 0)]) for message in messages[:2]]
+    if passed:
+        logs.messages.sync(base=[0, messages[1], messages[2]][passed])
+    logs.commit(tx, [(1, 10, 4)])
+    assert places(recover(logs, tmp_path), 1) == [(10 + n, message) for n, message in enumerate(messages)]
+    logs.dequeue(messages[1], 1, 11)
+    logs.dequeue(messages[3], 1, 13, last=True)
+    recovery = recover(logs, tmp_path)
+    assert places(recovery, 1) == [(10, messages[0]), (12, messages[2])]
+    assert [lsn for lsn, *_ in recovery.live_messages()] == [messages[2], copies[0]] and recovery.report.lost == []
+
+
+def test_an_ack_finds_a_copied_entry_whose_number_is_not_certain(tmp_path: Path) -> None:
+    """A copied message's place has no position, and others of the transaction are gone with the base: its dequeue still ends it."""
+    logs = Logs()
+    tx = logs.begin(b"x")
+    first, second, third = (logs.publish(1, 0, tx=tx) for _ in range(3))
+    lsn = logs.copy(first, [(1, 0, 0, tx, 0)])
+    logs.commit(tx, [(1, 10, 3)])
+    for message, position in ((second, 11), (third, 12)):
+        logs.dequeue(message, 1, position, last=True)
+    logs.messages.sync(base=lsn)
+    assert [message for _, message in places(recover(logs, tmp_path), 1)] == [first]
+    logs.dequeue(first, 1, 10)
+    assert places(recover(logs, tmp_path), 1) == []
 
 
 def test_a_commit_without_a_position_is_named(tmp_path: Path) -> None:

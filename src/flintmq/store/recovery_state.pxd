@@ -64,6 +64,7 @@ cdef struct row_t:              # of a Commit record
     uint64_t first
     uint64_t count
     uint64_t seen               # enqueues without a position that were read (in the first row of a queue: for all its rows)
+    uint64_t early              # places without a position that only a Message-Copy told of
     uint32_t more               # the next row of this queue in this Commit, number + 1; 0 = none
 
 cdef struct queue_info_t:

@@ -9,7 +9,7 @@ I2  A later record of a message overrides an earlier one; a Message-Copy overrid
     once all its chunks were read.
 I3  Nothing is decided while reading but what a transaction's final state says: the table decides at the end.
 
-Positions that a Commit record gives are counted from the end of its row: the base moves past whole prefixes of the log, so the
+Positions that a Commit record gives are counted from the end of its rows: the base moves past whole prefixes of the log, so the
 Message-Enqueue records that are still there, whatever became of their messages, are the last ones of their transaction.
 """
 
@@ -60,6 +60,8 @@ OUTCOME_LOST = cython.declare(uint8_t, 4)
 GRAIN_SHIFT = cython.declare(uint32_t, 12)
 LEVEL_SHIFT = cython.declare(uint32_t, 56)
 INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
+# no entry has this number
+NOT_A_COPY = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
 # numbers are 32 bits and stored plus one
 NUMBERS_MAX = cython.declare(uint64_t, 0xFFFFFFF0)
 
@@ -376,24 +378,40 @@ def _name(work: cython.pointer(work_t), extra: cython.pointer(extra_t), tx: uint
 
 def place_position(work, place):
     row: cython.pointer(row_t)
+    first: cython.pointer(row_t)
+    total: uint64_t = 0
+    at: uint64_t
     if place.row == 0:
         return place.position
-    row = _row(work, place.row - 1)
-    if row.seen > row.count:
+    first = row = _row(work, place.row - 1)
+    while True:
+        total += row.count
+        if row.more == 0:
+            break
+        row = _row(work, row.more - 1)
+    if first.seen + first.early > total:
         return 0
-    return row.first + (row.count - row.seen) + place.position
+    at = total - first.seen + place.position
+    if place.early:
+        at -= first.early
+    row = first
+    while at >= row.count:
+        if row.more == 0:
+            return 0
+        at -= row.count
+        row = _row(work, row.more - 1)
+    return row.first + at
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _next_of_row(work: cython.pointer(work_t), info: cython.pointer(tx_info_t), queue_id: uint64_t) -> uint32_t:
-    """Counts one more enqueue without a position in the Commit's row of this queue; the row's number + 1, 0 when there is none."""
+def _row_of(work: cython.pointer(work_t), info: cython.pointer(tx_info_t), queue_id: uint64_t) -> uint32_t:
+    """Number + 1 of the Commit's row of this queue; 0 when there is none."""
     i: uint32_t
     if info.state == ENQUEUE_COMMITTED:
         for i in range(info.first_row, info.first_row + info.row_count):
             if _row(work, i).queue_id == queue_id:
-                _row(work, i).seen += 1
                 return i + 1
     return 0
 
@@ -401,10 +419,40 @@ def _next_of_row(work: cython.pointer(work_t), info: cython.pointer(tx_info_t), 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _inherit(work: cython.pointer(work_t), older: int64_t, place: cython.pointer(seen_place_t)) -> cython.void:
+    """A place without a position that a Message-Copy names: it keeps its number in the Commit's row when the message's older records
+    were read; else it comes before all that were read, in the order of the copies (which are made in the order of the log)."""
+    entry: cython.pointer(seen_t)
+    former: cython.pointer(seen_place_t)
+    row: cython.pointer(row_t)
+    number: uint32_t
+    if older >= 0 and _seen(work, older).flags & SEEN_EXTRA:
+        entry = _seen(work, older)
+        number = _extra(work, entry).first
+        while number:
+            former = _place(work, number)
+            if former.queue == place.queue and former.enqueued_by == place.enqueued_by and former.row:
+                place.row = former.row
+                place.position = former.position
+                place.early = former.early
+                former.row = 0  # not for a second place of the same kind
+                return
+            number = former.next
+    if place.row:
+        row = _row(work, place.row - 1)
+        place.position = row.early
+        place.early = 1
+        row.early += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _enlist(
-    work: cython.pointer(work_t), index: uint64_t, queue: uint32_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t
+    work: cython.pointer(work_t), index: uint64_t, queue: uint32_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t, older: int64_t
 ) -> cython.pointer(seen_place_t):
-    """A place of a message that needs the long form. tx 0: plain."""
+    """A place of a message that needs the long form. tx 0: plain. older: of a Message-Copy's place: the entry that the copy replaces,
+    or -1; else NOT_A_COPY."""
     extra: cython.pointer(extra_t) = _need_extra(work, index)
     place: cython.pointer(seen_place_t)
     info: cython.pointer(tx_info_t)
@@ -421,9 +469,12 @@ def _enlist(
         return cython.NULL
     place.enqueue = cython.cast(uint8_t, info.state)
     if position == 0:
-        place.row = _next_of_row(work, info, _queue(work, queue).id)
-        if place.row:
-            place.position = _row(work, place.row - 1).seen - 1
+        place.row = _row_of(work, info, _queue(work, queue).id)
+        if place.row and older < NOT_A_COPY:
+            _inherit(work, older, place)
+        elif place.row:
+            place.position = _row(work, place.row - 1).seen
+            _row(work, place.row - 1).seen += 1
     return place
 
 
@@ -507,6 +558,7 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     queue: int64_t
     entry: cython.pointer(seen_t)
     info: cython.pointer(tx_info_t)
+    number: uint32_t
     position: uint64_t
     if record.size < 16:
         work.malformed += 1
@@ -524,15 +576,18 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
             if record.tx and position == 0:  # it counts in the Commit's row all the same
                 info = work_tx(work, record.tx)
                 if info != cython.NULL:
-                    _next_of_row(work, info, le64(record.data))
+                    number = _row_of(work, info, le64(record.data))
+                    if number:
+                        _row(work, number - 1).seen += 1
             return
         index = _append_moved(work, record.lsn, record.undo_prev)
         if index < 0:
             return
         _seen(work, index).flags |= SEEN_MISSING
     entry = _seen(work, index)
-    if record.tx or entry.flags & (SEEN_EXTRA | SEEN_PLACE):
-        _enlist(work, index, cython.cast(uint32_t, queue), position, record.expires_at_ms, record.tx)
+    # The short form is for what the message log's own list leaves out: one plain place, its record right behind the Message-Start.
+    if record.tx or entry.flags & (SEEN_EXTRA | SEEN_PLACE) or record.lsn != entry.lsn + entry.bytes:
+        _enlist(work, index, cython.cast(uint32_t, queue), position, record.expires_at_ms, record.tx, NOT_A_COPY)
         return
     entry.word = position
     entry.queue = cython.cast(uint32_t, queue)
@@ -551,14 +606,18 @@ def _find_place(work: cython.pointer(work_t), entry: cython.pointer(seen_t), que
     number: uint32_t = _extra(work, entry).first
     place: cython.pointer(seen_place_t)
     taken: cython.pointer(seen_place_t) = cython.NULL
+    early: cython.pointer(seen_place_t) = cython.NULL
     while number:
         place = _place(work, number)
         if place.queue == queue and place_position(work, place) == position:
             if place.dequeue == 0:
                 return place
             taken = place
+        elif place.queue == queue and place.early and place.dequeue == 0:
+            early = place
         number = place.next
-    return taken
+    # Of an early place only the order is certain.
+    return early if taken == cython.NULL else taken
 
 
 @cython.cfunc
@@ -666,7 +725,9 @@ def _on_copy(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> 
                 if not map64_put(cython.address(work.expiries), index + 1, le64(data + 16)):
                     work.failed = True
             return
-        place = _enlist(work, index, cython.cast(uint32_t, queue), le64(data + 8), cython.cast(int64_t, le64(data + 16)), le64(data + 24))
+        place = _enlist(
+            work, index, cython.cast(uint32_t, queue), le64(data + 8), cython.cast(int64_t, le64(data + 16)), le64(data + 24), older
+        )
         if place == cython.NULL:
             return
         if le64(data + 32):
