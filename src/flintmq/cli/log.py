@@ -29,7 +29,7 @@ LIVE_TRIES = 3
 
 
 class Lsn(click.ParamType[int]):
-    """A log sequence number: decimal, 0x hexadecimal, or container+offset's LSN as `dump` prints it."""
+    """A log sequence number: decimal, or hexadecimal with 0x."""
 
     name = "LSN"
 
