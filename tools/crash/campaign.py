@@ -15,7 +15,7 @@ from typing import Protocol
 from flintmq.testing.disk_images import Image
 from flintmq.testing.sim_disk import SimDisk
 
-NESTED_EVERY = 23  # every so many images the recovery itself is crashed everywhere, too
+NESTED_EVERY = 29  # every so many images the recovery itself is crashed everywhere, too
 FAILURES_MAX = 10  # failures after which a campaign stops
 
 
@@ -86,12 +86,12 @@ def crash_recording(recording: Recording, seed: int, budget: int, outcome: Outco
     for position in range(len(disk.journal) + 1):
         if position:
             state.apply(disk.journal[position - 1])
-        share = max(2, 2 * (budget - spent) // left_positions)  # many positions have but one image: the others get more
+        share = max(1, 2 * (budget - spent) // left_positions)  # many positions have but one image: the others get more
         left_positions -= 1
         outcome.positions += 1
         for image in state.images(share, seed, position):
             turn += 1
-            nested = turn % NESTED_EVERY == 0
+            nested = turn % NESTED_EVERY == 7
             try:
                 spent += recording.check(image, nested)
             except Exception as error:  # a Violation, or recovery raised: it must not on what power loss leaves

@@ -18,7 +18,7 @@ def make_subject() -> StoreSubject:
     return StoreSubject()
 
 
-def run(images: int, seed: int = 1, jobs: int = 2, per_recording: int = 1_000, seconds: float = 1e9) -> Outcome:
+def run(images: int, seed: int = 1, jobs: int = 2, per_recording: int = 300, seconds: float = 1e9) -> Outcome:
     """A campaign of about `images` images. seconds: stop after that long all the same."""
     return crash_parallel(make_subject, seed, images, per_recording, jobs, seconds)
 
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1, help="the first workload's")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--per-recording", type=int, default=1_000, help="images of one workload")
+    parser.add_argument("--per-recording", type=int, default=300, help="images of one workload")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after that long")
     parser.add_argument("--replay", metavar="SEED:POSITION:CHOICE", help="check one image again")
     arguments = parser.parse_args()

@@ -22,6 +22,9 @@ FIRST_QUEUES = (1, 2, 3, 4)
 QUEUES_MIN = 2
 CONTAINER_SIZES = (4096, 8192, 16384)
 REASONS = list(DequeueReason)
+# of an image whose recovery is crashed, too: steps of the recovery, images at each
+NESTED_STEPS = 8
+NESTED_IMAGES = 3
 # operations of a workload, as often as they stand here
 KINDS = (
     *["publish"] * 10,
@@ -150,6 +153,7 @@ class StoreRecording:
         self.seed = seed
         self.opener = opener
         self.written = 0  # contents so far
+        self.nested = 0  # images whose recovery was crashed, too
         self.container_size = CONTAINER_SIZES[seed % len(CONTAINER_SIZES)]
         self.disk = SimDisk()
         self.contents: dict[int, StoredContent] = {}
@@ -210,8 +214,13 @@ class StoreRecording:
             again = self._recover(disk.restart(), image.position)
             if again != shown:
                 raise Violation(f"recovered twice, and it differs: {_difference(shown, again)}")
-            for position in range(disk.position + 1):
-                for second in disk.images(position, 4, self.seed):
+            # every step of the recovery for the first image that is looked at so closely, a choice of them for the others
+            steps = list(range(disk.position + 1))
+            if self.nested:
+                steps = sorted(random.Random(image.choice).sample(steps, min(NESTED_STEPS, len(steps))))
+            self.nested += 1
+            for position in steps:
+                for second in disk.images(position, NESTED_IMAGES, self.seed):
                     images += 1
                     found = self._recover(SimDisk.from_image(second), image.position)
                     if found != shown:
@@ -477,7 +486,7 @@ class Life:
             if facts["local"]:
                 self.store.tx_abandon(tx)  # nobody waits for it
             else:
-                self.tell(operation, self.store.rollback(tx))
+                self.tell(operation, self.store.rollback(tx), *record.dequeues)  # they are free once it is durable
             return
         first: dict[int, int] = {}
         places = []
