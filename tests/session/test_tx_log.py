@@ -332,11 +332,30 @@ def test_log_refuses(bench: Bench, step: str) -> None:
     close = bench.tx.connection.expect(0, "connection.close")
     assert close.reply_code == 541 and "no space" in close.reply_text
     bench.other.wait_ready("a", 1)
+    assert bench.log.states == {1: "abandoned"}
     assert [bench.other.ready(name) for name in ("b", "passing")] == [0, 0]
     bench.other.publish(b"next", routing_key="b", **PERSISTENT)
     bench.other.wait_ready("b", 1)
     assert bench.bodies("b", 1) == [b"next"]
     assert bench.other.call("basic.get", queue="a", no_ack=True).redelivered
+
+
+def test_settling_what_the_log_forgot(bench: Bench) -> None:
+    """A delivery of a queue that was deleted meanwhile is settled; the rest of the transaction happens."""
+    bench.other.publish(b"m", routing_key="a", **PERSISTENT)
+    bench.tx.consume("a", "c")
+    bench.tx.send("basic.ack", delivery_tag=bench.tx.expect("basic.deliver").delivery_tag)
+    bench.tx.publish(b"1", routing_key="b", **PERSISTENT)
+    bench.other.call("queue.delete", queue="a")
+    bench.tx.expect("basic.cancel")
+    bench.tx.call("tx.commit")
+    bench.other.publish(b"n", routing_key="c", **PERSISTENT)
+    bench.tx.consume("c", "d")
+    bench.tx.send("basic.ack", delivery_tag=bench.tx.expect("basic.deliver").delivery_tag)
+    bench.log.refuse = KeyError("no entry")
+    bench.tx.call("tx.commit")
+    bench.tx.connection.drop()
+    assert [bench.other.ready(name) for name in "bc"] == [1, 0]
 
 
 def test_log_refuses_the_commit_record(bench: Bench) -> None:
@@ -350,7 +369,7 @@ def test_log_refuses_the_commit_record(bench: Bench) -> None:
     assert bench.tx.connection.expect(0, "connection.close").reply_code == 541
     bench.other.wait_ready("dying", 1)
     assert bench.other.ready("passing") == 0
-    assert bench.log.states == {1: "open"} and bench.log.transactions == {1: []}
+    assert bench.log.states == {1: "abandoned"} and bench.log.transactions == {1: []}
 
 
 def test_returns_come_with_the_commit(bench: Bench) -> None:

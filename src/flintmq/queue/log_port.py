@@ -79,6 +79,9 @@ class LogPort:
     def note_consumer(self, consumer_id, tag, group):
         return 0
 
+    def tx_abandon(self, tx: int) -> None:
+        """A local transaction that was not committed is forgotten: the log refused a part of it."""
+
     def attach(self, handle: object) -> None:
         """A durable queue that logs here."""
 

@@ -69,6 +69,7 @@ from cython.cimports.flintmq.session.unacked import unacked_find, unacked_remove
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
+from flintmq.errors import StoreError
 
 BASIC_ACK = cython.declare(cython.int, 80)
 PUBLISH_MANDATORY = cython.declare(cython.int, 1)
@@ -252,8 +253,11 @@ class Transaction:
             self.letters.append((queue_get_id(item.queue), REASON_REJECT, content_tuple(item.slot.content)))
         if self.id and item.slot.state & ENTRY_LOGGED:
             reason: cython.int = REASON_ACK if settle.method == BASIC_ACK else REASON_REJECT
-            self.log.tx_dequeue(self.id, item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
-            taken.logged = True
+            try:
+                self.log.tx_dequeue(self.id, item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
+                taken.logged = True
+            except KeyError:
+                pass  # its queue was deleted, and everything in it: settled like any other delivery of such a queue
         return 0
 
     def take_letters(self) -> list[tuple[int, int, tuple]]:
@@ -312,6 +316,13 @@ class Transaction:
                 queue_drop_held(self.held[i].queue, self.held[i].slot, self.held[i].position)
         self.settled_count = 0
         self._free()
+        if self.id:
+            tx: uint64_t = self.id
+            self.id = 0
+            try:
+                self.log.tx_abandon(tx)
+            except StoreError:
+                pass  # the disk failed for good: recovery forgets what has no commit record
 
     # --- after the commit -------------------------------------------------------------------------------------------
 

@@ -384,6 +384,11 @@ class MemoryLog:
         self.states[tx] = "applied"
         return 0
 
+    def tx_abandon(self, tx: int) -> None:
+        if self.states[tx] != "open":
+            raise ValueError(f"transaction {tx} is {self.states[tx]}")
+        self.states[tx] = "abandoned"
+
     def note_consumer(self, consumer_id, tag, group):
         self.consumers[consumer_id] = (tag, group)
         return 0
