@@ -32,6 +32,8 @@ from tools.faults import journal as j
 ANSWER_S_MAX = 30.0
 POLL_S = 0.02
 HELD_MAX = 32
+# seconds a drain goes on listening to a queue that is said to be empty
+LATE_S = 0.3
 _NOISE = random.Random(4711).randbytes(3 << 20)
 SIZES: dict[str, list[tuple[float, int, int]]] = {
     # weight, least, most bytes
@@ -442,8 +444,13 @@ def run_drain(session: Session, rng: random.Random, stop: threading.Event, most:
             else:
                 left = session.call("queue.declare", aside, queue=queue, passive=True).message_count
                 if left == 0 and not held:
-                    session.out.add(j.DRAINED, queue, 1)
-                    break
+                    # the count must be right: nothing may come after it
+                    for method in batch(session, 1, LATE_S):
+                        aside(method)
+                    if not held:
+                        session.out.add(j.DRAINED, queue, 1)
+                        break
+                    session.fault("protocol", f"{queue} was said to hold 0 messages, then delivered more")
                 if time.monotonic() - quiet_from > session.plan.answer_s:
                     session.out.add(j.DRAINED, queue, 0)
                     session.fault("stalled", f"{left} messages in {queue} are not delivered to its only consumer")

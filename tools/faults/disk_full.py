@@ -25,7 +25,7 @@ from typing import Any
 from tools.faults import journal as j
 from tools.faults.client import Plan
 from tools.faults.crew import Crew, crew
-from tools.faults.targets import Flint
+from tools.faults.targets import DidNotStart, Flint
 
 MIB = 1 << 20
 DISK_MIB = 64
@@ -95,15 +95,18 @@ class DiskFull:
                 code = self.broker.stop()
                 people.life(1, "stopped")
                 if code:
-                    self.violations.append(f"exit status {code} after SIGTERM")
+                    self.violations.append(f"exit status {code} after SIGTERM: {self.broker.stderr()[-800:]}")
             else:
-                self.violations.append(f"D1 the broker ended: {self.broker.stderr()[-1500:]}")
+                self.violations.append(f"D1 the broker ended with {self.broker.code()}: {self.broker.stderr()[-1500:]}")
                 people.life(1, "killed")
                 people.finish()
-            port = self.broker.start()
-            people.life(2, "ready")
-            people.drain(port, 2)
-            self.broker.stop()
+            try:
+                port = self.broker.start()
+                people.life(2, "ready")
+                people.drain(port, 2)
+                self.broker.stop()
+            except (DidNotStart, RuntimeError) as error:
+                self.violations.append(f"D4 {str(error)[-800:]}")
             report = people.verdict()
         self.violations += [f"D4 {text}" for text in report.to_json()["shown"]]
         return {

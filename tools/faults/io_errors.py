@@ -56,6 +56,7 @@ class Outcome:
     struck: bool = False
     exit: int | None = None
     at_start: bool = False
+    file: str = ""
     violations: list[str] = field(default_factory=list)
     confirmed: int = 0
 
@@ -102,8 +103,10 @@ def run_point(point: Point, folder: Path, seed: int, extra: Sequence[str] = ()) 
         said = broker.stderr()
         if outcome.struck and outcome.exit not in (None, EXIT_IO) and not (outcome.at_start and outcome.exit and outcome.exit > 0):
             outcome.violations.append(f"F1 exit status {outcome.exit}: {said[-800:]}")
-        if outcome.struck and point.op in ("sync", "pwrite") and point.code == errno.EIO and outcome.exit is None:
-            outcome.violations.append(f"F1 the broker goes on after a failed {point.op}")
+        outcome.file = power.shim.failed_name()
+        log = outcome.file.endswith(".flog") and not outcome.file.startswith("pages")
+        if log and point.op in ("sync", "pwrite") and point.code == errno.EIO and outcome.exit is None:
+            outcome.violations.append(f"F1 the broker goes on after a failed {point.op} of {outcome.file}")
         if outcome.exit == EXIT_IO and not any(word in said for word in (".flog", "definitions", "lock", ".tmp")):
             outcome.violations.append(f"F1 the log names no file: {said[-800:]}")
         power.strike(rng, "all")

@@ -174,13 +174,18 @@ class KillLoop:
             self.target.kill()
             people.life(life, "killed")
         people.finish()
-        said = self.target.stderr()
-        if "Traceback (most recent call last)" in said:
-            at = said.index("Traceback (most recent call last)")
-            self.summary.fault("traceback", f"cycle {cycle}: {said[max(0, at - 300) : at + 2500]}")
+        self.listen(f"cycle {cycle}")
         if self.power is not None and end != "stop":
             self.summary.power.update(self.power.strike(random.Random(f"{self.seed}:{cycle}:power")))
         self.finished(end if died or not failpoint else "kill", end if died and failpoint else "")
+
+    def listen(self, where: str) -> None:
+        """What the broker itself called wrong: damage that it found and tracebacks are faults, also when no client noticed."""
+        said = self.target.stderr()
+        for sign in ("Traceback (most recent call last)", "[ERROR] flintmq.store", "[CRITICAL]"):
+            if sign in said:
+                at = said.index(sign)
+                self.summary.fault("error", f"{where}: {said.count(sign)} times: {said[max(0, at - 30) : at + 2000]}")
 
     def finished(self, end: str, failpoint: str) -> None:
         self.summary.ends[end] += 1
@@ -206,6 +211,7 @@ class KillLoop:
         self.summary.violations.update(report.kinds)
         self.summary.shown += report.to_json()["shown"]
         code = self.target.stop()
+        self.listen("drain")
         if code != 0:
             self.summary.fault("stop", f"after the drain: exit status {code} after SIGTERM")
         people.life(life, "stopped")

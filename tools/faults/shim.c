@@ -53,6 +53,7 @@ typedef struct {
     char fail_suffix[32];
     char lie_suffix[32];
     uint32_t lie_mask, unused;
+    char failed_name[96]; /* of the first operation that was made to fail */
     /* counters, read by the campaign */
     uint64_t count[OPS], failed[OPS], bytes;
     file_t files[FILES];
@@ -270,7 +271,8 @@ static int fails(int op, const char *name) {
     if (!(S->fail_mask >> op & 1) || !ends_with(name, S->fail_suffix)) return 0;
     int64_t left = __atomic_sub_fetch(&S->fail_after, 1, __ATOMIC_SEQ_CST);
     if (left >= 0 || (left < -1 && !S->fail_forever)) return 0;
-    __atomic_add_fetch(&S->failed[op], 1, __ATOMIC_RELAXED);
+    if (__atomic_fetch_add(&S->failed[op], 1, __ATOMIC_RELAXED) == 0 && !S->failed_name[0])
+        snprintf(S->failed_name, sizeof S->failed_name, "%s", strlen(name) > root_len && name[0] == '/' ? name + root_len + 1 : name);
     return S->fail_errno;
 }
 

@@ -39,6 +39,7 @@ class Shared(ctypes.Structure):
         ("fail_mask", ctypes.c_uint32), ("fail_errno", ctypes.c_int32), ("fail_forever", ctypes.c_uint32), ("fail_short", ctypes.c_uint32),
         ("fail_after", ctypes.c_int64), ("fail_suffix", ctypes.c_char * 32),
         ("lie_suffix", ctypes.c_char * 32), ("lie_mask", ctypes.c_uint32), ("unused", ctypes.c_uint32),
+        ("failed_name", ctypes.c_char * 96),
         ("count", ctypes.c_uint64 * len(OPS)), ("failed", ctypes.c_uint64 * len(OPS)), ("bytes", ctypes.c_uint64),
         ("files", File * 4096),
     ]  # fmt: skip
@@ -142,6 +143,10 @@ class Shim:
     def count(self, op: str) -> int:
         """Operations of this kind so far."""
         return int(self.shared.count[OPS.index(op)])
+
+    def failed_name(self) -> str:
+        """The file of the first operation that was made to fail (relative to the watched directory), or empty."""
+        return bytes(self.shared.failed_name).decode(errors="replace")
 
     def failed(self) -> int:
         """Operations that were made to fail so far."""

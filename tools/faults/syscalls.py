@@ -44,7 +44,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "definitions.db-shm": frozenset(["write", "pwrite64", "ftruncate", "openat", "unlink", "mmap"]),
     "lock": frozenset(["openat", "pwrite64", "write", "ftruncate"]),
 }
-DIRECTORY = frozenset(["fsync", "mkdir", "mkdirat"])
+TAKE_NAMES = ("openat", "open", *NAMES, "truncate", "link", "linkat", "symlink", "symlinkat", "rmdir", "mknod", "mknodat", "creat")
+DIRECTORY = frozenset(["fsync", "fdatasync", "mkdir", "mkdirat"])
 TRACED = ("openat", "open", "mmap", "sendto", "sendmsg", *WRITES, *SIZES, *SYNCS, *NAMES, *OTHERS)
 CONFIRM = "\\x00\\x3c\\x00\\x50"
 COMMIT_OK = "\\x00\\x5a\\x00\\x15"
@@ -80,8 +81,11 @@ def lines_of(trace: Path) -> Iterator[tuple[str, str]]:
             yield name, rest
 
 
-def paths_in(rest: str) -> list[str]:
-    """Paths of a call's arguments: quoted ones (relative ones joined to their directory's descriptor), and those behind descriptors."""
+def paths_in(name: str, rest: str) -> list[str]:
+    """Paths of a call's arguments: quoted ones (relative ones joined to their directory's descriptor), or those behind descriptors."""
+    if name not in TAKE_NAMES:
+        # quoted strings are data
+        rest = "".join(part for at, part in enumerate(rest.split('"')) if not at % 2)
     found: list[str] = []
     for at, part in enumerate(rest.split('"')):
         if at % 2:
@@ -108,7 +112,7 @@ def judge(trace: Path, data: Path) -> Findings:
             continue
         if failed or name == "open":
             continue
-        for path in paths_in(rest):
+        for path in paths_in(name, rest):
             if not (path == root or path.startswith(root + "/")):
                 continue
             if name == "openat" and not any(flag in rest for flag in ("O_CREAT", "O_TRUNC", "O_TMPFILE")):

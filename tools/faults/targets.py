@@ -46,7 +46,7 @@ class Target(Protocol):
         """Ends it at once, without a word."""
 
     def stop(self) -> int:
-        """Asks it to end; its exit status."""
+        """Asks it to end; its exit status, -9 when it had to be killed after STOP_S_MAX."""
 
     def wait(self, seconds: float) -> bool:
         """Whether it ended by itself within so long."""
@@ -118,8 +118,9 @@ class Flint:
         try:
             return self._wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
+            # a hang: the caller sees the status of our own kill
             self.kill()
-            raise
+            return -signal.SIGKILL
 
     def wait(self, seconds: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
