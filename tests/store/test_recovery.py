@@ -450,6 +450,19 @@ def test_an_ack_finds_a_copied_entry_whose_number_is_not_certain(tmp_path: Path)
     assert places(recover(logs, tmp_path), 1) == []
 
 
+def test_several_rows_of_one_queue(tmp_path: Path) -> None:
+    """A Commit may give a queue's entries several runs of positions; they are used up in the order of the rows, from the end."""
+    logs = Logs()
+    tx = logs.begin()
+    messages = [logs.publish(1, 0, tx=tx) for _ in range(5)]
+    other = logs.publish(2, 0, tx=tx)
+    logs.commit(tx, [(1, 10, 2), (2, 7, 1), (1, 20, 1), (1, 30, 2)])
+    logs.messages.sync(base=messages[1])
+    recovery = recover(logs, tmp_path)
+    assert places(recovery, 1) == list(zip((11, 20, 30, 31), messages[1:])) and places(recovery, 2) == [(7, other)]
+    assert recovery.marks == {1: (31,), 2: (7,)}
+
+
 def test_a_commit_without_a_position_is_named(tmp_path: Path) -> None:
     """A committed enqueue that got no position: lost and named, not put anywhere."""
     logs = Logs()

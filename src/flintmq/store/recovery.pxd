@@ -1,26 +1,9 @@
 # Recovery of the message log (and, before it, the transaction log): what a restart puts back. docs/RELIABILITY.md has the rules.
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from flintmq.queue.types cimport restored_t
 from flintmq.store.log.record cimport record_t
 from flintmq.store.log.scan cimport LogScan
-from flintmq.store.recovery_state cimport work_t
-
-cdef struct live_t:             # a live message: where its content is now (Message-Start or the last Message-Copy)
-    uint64_t lsn
-    uint64_t id                 # equals lsn unless it was copied
-    uint32_t bytes              # of its Start or Copy and its chunks, in the log
-    uint32_t places             # how many places (below) it has; 0 = one plain place, not listed
-
-cdef struct location_t:         # a place of a message that stands on several queues, or that a transaction touched
-    uint64_t queue_id
-    uint64_t position           # 0: enqueued by a prepared transaction, which gives it its position when it commits
-    int64_t expires_at_ms
-    uint64_t enqueued_by        # prepared transaction that wants to put it there; 0 = it is there
-    uint64_t dequeued_by        # prepared transaction that wants to take it; 0 = none
-
-cdef struct named_t:            # a record of this live message names this transaction, which stays valid as long as the message lives
-    uint64_t message_id
-    uint64_t tx
+from flintmq.store.recovery_state cimport live_t, location_t, named_t, work_t
 
 cdef class Recovery:
     # --- result, after run()

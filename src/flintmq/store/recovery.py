@@ -33,12 +33,15 @@ from cython.cimports.flintmq.store.log.record import (
     record_t,
 )
 from cython.cimports.flintmq.store.log.scan import LogScan
+from cython.cimports.flintmq.store.recovery_read import work_record
+from cython.cimports.flintmq.store.recovery_result import result_fill, result_mark_range, result_sort, work_decide
 from cython.cimports.flintmq.store.recovery_state import (
     LOST_NO_PLACE,
     LOST_NO_POSITION,
     LOST_TAKEN,
+    OUTCOME_HELD,
+    OUTCOME_PENDING,
     SEEN_ENDED,
-    SEEN_EXPIRES,
     SEEN_EXTRA,
     SEEN_LIVE,
     SEEN_MOVED,
@@ -46,7 +49,6 @@ from cython.cimports.flintmq.store.recovery_state import (
     extra_t,
     lost_t,
     moved_t,
-    name_node_t,
     queue_info_t,
     range_t,
     row_t,
@@ -54,19 +56,16 @@ from cython.cimports.flintmq.store.recovery_state import (
     seen_t,
     tx_info_t,
     vector_add,
-    work_decide,
     work_free,
     work_init,
     work_queue,
-    work_record,
     work_trim,
     work_t,
     work_tx,
     work_used,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free, malloc, qsort, realloc
-from cython.cimports.libc.string import memset
+from cython.cimports.libc.stdlib import free, malloc, realloc
 
 from flintmq.errors import StoreError
 from flintmq.store import decisions
@@ -83,8 +82,6 @@ _CODES = {
 LOST_NAMED_MAX = 10_000
 # without a transaction log, no transaction is known to be later than it
 TX_TAIL_NONE = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
-OUTCOME_HELD = cython.declare(uint8_t, 1)
-OUTCOME_PENDING = cython.declare(uint8_t, 2)
 
 
 @dataclass(slots=True)
@@ -177,172 +174,6 @@ def _on_transaction(context: cython.p_void, record: cython.pointer(record_t)) ->
             )
         except Exception as error:
             recovery._error = error
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _by_position(left: cython.pointer(cython.const[cython.void]), right: cython.pointer(cython.const[cython.void])) -> cython.int:
-    a: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), cython.cast(cython.p_void, left))
-    b: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), cython.cast(cython.p_void, right))
-    if a.position != b.position:
-        return -1 if a.position < b.position else 1
-    return -1 if a.message_id < b.message_id else cython.cast(cython.int, a.message_id > b.message_id)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _restore(
-    work: cython.pointer(work_t),
-    entries: cython.pointer(restored_t),
-    queue: uint32_t,
-    position: uint64_t,
-    message_id: uint64_t,
-    expires_at_ms: int64_t,
-    body_len: uint32_t,
-    flags: uint32_t,
-) -> cython.void:
-    info: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data) + queue
-    entry: cython.pointer(restored_t) = entries + info.start + info.count
-    info.count += 1
-    entry.position = position
-    entry.message_id = message_id
-    entry.expires_at_ms = expires_at_ms
-    entry.body_len = body_len
-    entry.flags = flags
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _fill(
-    work: cython.pointer(work_t),
-    entries: cython.pointer(restored_t),
-    live: cython.pointer(live_t),
-    locations: cython.pointer(location_t),
-    names: cython.pointer(named_t),
-    flags: uint32_t,
-) -> cython.void:
-    """Writes the result of work_decide into its arrays. `live` is the memory of work.seen itself: it is shorter per message, so writing
-    stays behind reading."""
-    i: uint64_t
-    count: uint64_t = 0
-    places: uint64_t = 0
-    named: uint64_t = 0
-    start: uint64_t = 0
-    next_moved: uint64_t = 0
-    number: uint32_t
-    message_id: uint64_t
-    expires: uint64_t
-    entry: seen_t
-    extra: cython.pointer(extra_t)
-    place: cython.pointer(seen_place_t)
-    moved: cython.pointer(moved_t) = cython.cast(cython.pointer(moved_t), work.moved.data)
-    node: cython.pointer(name_node_t)
-    queue: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data)
-    seen: cython.pointer(seen_t) = cython.cast(cython.pointer(seen_t), work.seen.data)
-    for i in range(work.queues.count):
-        queue[i].start = start
-        start += queue[i].count
-        queue[i].count = 0
-    for i in range(work.seen.count):
-        entry = seen[i]
-        if not entry.flags & SEEN_LIVE:
-            continue
-        message_id = entry.lsn
-        if entry.flags & SEEN_MOVED:
-            while moved[next_moved].index < i:
-                next_moved += 1
-            message_id = moved[next_moved].id
-        live[count].lsn = entry.lsn
-        live[count].id = message_id
-        live[count].bytes = entry.bytes
-        live[count].places = 0
-        if entry.flags & SEEN_EXTRA:
-            extra = cython.cast(cython.pointer(extra_t), work.extras.data) + entry.word
-            number = extra.first
-            while number:
-                place = cython.cast(cython.pointer(seen_place_t), work.places.data) + (number - 1)
-                number = place.next
-                if place.outcome > OUTCOME_PENDING:
-                    continue
-                locations[places].queue_id = queue[place.queue].id
-                locations[places].position = place.position
-                locations[places].expires_at_ms = place.expires_at_ms
-                locations[places].enqueued_by = place.enqueued_by if place.outcome == OUTCOME_PENDING else 0
-                locations[places].dequeued_by = place.dequeued_by
-                live[count].places += 1
-                places += 1
-                if place.outcome != OUTCOME_PENDING:
-                    _restore(
-                        work,
-                        entries,
-                        place.queue,
-                        place.position,
-                        message_id,
-                        place.expires_at_ms,
-                        entry.body_len,
-                        flags | RESTORED_HELD if place.outcome == OUTCOME_HELD else flags,
-                    )
-            number = extra.names
-            while number:
-                node = cython.cast(cython.pointer(name_node_t), work.names.data) + (number - 1)
-                number = node.next
-                names[named].message_id = message_id
-                names[named].tx = node.tx
-                named += 1
-        else:
-            expires = 0
-            if entry.flags & SEEN_EXPIRES:
-                map64_get(cython.address(work.expiries), i + 1, cython.address(expires))
-            _restore(work, entries, entry.queue, entry.word, message_id, cython.cast(int64_t, expires), entry.body_len, flags)
-        count += 1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _sort(entries: cython.pointer(restored_t), count: uint64_t) -> uint64_t:
-    """Brings a queue's entries into position order; returns how many there are of positions that are taken twice (they come last)."""
-    i: uint64_t
-    kept: uint64_t = 1
-    sorted_: cython.bint = True
-    spare: restored_t
-    for i in range(1, count):
-        if entries[i - 1].position >= entries[i].position:
-            sorted_ = False
-            break
-    if sorted_:
-        return 0
-    qsort(entries, count, cython.sizeof(restored_t), _by_position)
-    for i in range(1, count):
-        if entries[i].position != entries[kept - 1].position:
-            if i != kept:
-                spare = entries[kept]
-                entries[kept] = entries[i]
-                entries[i] = spare
-            kept += 1
-    return count - kept
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _mark_range(entries: cython.pointer(restored_t), count: uint64_t, first: uint64_t, last: uint64_t) -> cython.void:
-    """Flags the entries with positions first..last as delivered before."""
-    low: uint64_t = 0
-    high: uint64_t = count
-    middle: uint64_t
-    while low < high:
-        middle = (low + high) // 2
-        if entries[middle].position < first:
-            low = middle + 1
-        else:
-            high = middle
-    while low < count and entries[low].position <= last:
-        entries[low].flags |= RESTORED_REDELIVERED
-        low += 1
 
 
 def _rows(data: bytes, at: int) -> list[tuple[int, int, int]]:
@@ -511,6 +342,7 @@ class Recovery:
             info.lost_start = False
             info.state = _CODES[tx.state]
             info.first_row = cython.cast(uint32_t, work.rows.count)
+            last_rows: dict = {}  # queue id -> number of its last row so far
             for queue_id, first, count in tx.rows:
                 row = cython.cast(cython.pointer(row_t), vector_add(cython.address(work.rows), cython.sizeof(row_t)))
                 queue = work_queue(work, queue_id)
@@ -520,11 +352,10 @@ class Recovery:
                 row.first = first
                 row.count = count
                 row.more = 0
-                for earlier in range(info.first_row, info.first_row + info.row_count):
-                    row = cython.cast(cython.pointer(row_t), work.rows.data) + cython.cast(uint32_t, earlier)
-                    if row.queue_id == queue_id and row.more == 0:
-                        row.more = cython.cast(uint32_t, work.rows.count)
-                        break
+                if queue_id in last_rows:
+                    row = cython.cast(cython.pointer(row_t), work.rows.data) + cython.cast(uint32_t, last_rows[queue_id])
+                    row.more = cython.cast(uint32_t, work.rows.count)
+                last_rows[queue_id] = work.rows.count - 1
                 info.row_count += 1
                 if count:
                     work_used(work, cython.cast(uint32_t, queue), first + count - 1)
@@ -637,7 +468,7 @@ class Recovery:
             raise MemoryError("no memory for recovery")
         self.live = cython.cast(cython.pointer(live_t), work.seen.data)
         with cython.nogil:
-            _fill(work, self._entries, self.live, self.locations, self.names, c_flags)
+            result_fill(work, self._entries, self.live, self.locations, self.names, c_flags)
         self.live_count = work.live_count
         self.location_count = work.location_count
         self.name_count = work.name_count
@@ -647,14 +478,14 @@ class Recovery:
             queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + i
             if queue.count:
                 with cython.nogil:
-                    twice = _sort(self._entries + queue.start, queue.count)
+                    twice = result_sort(self._entries + queue.start, queue.count)
                 queue.count -= twice
                 for at in range(queue.count, queue.count + twice):
                     self._lose(self._entries[queue.start + at].message_id, queue.id, self._entries[queue.start + at].position, LOST_TAKEN)
         for i in range(work.ranges.count):
             span = cython.cast(cython.pointer(range_t), work.ranges.data) + i
             queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + span.queue
-            _mark_range(self._entries + queue.start, queue.count, span.first, span.last)
+            result_mark_range(self._entries + queue.start, queue.count, span.first, span.last)
 
     def _lose(self, message_id: int, queue_id: int, position: int, row: int) -> None:
         special = {

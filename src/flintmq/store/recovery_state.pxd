@@ -1,7 +1,26 @@
 # What recovery knows while it reads the message log: plain C, no GIL. recovery.py fills in transactions and queues and takes the result.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.hash64 cimport map64_t
-from flintmq.store.log.record cimport record_t
+
+cdef enum:                      # decisions.Enqueue, .Dequeue, .Content, .Outcome; tests/store/test_recovery.py compares them
+    ENQUEUE_PLAIN = 0
+    ENQUEUE_COMMITTED = 1
+    ENQUEUE_ROLLED_BACK = 2
+    ENQUEUE_OPEN = 3
+    ENQUEUE_UNKNOWN = 5
+    DEQUEUE_PLAIN = 1
+    CONTENT_PRESENT = 0
+    CONTENT_BELOW_BASE = 1
+    CONTENT_TORN = 2
+    CONTENT_DAMAGED = 3
+    OUTCOME_LIVE = 0
+    OUTCOME_HELD = 1
+    OUTCOME_PENDING = 2
+    OUTCOME_LOST = 4
+
+cdef enum:
+    LEVEL_SHIFT = 56            # of a position
+    INDEX_MASK = 0x00FFFFFFFFFFFFFF
 
 cdef enum:                      # seen_t.flags
     SEEN_ENDED = 1              # its life ended
@@ -93,6 +112,24 @@ cdef enum:
     LOST_NO_PLACE = 101         # the log is damaged behind it, and no record says where it stood
     LOST_TAKEN = 102            # another message has its position
 
+# --- the result (recovery.pxd hands it out)
+cdef struct live_t:             # a live message: where its content is now (Message-Start or the last Message-Copy)
+    uint64_t lsn
+    uint64_t id                 # equals lsn unless it was copied
+    uint32_t bytes              # of its Start or Copy and its chunks, in the log
+    uint32_t places             # how many places (below) it has; 0 = one plain place, not listed
+
+cdef struct location_t:         # a place of a message that stands on several queues, or that a transaction touched
+    uint64_t queue_id
+    uint64_t position           # 0: enqueued by a prepared transaction, which gives it its position when it commits
+    int64_t expires_at_ms
+    uint64_t enqueued_by        # prepared transaction that wants to put it there; 0 = it is there
+    uint64_t dequeued_by        # prepared transaction that wants to take it; 0 = none
+
+cdef struct named_t:            # a record of this live message names this transaction, which stays valid as long as the message lives
+    uint64_t message_id
+    uint64_t tx
+
 cdef struct vector_t:           # an array that grows
     void *data
     uint64_t count
@@ -143,8 +180,36 @@ cdef int64_t work_queue(work_t *work, uint64_t queue_id) noexcept nogil
 # The transaction's tx_info_t, made when it is new: UNKNOWN, or OPEN when its id was never durable. NULL: no memory.
 cdef tx_info_t *work_tx(work_t *work, uint64_t tx) noexcept nogil
 cdef void work_used(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
-# Takes in one record of the message log (context: the work_t). Fits scan_record_t.
-cdef void work_record(void *context, record_t *record) noexcept nogil
-# Applies the decision table (decisions.lookup) to every place. last_damage: the LSN behind the last damaged stretch, 0 = none.
-cdef void work_decide(work_t *work, const uint8_t *table, uint64_t last_damage, uint64_t lost_max) noexcept nogil
+
+# --- accessors: numbers of place_at are one-based, as they are stored
+cdef inline seen_t *seen_at(work_t *work, uint64_t index) noexcept nogil:
+    return <seen_t *>work.seen.data + index
+
+cdef inline extra_t *extra_of(work_t *work, seen_t *entry) noexcept nogil:
+    return <extra_t *>work.extras.data + entry.word
+
+cdef inline seen_place_t *place_at(work_t *work, uint32_t number) noexcept nogil:
+    return <seen_place_t *>work.places.data + (number - 1)
+
+cdef inline queue_info_t *queue_at(work_t *work, uint32_t number) noexcept nogil:
+    return <queue_info_t *>work.queues.data + number
+
+cdef inline row_t *row_at(work_t *work, uint32_t number) noexcept nogil:
+    return <row_t *>work.rows.data + number
+
+# --- messages
+# Number of the message's entry; -1: none is known. O(log of the messages in 4 KiB).
+cdef int64_t seen_find(work_t *work, uint64_t message_id) noexcept nogil
+# A new entry at this LSN, which is higher than that of every other; -1: no memory.
+cdef int64_t seen_append(work_t *work, uint64_t lsn) noexcept nogil
+# The same for an entry whose id is not its LSN.
+cdef int64_t seen_append_moved(work_t *work, uint64_t lsn, uint64_t message_id) noexcept nogil
+# One more place of an entry that has its extra_t; NULL: no memory.
+cdef seen_place_t *seen_add_place(work_t *work, seen_t *entry, uint32_t queue, uint64_t position, int64_t expires_at_ms) noexcept nogil
+# The entry's extra_t, made (with its plain place) when it has none; NULL: no memory.
+cdef extra_t *seen_need_extra(work_t *work, uint64_t index) noexcept nogil
+# Notes that a record of the message names the transaction.
+cdef void seen_name(work_t *work, extra_t *extra, uint64_t tx) noexcept nogil
+# Number + 1 of the first row of this queue in the transaction's Commit; 0 when there is none.
+cdef uint32_t row_of(work_t *work, tx_info_t *info, uint64_t queue_id) noexcept nogil
 cdef uint64_t place_position(work_t *work, seen_place_t *place) noexcept nogil

@@ -105,7 +105,11 @@ def _bad_record(p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(
 @cython.nogil
 @cython.exceptval(check=False)
 def _hand_out(
-    p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(block_t), base: uint64_t, on_record: scan_record_t, context: cython.p_void
+    p: cython.pointer(cython.const[uint8_t]),
+    block: cython.pointer(block_t),
+    base: uint64_t,
+    on_record: scan_record_t,
+    context: cython.p_void,
 ) -> uint64_t:
     """Hands out the records of a block that was checked, from `base` on; returns their number."""
     at: uint32_t = BLOCK_HEADER
@@ -123,7 +127,9 @@ def _hand_out(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _next_good_record(p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(block_t), at: uint32_t, effort: cython.pointer(uint64_t)) -> uint32_t:
+def _next_good_record(
+    p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(block_t), at: uint32_t, effort: cython.pointer(uint64_t)
+) -> uint32_t:
     """Offset in the block of the first record at or after `at` that checks; the block's length when there is none."""
     record: record_t
     cost: uint64_t
@@ -336,7 +342,11 @@ class LogScan:
             return False
         first: uint64_t = (sequence + 1) * size + CONTAINER_HEADER
         self._load(sequence + 1)
-        if block_decode(self._bytes + CONTAINER_HEADER, first, size - CONTAINER_HEADER, out) and out.epoch >= epoch and out.previous == last:
+        if (
+            block_decode(self._bytes + CONTAINER_HEADER, first, size - CONTAINER_HEADER, out)
+            and out.epoch >= epoch
+            and out.previous == last
+        ):
             at[0] = first
             return True
         return False

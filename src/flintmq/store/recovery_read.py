@@ -1,0 +1,468 @@
+"""Recovery's reading of the message log: each record changes what is known of a message, a place or a queue.
+
+in: records of a scan in LSN order (work_record). out: the work_t, filled in.
+
+I2  A later record of a message overrides an earlier one; a Message-Copy overrides all of them, but as the place of the content only
+    once all its chunks were read.
+I3  Nothing is decided while reading but what a transaction's final state says: the table decides at the end (recovery_result.py).
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.hash64 import map64_put
+from cython.cimports.flintmq.store.log.record import (
+    CONTENT_FIXED,
+    PLACE_SIZE,
+    RECORD_CHUNK,
+    RECORD_COPY,
+    RECORD_DEQUEUE,
+    RECORD_ENQUEUE,
+    RECORD_LAST,
+    RECORD_MESSAGE_DELETE,
+    RECORD_NAME,
+    RECORD_QUEUE_END,
+    RECORD_QUEUE_MARK,
+    RECORD_REDELIVERED,
+    RECORD_START,
+    align8,
+    le16,
+    le32,
+    le64,
+    record_t,
+)
+from cython.cimports.flintmq.store.recovery_state import (
+    ENQUEUE_COMMITTED,
+    ENQUEUE_OPEN,
+    ENQUEUE_ROLLED_BACK,
+    INDEX_MASK,
+    LEVEL_SHIFT,
+    SEEN_ENDED,
+    SEEN_EXPIRES,
+    SEEN_EXTRA,
+    SEEN_GONE,
+    SEEN_MISSING,
+    SEEN_OLD,
+    SEEN_PLACE,
+    extra_of,
+    extra_t,
+    place_at,
+    place_position,
+    queue_at,
+    range_t,
+    row_at,
+    row_of,
+    row_t,
+    seen_add_place,
+    seen_append,
+    seen_append_moved,
+    seen_at,
+    seen_find,
+    seen_name,
+    seen_need_extra,
+    seen_place_t,
+    seen_t,
+    tx_info_t,
+    vector_add,
+    work_queue,
+    work_t,
+    work_tx,
+    work_used,
+)
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+
+# no entry has this number
+NOT_A_COPY = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _inherit(work: cython.pointer(work_t), older: int64_t, place: cython.pointer(seen_place_t)) -> cython.void:
+    """A place without a position that a Message-Copy names: it keeps its number in the Commit's row when the message's older records
+    were read; else it comes before all that were read, in the order of the copies (which are made in the order of the log)."""
+    entry: cython.pointer(seen_t)
+    former: cython.pointer(seen_place_t)
+    row: cython.pointer(row_t)
+    number: uint32_t
+    if older >= 0 and seen_at(work, older).flags & SEEN_EXTRA:
+        entry = seen_at(work, older)
+        number = extra_of(work, entry).first
+        while number:
+            former = place_at(work, number)
+            if former.queue == place.queue and former.enqueued_by == place.enqueued_by and former.row:
+                place.row = former.row
+                place.position = former.position
+                place.early = former.early
+                former.row = 0  # not for a second place of the same kind
+                return
+            number = former.next
+    if place.row:
+        row = row_at(work, place.row - 1)
+        place.position = row.early
+        place.early = 1
+        row.early += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _enlist(
+    work: cython.pointer(work_t), index: uint64_t, queue: uint32_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t, older: int64_t
+) -> cython.pointer(seen_place_t):
+    """A place of a message that needs the long form. tx 0: plain. older: of a Message-Copy's place: the entry that the copy replaces,
+    or -1; else NOT_A_COPY."""
+    extra: cython.pointer(extra_t) = seen_need_extra(work, index)
+    place: cython.pointer(seen_place_t)
+    info: cython.pointer(tx_info_t)
+    if extra == cython.NULL:
+        return cython.NULL
+    if tx:
+        seen_name(work, extra, tx)
+    place = seen_add_place(work, seen_at(work, index), queue, position, expires_at_ms)
+    if place == cython.NULL or tx == 0:
+        return place
+    place.enqueued_by = tx
+    info = work_tx(work, tx)
+    if info == cython.NULL:
+        return cython.NULL
+    place.enqueue = cython.cast(uint8_t, info.state)
+    if position == 0:
+        place.row = row_of(work, info, queue_at(work, queue).id)
+        if place.row and older < NOT_A_COPY:
+            _inherit(work, older, place)
+        elif place.row:
+            place.position = row_at(work, place.row - 1).seen
+            row_at(work, place.row - 1).seen += 1
+    return place
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _content(
+    work: cython.pointer(work_t), index: int64_t, data: cython.pointer(cython.const[uint8_t]), size: uint32_t, length: uint32_t
+) -> cython.void:
+    """Fills the entry in from the fields of a Message-Start (which a Message-Copy ends with); the caller checked them."""
+    entry: cython.pointer(seen_t) = seen_at(work, index)
+    extra: cython.pointer(extra_t)
+    total: uint64_t = cython.cast(uint64_t, le32(data)) + le32(data + 4) + le16(data + 8)
+    piece: uint64_t = le32(data + 12)
+    entry.body_len = le32(data)
+    entry.bytes = cython.cast(uint32_t, align8(length))
+    if piece < total:
+        extra = seen_need_extra(work, index)
+        if extra != cython.NULL:
+            extra.total = cython.cast(uint32_t, total)
+            extra.missing = cython.cast(uint32_t, total - piece)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _content_fits(data: cython.pointer(cython.const[uint8_t]), size: uint32_t) -> cython.bint:
+    total: uint64_t
+    if size < CONTENT_FIXED or le32(data + 12) != size - CONTENT_FIXED:
+        return False
+    total = cython.cast(uint64_t, le32(data)) + le32(data + 4) + le16(data + 8)
+    return le32(data + 12) <= total and total >> 32 == 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_start(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+    index: int64_t
+    if not _content_fits(record.data, record.size):
+        work.malformed += 1
+        return
+    index = seen_append(work, record.lsn)
+    if index >= 0:
+        _content(work, index, record.data, record.size, record.length)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_chunk(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+    index: int64_t = seen_find(work, record.undo_prev)
+    entry: cython.pointer(seen_t)
+    extra: cython.pointer(extra_t)
+    if record.size < 4:
+        work.malformed += 1
+        return
+    if index < 0:
+        work.stray += 1
+        return
+    entry = seen_at(work, index)
+    if not entry.flags & SEEN_EXTRA:
+        work.stray += 1
+        return
+    extra = extra_of(work, entry)
+    # After a chunk that is missing, the next one does not fit: the content stays incomplete.
+    if record.size - 4 > extra.missing or le32(record.data) != extra.total - extra.missing:
+        work.stray += 1
+        return
+    extra.missing -= record.size - 4
+    entry.bytes += cython.cast(uint32_t, align8(record.length))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+    index: int64_t
+    queue: int64_t
+    entry: cython.pointer(seen_t)
+    info: cython.pointer(tx_info_t)
+    number: uint32_t
+    position: uint64_t
+    if record.size < 16:
+        work.malformed += 1
+        return
+    queue = work_queue(work, le64(record.data))
+    if queue < 0:
+        return
+    position = le64(record.data + 8)
+    queue_at(work, cython.cast(uint32_t, queue)).named += 1
+    work_used(work, cython.cast(uint32_t, queue), position)
+    index = seen_find(work, record.undo_prev)
+    if index < 0:
+        if record.undo_prev < work.base[0]:
+            work.stray += 1
+            if record.tx and position == 0:  # it counts in the Commit's row all the same
+                info = work_tx(work, record.tx)
+                if info != cython.NULL:
+                    number = row_of(work, info, le64(record.data))
+                    if number:
+                        row_at(work, number - 1).seen += 1
+            return
+        index = seen_append_moved(work, record.lsn, record.undo_prev)
+        if index < 0:
+            return
+        seen_at(work, index).flags |= SEEN_MISSING
+    entry = seen_at(work, index)
+    # The short form is for what the message log's own list leaves out: one plain place, its record right behind the Message-Start.
+    if record.tx or entry.flags & (SEEN_EXTRA | SEEN_PLACE) or record.lsn != entry.lsn + entry.bytes:
+        _enlist(work, index, cython.cast(uint32_t, queue), position, record.expires_at_ms, record.tx, NOT_A_COPY)
+        return
+    entry.word = position
+    entry.queue = cython.cast(uint32_t, queue)
+    entry.flags |= SEEN_PLACE
+    if record.expires_at_ms:
+        entry.flags |= SEEN_EXPIRES
+        if not map64_put(cython.address(work.expiries), index + 1, cython.cast(uint64_t, record.expires_at_ms)):
+            work.failed = True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_place(
+    work: cython.pointer(work_t), entry: cython.pointer(seen_t), queue: uint32_t, position: uint64_t
+) -> cython.pointer(seen_place_t):
+    """The place of an entry with an extra_t that a dequeue means: not taken yet, if there is such a one."""
+    number: uint32_t = extra_of(work, entry).first
+    place: cython.pointer(seen_place_t)
+    taken: cython.pointer(seen_place_t) = cython.NULL
+    early: cython.pointer(seen_place_t) = cython.NULL
+    while number:
+        place = place_at(work, number)
+        if place.queue == queue and place_position(work, place) == position:
+            if place.dequeue == 0:
+                return place
+            taken = place
+        elif place.queue == queue and place.early and place.dequeue == 0:
+            early = place
+        number = place.next
+    # Of an early place only the order is certain.
+    return early if taken == cython.NULL else taken
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_dequeue(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+    index: int64_t
+    queue: int64_t
+    entry: cython.pointer(seen_t)
+    extra: cython.pointer(extra_t)
+    place: cython.pointer(seen_place_t)
+    info: cython.pointer(tx_info_t)
+    position: uint64_t
+    taken: cython.bint = record.tx == 0
+    state: uint8_t = 0
+    if record.size < 32:
+        work.malformed += 1
+        return
+    queue = work_queue(work, le64(record.data))
+    if queue < 0:
+        return
+    position = le64(record.data + 8)
+    work_used(work, cython.cast(uint32_t, queue), position)
+    index = seen_find(work, record.undo_prev)
+    if record.tx:
+        info = work_tx(work, record.tx)
+        if info == cython.NULL:
+            return
+        state = cython.cast(uint8_t, info.state)
+        taken = state == ENQUEUE_COMMITTED
+        if index >= 0:
+            extra = seen_need_extra(work, index)
+            if extra == cython.NULL:
+                return
+            seen_name(work, extra, record.tx)
+    if index < 0:
+        work.stray += 1
+        return
+    entry = seen_at(work, index)
+    if record.flags & RECORD_LAST and taken:
+        entry.flags |= SEEN_ENDED
+    if not entry.flags & SEEN_EXTRA:
+        if entry.flags & SEEN_PLACE and entry.queue == queue and entry.word == position:
+            entry.flags |= SEEN_GONE
+        else:
+            work.stray += 1
+        return
+    if state == ENQUEUE_ROLLED_BACK or state == ENQUEUE_OPEN:
+        return
+    place = _find_place(work, entry, cython.cast(uint32_t, queue), position)
+    if place == cython.NULL:
+        work.stray += 1
+        return
+    place.dequeue = state + 1
+    place.dequeued_by = record.tx
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_copy(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+    count: uint64_t
+    at: uint64_t
+    i: uint64_t
+    older: int64_t
+    index: int64_t
+    queue: int64_t
+    data: cython.pointer(cython.const[uint8_t]) = record.data
+    entry: cython.pointer(seen_t)
+    extra: cython.pointer(extra_t)
+    place: cython.pointer(seen_place_t)
+    info: cython.pointer(tx_info_t)
+    if record.size < 8:
+        work.malformed += 1
+        return
+    count = le32(data)
+    at = 8 + count * PLACE_SIZE
+    if at > record.size or not _content_fits(data + at, record.size - cython.cast(uint32_t, at)) or record.undo_prev == 0:
+        work.malformed += 1
+        return
+    older = seen_find(work, record.undo_prev)
+    index = seen_append_moved(work, record.lsn, record.undo_prev)
+    if index < 0:
+        return
+    if older >= 0:
+        seen_at(work, older).flags |= SEEN_OLD
+        seen_at(work, index).flags |= seen_at(work, older).flags & SEEN_ENDED
+    _content(work, index, data + at, record.size - cython.cast(uint32_t, at), record.length)
+    entry = seen_at(work, index)
+    if entry.flags & SEEN_EXTRA and older >= 0:
+        extra_of(work, entry).older = cython.cast(uint32_t, older) + 1
+    for i in range(count):
+        data = record.data + 8 + i * PLACE_SIZE
+        queue = work_queue(work, le64(data))
+        if queue < 0:
+            return
+        queue_at(work, cython.cast(uint32_t, queue)).named += 1
+        work_used(work, cython.cast(uint32_t, queue), le64(data + 8))
+        if count == 1 and le64(data + 24) == 0 and le64(data + 32) == 0 and not entry.flags & SEEN_EXTRA:
+            entry.word = le64(data + 8)
+            entry.queue = cython.cast(uint32_t, queue)
+            entry.flags |= SEEN_PLACE
+            if le64(data + 16):
+                entry.flags |= SEEN_EXPIRES
+                if not map64_put(cython.address(work.expiries), index + 1, le64(data + 16)):
+                    work.failed = True
+            return
+        place = _enlist(
+            work, index, cython.cast(uint32_t, queue), le64(data + 8), cython.cast(int64_t, le64(data + 16)), le64(data + 24), older
+        )
+        if place == cython.NULL:
+            return
+        if le64(data + 32):
+            info = work_tx(work, le64(data + 32))
+            extra = seen_need_extra(work, index)
+            if info == cython.NULL or extra == cython.NULL:
+                return
+            seen_name(work, extra, info.id)
+            if info.state != ENQUEUE_ROLLED_BACK and info.state != ENQUEUE_OPEN:
+                place.dequeue = cython.cast(uint8_t, info.state) + 1
+                place.dequeued_by = info.id
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_queue(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+    """Queue-End, Queue-Mark, Queue-Redelivered."""
+    queue: int64_t
+    count: uint64_t
+    i: uint64_t
+    each: uint64_t = 8 if record.type == RECORD_QUEUE_MARK else 16
+    data: cython.pointer(cython.const[uint8_t]) = record.data
+    span: cython.pointer(range_t)
+    if record.size < 8:
+        work.malformed += 1
+        return
+    if record.type != RECORD_QUEUE_END and (record.size < 16 or 16 + le32(data + 8) * each > record.size):
+        work.malformed += 1
+        return
+    queue = work_queue(work, le64(data))
+    if queue < 0:
+        return
+    if record.type == RECORD_QUEUE_END:
+        queue_at(work, cython.cast(uint32_t, queue)).ended = True
+        return
+    count = le32(data + 8)
+    for i in range(count):
+        if record.type == RECORD_QUEUE_MARK:
+            if i < 256:
+                work_used(work, cython.cast(uint32_t, queue), i << LEVEL_SHIFT | le64(data + 16 + i * 8) & INDEX_MASK)
+            continue
+        span = cython.cast(cython.pointer(range_t), vector_add(cython.address(work.ranges), cython.sizeof(range_t)))
+        if span == cython.NULL:
+            work.failed = True
+            return
+        span.queue = cython.cast(uint32_t, queue)
+        span.first = le64(data + 16 + i * 16)
+        span.last = le64(data + 24 + i * 16)
+
+
+def work_record(context, record):
+    work: cython.pointer(work_t) = cython.cast(cython.pointer(work_t), context)
+    index: int64_t
+    kind: uint8_t = record.type
+    if work.failed:
+        return
+    work.kinds[kind] += 1
+    if kind == RECORD_START:
+        _on_start(work, record)
+    elif kind == RECORD_ENQUEUE:
+        _on_enqueue(work, record)
+    elif kind == RECORD_DEQUEUE:
+        _on_dequeue(work, record)
+    elif kind == RECORD_MESSAGE_DELETE:
+        index = seen_find(work, record.undo_prev)
+        if index >= 0:
+            seen_at(work, index).flags |= SEEN_ENDED
+        else:
+            work.stray += 1
+    elif kind == RECORD_CHUNK:
+        _on_chunk(work, record)
+    elif kind == RECORD_COPY:
+        _on_copy(work, record)
+    elif kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END:
+        _on_queue(work, record)
+    elif kind != RECORD_NAME:
+        work.unknown_kinds += 1
