@@ -29,7 +29,7 @@ from flintmq.ports import StoredContent, StoredEntry, TxState
 from flintmq.store import marks
 from flintmq.store.log.containers import MESSAGES, TRANSACTIONS
 from flintmq.store.log.file_port import OsFiles
-from flintmq.store.transaction_log import Dequeue, Enqueue, Row
+from flintmq.store.transaction_log import Dequeue, Enqueue, Heuristic, Row
 
 from cython.cimports.flintmq.store.log_engine import LogEngine
 
@@ -333,7 +333,7 @@ class LogStore(LogEngine):
         """(tx, xid, committed) of every decision that was not forgotten, oldest first."""
         with self.lock:
             table = self.transactions.table
-            return [(tx, table[tx].xid, table[tx].heuristic == 1) for tx in sorted(table) if table[tx].heuristic]
+            return [Heuristic(tx, table[tx].xid, table[tx].heuristic == 1) for tx in sorted(table) if table[tx].heuristic]
 
     def forget_heuristic(self, tx: int) -> int:
         """Raises: KeyError."""

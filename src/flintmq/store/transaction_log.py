@@ -46,6 +46,14 @@ class Dequeue(NamedTuple):
     message_id: int
 
 
+class Heuristic(NamedTuple):
+    """An operator's decision that was not forgotten yet."""
+
+    tx: int
+    xid: bytes
+    committed: bool
+
+
 class Row(NamedTuple):
     """`count` entries of the queue, in the order they were asked for, take positions from `first` on."""
 

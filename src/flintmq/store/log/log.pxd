@@ -22,6 +22,7 @@ cdef uint64_t LSN_NEVER         # an LSN that is never durable: what appending t
 cdef struct buffer_t:           # a window of the log in memory
     uint64_t start              # LSNs [start, end): inside one container
     uint64_t end
+    uint64_t origin             # LSN from which it is filled: what is before was written by an earlier run
     uint64_t used               # LSN up to which it is filled, with finished blocks
     uint64_t taken              # LSN up to which the writer has it
     uint8_t *bytes

@@ -166,6 +166,7 @@ def _new_buffer(log: cython.pointer(log_t)) -> cython.bint:
     buffer.end = start + log.buffer_size
     if buffer.end > container_start + log.container_size:
         buffer.end = container_start + log.container_size
+    buffer.origin = log.tail
     buffer.used = log.tail
     buffer.taken = log.tail
     buffer.next = cython.NULL
@@ -418,7 +419,7 @@ def log_read_buffered(log, lsn, out, size):
     spin_lock(cython.address(log.lock))
     buffer = log.first
     while buffer != cython.NULL:
-        if buffer.start <= lsn and lsn < buffer.end:
+        if buffer.origin <= lsn and lsn < buffer.end:
             end = log.tail if buffer == log.last else buffer.used
             if lsn < end:
                 count = min(size, end - lsn)
