@@ -4,13 +4,12 @@ in: options. out: bench/results/DATE.jsonl (first line: conditions), the table. 
 marked; 65 when a run of FlintMQ failed its check; 69 when nothing could be measured.
 
 Each pair runs both brokers back to back, the order changing from pair to pair, because the machine's speed drifts. Both brokers are
-children of this process on ports of their own, without persistence of messages.
+children of this process on ports of their own; the durable rows keep their data in fresh directories on the disk.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import json
 import os
@@ -18,7 +17,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,14 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # started as a file: `python bench/run.py`
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench import table  # noqa: E402
+from bench import disk, table  # noqa: E402
+from bench.brokers import PAUSE_S, Broker, disk_directory  # noqa: E402
+from bench.runners import measure  # noqa: E402
 from bench.workloads import WORKLOADS, Workload  # noqa: E402
 from tests.support import servers  # noqa: E402
 
 RESULTS = ROOT / "bench/results"
 DOCUMENT = ROOT / "docs/PERFORMANCE.md"
-# seconds between two runs: what a broker does after a run (deleting, collecting garbage) is not charged to the next one
-PAUSE_S = 1.0
 
 
 def conditions(options: argparse.Namespace, rabbitmq_version: str) -> dict[str, Any]:
@@ -53,63 +52,10 @@ def conditions(options: argparse.Namespace, rabbitmq_version: str) -> dict[str, 
         "flintmq": __version__,
         "commit": commit or "no commit",
         "rabbitmq": rabbitmq_version,
-        "durability": "none (transient messages and queues; FlintMQ with --memory, RabbitMQ classic queues)",
+        "filesystem": disk.filesystem(disk_directory()),
         "pairs": options.pairs,
         "quick": options.quick,
     }
-
-
-class Broker:
-    """One of the two, started when needed and started anew when asked or when it ended."""
-
-    def __init__(self, name: str, start: Callable[[], contextlib.AbstractContextManager[servers.Server]]) -> None:
-        self.name = name
-        self._start = start
-        self._stack = contextlib.ExitStack()
-        self._server: servers.Server | None = None
-
-    def server(self, *, fresh: bool) -> servers.Server:
-        if self._server is not None and (fresh or not self._server.alive):
-            self.stop()
-        if self._server is None:
-            self._server = self._stack.enter_context(self._start())
-            time.sleep(PAUSE_S)
-        return self._server
-
-    def stop(self) -> None:
-        self._stack.close()
-        self._server = None
-
-
-def busy_s() -> float:
-    """Seconds of CPU that the whole machine has used."""
-    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-
-
-def measure(workload: Workload, broker: Broker, *, quick: bool) -> dict[str, Any]:
-    """One run of perf against one broker: its result, and how many cores everything else used meanwhile (the noise)."""
-    server = broker.server(fresh=workload.fresh)
-    arguments = workload.quick if quick else workload.arguments
-    command = [sys.executable, "-m", "flintmq.cli.main", "perf", "--json", "--port", str(server.port), "--pid", str(server.pid), *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    began, busy, own = time.monotonic(), busy_s(), os.times()
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=workload.timeout_s, check=False
-        )
-        lines = done.stdout.strip().splitlines()
-        result: dict[str, Any] = (
-            json.loads(lines[-1]) if lines else {"ok": False, "error": done.stderr.strip()[-300:] or "perf said nothing"}
-        )
-    except subprocess.TimeoutExpired:
-        result = {"ok": False, "error": f"not done after {workload.timeout_s:.0f} s"}
-    elapsed, after = time.monotonic() - began, os.times()
-    children = after.children_user + after.children_system - own.children_user - own.children_system
-    other = busy_s() - busy - children - result.get("broker", {}).get("cpu_s", 0.0)
-    if not result.get("ok"):
-        broker.stop()  # what is left of a failed run would disturb the next
-    return {"result": result, "elapsed_s": round(elapsed, 2), "other_cores": round(max(0.0, other) / elapsed, 2), "arguments": arguments}
 
 
 def tell(workload: Workload, broker: str, pair: int, record: dict[str, Any]) -> None:
@@ -124,9 +70,12 @@ def sitting(options: argparse.Namespace, chosen: list[Workload], brokers: list[B
     for workload in chosen:
         for pair in range(options.pairs):
             for broker in brokers if pair % 2 == 0 else brokers[::-1]:
+                if broker.name == table.PEER and not workload.peer:
+                    continue
                 try:
                     record = measure(workload, broker, quick=options.quick)
-                except RuntimeError as error:  # it did not start
+                except (RuntimeError, OSError) as error:  # it did not start, or the disk refused
+                    broker.stop()
                     record = {"result": {"ok": False, "error": str(error)}, "elapsed_s": 0.0, "other_cores": 0.0, "arguments": ()}
                 record |= {"workload": workload.name, "pair": pair, "broker": broker.name, "load": round(os.getloadavg()[0], 2)}
                 tell(workload, broker.name, pair, record)
@@ -160,13 +109,13 @@ def main() -> int:
         table.write(DOCUMENT, table.render([each for each in table.load(RESULTS) if not each[0].get("partial")]))
         return 0
     chosen = [workload for workload in WORKLOADS if not options.only or workload.name in options.only]
-    brokers = [] if options.skip_ours else [Broker(table.OURS, servers.flintmq)]
+    brokers = [] if options.skip_ours else [Broker(table.OURS)]
     peer_version = "not measured"
     if not options.skip_peer:
         if reason := servers.rabbitmq_missing():
             print(f"without RabbitMQ: {reason}", file=sys.stderr)
         else:
-            brokers.append(Broker(table.PEER, servers.rabbitmq))
+            brokers.append(Broker(table.PEER))
             peer_version = servers.rabbitmq_version()
     partial = options.quick or options.no_write or len(brokers) < 2
     about = conditions(options, peer_version) | {"partial": partial}

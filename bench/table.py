@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.brokers import FLINTMQ, RABBITMQ
 from bench.workloads import WORKLOADS, Figure, Workload
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-OURS, PEER = "flintmq", "rabbitmq"
+OURS, PEER = FLINTMQ, RABBITMQ
 Record = dict[str, Any]
 
 
@@ -75,9 +76,10 @@ def rows(workload: Workload, records: Sequence[Record]) -> list[str]:
         title = f"{workload.name}: {workload.title}" if index == 0 else ""
         if index == 0 and failed:
             title += f" (failed: {', '.join(failed)})"
+        durability = workload.durability if index == 0 else ""
         each = ", ".join(ratio_text(value) if value is not None else "-" for value in ratios)
         lines.append(
-            f"| {title} | {figure.caption} | {number(our)} | {number(median(theirs))} | {each} | "
+            f"| {title} | {durability} | {figure.caption} | {number(our)} | {number(median(theirs))} | {each} | "
             f"{ratio_text(ratio) if ratio is not None else '-'} | {figure.target.text} | {verdict(met, figure, our, ratio)} |"
         )
     return lines
@@ -106,11 +108,11 @@ def render(sittings: Sequence[tuple[Record, list[Record]]]) -> str:
         parts += [
             f"Sitting of {conditions['date']}: {conditions['cpu']}, {conditions['cores']} cores, {conditions['memory_gib']} GiB, "
             f"Linux {conditions['kernel']}, Python {conditions['python']}; FlintMQ {conditions['flintmq']} ({conditions['commit']}), "
-            f"RabbitMQ {conditions['rabbitmq']}; durability: {conditions['durability']}; pairs: {conditions['pairs']}"
+            f"RabbitMQ {conditions['rabbitmq']}; store on {conditions.get('filesystem', '-')}; pairs: {conditions['pairs']}"
             f"{', shortened (--quick)' if conditions.get('quick') else ''}; other processes used {number(noise)} cores (median).",
             "",
-            "| workload | figure | FlintMQ | RabbitMQ | ratio per pair | median ratio | target | |",
-            "|---|---|---:|---:|---|---:|---|---|",
+            "| workload | durability | figure | FlintMQ | RabbitMQ | ratio per pair | median ratio | target | |",
+            "|---|---|---|---:|---:|---|---:|---|---|",
         ]
         for workload in WORKLOADS:
             if newest.get(workload.name) == index:

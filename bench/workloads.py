@@ -40,7 +40,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`fresh`: both brokers are started anew before each run, because memory is measured. `timeout_s` for one run of perf."""
+    """`fresh`: both brokers are started anew before each run, because memory is measured. `timeout_s` for one run of perf.
+
+    `runner`: a name of bench/runners.py. `durable`: on a fresh directory of the disk (FlintMQ else with --memory). `durability`: what
+    both did with a message before they answered for it. `peer`: RabbitMQ too. `needs_broker`: started before the clock of a run.
+    """
 
     name: str
     title: str
@@ -49,6 +53,11 @@ class Workload:
     figures: tuple[Figure, ...]
     fresh: bool = False
     timeout_s: float = 180.0
+    runner: str = "perf"
+    durable: bool = False
+    durability: str = "none"
+    peer: bool = True
+    needs_broker: bool = True
 
 
 def at_most(ratio: float) -> Target:
@@ -95,7 +104,27 @@ def _args(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+def _confirm(name: str) -> Callable[[Result], float]:
+    return lambda result: float(result["confirm_us"][name]) / 1000
+
+
+def _per_message(result: Result) -> float:
+    """Resident bytes that one message of the backlog costs."""
+    broker = result["broker"]
+    return (float(broker["rss_backlog"]) - float(broker["rss_start"])) / float(result["count"])
+
+
+def _log_overhead(body: int) -> Callable[[Result], float]:
+    """Bytes of log per message beyond body, properties (flags and delivery mode), exchange (none) and routing key."""
+    return lambda result: float(result["log_bytes"]) / float(result["count"]) - body - 3 - len("b.q00000")
+
+
+# What a persistent message has gone through before its confirm (or a declaration before its answer).
+SYNCED = "synced to disk before the answer, both"
+SPILLED = "none; FlintMQ spills to disk past its hot window"
+
 _TOPIC = "--exchange topic --queues 10 --bindings 1000 --size 100"
+_BACKLOG = "--mode backlog --durable --persistent --size 1024 --confirm 1000 --ack 100 --prefetch 1000 --drain-timeout 30 --max-time 240"
 
 WORKLOADS = (
     Workload(
@@ -204,5 +233,150 @@ WORKLOADS = (
         ),
         fresh=True,
         timeout_s=240.0,
+    ),
+    Workload(
+        "W2",
+        "durable, persistent, confirm window 256, ack each, 1 KiB",
+        _args("--durable --persistent --size 1024 --confirm 256 --ack 1 --prefetch 256 --time 3 --drain-timeout 20"),
+        _args("--durable --persistent --size 1024 --confirm 256 --ack 1 --prefetch 256 --time 1 --drain-timeout 20"),
+        (
+            Figure(CPU, _cpu, at_most(1 / 20)),
+            Figure("messages/s", _rate, above(200e3, "at least 200 k/s")),
+            Figure("confirm p50, ms", _confirm("p50")),
+            Figure("confirm p99, ms", _confirm("p99"), at_most(1 / 3)),
+        ),
+        fresh=True,
+        durable=True,
+        durability=SYNCED,
+    ),
+    Workload(
+        "W5s",
+        "backlog on a durable node: 1 M x 100 B transient, then drained",
+        _args("--mode backlog --size 100 --count 1000000 --drain-timeout 30 --max-time 240"),
+        _args("--mode backlog --size 100 --count 200000 --drain-timeout 30 --max-time 240"),
+        (
+            Figure("RSS peak, MiB", _peak, below(96.0, "at most 96 MiB")),
+            Figure(CPU + ", both ways", _cpu, below(1.0, "at most 1")),
+            Figure("in, messages/s", lambda r: float(r["publish_rate"])),
+            Figure("out, messages/s", lambda r: float(r["drain_rate"])),
+        ),
+        fresh=True,
+        timeout_s=300.0,
+        durable=True,
+        durability=SPILLED,
+    ),
+    Workload(
+        "W5b",
+        "backlog: 500 k x 1 KiB persistent, confirm window 1,000, then drained with ack of every 100",
+        _args(f"{_BACKLOG} --count 500000"),
+        _args(f"{_BACKLOG} --count 50000"),
+        (
+            Figure("in, messages/s", lambda r: float(r["publish_rate"]), at_least(35)),
+            Figure("out, messages/s", lambda r: float(r["drain_rate"]), at_least(20)),
+            Figure("RSS peak, MiB", _peak, below(96.0, "at most 96 MiB")),
+            Figure("disk written, MB", lambda r: float(r["disk_written"]) / 1e6),
+            Figure(CPU + ", both ways", _cpu),
+        ),
+        fresh=True,
+        timeout_s=300.0,
+        runner="written",
+        durable=True,
+        durability=SYNCED,
+    ),
+    Workload(
+        "W10",
+        "confirm window 1, 1 KiB persistent; beside it one 4 KiB write and fdatasync after the other",
+        _args("--mode publish --durable --persistent --size 1024 --confirm 1 --time 3 --settle 0"),
+        _args("--mode publish --durable --persistent --size 1024 --confirm 1 --time 1 --settle 0"),
+        (
+            Figure(
+                "share of the disk's rate",
+                lambda r: float(r["publish_rate"]) / float(r["disk"]["rate"]),
+                above(0.45, "at least 0.45"),
+            ),
+            Figure("messages/s", lambda r: float(r["publish_rate"])),
+            Figure("disk, writes + fdatasync per s", lambda r: float(r["disk"]["rate"])),
+            Figure("confirm p50, ms", _confirm("p50")),
+            Figure("confirm p99, ms", _confirm("p99")),
+        ),
+        fresh=True,
+        runner="disk",
+        durable=True,
+        durability=SYNCED,
+    ),
+    Workload(
+        "W11",
+        "kill -9 with 500 k x 1 KiB persistent, then from the start of the broker",
+        _args("--size 1024 --count 500000"),
+        _args("--size 1024 --count 50000"),
+        (
+            Figure("first delivery, s", lambda r: float(r["restart_first_s"]), below(0.8, "at most 0.8 s")),
+            Figure("all delivered, s", lambda r: float(r["restart_all_s"]), below(2.0, "at most 2.0 s")),
+        ),
+        fresh=True,
+        timeout_s=300.0,
+        runner="restart",
+        durable=True,
+        durability=SYNCED,
+    ),
+    Workload(
+        "D1",
+        "durable queues, declared one after the other on one connection",
+        _args("--mode declare --durable --queues 5000 --max-time 100 --keep"),
+        _args("--mode declare --durable --queues 500 --max-time 100 --keep"),
+        (
+            Figure("declares/s", lambda r: float(r["declare_rate"]), above(2000.0, "at least 2,000/s")),
+            Figure("p99, ms", lambda r: float(r["declare_us"]["p99"]) / 1000),
+            Figure("KiB per queue", lambda r: float(r["broker"]["bytes_per_queue"]) / 1024),
+        ),
+        fresh=True,
+        durable=True,
+        durability=SYNCED,
+    ),
+    Workload(
+        "D1p",
+        "durable queues, declared on one connection with 100 declares on their way",
+        _args("--mode declare --durable --queues 5000 --max-time 100 --keep --pipeline 100"),
+        _args("--mode declare --durable --queues 500 --max-time 100 --keep --pipeline 100"),
+        (Figure("declares/s", lambda r: float(r["declare_rate"]), above(2000.0, "at least 2,000/s")),),
+        fresh=True,
+        durable=True,
+        durability=SYNCED,
+    ),
+    Workload(
+        "B10",
+        "backlog of 10 M x 100 B persistent, confirm window 1,000",
+        _args("--size 100 --count 10000000 --confirm 1000 --drain-timeout 30 --max-time 600"),
+        _args("--size 100 --count 500000 --confirm 1000 --drain-timeout 30 --max-time 600"),
+        (
+            Figure("RSS bytes per message", _per_message, below(32.0, "at most 32")),
+            Figure("log bytes per message beyond body, properties, exchange and key", _log_overhead(100), below(112.0, "at most 112")),
+            Figure("in, messages/s", lambda r: float(r["publish_rate"])),
+            Figure("out, messages/s", lambda r: float(r["consume"]["receive_rate"])),
+            Figure("RSS peak of the drain, MiB", lambda r: float(r["consume"]["broker"]["rss_peak"]) / MIB),
+        ),
+        fresh=True,
+        timeout_s=900.0,
+        runner="store-size",
+        durable=True,
+        durability=SYNCED,
+        peer=False,
+    ),
+    Workload(
+        "LOG",
+        "the log by itself, records of 1 KiB; and one writev and fdatasync per group of the same size",
+        _args("536870912 1024"),
+        _args("67108864 1024"),
+        (
+            Figure("share of the disk's rate", lambda r: float(r["share"]), above(0.8, "at least 0.80")),
+            Figure("log, MB/s", lambda r: float(r["log_bytes_per_s"]) / 1e6),
+            Figure("disk, MB/s", lambda r: float(r["raw_bytes_per_s"]) / 1e6),
+            Figure("group, KiB", lambda r: float(r["group_bytes"]) / 1024),
+        ),
+        runner="append",
+        durable=True,
+        durability="synced to disk",
+        peer=False,
+        needs_broker=False,
     ),
 )

@@ -116,6 +116,8 @@ def exit_code(result: dict[str, Any]) -> int:
 @click.option("--queue-type", default="", help="x-queue-type of the queues.")
 @click.option("--same-conn", is_flag=True, help="Each connection both publishes and consumes.")
 @click.option("--clients", default=4, show_default=True, help="Threads of --mode churn.")
+@click.option("--pipeline", default=1, show_default=True, help="Declares of --mode declare that are on their way at once.")
+@click.option("--connect-retry", "connect_retry_s", default=0.0, help="Seconds for which a broker that does not answer yet is tried again.")
 @click.option("--pid", default=0, help="Measure CPU and memory of this process and its children.")
 @click.option("--prefix", default=None, help="Start of all names.  [default: flintmq-perf-PID]")
 @click.option("--keep", is_flag=True, help="Leave queues and exchange in the broker.")

@@ -67,6 +67,8 @@ class Options:
     settle_s: float = 1.0
     batch_bytes: int = 65_536
     clients: int = 4
+    connect_retry_s: float = 0.0
+    pipeline: int = 1
 
     @property
     def keys(self) -> int:
@@ -100,6 +102,9 @@ class Options:
         need(not self.random_keys or self.exchange in ("topic", "fanout"), "--random-keys: needs --exchange topic or fanout")
         need(1 <= len(self.prefix.encode()) <= 120, "--prefix: 1 to 120 bytes")
         need(1 <= self.clients <= 1024, "--clients: 1 to 1024")
+        need(self.connect_retry_s >= 0, "--connect-retry: not negative")
+        need(1 <= self.pipeline <= 10_000, "--pipeline: 1 to 10,000")
+        need(self.pipeline == 1 or self.mode == "declare", "--pipeline: needs --mode declare")
         need(4096 <= self.batch_bytes <= 64 * 1024 * 1024, "--batch-bytes: 4,096 to 67,108,864")
         if self.consumers is not None and self.mode in ("run", "backlog", "latency", "consume"):
             need(self.consumers >= self.queues, "--consumers: at least one per queue, or its messages would count as lost")

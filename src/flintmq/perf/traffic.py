@@ -22,6 +22,8 @@ from flintmq.perf.process import Watch
 
 # seconds between two looks of the main thread at the workers
 LOOK_S = 0.005
+# seconds between two attempts to reach a broker that is starting
+RETRY_S = 0.002
 # Called with seconds since the start, messages published and received so far.
 Progress = Callable[[float, int, int], None]
 
@@ -95,11 +97,23 @@ class Traffic:
         self.publishing = options.mode != "consume"
         self.staged = options.mode == "backlog"
         self.error: str | None = None
+        self.began_ns = 0
 
     # --- set-up -------------------------------------------------------------------------------------------------------
     def connect(self) -> wire.Client:
         o = self.options
         return wire.Client(o.host, o.port, o.user, o.password, o.vhost)
+
+    def reach(self) -> wire.Client:
+        """The first connection: tried again for `connect_retry_s`, for a broker that is starting. Raises: BrokerError."""
+        end = time.monotonic() + self.options.connect_retry_s
+        while True:
+            try:
+                return self.connect()
+            except wire.BrokerError:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(RETRY_S)
 
     def topology(self) -> None:
         assert self.control is not None
@@ -181,7 +195,8 @@ class Traffic:
         """Raises: BrokerError when the broker is not reachable or refuses the set-up."""
         watch: Watch | None = None
         try:
-            self.control = self.connect()
+            self.began_ns = time.monotonic_ns()
+            self.control = self.reach()
             began = time.monotonic()
             self.topology()
             if self.options.pid:
@@ -378,6 +393,9 @@ class Traffic:
             result["end_to_end_rate"] = report.rate(sums["received"], start_ns, sums["last_in_ns"])
         if self.staged:
             result["drain_rate"] = report.rate(sums["received"], drain_ns, sums["last_in_ns"])
+        if o.mode == "consume" and sums["first_in_ns"]:
+            result["first_delivery_s"] = round((sums["first_in_ns"] - self.began_ns) / 1e9, 4)
+            result["last_delivery_s"] = round((sums["last_in_ns"] - self.began_ns) / 1e9, 4)
         if "depth" in extra:
             result["depth"] = extra["depth"]
         if o.mode in ("run", "latency"):

@@ -35,6 +35,7 @@ QUEUE_DECLARE, QUEUE_DECLARE_OK, QUEUE_BIND, QUEUE_BIND_OK = (_id(50, n) for n i
 QUEUE_DELETE, QUEUE_DELETE_OK = _id(50, 40), _id(50, 41)
 BASIC_QOS, BASIC_QOS_OK, BASIC_CONSUME, BASIC_CONSUME_OK = (_id(60, n) for n in (10, 11, 20, 21))
 BASIC_PUBLISH, BASIC_GET, BASIC_GET_OK, BASIC_GET_EMPTY = (_id(60, n) for n in (40, 70, 71, 72))
+BASIC_DELIVER, BASIC_ACK = _id(60, 60), _id(60, 80)
 CONFIRM_SELECT, CONFIRM_SELECT_OK = _id(85, 10), _id(85, 11)
 
 
@@ -152,8 +153,8 @@ class Client:
             raise BrokerError(f"can't connect to {host}:{port}: {error.strerror or error}") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            self._send(PROTOCOL_HEADER)
-            self.server_properties = self._await(CONNECTION_START)
+            self.send(PROTOCOL_HEADER)
+            self.server_properties = self.wait_for(CONNECTION_START)
             tune = self.call(start_ok(user, password), CONNECTION_TUNE)
             self.channel_max, frame_max = struct.unpack_from(">HI", tune)
             self.frame_max: int = min(frame_max or FRAME_MAX, FRAME_MAX)
@@ -163,7 +164,8 @@ class Client:
             self.socket.close()
             raise
 
-    def _send(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
+        """Sends and waits for nothing. Raises: BrokerError."""
         try:
             self.socket.sendall(data)
         except OSError as error:
@@ -190,7 +192,8 @@ class Client:
                 raise BrokerError("the broker closed the connection (wrong user, password or vhost?)")
             self._input += data
 
-    def _await(self, wanted: int) -> bytes:
+    def wait_for(self, wanted: int) -> bytes:
+        """Reads up to the method `wanted`; returns its arguments. Raises: BrokerError, also when the broker closes."""
         while True:
             kind, payload = self._frame()
             if kind != FRAME_METHOD:
@@ -202,10 +205,24 @@ class Client:
                 code, size = struct.unpack_from(">HB", payload, 4)
                 raise BrokerError(f"closed by the broker: {code} {payload[7 : 7 + size].decode(errors='replace')}")
 
+    def body(self) -> bytes:
+        """The body of the content that is due next (after a get-ok or a deliver). Raises: BrokerError."""
+        kind, payload = self._frame()
+        if kind != FRAME_HEADER:
+            raise BrokerError("the broker sent no content header where one is due")
+        (size,) = struct.unpack_from(">Q", payload, 4)
+        body = bytearray()
+        while len(body) < size:
+            kind, payload = self._frame()
+            if kind != FRAME_BODY:
+                raise BrokerError("the broker sent no body frame where one is due")
+            body += payload
+        return bytes(body)
+
     def call(self, data: bytes, answer: int) -> bytes:
         """Sends and waits for the method `answer`; returns its arguments."""
-        self._send(data)
-        return self._await(answer)
+        self.send(data)
+        return self.wait_for(answer)
 
     def declare_queue(
         self, name: str, *, durable: bool = False, passive: bool = False, arguments: Mapping[str, object] | None = None
