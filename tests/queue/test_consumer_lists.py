@@ -269,3 +269,16 @@ def test_a_deleted_queue_refuses_and_wakes_nobody() -> None:
     assert queue.take_head()[1] == b"1"
     with pytest.raises(ValueError):
         Consumer(queue)
+
+
+def test_outranked_consumer_gets_what_the_higher_one_does_not_want() -> None:
+    queue = Queue()
+    queue.enqueue(b"b")
+    low = Consumer(queue)
+    queue.enqueue(b"a")
+    high = Consumer(queue, priority=5, wants=b"b")
+    assert low.pull() is None, "the first message is for the higher consumer"
+    low.target.take()
+    assert high.pull()[1] == b"b" and high.pull() is None
+    assert low.target.take() == 1, "nobody else will take the second one"
+    assert low.pull()[1] == b"a"

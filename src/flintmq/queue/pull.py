@@ -281,6 +281,10 @@ def queue_deliver_single(queue, consumer, out):
             spin_unlock(cython.address(consumer.send_lock))
             if outcome == OUTRANKED or consumer.interest != cython.NULL:
                 queue_wake_if_available(queue)  # for whoever can take what this one can't
+            if outcome == OUTRANKED:
+                # What the one above it leaves is its work, and that changes no version: it may be woken again for the same. Only
+                # now, so that it did not wake itself just above.
+                at_store64(cython.address(consumer.idle_version), ~cython.cast(uint64_t, 0))
             return False
         # I3: first Interested, then through the list lock, then look again.
         manager_move(queue, consumer, CONSUMER_INTERESTED)
