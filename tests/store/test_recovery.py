@@ -377,7 +377,7 @@ def test_positions_of_a_commit_follow_the_log_order(tmp_path: Path) -> None:
     logs = Logs()
     tx, other = logs.begin(), logs.begin()
     messages = []
-    for number in range(6):
+    for _ in range(6):
         message = logs.start()
         logs.enqueue(message, 1, 0, tx=tx)
         logs.publish(1, 0, tx=other)

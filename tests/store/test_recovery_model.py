@@ -64,7 +64,7 @@ class Model:
         self.logs = Logs()
         self.messages: dict[int, Message] = {}
         self.txs: dict[int, Tx] = {}
-        self.next = {queue: 1 for queue in QUEUES}
+        self.next = dict.fromkeys(QUEUES, 1)
         self.deleted: set[int] = set()
         self.ends: set[int] = set()
         self.synced: dict[int, int] = {}  # states of transactions that are durable
