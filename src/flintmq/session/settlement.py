@@ -16,11 +16,12 @@ from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit,
     queue_decref,
     queue_forget_logged,
+    queue_is_deleted,
     queue_release,
     queue_set_notify_work_desired,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_REJECT, consumer_t
+from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, consumer_t
 from cython.cimports.flintmq.session.types import DROP_REJECTED, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, unacked_remove
 from cython.cimports.libc.stdint import uint64_t

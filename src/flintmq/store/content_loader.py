@@ -10,7 +10,7 @@ import logging
 import threading
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.queue.queue_core import (
@@ -19,6 +19,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_decref,
     queue_incref,
     queue_is_deleted,
+    queue_load_room,
     queue_next_cold,
 )
 from cython.cimports.flintmq.queue.types import queue_t
@@ -38,7 +39,8 @@ RUN_ENTRIES = cython.declare(uint32_t, 8192)
 def loader_request(loader, queue, position):
     request: cython.pointer(request_t) = cython.cast(cython.pointer(request_t), calloc(1, cython.sizeof(request_t)))
     if request == cython.NULL:
-        return  # no memory now: the next delivery attempt asks again
+        queue_content_loaded(queue, position, cython.NULL)  # no memory now: the next delivery attempt asks again
+        return
     queue_incref(queue)
     request.queue = queue
     request.position = position
@@ -141,10 +143,11 @@ class ContentLoader:
         found: uint64_t = 0
         message_id: uint64_t = 0
         content: cython.pointer(content_t)
-        hot: uint64_t = at_load64(cython.address(queue.port.hot_bytes))
+        loaded: uint64_t = 0
+        room: uint64_t = queue_load_room(queue)
         self.loader.runs += 1
         while done < RUN_ENTRIES and not queue_is_deleted(queue):
-            if done and at_load64(cython.address(queue.entries.resident_bytes)) >= hot:
+            if done and loaded >= room:
                 return 0
             if not queue_next_cold(queue, position, cython.address(found), cython.address(message_id)):
                 return 0
@@ -159,6 +162,7 @@ class ContentLoader:
                     return UNREADABLE
             else:
                 queue_content_loaded(queue, found, content)
+                loaded += content.body_len
                 content_decref(content)
                 self.loader.loaded += 1
             position = found + 1

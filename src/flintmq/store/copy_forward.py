@@ -10,6 +10,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.store.content_reader import ContentReader
+from cython.cimports.flintmq.store.failpoints import FAIL_COPY_FORWARD, failpoint
 from cython.cimports.flintmq.store.log.log import log_begin, log_end, log_is_live, log_where
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
@@ -129,6 +130,7 @@ def copy_container(store_object, sequence):
             content_decref(content)
             total += written
             copied += 1 if written else 0
+            failpoint(FAIL_COPY_FORWARD)
         at = align_sector(at + block.length)
     reader.close()
     return copied, total

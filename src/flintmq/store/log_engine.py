@@ -38,7 +38,7 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 from flintmq.errors import StoreError
 from flintmq.ports import TxState
-from flintmq.store import marks
+from flintmq.store import failpoints, marks
 from flintmq.store.log.containers import MESSAGES, PAGES, TRANSACTIONS, sequence_of
 from flintmq.store.opening import quarantine, repair_tail
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Row, Transaction, TransactionLog
@@ -304,6 +304,7 @@ class LogEngine(LogPort):
         if clean and self.failure is None:
             while self.writer.flush() == 1:
                 pass
+            failpoints.hit("restart-marked")
             marks.write_clean(self)
             self.writer.flush(BLOCK_CLEAN)
         self._run_due()

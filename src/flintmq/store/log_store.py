@@ -355,7 +355,7 @@ class LogStore(LogEngine):
         with self.lock:
             self.queues.pop(queue_id, None)
             end: uint64_t = marks.write_queue_end(self, queue_id)
-            ml_drop_queue(cython.address(self.ml), queue_id, end)
+            ml_drop_queue(cython.address(self.ml), queue_id)
             for transaction in self.transactions.table.values():
                 transaction.enqueues = [one for one in transaction.enqueues if one.queue_id != queue_id]
                 transaction.dequeues = [one for one in transaction.dequeues if one.queue_id != queue_id]

@@ -50,5 +50,5 @@ cdef uint64_t ml_dequeue_plain(message_log_t *ml, uint64_t queue_id, uint64_t po
 cdef uint64_t ml_find_listed(message_log_t *ml, uint64_t queue_id, uint64_t position) noexcept nogil
 # A message that named the transaction does not any more (log lock held): told later to who holds the GIL.
 cdef void ml_release_name(message_log_t *ml, uint64_t tx) noexcept nogil
-# A queue was deleted (its Queue-End is the record before LSN `by`): listed messages lose their places on it. O(listed messages).
-cdef void ml_drop_queue(message_log_t *ml, uint64_t queue_id, uint64_t by) noexcept nogil
+# A queue was deleted: listed messages lose their places on it. O(listed messages).
+cdef void ml_drop_queue(message_log_t *ml, uint64_t queue_id) noexcept nogil

@@ -443,7 +443,7 @@ def ml_find_listed(ml, queue_id, position):
     return found
 
 
-def ml_drop_queue(ml, queue_id, by):
+def ml_drop_queue(ml, queue_id):
     cursor: uint64_t = 0
     key: uint64_t = 0
     word: uint64_t = 0
@@ -469,5 +469,6 @@ def ml_drop_queue(ml, queue_id, by):
                     i += 1
         if dead == cython.NULL:
             break
-        _ended(ml, dead.id, dead, by)
+        # Queue-End ends its places; this ends the message, which may name transactions.
+        _ended(ml, dead.id, dead, _write_delete(ml.log, dead.id))
     log_end(ml.log)

@@ -46,6 +46,7 @@ from cython.cimports.flintmq.store.log.record import (
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from flintmq.errors import StoreError
+from flintmq.store import failpoints
 from flintmq.store.log.containers import (
     TEMPORARY,
     ContainerHeader,
@@ -189,8 +190,12 @@ class ManagedLog:
         if old is not None:
             self._dead.remove(old)
             self._sealed_ms.pop(old, None)
-            return recycle_container(self.files, self.directory, old, header)
-        return make_container(self.files, self.directory, header, zero)
+            fd = recycle_container(self.files, self.directory, old, header)
+            failpoints.hit("container-recycled")
+            return fd
+        fd = make_container(self.files, self.directory, header, zero)
+        failpoints.hit("container-created")
+        return fd
 
     def _expendable(self):
         """The oldest dead container that nobody needs any more, or None."""

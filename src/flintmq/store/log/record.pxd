@@ -105,11 +105,10 @@ cdef inline uint32_t record_prefix(uint16_t flags) noexcept nogil:
 
 # CRC of a record at `p`: its CRC field is taken as zero.
 cdef inline uint32_t record_crc(const uint8_t *p, uint32_t length, uint64_t lsn) noexcept nogil:
-    cdef uint32_t zero = 0
-    cdef uint32_t crc = crc32c(0, &lsn, 8)
-    crc = crc32c(crc, p, 4)
-    crc = crc32c(crc, &zero, 4)
-    return crc32c(crc, p + 8, length - 8)
+    cdef uint64_t start[2]
+    start[0] = lsn
+    start[1] = le32(p)          # the length, and zero where the CRC stands
+    return crc32c(crc32c(0, start, 16), p + 8, length - 8)
 
 # Decodes the record at `p`. left: readable bytes; check: verify the CRC. False: it is none, or damaged.
 cdef inline bint record_decode(const uint8_t *p, uint64_t lsn, uint64_t left, uint64_t time_base, bint check, record_t *out) noexcept nogil:

@@ -16,6 +16,13 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.queue.log_port import log_port_wake
+from cython.cimports.flintmq.store.failpoints import (
+    FAIL_COMMIT_SYNCED,
+    FAIL_COMMIT_WRITTEN,
+    FAIL_MESSAGE_SYNCED,
+    FAIL_MESSAGE_WRITTEN,
+    failpoint,
+)
 from cython.cimports.flintmq.store.log.log import log_t, log_take, log_written, piece_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -29,6 +36,17 @@ STOPPED = cython.declare(cython.int, 1)
 CALLBACKS = cython.declare(cython.int, 2)
 MAINTAIN = cython.declare(cython.int, 3)
 FAILED = cython.declare(cython.int, 4)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _point(log: cython.pointer(log_t), messages: uint32_t, transactions: uint32_t) -> cython.void:
+    if log.id == 1:
+        failpoint(messages)
+    elif log.id == 2:
+        failpoint(transactions)
 
 
 def writer_kick(writer):
@@ -140,7 +158,9 @@ class LogWriter:
                 if at != self.writer.last_container:
                     self.writer.last_container = at
                     return MAINTAIN
-                continue
+                if self.writer.left_over:
+                    continue
+                # What came meanwhile without a kick (acks, which nobody waits for) goes with the next group.
             if what == PASS_STARVED and not starved:
                 starved = True
                 self.writer.last_container = 0
@@ -190,6 +210,7 @@ class LogWriter:
                 )
                 if error:
                     return self._fail(batch.log, piece.lsn, error, False, count)
+            _point(batch.log, FAIL_MESSAGE_WRITTEN, FAIL_COMMIT_WRITTEN)
             if batch.log.syncs:
                 for j in range(batch.count):
                     piece = cython.address(batch.pieces[j])
@@ -199,9 +220,11 @@ class LogWriter:
                     self.writer.syncs += 1
                     if error:
                         return self._fail(batch.log, piece.lsn, error, True, count)
+                _point(batch.log, FAIL_MESSAGE_SYNCED, FAIL_COMMIT_SYNCED)
             log_written(batch.log, batch.upto)
             batch.count = 0
             progress = True
+        self.writer.left_over = starved
         if not progress:
             return PASS_STARVED if starved else PASS_IDLE
         self.writer.passes += 1

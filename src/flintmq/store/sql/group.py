@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from flintmq.errors import StoreError
+from flintmq.store import failpoints
 from flintmq.store.sql.driver import Driver, Operation
 from flintmq.store.sql.failures import ConstraintFailure, NotSaved
 
@@ -129,6 +130,7 @@ class GroupCommit:
         except Exception as error:  # a bug: the callers must hear of it, not hang
             return error
         self.transactions += 1
+        failpoints.hit("sql-committed")
         return None
 
     def _write(self) -> None:
