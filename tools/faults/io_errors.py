@@ -107,7 +107,8 @@ def run_point(point: Point, folder: Path, seed: int, extra: Sequence[str] = ()) 
         log = outcome.file.endswith(".flog") and not outcome.file.startswith("pages")
         if log and point.op in ("sync", "pwrite") and point.code == errno.EIO and outcome.exit is None:
             outcome.violations.append(f"F1 the broker goes on after a failed {point.op} of {outcome.file}")
-        if outcome.exit == EXIT_IO and not any(word in said for word in (".flog", "definitions", "lock", ".tmp")):
+        named = (".flog", "definitions", "lock", ".tmp", *([str(data)] if outcome.at_start else []))
+        if outcome.exit == EXIT_IO and not any(word in said for word in named):
             outcome.violations.append(f"F1 the log names no file: {said[-800:]}")
         power.strike(rng, "all")
         try:

@@ -182,6 +182,8 @@ class KillLoop:
     def listen(self, where: str) -> None:
         """What the broker itself called wrong: damage that it found and tracebacks are faults, also when no client noticed."""
         said = self.target.stderr()
+        (self.folder / "stderr").mkdir(exist_ok=True)
+        (self.folder / "stderr" / where.replace(" ", "-")).write_text(said)
         for sign in ("Traceback (most recent call last)", "[ERROR] flintmq.store", "[CRITICAL]"):
             if sign in said:
                 at = said.index(sign)
