@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 
 from tools.crash.campaign import Outcome, crash_parallel, replay
@@ -36,6 +37,7 @@ def main() -> int:
         failure = replay(make_subject(), arguments.replay)
         print("it holds now" if failure is None else failure.text)
         return 0 if failure is None else 1
+    logging.disable(logging.CRITICAL)
     outcome = run(arguments.images, arguments.seed, arguments.jobs, arguments.per_recording, arguments.seconds)
     for failure in outcome.failures:
         print(f"python -m tools.crash.enumerate --replay '{failure.replay}'\n  {failure.text}", file=sys.stderr)

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from flintmq.errors import StoreError
 from flintmq.ports import DequeueReason, StoredContent
 from flintmq.testing.disk_images import DiskState, Image
 from flintmq.testing.sim_disk import SimDisk
@@ -20,13 +21,14 @@ DIRECTORY = "/store"
 STORE_UUID = bytes(range(16))
 FIRST_QUEUES = (1, 2, 3, 4)
 QUEUES_MIN = 2
-CONTAINER_SIZES = (4096, 8192, 16384)
+CONTAINER_SIZES = (4096, 8192, 4096, 16384)
+STEPS = (40, 80, 160, 240)
 REASONS = list(DequeueReason)
 # of an image whose recovery is crashed, too: steps of the recovery, images at each
 NESTED_STEPS = 8
 NESTED_IMAGES = 3
-# operations of a workload, as often as they stand here
-KINDS = (
+# Kinds of workloads: operations as often as they stand here, and the share of acks that take the oldest entry (the others any).
+_MIXED = (
     *["publish"] * 10,
     *["ack"] * 7,
     *["fan"] * 3,
@@ -35,6 +37,9 @@ KINDS = (
     *["maintain"] * 3,
     *["declare", "drop"],
 )
+_CHURN = (*["publish"] * 10, *["fan"] * 2, *["ack"] * 8, "tx work", "end", *["flush"] * 8, *["maintain"] * 6)
+_TRANSACTIONS = (*["publish"] * 3, *["ack"] * 3, *["begin"] * 3, *["tx work"] * 8, *["end"] * 8, *["flush"] * 8, *["maintain"] * 4)
+KINDS = {"mixed": (_MIXED, 0.6), "churn": (_CHURN, 0.95), "transactions": (_TRANSACTIONS, 0.8)}
 
 
 def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water: int, directory: str = DIRECTORY) -> Any:
@@ -107,6 +112,13 @@ def check_contents(store: Any, messages: Iterable[int], contents: dict[int, Stor
             raise Violation(f"message {message} has other bytes: {str(found)[:120]} instead of {str(contents[message])[:120]}")
 
 
+def check_unharmed(store: Any) -> None:
+    """Power loss damages nothing that was durable: a recovery that speaks of damage, or of something lost, is wrong."""
+    report = getattr(store, "report", None)
+    if report is not None and (report.damage or report.lost_count or report.malformed):
+        raise Violation(f"recovery says: damage {[str(one) for one in report.damage][:2]}, lost {[str(one) for one in report.lost][:2]}")
+
+
 def ack(store: Any, queue: int, position: int, message: int, reason: DequeueReason = DequeueReason.ACK) -> int:
     """Ends an entry; returns what to wait for."""
     driver = driver_of(store)
@@ -119,9 +131,9 @@ Opener = Callable[[SimDisk, int, set[int], int], Any]
 
 
 class StoreSubject:
-    """The store; `steps` operations in each life. opener: opens a store on a disk (tests of the campaign itself use another one)."""
+    """The store; `steps` operations in each life (0: some number, by seed). opener: opens a store on a disk (tests use another one)."""
 
-    def __init__(self, steps: int = 60, opener: Opener = open_store) -> None:
+    def __init__(self, steps: int = 0, opener: Opener = open_store) -> None:
         self.steps = steps
         self.opener = opener
 
@@ -136,6 +148,7 @@ class StoreRecording:
         rng = random.Random(seed)
         self.prepare(seed, opener)
         live = self.empty()
+        steps = steps or rng.choice(STEPS)
         lives = rng.choice((1, 1, 2, 2, 3))
         for number in range(lives):
             life = Life(self, rng, live, number)
@@ -155,6 +168,7 @@ class StoreRecording:
         self.written = 0  # contents so far
         self.nested = 0  # images whose recovery was crashed, too
         self.container_size = CONTAINER_SIZES[seed % len(CONTAINER_SIZES)]
+        self.kind = list(KINDS)[seed // len(CONTAINER_SIZES) % len(KINDS)]
         self.disk = SimDisk()
         self.contents: dict[int, StoredContent] = {}
         # What SQL knows of queues, (journal position, queues, highest id): a change there is durable before the log hears of it.
@@ -181,7 +195,10 @@ class StoreRecording:
     def _crash(self, rng: random.Random, life: Life) -> Live:
         """Ends a life somewhere in its second half. Returns what the next one starts from."""
         position = rng.randrange(self.disk.position // 2, self.disk.position + 1)
-        died = rng.random() < 0.3
+        died = rng.random() < 0.4
+        if died and rng.random() < 0.6:  # where something is written and not synced
+            writes = [index + 1 for index, operation in enumerate(self.disk.journal) if operation[0] == "write" and operation[2]]
+            position = rng.choice(writes[len(writes) // 2 :]) if writes else position
         if died:
             state = self.disk.state(position)  # only the process died: what was un-synced is shown, and still un-synced
         else:
@@ -190,6 +207,7 @@ class StoreRecording:
         # what recovery shows of this state is what the next life has: found out on a copy, so that the journal begins with recovery
         store = self.open(SimDisk(state.clone()), position)
         queues, high_water = self.defined(position)
+        check_unharmed(store)
         shown, _ = read_state(store, range(1, high_water + 1))
         accepted = self.acceptable(life, position)
         if shown not in accepted:
@@ -234,6 +252,7 @@ class StoreRecording:
         if shown not in self.acceptable(self.life, position):
             raise Violation(self.life.oracle.closest(shown, position))
         check_contents(store, entries, self.contents)
+        check_unharmed(store)
         return shown
 
     def _go_on(self, disk: SimDisk, position: int, shown: State) -> None:
@@ -312,12 +331,14 @@ class Life:
             for queue, _, _, _ in record.enqueues:
                 counts[queue] = counts.get(queue, 0) + 1
             self.open[tx] = {"xid": record.xid, "prepared": True, "local": False, "queues": counts}
+        self.kinds, self.oldest = KINDS[recording.kind]
+        self.pinned = 0  # an entry of this message is never taken when it can be helped
         self.xids = 0
         self.opened = self.disk.position
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            self.step(self.rng.choice(KINDS))
+            self.step(self.rng.choice(self.kinds))
         self.store.flush()
         if self.rng.random() < 0.5:
             self.store.close(clean=True)
@@ -408,7 +429,11 @@ class Life:
         if not free:
             return
         # mostly the oldest, so that containers die; sometimes any, so that one old message stays
-        place = free[0] if self.rng.random() < 0.6 else self.rng.choice(free)
+        if self.recording.kind != "mixed" and len(free) > 1:
+            free.sort(key=lambda place: self.live.entries[place][0])
+            self.pinned = self.pinned or self.live.entries[free[0]][0]
+            free = [place for place in free if self.live.entries[place][0] != self.pinned] or free
+        place = free[0] if self.rng.random() < self.oldest else self.rng.choice(free)
         message = self.live.entries[place][0]
         operation = Operation("dequeue", self.disk.position, *place)
         self.add(operation)
@@ -474,9 +499,15 @@ class Life:
         facts = self.open[tx]
         xid = facts["xid"] or b""
         if facts["xid"] and not facts["prepared"] and self.rng.random() < 0.7:
+            issued = self.disk.position
+            try:
+                lsn = self.store.prepare(tx)
+            except StoreError as error:  # no room for its outcome: the transaction is still open
+                if "room" not in str(error):
+                    raise
+                return
             facts["prepared"] = True
-            operation = self.add(Operation("prepare", self.disk.position, tx=tx, xid=xid))
-            self.tell(operation, self.store.prepare(tx))
+            self.tell(self.add(Operation("prepare", issued, tx=tx, xid=xid)), lsn)
             return
         del self.open[tx]
         record = self.live.transactions.get(tx, Transaction())
