@@ -94,7 +94,7 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
 @click.option("--no-data-dir", is_flag=True, help="Run without a data directory; --store-dir must then be given.")
 @click.option("--connect", help="URL of the SQL database for definitions.")
 @click.option("--catalog", help="SQL database (schema) name.")
-@click.option("--container-size", type=int, default=MIB, show_default=True, help="Bytes of a log container.")
+@click.option("--container-size", type=int, default=8 * MIB, show_default=True, help="Bytes of a log container.")
 @click.option("--initial-containers", type=int, default=2, show_default=True, help="Containers of a new log.")
 @click.option("--max-write-buffers", type=int, default=10, show_default=True, help="Unflushed log buffers (1 MiB each) before publishers wait.")
 @click.option("--log-retain-bytes", type=int, default=256 * MIB, show_default=True, help="Dead log containers kept readable; 0: none.")

@@ -156,16 +156,23 @@ class ContentReader:
 
     def _record(self, source, lsn, out):
         """The record at this LSN, its CRC checked; false when there is none."""
-        have: uint64_t = self._bytes(source, lsn, RECORD_HEADER)
+        have: uint64_t
         length: uint64_t
-        if have < RECORD_HEADER:
-            return False
-        length = le32(self.window + (lsn - self.window_lsn))
-        if length > self.window_size:
-            return False
-        if length > have:
-            have = self._bytes(source, lsn, length)
-        return record_decode(self.window + (lsn - self.window_lsn), lsn, have, 0, True, out)
+        fresh: cython.bint = False
+        while True:
+            have = self._bytes(source, lsn, RECORD_HEADER)
+            fresh = fresh or self.window_lsn == lsn
+            if have >= RECORD_HEADER:
+                length = le32(self.window + (lsn - self.window_lsn))
+                if length > have and length <= self.window_size:
+                    have = self._bytes(source, lsn, length)
+                if length <= have and record_decode(self.window + (lsn - self.window_lsn), lsn, have, 0, True, out):
+                    return True
+            if fresh or have == 0:
+                return False
+            # The window was read when these bytes were not written yet: read them now.
+            self.window_log = cython.NULL
+            fresh = True
 
     def _following(self, source, lsn, out):
         """The first record at or after `lsn`: in this block, the next one, the next window or the next container."""

@@ -49,6 +49,8 @@ log = logging.getLogger("flintmq.store")
 BUFFER_SIZE = 1 << 20
 # containers of the transaction and page log kept ready
 SMALL_AHEAD = 2
+# bytes of a transaction log container at most
+SMALL_CONTAINER = 1 << 20
 PERSISTENT = 1
 
 
@@ -89,7 +91,8 @@ class LogEngine(LogPort):
             log.error("damaged container %s: %s%s", damage.file, damage, f"; copied to {copy}" if copy else "")
         epoch = max(message_scan.epoch, transaction_scan.epoch) + 1
         self.messages = self._open_log("messages", MESSAGES, message_scan, uuid, container_size, initial, epoch, retain_bytes, retain_s)
-        small = container_size
+        # Transactions are small and short: containers of their own size would mostly hold nothing.
+        small = min(container_size, SMALL_CONTAINER)
         self.transaction_records = self._open_log(
             "transactions", TRANSACTIONS, transaction_scan, uuid, small, min(initial, SMALL_AHEAD), epoch, retain_bytes, retain_s
         )

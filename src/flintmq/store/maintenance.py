@@ -24,6 +24,8 @@ RESERVE = 2
 GROWTH = 1.25
 # containers kept ready at most, when the writer had to wait for one
 AHEAD_BYTES_MAX = 64 << 20
+# a log that fills its containers more slowly than this is calm
+CALM_NS = 2_000_000_000
 # seconds between two passes when nothing happens
 IDLE_S = 1.0
 
@@ -37,6 +39,7 @@ class Maintenance:
         self.copied_bytes = 0
         self._cycle_end = 0  # LSN at which the present copy-forward cycle began: it ends when the base reaches it
         self._cycle_size = 0  # bytes in use when the last cycle ended
+        self._tails: dict[str, tuple[int, int]] = {}  # log -> its tail's container, and when that was first seen
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -94,11 +97,20 @@ class Maintenance:
             starved = one.ready_ahead == 0
             if one is messages and starved and one.ahead * one.container_size < AHEAD_BYTES_MAX:
                 one.set_ahead(one.ahead * 2)
-            # Under load zeros would only compete with the messages for the disk.
-            if one.prepare(not starved):
+            if one.prepare(self._is_calm(one)):
                 store.writer.kick()
             one.trim()
         self._watch_space()
+
+    def _is_calm(self, one: Any) -> bool:
+        """Whether new containers are filled with zeros: cheaper syncs later for twice the writing now, which under load would only
+        compete with the messages for the disk."""
+        now = self.store.clock.monotonic_ns()
+        tail, since = self._tails.get(one.name, (0, now - CALM_NS))
+        at = one.tail // one.container_size
+        if at != tail:
+            self._tails[one.name] = (at, now)
+        return bool(now - since >= CALM_NS)
 
     def _move_base(self) -> None:
         store = self.store

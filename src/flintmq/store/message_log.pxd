@@ -20,6 +20,7 @@ cdef struct message_log_t:
     uint32_t buffers_max
     uint32_t disk_low           # atomic: nothing but the reserve is left
     uint32_t split_above        # bytes of content
+    uint64_t spill_window       # window of the page log that the last spilled content went to
     uint64_t deaths             # atomic figure: messages that ended
 
 # --- ports of the message path

@@ -287,6 +287,10 @@ def ml_spill(context, content):
     log_begin(ml.pages)
     lsn = content_write(ml.pages, RECORD_PAGE_CONTENT, ml.split_above, 0, content)
     log_end(ml.pages)
+    if lsn // ml.pages.buffer_size != ml.spill_window:
+        # A window is full. Nobody waits for spilled content, so nobody else says that there is some.
+        ml.spill_window = lsn // ml.pages.buffer_size
+        writer_kick(ml.writer)
     if lsn == LSN_NEVER:
         return 0
     return lsn | cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT
@@ -312,6 +316,8 @@ def ml_pressure(context):
     if at_load32(cython.address(ml.disk_low)):
         return PRESSURE_DISK
     if at_load32(cython.address(ml.log.buffers)) > ml.buffers_max:
+        return PRESSURE_BUFFERS
+    if ml.pages != cython.NULL and at_load32(cython.address(ml.pages.buffers)) > ml.buffers_max:
         return PRESSURE_BUFFERS
     return PRESSURE_NONE
 

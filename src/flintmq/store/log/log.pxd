@@ -99,7 +99,7 @@ cdef uint32_t log_time(log_t *log) noexcept nogil       # of a record appended n
 
 # --- the writer
 # Closes the open block and hands out everything not yet taken, in order; returns the number of pieces. `*upto`: LSN that is durable when
-# all of them are synced. A container that is not ready ends the list; `*complete` says whether nothing is left.
+# all of them are synced. A log that doesn't sync hands out full windows only. A container that is not ready ends the list; `*complete` says whether nothing is left.
 cdef uint32_t log_take(log_t *log, piece_t *pieces, uint64_t *upto, bint *complete, uint32_t flags) noexcept nogil
 # The pieces up to this LSN are on disk: buffers that are full are given back, durable moves.
 cdef void log_written(log_t *log, uint64_t upto) noexcept nogil

@@ -248,9 +248,12 @@ def log_take(log, pieces, upto, complete, flags):
     complete[0] = True
     upto[0] = 0
     spin_lock(cython.address(log.lock))
-    _close_block_as(log, flags)
+    if log.syncs:
+        _close_block_as(log, flags)
     buffer = log.first
     while buffer != cython.NULL:
+        if not log.syncs and buffer == log.last:
+            break  # nobody waits: a window is written when it is full, and what went before that is never written
         if buffer.taken < buffer.used:
             container = log_container(log, buffer.start // log.container_size)
             if count == PIECES_MAX or container == cython.NULL or container.state != CONTAINER_READY or container.fd < 0:

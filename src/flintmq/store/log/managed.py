@@ -156,7 +156,7 @@ class ManagedLog:
         sequence = following
         while sequence <= tail + self.ahead:
             try:
-                fd = self._next_file(sequence, zero)
+                fd = self._next_file(sequence, zero and self.log.syncs)
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
