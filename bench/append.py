@@ -20,7 +20,6 @@ from bench import disk
 AHEAD_BYTES = 4 * disk.MIB
 # a record that nothing refers to: a later start would skip it (docs/FORMAT.md, Message-Chunk)
 CHUNK = 2
-CONTAINER_SIZE = disk.MIB
 # seconds between two looks at the writer's progress
 LOOK_S = 0.00005
 STALL_S = 30.0
@@ -28,9 +27,10 @@ STALL_S = 30.0
 
 def through_log(directory: Path, total: int, record: int) -> dict[str, Any]:
     """Appends `total` bytes in records of `record` bytes. Raises: OSError, StoreError; RuntimeError when nothing becomes durable."""
+    from flintmq.config import Config
     from flintmq.store.log_store import LogStore
 
-    store = LogStore.open(None, str(directory), container_size=CONTAINER_SIZE)
+    store = LogStore.open(None, str(directory), container_size=Config().container_size)
     try:
         log, writer = store.messages, store.writer
         payload = bytes(range(256)) * (record // 256) + bytes(record % 256)

@@ -7,6 +7,8 @@ Every second: the sizes of the container files as the directory tells them. As o
 which reads the running store and tells what is live in it.
 Bound, for the message log and for the transaction log: size <= 2 x live bytes + 4 containers. The broker runs without retention, which
 is on top of that bound. Live bytes are what `log stats` says of message bodies, and what the log writes about each of them.
+"Size" is that of the files, containers that stand ready in front of the tail included; `used` of the verdict is what lies between base
+and tail.
 """
 
 from __future__ import annotations
@@ -81,9 +83,10 @@ class Held:
 class Samples:
     """What was seen, and what was wrong with it."""
 
-    def __init__(self, container_size: int, out: IO[str]) -> None:
-        self.container_size = container_size
+    def __init__(self, container_sizes: dict[str, int], out: IO[str]) -> None:
+        self.container_sizes = container_sizes
         self.out = out
+        self.used_worst = dict.fromkeys(LOGS, 0.0)
         self.lock = threading.Lock()
         self.live = dict.fromkeys(LOGS, 0)
         self.worst = dict.fromkeys(LOGS, 0.0)
@@ -93,7 +96,7 @@ class Samples:
         self.broken: list[str] = []
 
     def bound(self, log: str) -> int:
-        return 2 * self.live[log] + SPARE_CONTAINERS * self.container_size
+        return 2 * self.live[log] + SPARE_CONTAINERS * self.container_sizes[log]
 
     def note(self, source: str, elapsed: float, sizes: dict[str, tuple[int, int]]) -> None:
         """sizes: log -> (bytes, containers)."""
@@ -126,6 +129,11 @@ def directory(store: Path) -> dict[str, tuple[int, int]]:
     return result
 
 
+def container_sizes(store: Path) -> dict[str, int]:
+    """Bytes of a container of each log: the size of its first file."""
+    return {log: next((store / log).glob("*.flog")).stat().st_size for log in LOGS}
+
+
 def read_stats(store: Path) -> dict[str, Any] | None:
     """`flintmq log stats --json`, at low priority; None when it failed."""
     command = ["nice", "-n", "19", sys.executable, "-m", "flintmq.cli.main", "log", "stats", str(store), "--json"]
@@ -155,6 +163,8 @@ def ask(samples: Samples, store: Path, began: float, ending: threading.Event) ->
         with samples.lock:
             live = messages["live_body_bytes"] + ABOUT_MESSAGE * (messages["live"] + messages["pending"])
             samples.live["messages"] = live
+            for log, part in figures["logs"].items():
+                samples.used_worst[log] = max(samples.used_worst[log], (part["tail"] - part["base"]) / samples.bound(log))
         samples.note(
             "log stats", time.monotonic() - began, {log: (part["bytes"], part["containers"]) for log, part in figures["logs"].items()}
         )
@@ -178,20 +188,24 @@ def watching(samples: Samples, store: Path, with_stats: bool) -> Iterator[None]:
             thread.join()
 
 
-def run(seconds: float, *, container_size: int = disk.MIB, with_stats: bool = True, rate: float = 0.0) -> dict[str, Any]:
-    """The whole soak. Raises: servers.Unavailable, RuntimeError when the broker does not start."""
+def run(seconds: float, *, container_size: int = 0, with_stats: bool = True, rate: float = 0.0) -> dict[str, Any]:
+    """The whole soak. container_size: bytes, 0 for the broker's default.
+
+    Raises: servers.Unavailable, RuntimeError when the broker does not start.
+    """
     from bench.runners import perf
 
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"soak-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}.jsonl"
-    broker = Broker(FLINTMQ, options=("--log-retain-bytes", "0", "--log-retain-age", "0", "--container-size", str(container_size)))
+    sized = ("--container-size", str(container_size)) if container_size else ()
+    broker = Broker(FLINTMQ, options=("--log-retain-bytes", "0", "--log-retain-age", "0", *sized))
     load = f"--durable --persistent --size 1024 --confirm 256 --ack 1 --prefetch 256 --drain-timeout 20 --keep --prefix {PREFIX}"
     with contextlib.ExitStack() as stack:
         stack.callback(broker.stop)
         out = stack.enter_context(path.open("w"))
         server = broker.server(fresh=True, durable=True)
         held = Held(server.port)
-        samples = Samples(container_size, out)
+        samples = Samples(container_sizes(broker.store), out)
         with watching(samples, broker.store, with_stats):
             result = perf(server, (*load.split(), "--time", str(seconds), "--rate", str(rate)), seconds + 120)
         kept = held.still_there(server.port)
@@ -207,6 +221,8 @@ def run(seconds: float, *, container_size: int = disk.MIB, with_stats: bool = Tr
         "stats_samples": samples.stats,
         "largest_bytes": samples.largest,
         "share_of_bound_worst": {log: round(share, 3) for log, share in samples.worst.items()},
+        "used_share_of_bound_worst": {log: round(share, 3) for log, share in samples.used_worst.items()},
+        "container_bytes": samples.container_sizes,
         "containers": {log: {"least": min(counts), "most": max(counts)} for log, counts in samples.counts.items() if counts},
         "flat": samples.flat(),
         "broken": len(samples.broken),
@@ -222,7 +238,7 @@ def run(seconds: float, *, container_size: int = disk.MIB, with_stats: bool = Tr
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench/soak.py", description="W2 for long, with the first message held unacknowledged.")
     parser.add_argument("--seconds", type=float, default=1800.0, help="how long (default 1800)")
-    parser.add_argument("--container-size", type=int, default=disk.MIB, help="bytes of a log container (default 1 MiB)")
+    parser.add_argument("--container-size", type=int, default=0, help="bytes of a log container (default: the broker's)")
     parser.add_argument("--rate", type=float, default=0.0, help="messages per second; 0: as fast as it goes")
     parser.add_argument("--no-stats", action="store_true", help="look at the directory only; `log stats` takes some CPU")
     options = parser.parse_args()
