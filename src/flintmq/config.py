@@ -140,7 +140,7 @@ class Config:
     memory: bool = False
     connect: str | None = None
     catalog: str | None = None
-    container_size: int = 8 * MIB
+    container_size: int = 4 * MIB
     initial_containers: int = 2
     max_write_buffers: int = 10
     # dead log containers are kept readable for the pipeline: bytes per log, and seconds (0: off)

@@ -45,8 +45,8 @@ from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Ro
 
 log = logging.getLogger("flintmq.store")
 
-# bytes of a write buffer; a smaller container is one buffer
-BUFFER_SIZE = 1 << 20
+# bytes that --max-write-buffers counts in
+WRITE_BUFFER = 1 << 20
 # containers of the transaction and page log kept ready
 SMALL_AHEAD = 2
 # bytes of a transaction log container at most
@@ -99,11 +99,11 @@ class LogEngine(LogPort):
         if spill:
             self._clear_pages()
             self.pages = ManagedLog(
-                self.files, f"{self.directory}/pages", "pages", PAGES, uuid, container_size, BUFFER_SIZE, False, self.clock
+                self.files, f"{self.directory}/pages", "pages", PAGES, uuid, container_size, container_size, False, self.clock
             )
             self.ml.pages = self.pages.log
         self.ml.log = self.messages.log
-        self.ml.buffers_max = buffers
+        self.ml.unwritten_max = buffers * WRITE_BUFFER
         self.ml.split_above = min(16384, self.messages.log.buffer_size // 4)
         self.writer = LogWriter(self.files)
         self.writer.add(self.messages.log)
@@ -155,7 +155,7 @@ class LogEngine(LogPort):
             log_id,
             uuid,
             container_size,
-            min(BUFFER_SIZE, container_size),
+            container_size,
             True,
             self.clock,
             retain_bytes,

@@ -14,7 +14,7 @@ from itertools import count
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_load64
-from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.types import delivery_t, restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
@@ -22,7 +22,7 @@ from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.message_list import list_find, message_t
 from cython.cimports.flintmq.store.message_log import ml_dequeue_plain, ml_dequeue_tx, ml_drop_queue, ml_enqueue_plain, ml_enqueue_tx, ml_find_listed, ml_give_position, ml_write_content
 from cython.cimports.flintmq.store.recovery import Recovery
-from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from flintmq.clock import SystemClock
 from flintmq.errors import StoreError
 from flintmq.ports import StoredContent, StoredEntry, TxState
@@ -35,11 +35,6 @@ from cython.cimports.flintmq.store.log_engine import LogEngine
 
 log = logging.getLogger("flintmq.store")
 
-# bytes of a write buffer; a smaller container is one buffer
-BUFFER_SIZE = 1 << 20
-# containers of the transaction and page log kept ready
-SMALL_AHEAD = 2
-PERSISTENT = 1
 # RecoveredTx.state
 PREPARED_STATE = 2
 
@@ -110,10 +105,11 @@ class LogStore(LogEngine):
             self._collect_tickets()
             return self.durable_ticket
 
-    def append_content(self, content: StoredContent, flags: int = PERSISTENT, priority: int = 0) -> int:
+    def append_content(self, content: StoredContent, *, priority: int | None = None) -> int:
         """See ports.Store. Raises: StoreError."""
+        flags: cython.int = CONTENT_PERSISTENT | (0 if priority is None else CONTENT_PRIORITY)
         made: cython.pointer(content_t) = content_from_bytes(
-            content.exchange, content.routing_key, content.header, content.body, flags, priority
+            content.exchange, content.routing_key, content.header, content.body, flags, priority or 0
         )
         message_id: uint64_t = ml_write_content(cython.address(self.ml), made)
         content_decref(made)
@@ -202,20 +198,20 @@ class LogStore(LogEngine):
             return self._ticket(lsn, 0)
 
     def _message_at(self, queue_id, position):
-        """Id of the message at this place: from the message list, the queue itself, or what recovery found. Raises: KeyError."""
+        """Id of the message at this place: from the queue itself, the message list, or what recovery found. Raises: KeyError."""
         delivery: delivery_t
         number: uint64_t = 0
         entries: cython.pointer(restored_t)
         i: uint64_t
         handle: QueueHandle
-        found: uint64_t = ml_find_listed(cython.address(self.ml), queue_id, position)
-        if found:
-            return found
+        found: uint64_t = 0
         handle = self.queues.get(queue_id)
         if handle is not None:
-            message_id = handle.message_id_at(position)
-            if message_id:
-                return message_id
+            found = handle.message_id_at(position)  # first: the list is searched from end to end
+        if found == 0:
+            found = ml_find_listed(cython.address(self.ml), queue_id, position)
+        if found:
+            return found
         if self.recovery is not None:
             entries = self.recovery.entries(queue_id, cython.address(number))
             for i in range(number):
@@ -316,13 +312,23 @@ class LogStore(LogEngine):
             return self.transactions.by_xid[xid].tx
 
     def in_doubt_entries(self, tx: int) -> tuple:
-        """(enqueues as (queue id, message id, expires_at_ms), dequeues as (queue id, position)) of a prepared transaction."""
+        """What a prepared transaction holds: enqueues as (queue id, message id, expires_at_ms, priority or None, body length), dequeues as
+        (queue id, position). Reads the first record of every message it enqueues. Raises: KeyError."""
         with self.lock:
             transaction = self.transactions.table[tx]
             return (
-                [(one.queue_id, one.message_id, one.expires_at_ms) for one in transaction.enqueues],
+                [(one.queue_id, one.message_id, one.expires_at_ms, *self._facts(one.message_id)) for one in transaction.enqueues],
                 [(one.queue_id, one.position) for one in transaction.dequeues],
             )
+
+    def _facts(self, message_id):
+        """(priority or None, body length) of a message. What can't be read has neither: delivery will find that out."""
+        body_len: uint32_t = 0
+        flags: uint8_t = 0
+        priority: uint8_t = 0
+        with self.reader_lock:
+            self.reader.facts(message_id, cython.address(body_len), cython.address(flags), cython.address(priority))
+        return (priority if flags & CONTENT_PRIORITY else None, body_len)
 
     def note_heuristic(self, tx: int, committed: bool) -> int:
         """An operator decided a prepared transaction; kept over restarts until forgotten."""

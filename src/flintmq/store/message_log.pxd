@@ -17,7 +17,7 @@ cdef struct message_log_t:
     uint64_t *released          # transactions that a dead message no longer names: one entry per (message, transaction)
     uint32_t released_count     # atomic; changed under log.lock
     uint32_t released_room
-    uint32_t buffers_max
+    uint64_t unwritten_max      # bytes appended and not written above which publishers wait
     uint32_t disk_low           # atomic: nothing but the reserve is left
     uint32_t split_above        # bytes of content
     uint64_t spill_window       # window of the page log that the last spilled content went to

@@ -311,13 +311,21 @@ def ml_kick(context):
     writer_kick(_ml(context).writer)
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _unwritten(log: cython.pointer(log_t)) -> uint64_t:
+    durable: uint64_t = at_load64(cython.address(log.durable))
+    tail: uint64_t = at_load64(cython.address(log.tail))
+    return tail - durable if tail > durable else 0
+
+
 def ml_pressure(context):
     ml: cython.pointer(message_log_t) = _ml(context)
     if at_load32(cython.address(ml.disk_low)):
         return PRESSURE_DISK
-    if at_load32(cython.address(ml.log.buffers)) > ml.buffers_max:
-        return PRESSURE_BUFFERS
-    if ml.pages != cython.NULL and at_load32(cython.address(ml.pages.buffers)) > ml.buffers_max:
+    if _unwritten(ml.log) > ml.unwritten_max or (ml.pages != cython.NULL and _unwritten(ml.pages) > ml.unwritten_max + ml.pages.buffer_size):
         return PRESSURE_BUFFERS
     return PRESSURE_NONE
 

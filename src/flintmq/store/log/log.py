@@ -31,8 +31,8 @@ from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
 
 LSN_NEVER = cython.declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
-# write buffers kept for reuse: their pages are mapped already
-SPARE_BUFFERS = cython.declare(uint32_t, 3)
+# bytes of write buffers kept for reuse (one at least): their pages are mapped already
+SPARE_BYTES = cython.declare(uint64_t, 4 << 20)
 
 
 # --- life -------------------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def log_written(log, upto):
         buffer = log.first
         log.first = buffer.next
         log.buffers -= 1
-        if log.spare_count < SPARE_BUFFERS:
+        if log.spare_count == 0 or (log.spare_count + 1) * log.buffer_size <= SPARE_BYTES:
             buffer.next = log.spare
             log.spare = buffer
             log.spare_count += 1
