@@ -1,0 +1,259 @@
+"""Mutation run: one durability guard is taken out of the store at a time, and T1, T6 or T7 must notice.
+
+`python -m tools.crash.mutants [--only NAME] [--out TABLE.md]`. Works in a scratch copy of the tree; compiles what a mutant changed.
+A mutant whose text is no longer in the sources is an error: the list below has to follow the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+STORE = "src/flintmq/store/"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """Replaces `old` by `new` (first occurrence behind `after`) in `file`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    after: str = ""
+
+
+MUTANTS = (
+    Mutant("no fdatasync of the group", "log/writer.py", "if batch.log.syncs:", "if False:"),
+    Mutant(
+        "only the last container of a group synced",
+        "log/writer.py",
+        "if j + 1 < batch.count and batch.pieces[j + 1].fd == piece.fd:",
+        "if j + 1 < batch.count:",
+    ),
+    Mutant(
+        "a failed sync is no failure",
+        "log/writer.py",
+        "                    if error:\n",
+        "                    if False:\n",
+        after="self.writer.syncs += 1",
+    ),
+    Mutant("a failed write is no failure", "log/writer.py", "                if error:\n", "                if False:\n"),
+    Mutant(
+        "failure not latched",
+        "log/writer.py",
+        "            at_store32(cython.address(self.writer.logs[i].failed), cython.cast(uint32_t, error))",
+        "            pass",
+    ),
+    Mutant(
+        "transaction log may run ahead",
+        "log/writer.py",
+        "        for i in range(count):\n            batch = cython.address(self.writer.batches[i])\n            if starved:",
+        "        for i in range(count):\n            batch = cython.address(self.writer.batches[count - 1 - i])\n            if starved:",
+    ),
+    Mutant(
+        "durable before it is written",
+        "log/log.py",
+        "            upto[0] = buffer.used\n",
+        "            upto[0] = buffer.used\n            at_store64(cython.address(log.durable), buffer.used)\n",
+    ),
+    Mutant("no sync of a new container's header", "log/containers.py", "        files.sync(fd)\n", "        pass\n"),
+    Mutant(
+        "no sync of a recycled container's header",
+        "log/containers.py",
+        "        files.sync(fd)\n",
+        "        pass\n",
+        after="def recycle_container",
+    ),
+    Mutant(
+        "recycled in place, without a temporary name",
+        "log/containers.py",
+        'files.rename(f"{directory}/{container_name(old_sequence)}", temporary)',
+        'files.rename(f"{directory}/{container_name(old_sequence)}", f"{directory}/{container_name(header.sequence)}")\n    temporary = f"{directory}/{container_name(header.sequence)}"',
+        after="def recycle_container",
+    ),
+    Mutant(
+        "no sync of the directory after making containers",
+        "log/managed.py",
+        "            self.files.sync_dir(self.directory)\n",
+        "            pass\n",
+        after="        if made:",
+    ),
+    Mutant("base moves before ends are durable", "log/managed.py", "or self.log.containers[i].ended_at >= durable", "or False"),
+    Mutant(
+        "recycled before the base on disk passed",
+        "log/managed.py",
+        "gone: uint64_t = at_load64(cython.address(self.log.base_durable))",
+        "gone: uint64_t = at_load64(cython.address(self.log.base))",
+    ),
+    Mutant("base moves over live messages", "log/managed.py", "or self.log.containers[i].live_count", "or False"),
+    Mutant("no CRC of block headers", "log/record.pxd", " or crc32c(0, p, 60) != le32(p + 60)", ""),
+    Mutant("no LSN in block headers", "log/record.pxd", " or le64(p + 8) != lsn", ""),
+    Mutant("no CRC of records", "log/record.pxd", "if check and record_crc(p, out.length, lsn) != le32(p + 4):", "if False:"),
+    Mutant("record CRC without its LSN", "log/record.pxd", "cdef uint32_t crc = crc32c(0, &lsn, 8)", "cdef uint32_t crc = 0"),
+    Mutant("no check of the previous block", "log/scan.py", "and (any_previous or out.previous == last)", "and True"),
+    Mutant("epochs may fall", "log/scan.py", "and out.epoch >= epoch\n", "and True\n"),
+    Mutant("damage taken for a torn tail", "log/scan.py", "if at >= self._hint:", "if True:"),
+    Mutant(
+        "no CRC of container headers",
+        "log/scan.py",
+        'if not good or crc32c(0, cython.cast(cython.p_char, header), 508) != int.from_bytes(header[508:512], "little"):',
+        "if not good:",
+    ),
+    Mutant("tail not written anew", "log_engine.py", "            repair_tail(", "            (lambda *a, **k: None)("),
+    Mutant(
+        "tail written anew, not synced",
+        "opening.py",
+        "                files.sync(fd)\n",
+        "                pass\n",
+        after="files.write(fd, kept, 0)",
+    ),
+    Mutant("no directory sync after the tail was written anew", "opening.py", "    files.sync_dir(directory)\n", "    pass\n"),
+    Mutant(
+        "commit told before it is durable",
+        "log_engine.py",
+        "if message_lsn > messages or transaction_lsn > transactions:",
+        "if message_lsn > messages:",
+    ),
+    Mutant(
+        "message told before it is durable",
+        "log_engine.py",
+        "if message_lsn > messages or transaction_lsn > transactions:",
+        "if transaction_lsn > transactions:",
+    ),
+    Mutant("transaction forgotten while messages name it", "transaction_log.py", "or transaction.references > 0 ", ""),
+    Mutant(
+        "effects of a commit before it is durable",
+        "log_store.py",
+        "heapq.heappush(self.waiting, (ticket, -1, lambda: self.tx_apply(transaction)))",
+        "self.tx_apply(transaction)",
+    ),
+    Mutant(
+        "open transactions commit at a restart",
+        "decisions.py",
+        "_UNDONE = frozenset({Enqueue.ROLLED_BACK, Enqueue.OPEN})",
+        "_UNDONE = frozenset({Enqueue.ROLLED_BACK})",
+    ),
+)
+
+CAMPAIGNS = (
+    ("T7", ["-m", "tools.crash.fail_calls", "--scripts", "2", "--seconds", "30"]),
+    ("T6", ["-m", "tools.crash.corrupt", "--images", "3000", "--seconds", "30"]),
+    ("T1", ["-m", "tools.crash.enumerate", "--images", "20000", "--jobs", "2", "--seconds", "60"]),
+)
+
+
+def mutate(scratch: Path, mutant: Mutant) -> str:
+    """Changes the file; returns its old text. Raises ValueError when the place is not there."""
+    path = scratch / STORE / mutant.file
+    text = path.read_text()
+    start = text.find(mutant.after) if mutant.after else 0
+    at = text.find(mutant.old, start) if start >= 0 else -1
+    if at < 0:
+        raise ValueError(f"{mutant.name}: {mutant.file} has no {mutant.old.strip()!r}")
+    path.write_text(text[:at] + mutant.new + text[at + len(mutant.old) :])
+    return text
+
+
+def compile_changed(scratch: Path, mutant: Mutant) -> None:
+    """Compiles what the change touches; a .pxd touches all of the store."""
+    source = scratch / STORE / mutant.file
+    if source.suffix == ".py" and not source.with_suffix(".pxd").exists():
+        return
+    if source.suffix == ".pxd":
+        sources = [one for one in (scratch / STORE).rglob("*.pxd") if one.with_suffix(".py").exists() and one.stem != "__init__"]
+    else:
+        sources = [source]
+    names = [".".join(one.relative_to(scratch / "src").with_suffix("").parts) for one in sources]
+    for one in sources:
+        os.utime(one.with_suffix(".py"))
+    environment = {**os.environ, "FLINTMQ_ONLY": ",".join(names), "FLINTMQ_BUILD_DIR": "build/cython"}
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=scratch,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(f"{mutant.name}: does not compile: {done.stderr[-400:]}")
+
+
+def campaigns(scratch: Path) -> tuple[str, str]:
+    """(campaign that noticed, its first finding); ("", "") when none did."""
+    environment = {**os.environ, "PYTHONPATH": f"{scratch / 'src'}{os.pathsep}{scratch}"}
+    for name, command in CAMPAIGNS:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=scratch, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+        if done.returncode:
+            lines = [line.strip() for line in done.stderr.splitlines() if line.startswith("  ")] or done.stderr.strip().splitlines()[-1:]
+            return name, lines[0][:160] if lines else "ended by a signal"
+    return "", ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="part of a mutant's name")
+    parser.add_argument("--out", help="file for the table")
+    parser.add_argument("--list", action="store_true", help="only check that every mutant's place is there")
+    arguments = parser.parse_args()
+    wanted = [mutant for mutant in MUTANTS if arguments.only in mutant.name]
+    rows = ["| mutant | caught by | first finding | s |", "|---|---|---|---|"]
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="flintmq-mutants-") as folder:
+        scratch = Path(folder)
+        for name in ("src", "tools", "tests"):
+            shutil.copytree(ROOT / name, scratch / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("setup.py", "pyproject.toml", "README.md"):
+            shutil.copy(ROOT / name, scratch / name)
+        (scratch / "build").mkdir()
+        if not arguments.list:
+            print("unchanged:", campaigns(scratch) or "passes", flush=True)
+        for mutant in wanted:
+            started = time.monotonic()
+            text = ""
+            path = scratch / STORE / mutant.file
+            try:
+                text = mutate(scratch, mutant)
+                if arguments.list:
+                    continue
+                compile_changed(scratch, mutant)
+                caught, finding = campaigns(scratch)
+            except ValueError as error:
+                caught, finding = "", str(error)
+                print(error)
+            finally:
+                if text:
+                    path.write_text(text)
+            if not arguments.list:
+                restore(scratch, mutant)
+            missed += not caught
+            rows.append(f"| {mutant.name} | {caught or 'NOT CAUGHT'} | {finding.replace('|', '/')} | {time.monotonic() - started:.0f} |")
+            print(rows[-1], flush=True)
+    if arguments.out:
+        Path(arguments.out).write_text("\n".join(rows) + "\n")
+    print(f"{len(wanted) - missed} of {len(wanted)} caught")
+    return 1 if missed else 0
+
+
+def restore(scratch: Path, mutant: Mutant) -> None:
+    """Puts the unchanged compiled modules back."""
+    for module in (ROOT / STORE).rglob("*.so"):
+        target = scratch / module.relative_to(ROOT)
+        if target.stat().st_mtime_ns != module.stat().st_mtime_ns:
+            target.unlink()
+            shutil.copy2(module, target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
