@@ -139,10 +139,12 @@ def test_lying_sync_makes_nothing_durable(data: Path, tmp_path: Path) -> None:
     code = """
 d = os.open('.', os.O_RDONLY); fs = [os.open(n, os.O_RDWR | os.O_CREAT) for n in ('a.flog', 'a.db')]; os.fsync(d)
 for f in fs: os.write(f, b'x'); os.fdatasync(f)
+f = os.open('b.tmp', os.O_RDWR | os.O_CREAT); os.rename('b.tmp', 'b.flog'); os.fsync(d)
+os.write(f, b'x'); os.fdatasync(f)
 """
     run(power.arm(), code + DIE, data)
     all_gone(power)
-    assert {p.name: p.read_bytes() for p in data.iterdir()} == {"a.flog": b"", "a.db": b"x"}
+    assert {p.name: p.read_bytes() for p in data.iterdir()} == {"a.flog": b"", "a.db": b"x", "b.flog": b""}
 
 
 TRY = """

@@ -107,6 +107,8 @@ class DiskFull:
                 self.broker.stop()
             except (DidNotStart, RuntimeError) as error:
                 self.violations.append(f"D4 {str(error)[-800:]}")
+            if complaint := self.broker.complaints():
+                self.violations.append(f"D4 the broker's log: {complaint}")
             report = people.verdict()
         self.violations += [f"D4 {text}" for text in report.to_json()["shown"]]
         return {

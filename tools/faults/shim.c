@@ -480,8 +480,12 @@ static int do_rename(int dir1, const char *from, int dir2, const char *to) {
     if (code) FAIL(code);
     pthread_mutex_lock(&lock);
     entry_changes(R_RENAME, b, a);
-    int r = CALL(renameat)(dir1, from, dir2, to);
+    int r = CALL(renameat)(dir1, from, dir2, to), saved = errno, at;
+    struct stat st;
+    if (r == 0 && stat(b, &st) == 0 && (at = table(st.st_ino, b, 0)) >= 0)
+        snprintf(S->files[at].name, sizeof S->files[at].name, "%s", b + root_len + 1);
     pthread_mutex_unlock(&lock);
+    errno = saved;
     return r;
 }
 int rename(const char *from, const char *to) { return do_rename(AT_FDCWD, from, AT_FDCWD, to); }

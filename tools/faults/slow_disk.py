@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import random
+import shutil
 import tempfile
 import threading
 import time
@@ -103,10 +104,12 @@ class SlowDisk:
             self.broker.kill()
             people.life(1, "killed")
             early = self.early(people.events(), begun, ended) if taken else 0
+            complaints = [self.broker.complaints()]
             port = self.broker.start()
             people.life(2, "ready")
             people.drain(port, 2)
             self.broker.stop()
+            complaints.append(self.broker.complaints())
             report = people.verdict()
         if not taken:
             self.violations.append("no sync took the stall within 10 s: nothing was written?")
@@ -116,6 +119,7 @@ class SlowDisk:
             self.violations.append(f"W2 {early} messages confirmed while the only sync stalled")
         if highest - base > rss_mib * MIB:
             self.violations.append(f"W3 memory grew by {(highest - base) / MIB:.0f} MiB, allowed {rss_mib} MiB")
+        self.violations += [f"W4 the broker's log: {text}" for text in complaints if text]
         self.violations += [f"W4 {text}" for text in report.to_json()["shown"]]
         return {
             "ok": not self.violations, "violations": len(self.violations), "shown": self.violations[:20],
@@ -155,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--delay-ms", type=float, nargs=2, default=(10.0, 5000.0))
     parser.add_argument("--stall-s", type=float, default=30.0)
     parser.add_argument("--rss-mib", type=float, default=192.0)
+    parser.add_argument("--keep", type=Path, help="where journals and data of a failing run are copied to")
     parser.add_argument("serve", nargs="*", help="more arguments of `flintmq serve` (after --)")
     given = parser.parse_args(arguments)
     if reason := shim_module.missing():
@@ -168,6 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             process = campaign.broker.process
             if process is not None and process.poll() is None:
                 campaign.broker.kill()
+            if given.keep and campaign.violations:
+                shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("undo"))
     print(json.dumps({"campaign": "T9", "seed": given.seed, **report}))
     return 0 if report["ok"] else 65
 

@@ -57,6 +57,9 @@ class Target(Protocol):
     def stderr(self) -> str:
         """What this life wrote to stderr; empty when unknown."""
 
+    def complaints(self) -> str:
+        """What this life itself called wrong with its store, or a traceback; empty is good."""
+
 
 class Flint:
     """`flintmq serve` on a data directory (None: `--memory`). `command`: what runs it, to put a tracer in front."""
@@ -140,6 +143,15 @@ class Flint:
     def stderr(self) -> str:
         return os.pread(self._errors, 1 << 20, 0).decode("utf-8", "replace")
 
+    def complaints(self) -> str:
+        """What this life itself called wrong with its store, or a traceback; empty is good."""
+        said = self.stderr()
+        for sign in ("Traceback (most recent call last)", "[ERROR] flintmq.store", "[CRITICAL]"):
+            if sign in said:
+                at = said.index(sign)
+                return f"{said.count(sign)} times: {said[max(0, at - 30) : at + 2000]}"
+        return ""
+
     def rss(self) -> int:
         """Resident bytes of the process now."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
@@ -194,6 +206,9 @@ class Rabbit:
     def stderr(self) -> str:
         return ""
 
+    def complaints(self) -> str:
+        return ""
+
 
 class Fake:
     """The broker of tools.faults.broken in this process."""
@@ -219,4 +234,7 @@ class Fake:
         return None
 
     def stderr(self) -> str:
+        return ""
+
+    def complaints(self) -> str:
         return ""
