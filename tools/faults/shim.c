@@ -53,6 +53,7 @@ typedef struct {
     char fail_suffix[32];
     char lie_suffix[32];
     uint32_t lie_mask, unused;
+    char stall_prefix[32], stall_suffix[32];
     char failed_name[96]; /* of the first operation that was made to fail */
     /* counters, read by the campaign */
     uint64_t count[OPS], failed[OPS], bytes;
@@ -276,8 +277,10 @@ static int fails(int op, const char *name) {
     return S->fail_errno;
 }
 
-static void waits(void) {
-    uint32_t least = S->delay_min_us, most = S->delay_max_us, stall = __atomic_exchange_n(&S->stall_ms, 0, __ATOMIC_SEQ_CST);
+static void waits(const char *name) {
+    uint32_t least = S->delay_min_us, most = S->delay_max_us, stall = 0;
+    if (strncmp(name, S->stall_prefix, strlen(S->stall_prefix)) == 0 && ends_with(name, S->stall_suffix))
+        stall = __atomic_exchange_n(&S->stall_ms, 0, __ATOMIC_SEQ_CST);
     uint64_t us = (uint64_t)stall * 1000;
     if (most) us += least + (most > least ? (uint64_t)rand_r(&random_state) % (most - least + 1) : 0);
     if (!us) return;
@@ -395,7 +398,7 @@ static int do_sync(int fd, int at, int (*call)(int)) {
     pthread_mutex_lock(&lock);
     uint64_t upto = S->seq;
     pthread_mutex_unlock(&lock);
-    if (!dir) waits();
+    if (!dir) waits(S->files[at].name);
     int code = fails(dir ? OP_DIRSYNC : OP_SYNC, S->files[at].name);
     /* a disk (or a program) that says "synced" and did nothing: the negative test of every campaign with power loss */
     if (!code && S->lie_mask >> (dir ? OP_DIRSYNC : OP_SYNC) & 1 && ends_with(S->files[at].name, S->lie_suffix)) return 0;

@@ -39,7 +39,7 @@ class Shared(ctypes.Structure):
         ("fail_mask", ctypes.c_uint32), ("fail_errno", ctypes.c_int32), ("fail_forever", ctypes.c_uint32), ("fail_short", ctypes.c_uint32),
         ("fail_after", ctypes.c_int64), ("fail_suffix", ctypes.c_char * 32),
         ("lie_suffix", ctypes.c_char * 32), ("lie_mask", ctypes.c_uint32), ("unused", ctypes.c_uint32),
-        ("failed_name", ctypes.c_char * 96),
+        ("stall_prefix", ctypes.c_char * 32), ("stall_suffix", ctypes.c_char * 32), ("failed_name", ctypes.c_char * 96),
         ("count", ctypes.c_uint64 * len(OPS)), ("failed", ctypes.c_uint64 * len(OPS)), ("bytes", ctypes.c_uint64),
         ("files", File * 4096),
     ]  # fmt: skip
@@ -136,8 +136,9 @@ class Shim:
         self.shared.delay_min_us, self.shared.delay_max_us = 0, int(most_ms * 1000)
         self.shared.delay_min_us = int(least_ms * 1000)
 
-    def stall(self, ms: int) -> None:
-        """The next sync waits this long in addition, once."""
+    def stall(self, ms: int, prefix: str = "", suffix: str = "") -> None:
+        """The next sync of a file so called (relative to the watched directory) waits this long in addition, once."""
+        self.shared.stall_prefix, self.shared.stall_suffix = prefix.encode(), suffix.encode()
         self.shared.stall_ms = ms
 
     def count(self, op: str) -> int:
