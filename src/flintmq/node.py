@@ -77,11 +77,15 @@ class Node:
         self.permissions.on_changed = revoke_authorizations
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, f"flintmq@{socket.gethostname()}")
         self.broker.log = store_log
+        if self.store is not None:
+            self.broker.open_transactions(self.store.logs)
         for vhost in definitions.load_vhosts():
             self.broker.add_vhost(vhost.name).restore()
         if self.store is not None:
             restored = self.store.restore(list(self.broker.queues.values()))
             log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
+            if self.broker.transactions is not None and self.broker.transactions.restore():
+                log.warning("transactions wait for their manager's decision: %s", ", ".join(map(str, self.broker.transactions.recover())))
         self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         if store_log is not None:

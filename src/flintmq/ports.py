@@ -127,8 +127,8 @@ class Store(Protocol):
         """Everything at or below this LSN survives a crash. Never goes back."""
         ...
 
-    def append_content(self, content: StoredContent) -> int:
-        """Writes a message once, whatever the number of its queues.
+    def append_content(self, content: StoredContent, *, priority: int | None = None) -> int:
+        """Writes a message once, whatever the number of its queues. `priority`: 0..255, None = not set on the message.
 
         Returns: its persistence id (> 0, never reused): the LSN of its first record; it stays when the record is moved.
         Raises: StoreError when the log has failed.

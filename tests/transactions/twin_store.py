@@ -71,8 +71,9 @@ class TwinStore(MemoryStore):
         return super().rollback(tx)
 
     def in_doubt_entries(self, tx: int) -> RecoveredTransaction:
-        record = self._state.transactions[tx]
-        return RecoveredTransaction([RecoveredEnqueue(*item) for item in record.enqueues], list(record.dequeues))
+        state, record = self._state, self._state.transactions[tx]
+        enqueues = [RecoveredEnqueue(*item, state.priorities[item[1]], len(state.contents[item[1]].body)) for item in record.enqueues]
+        return RecoveredTransaction(enqueues, list(record.dequeues))
 
     def commit_rows(self, tx: int, rows: Sequence[CommitRow]) -> int:
         with self._lock:

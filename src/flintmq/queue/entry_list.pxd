@@ -12,6 +12,8 @@ from flintmq.queue.types cimport found_t, level_t, list_t, place_t, segment_t, s
 cdef uint64_t list_add(list_t *entries, uint32_t level, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint32_t *wanted) noexcept nogil
 # The slot for a new entry at `index`, counted as live, its expiry noted; NULL when closed, refused or out of memory. Locked.
 cdef slot_t *list_claim_locked(list_t *entries, uint32_t level, uint64_t index, int64_t expires_at_ms) noexcept nogil
+# Notes when an entry of this segment expires (list locked); false when memory is exhausted.
+cdef bint list_set_expiry_locked(list_t *entries, segment_t *segment, uint64_t index, int64_t expires_at_ms) noexcept nogil
 # list_add in two steps, for producers that log in between; they exclude each other by a lock of their own. The reserved entry is
 # invisible until list_publish, which makes it not resident when its message has an id and the queue's window of `hot_bytes` is
 # passed: then `*dropped` is the content whose reference the caller drops, else NULL.

@@ -240,13 +240,8 @@ def _claim_slot(entries: cython.pointer(list_t), level_no: uint32_t, index: uint
     return segment.slots + (index - segment.base)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _set_expiry(entries: cython.pointer(list_t), level_no: uint64_t, index: uint64_t, expires_at_ms: int64_t) -> cython.bint:
-    """Notes the expiry of the entry that is being added (it is in the last segment)."""
-    segment: cython.pointer(segment_t) = entries.levels[level_no].last
-    position: uint64_t = (level_no << LEVEL_SHIFT) | index
+def list_set_expiry_locked(entries, segment, index, expires_at_ms):
+    position: uint64_t = (cython.cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
     if segment.expiry == cython.NULL:
         segment.expiry = cython.cast(cython.pointer(int64_t), calloc(segment.count, cython.sizeof(int64_t)))
         if segment.expiry == cython.NULL:
@@ -287,7 +282,7 @@ def list_claim_locked(entries, level, index, expires_at_ms):
     slot: cython.pointer(slot_t) = cython.NULL
     if not entries.closed and index > sub.tail:
         slot = _claim_slot(entries, level, index)
-    if slot != cython.NULL and expires_at_ms and not _set_expiry(entries, level, index, expires_at_ms):
+    if slot != cython.NULL and expires_at_ms and not list_set_expiry_locked(entries, sub.last, index, expires_at_ms):
         sub.last.live -= 1
         sub.live -= 1
         slot = cython.NULL
@@ -357,9 +352,8 @@ def list_publish(entries, slot, position, flags, expires_at_ms, hot_bytes, wante
     dropped[0] = cython.NULL
     spin_lock(cython.address(entries.lock))
     if expires_at_ms:
-        _set_expiry(
-            entries, position >> LEVEL_SHIFT, index, expires_at_ms
-        )  # out of memory: it is logged already, so it stays, without expiring
+        # Out of memory: it is logged already, so it stays, without expiring.
+        list_set_expiry_locked(entries, sub.last, index, expires_at_ms)
     count_arrival(entries, body_len)
     if (
         slot.message_id

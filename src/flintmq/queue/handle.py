@@ -18,8 +18,11 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
+    consumer_id_new,
     queue_acquired_failed,
     queue_add_held,
+    queue_adopt_held,
+    queue_borrow,
     queue_cold_count,
     queue_consumer_count,
     queue_decref,
@@ -28,7 +31,9 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_drop_held,
     queue_enqueue,
     queue_enqueued_total,
+    queue_facts,
     queue_failed_count,
+    queue_fill_held,
     queue_forget_logged,
     queue_get_id,
     queue_hold_at,
@@ -36,7 +41,9 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_is_deleted,
     queue_mark_deleted,
     queue_new,
+    queue_next_available,
     queue_next_redelivered,
+    queue_pass_on,
     queue_peek,
     queue_priorities,
     queue_publish_held,
@@ -44,6 +51,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_ready_bytes,
     queue_ready_count,
     queue_release,
+    queue_reserve,
     queue_resident_bytes,
     queue_restore_many,
     queue_set_durable,
@@ -51,12 +59,13 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_tail,
     queue_settle,
     queue_tail,
+    queue_take_at,
     queue_take_expired,
     queue_take_head,
     queue_unacked_count,
 )
-from cython.cimports.flintmq.queue.types import REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, delivery_t, restored_t
-from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, ENTRY_LOGGED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, delivery_t, restored_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
 
 NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 
@@ -75,6 +84,11 @@ def content_tuple(content):
         PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_header(content)), content.header_len),
         body,
     )
+
+
+def new_owner() -> int:
+    """A consumer id for QueueHandle.take_at: unique in the process, never reused."""
+    return consumer_id_new()
 
 
 @cython.cclass
@@ -302,15 +316,94 @@ class QueueHandle:
         """A held entry goes; the log is told nothing. False when it is not held."""
         return queue_drop_held(self.queue, cython.NULL, position) != 0
 
-    def release_held(self, position: int) -> bool:
-        """What `hold` acquired is available again."""
-        return queue_release(self.queue, cython.NULL, position, 0, False) != 0
+    def release_held(self, position: int, delivered: bool = False, owner: int = 0) -> bool:
+        """What `hold` (or `take_at` for `owner`) acquired is available again. `delivered`: flagged redelivered and counted."""
+        return queue_release(self.queue, cython.NULL, position, owner, delivered) != 0
 
     def settle_held(self, position: int, reason: int = REASON_ACK, logged: bool = True) -> bool:
         """What `hold` acquired goes. `logged`: the transaction logged that already, so the log is not told again."""
         if logged:
             queue_forget_logged(self.queue, cython.NULL, position, 0)
         return queue_settle(self.queue, cython.NULL, position, 0, reason, 0) != 0
+
+    # --- distributed transactions: the message comes when the outcome is known ------------------------------------------
+
+    def take_at(self, position: int, owner: int) -> bool:
+        """As `hold`, for a consumer id (`new_owner`): what it holds counts as unacked until it is released, passed on or settled."""
+        return queue_take_at(self.queue, position, owner) != cython.NULL
+
+    def pass_on(self, position: int, owner: int) -> bool:
+        """What consumer `owner` acquired is held as if by `hold`. False when it does not hold it."""
+        return queue_pass_on(self.queue, position, owner) != 0
+
+    def adopt_held(self, position: int) -> bool:
+        """An entry that `restore` put back held, its dequeue in doubt, is held as if by `hold`. False when it is none."""
+        return queue_adopt_held(self.queue, position) != 0
+
+    def reserve(self, priority: int | None = None) -> int:
+        """The next position for a message of this priority (0..255): an invisible place without a message. 0: the queue is deleted."""
+        position: uint64_t = queue_reserve(self.queue, -1 if priority is None else priority)
+        if position == 0 and not queue_is_deleted(self.queue):
+            raise MemoryError("no memory for an entry")
+        return position
+
+    def fill_held(
+        self,
+        position: int,
+        message_id: int,
+        body_len: int,
+        message: tuple[bytes, bytes, bytes, bytes] | None = None,
+        flags: int = 0,
+        priority: int = 0,
+        expires_at_ms: int = 0,
+    ) -> bool:
+        """Gives a reserved place its message; `publish_held` shows it. False when it is not reserved.
+
+        Args: message_id: of the log, 0 = not logged; body_len: bytes, for a message that is not in memory; message: (exchange, routing key,
+        header, body), or None: it is read from the log when it is needed; flags: CONTENT_*; expires_at_ms: wall clock, 0 = never.
+        """
+        content: cython.pointer(content_t) = cython.NULL
+        if message is not None:
+            content = content_from_bytes(message[0], message[1], message[2], message[3], flags, priority)
+        filled: cython.bint = queue_fill_held(self.queue, position, content, message_id, body_len, expires_at_ms)
+        if content != cython.NULL:
+            content_decref(content)
+        return filled
+
+    def entry_facts(self, position: int) -> tuple[bool, int, int] | None:
+        """(logged, earlier deliveries, expires_at_ms) of an entry that is available or acquired, else None."""
+        message_id: uint64_t = 0
+        expires_at_ms: int64_t = 0
+        state: uint64_t = queue_facts(self.queue, position, cython.address(message_id), cython.address(expires_at_ms))
+        if state == 0:
+            return None
+        return ((state & ENTRY_LOGGED) != 0, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF, expires_at_ms)
+
+    def message_id_at(self, position: int) -> int:
+        """Persistence id of the logged entry at this position; 0 when there is none."""
+        message_id: uint64_t = 0
+        expires_at_ms: int64_t = 0
+        state: uint64_t = queue_facts(self.queue, position, cython.address(message_id), cython.address(expires_at_ms))
+        return message_id if state & ENTRY_LOGGED else 0
+
+    def message_at(self, position: int) -> tuple[bytes, bytes, bytes, bytes]:
+        """(exchange, routing key, header, body) of an entry, available or acquired; may read the disk.
+
+        Raises: KeyError it is not there or can't be read; StoreError.
+        """
+        message_id: uint64_t = 0
+        content: cython.pointer(content_t) = queue_borrow(self.queue, position, cython.address(message_id))
+        if content == cython.NULL:
+            if self.log is None or message_id == 0:
+                raise KeyError(position)
+            content = self.log.load_now(message_id)
+        message: tuple = content_tuple(content)
+        content_decref(content)
+        return message
+
+    def next_available(self, position: int = 0) -> int:
+        """Position of the first available entry at or after `position`, 0 at the end."""
+        return queue_next_available(self.queue, position)
 
     def redelivered_runs(self) -> list[tuple[int, int]]:
         """(first, last) position of every run of logged entries that were delivered before; for a stop."""

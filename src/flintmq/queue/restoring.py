@@ -10,22 +10,25 @@ position and be telling the log of it.
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_sub32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_store64, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters, pointer_lower
-from cython.cimports.flintmq.queue.counts import count_cold, count_taken
-from cython.cimports.flintmq.queue.entry_list import list_next, list_slot_locked
+from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident, count_taken
+from cython.cimports.flintmq.queue.entry_list import list_next, list_scan, list_set_expiry_locked, list_slot_locked
 from cython.cimports.flintmq.queue.list_restore import list_insert, list_insert_many, list_publish_held, list_set_tail
 from cython.cimports.flintmq.queue.pull import queue_release, queue_unparked
 from cython.cimports.flintmq.queue.queue_core import queue_settle
 from cython.cimports.flintmq.queue.residency import queue_load_room
-from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_clear, slot_set
+from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_pass_on, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
+    ENTRY_ACQUIRED,
     ENTRY_ASIDE,
+    ENTRY_AVAILABLE,
     ENTRY_HELD,
     ENTRY_LOGGED,
     ENTRY_NOT_RESIDENT,
     ENTRY_REDELIVERED,
+    ENTRY_STATE_MASK,
     REASON_DROP,
     found_t,
     place_t,
@@ -33,7 +36,7 @@ from cython.cimports.flintmq.queue.types import (
     segment_t,
     slot_t,
 )
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
 INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
 LEVEL_SHIFT = cython.declare(uint32_t, 56)
@@ -194,11 +197,15 @@ def queue_forget_logged(queue, slot, position, owner):
 
 
 def queue_hold_at(queue, position):
+    return queue_take_at(queue, position, 0)
+
+
+def queue_take_at(queue, position, owner):
     segment: cython.pointer(segment_t) = cython.NULL
     slot: cython.pointer(slot_t)
     spin_lock(cython.address(queue.entries.lock))
     slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
-    if slot == cython.NULL or not slot_acquire(slot, 0, True):
+    if slot == cython.NULL or not slot_acquire(slot, owner, True):
         spin_unlock(cython.address(queue.entries.lock))
         return cython.NULL
     count_taken(cython.address(queue.entries), slot_body_len(slot))
@@ -208,3 +215,142 @@ def queue_hold_at(queue, position):
     spin_unlock(cython.address(queue.entries.lock))
     queue_unparked(queue, slot)
     return slot
+
+
+# --- distributed transactions -------------------------------------------------------------------------------------------------
+
+
+def queue_pass_on(queue, position, owner):
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    passed: cython.bint
+    spin_lock(cython.address(queue.entries.lock))
+    slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
+    passed = slot != cython.NULL and owner != 0 and slot_pass_on(slot, owner)
+    spin_unlock(cython.address(queue.entries.lock))
+    return passed
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _held_locked(queue: cython.pointer(queue_t), position: uint64_t, segment: cython.pointer(cython.pointer(segment_t))) -> cython.pointer(slot_t):
+    """The slot of a held entry, else NULL."""
+    slot: cython.pointer(slot_t) = list_slot_locked(cython.address(queue.entries), position, segment)
+    if slot == cython.NULL:
+        return cython.NULL
+    if at_load64(cython.address(slot.state)) & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED | ENTRY_HELD:
+        return cython.NULL
+    return slot
+
+
+def queue_adopt_held(queue, position):
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    body_len: uint32_t
+    adopted: cython.bint = False
+    spin_lock(cython.address(queue.entries.lock))
+    slot = _held_locked(queue, position, cython.address(segment))
+    # A reserved entry has no record yet, one that recovery held has.
+    if slot != cython.NULL and at_load64(cython.address(slot.state)) & ENTRY_LOGGED:
+        body_len = slot_body_len(slot)
+        count_arrival(cython.address(queue.entries), body_len)
+        count_taken(cython.address(queue.entries), body_len)
+        # Nobody else may change a held entry: a store will do.
+        at_store64(cython.address(slot.state), at_load64(cython.address(slot.state)) & ~cython.cast(uint64_t, ENTRY_HELD))
+        adopted = True
+    spin_unlock(cython.address(queue.entries.lock))
+    return adopted
+
+
+def queue_reserve(queue, priority):
+    wanted: uint32_t = 0
+    level: uint32_t = 0
+    position: uint64_t
+    like: content_t
+    if not queue.entries.ops.in_order:
+        like.flags = 0
+        like.priority = 0
+        if priority >= 0:
+            like.flags = CONTENT_PRIORITY
+            like.priority = cython.cast(uint8_t, min(priority, 255))
+        level = queue.entries.ops.level_of(cython.address(queue.entries), cython.address(like))
+    spin_lock(cython.address(queue.log_lock))
+    position = list_insert(
+        cython.address(queue.entries), level, 0, cython.NULL, 0, 0, ENTRY_HELD, 0, cython.address(wanted), cython.NULL
+    )
+    spin_unlock(cython.address(queue.log_lock))
+    return position
+
+
+def queue_fill_held(queue, position, content, message_id, body_len, expires_at_ms):
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    state: uint64_t
+    spin_lock(cython.address(queue.entries.lock))
+    slot = _held_locked(queue, position, cython.address(segment))
+    state = at_load64(cython.address(slot.state)) if slot != cython.NULL else 0
+    if not state & ENTRY_NOT_RESIDENT or slot.message_id or slot_body_len(slot):
+        spin_unlock(cython.address(queue.entries.lock))
+        return False
+    slot.message_id = message_id
+    if content != cython.NULL:
+        content_incref(content)
+        slot.content = content
+        count_resident(cython.address(queue.entries), content.body_len)
+        at_store64(cython.address(slot.state), state & ~cython.cast(uint64_t, ENTRY_NOT_RESIDENT | ENTRY_ASIDE))
+    else:
+        slot_set_cold(slot, body_len)
+    if expires_at_ms:
+        # Out of memory: the log has it, so it stays, without expiring.
+        list_set_expiry_locked(cython.address(queue.entries), segment, position & INDEX_MASK, expires_at_ms)
+    spin_unlock(cython.address(queue.entries.lock))
+    return True
+
+
+def queue_facts(queue, position, message_id, expires_at_ms):
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    state: uint64_t = 0
+    message_id[0] = 0
+    expires_at_ms[0] = 0
+    spin_lock(cython.address(queue.entries.lock))
+    slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
+    if slot != cython.NULL:
+        state = at_load64(cython.address(slot.state))
+        if state & ENTRY_STATE_MASK != ENTRY_AVAILABLE and state & ENTRY_STATE_MASK != ENTRY_ACQUIRED:
+            state = 0
+    if state:
+        message_id[0] = slot.message_id
+        if segment.expiry != cython.NULL:
+            expires_at_ms[0] = segment.expiry[(position & INDEX_MASK) - segment.base]
+    spin_unlock(cython.address(queue.entries.lock))
+    return state
+
+
+def queue_borrow(queue, position, message_id):
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    content: cython.pointer(content_t) = cython.NULL
+    state: uint64_t = 0
+    message_id[0] = 0
+    spin_lock(cython.address(queue.entries.lock))
+    slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
+    if slot != cython.NULL:
+        content = slot_borrow(slot, True, cython.address(state))
+        if state:
+            message_id[0] = slot.message_id
+    spin_unlock(cython.address(queue.entries.lock))
+    return content
+
+
+def queue_next_available(queue, position):
+    at: found_t
+    place: place_t
+    found: cython.bint
+    place.segment = cython.NULL
+    place.generation = 0
+    at_add32(cython.address(queue.pins), 1)
+    found = list_scan(cython.address(queue.entries), cython.address(place), position, cython.address(at))
+    at_sub32(cython.address(queue.pins), 1)
+    return at.position if found else 0

@@ -63,6 +63,16 @@ cdef inline bint slot_dequeue(slot_t *slot, uint32_t owner) noexcept nogil:
         if not state & ENTRY_BUSY and at_cas64(&slot.state, state, (state & 0xFFFFFFF0u) | ENTRY_DEQUEUED):
             return True
 
+# ACQUIRED(owner) -> ACQUIRED(0), unstealable: the broker keeps it for a transaction. False when `owner` does not hold it.
+cdef inline bint slot_pass_on(slot_t *slot, uint32_t owner) noexcept nogil:
+    cdef uint64_t state
+    while True:
+        state = at_load64(&slot.state)
+        if (state & ENTRY_STATE_MASK) != ENTRY_ACQUIRED or (state >> ENTRY_OWNER_SHIFT) != owner:
+            return False
+        if not state & ENTRY_BUSY and at_cas64(&slot.state, state, (state & 0xFFFFFFFFu) | ENTRY_UNSTEALABLE):
+            return True
+
 # False when `owner` does not hold it. `delivered`: flag it redelivered and count the delivery (saturating).
 cdef inline bint slot_release(slot_t *slot, uint32_t owner, bint delivered) noexcept nogil:
     cdef uint64_t state, wanted

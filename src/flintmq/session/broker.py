@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.clock import Clock
 from flintmq.config import Config
+from flintmq.errors import StoreError
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import publishing
+from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.state import Consumer
+from flintmq.transactions import TransactionCoordinator, TransactionStore
+from flintmq.transactions.effects import Session
 from flintmq.vhost.policy import DROP_HEAD, REJECT_PUBLISH_DLX
 from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
@@ -71,6 +75,9 @@ class Broker:
         self.listen_name = ""
         # the log of the durable store (queue.log_port.LogPort); None: nothing is logged, confirms wait for nothing
         self.log: Any = None
+        # distributed and local transactions for callers of this process and other protocols; None: there is no durable store
+        self.transactions: TransactionCoordinator | None = None
+        self.effects: BrokerQueueEffects | None = None
         # `consumers` and who is active among them; taken inside a virtual host's lock, never the other way round
         self.lock = threading.RLock()
         # one at a time brings a queue back under its limit, or two loops would each drop a message for the same excess; taken before
@@ -155,8 +162,12 @@ class Broker:
             consumers = self.consumers.pop(queue.queue_id, {})
         for consumer in consumers:
             self._cancel_by_broker(consumer)
-        if queue.durable and self.log is not None:
-            self.log.drop_queue(queue.queue_id)
+        logged = queue.durable or (self.effects is not None and self.effects.take_logged(queue.queue_id))
+        drop = partial(self.log.drop_queue, queue.queue_id) if logged and self.log is not None else None
+        if self.transactions is not None:
+            self.transactions.queue_deleted(queue.queue_id, drop)
+        elif drop is not None:
+            drop()
         queue.core.purge()
         queue.core.owner = None
 
@@ -296,8 +307,23 @@ class Broker:
 
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
         self.pending.discard(handler)
+        self.session_closed(handler)
         if self.connections.pop(handler.connection_id, None) is not None:
             self.connections_closed += 1
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def open_transactions(self, store: TransactionStore) -> None:
+        """From now on `transactions` takes commands. `store`: the durable store, whose queues are those of this broker."""
+        self.effects = BrokerQueueEffects(self.queues)
+        self.transactions = TransactionCoordinator(store, self.effects, self.clock, self.limits)
+
+    def session_closed(self, session: Session) -> None:
+        """A session (a connection, or whatever a caller of this process names itself) ends: its unprepared branches are rolled back, what it
+        acquired goes back to its queues. Unknown is no error."""
+        if self.transactions is not None and self.effects is not None:
+            self.transactions.session_closed(session)
+            self.effects.session_closed(session)
 
     def count_drop(self, reason: str) -> None:
         """Counts a message that left without reaching a consumer, by reason: nothing is dropped in silence."""
@@ -313,7 +339,7 @@ class Broker:
     # --- housekeeping -----------------------------------------------------------------------------------------------
 
     def housekeeping(self, now_ms: int) -> None:
-        """Expiry, limits, idle pointers, queue expiry (x-expires). `now_ms`: monotonic."""
+        """Expiry, limits, idle pointers, queue expiry (x-expires), transactions whose time is over. `now_ms`: monotonic."""
         wall = self.clock.wall_ms()
         for queue in list(self.queues.values()):
             core = queue.core
@@ -324,3 +350,8 @@ class Broker:
             publishing.apply_policies(self)
         for vhost in list(self.vhosts.values()):
             vhost.expire_queues()
+        if self.transactions is not None:
+            try:
+                self.transactions.tick()
+            except StoreError:
+                log.exception("transactions that timed out are not rolled back")

@@ -18,13 +18,17 @@ cdef class ContentReader:
     cdef log_t *window_log             # whose bytes the window holds; NULL: none
     cdef uint64_t window_lsn
     cdef uint64_t window_end
+    cdef bint shared                   # the last read used the writer's descriptor
     cdef int descriptor                # of the sealed container that was read last; -1: none
     cdef log_t *descriptor_log
     cdef uint64_t descriptor_sequence
     # The content with this id (MESSAGE_SPILLED_BIT: of the page log), one reference to the caller. NULL: it can't be read (gone, or
     # damaged: who asked knows whether the message should be there).
     cdef content_t *read(self, uint64_t message_id) noexcept nogil
+    cdef content_t *_content(self, log_t *source, uint64_t thing, uint64_t lsn, bint spilled) noexcept nogil
     cdef bint _record(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
     cdef uint64_t _bytes(self, log_t *source, uint64_t lsn, uint64_t least) noexcept nogil
     cdef bint _following(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
     cdef int _open(self, log_t *source, uint64_t sequence) noexcept with gil
+    # Body length, CONTENT_* flags and priority of a logged message, from its first record; false when that can't be read.
+    cdef bint facts(self, uint64_t message_id, uint32_t *body_len, uint8_t *flags, uint8_t *priority) noexcept nogil

@@ -24,6 +24,8 @@ from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
+    CONTENT_FIXED,
+    PLACE_SIZE,
     RECORD_CHUNK,
     RECORD_COPY,
     RECORD_HEADER,
@@ -79,16 +81,31 @@ class ContentReader:
         spilled: uint64_t = cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT
         lsn: uint64_t = message_id & ~spilled
         thing: uint64_t = lsn
-        record: record_t
-        filled: uint32_t = 0
         content: cython.pointer(content_t)
+        moved: cython.bint
         if message_id & spilled:
             source = self.page_log
             if source == cython.NULL:
                 return cython.NULL
-        log_begin(source)
-        lsn = log_where(source, lsn)
-        log_end(source)
+        while True:
+            log_begin(source)
+            lsn = log_where(source, thing)
+            log_end(source)
+            content = self._content(source, thing, lsn, message_id & spilled != 0)
+            if content != cython.NULL:
+                return content
+            log_begin(source)
+            moved = log_where(source, thing) != lsn
+            log_end(source)
+            if not moved:
+                return cython.NULL
+            # It was copied forward meanwhile, and its old container may be gone.
+
+    def _content(self, source, thing, lsn, spilled):
+        """The content of the message `thing`, whose first record stands at `lsn`; NULL when it can't be read."""
+        record: record_t
+        filled: uint32_t = 0
+        content: cython.pointer(content_t)
         if not self._record(source, lsn, cython.address(record)) or (
             record.type != RECORD_START and record.type != RECORD_COPY and record.type != RECORD_PAGE_CONTENT
         ):
@@ -106,8 +123,31 @@ class ContentReader:
                 content_decref(content)
                 return cython.NULL
             filled += record.size - 4
-        content.message_id = 0 if message_id & spilled else message_id
+        content.message_id = 0 if spilled else thing
         return content
+
+    def facts(self, message_id, body_len, flags, priority):
+        record: record_t
+        data: cython.pointer(cython.const[uint8_t])
+        skip: uint64_t = 0
+        lsn: uint64_t
+        log_begin(self.message_log)
+        lsn = log_where(self.message_log, message_id)
+        log_end(self.message_log)
+        if not self._record(self.message_log, lsn, cython.address(record)):
+            return False
+        data = record.data
+        if record.type == RECORD_COPY and record.size >= 8:
+            skip = 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE
+        elif record.type != RECORD_START:
+            return False
+        if skip + CONTENT_FIXED > record.size:
+            return False
+        data += skip
+        body_len[0] = le32(data)
+        flags[0] = data[10]
+        priority[0] = data[11]
+        return True
 
     def _bytes(self, source, lsn, least):
         """Fills the window from `lsn` on; returns how many bytes it has there (0: none)."""
@@ -120,12 +160,14 @@ class ContentReader:
         if self.window_log == source and self.window_lsn <= lsn and lsn + least <= self.window_end:
             return self.window_end - lsn
         self.window_log = cython.NULL
+        self.shared = False
         count = log_read_buffered(source, lsn, self.window, self.window_size)
         if count == 0:
             log_begin(source)
             container = log_container(source, sequence) if sequence <= source.tail // source.container_size else cython.NULL
             if container != cython.NULL and container.state == CONTAINER_READY:
                 fd = container.fd
+                self.shared = True
             log_end(source)
             if fd < 0:
                 if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
@@ -159,19 +201,22 @@ class ContentReader:
         have: uint64_t
         length: uint64_t
         fresh: cython.bint = False
+        again: cython.bint = False
         while True:
             have = self._bytes(source, lsn, RECORD_HEADER)
-            fresh = fresh or self.window_lsn == lsn
+            fresh = fresh or self.window_lsn == lsn or have == 0
             if have >= RECORD_HEADER:
                 length = le32(self.window + (lsn - self.window_lsn))
                 if length > have and length <= self.window_size:
                     have = self._bytes(source, lsn, length)
                 if length <= have and record_decode(self.window + (lsn - self.window_lsn), lsn, have, 0, True, out):
                     return True
-            if fresh or have == 0:
+            if again or (fresh and not self.shared):
                 return False
-            # The window was read when these bytes were not written yet: read them now.
+            again = fresh
+            # The window was read when these bytes were not written yet, or the writer's descriptor was closed under the read: once more.
             self.window_log = cython.NULL
+            self.shared = False
             fresh = True
 
     def _following(self, source, lsn, out):
@@ -183,6 +228,7 @@ class ContentReader:
         inside: uint64_t = lsn - container * size
         start: uint64_t
         step: uint32_t
+        closed: cython.bint
         for step in range(4):
             if step == 0:
                 start = lsn
@@ -201,8 +247,9 @@ class ContentReader:
             have = self._bytes(source, start, BLOCK_HEADER)
             # The header of a block that is still open is not written: its first record tells.
             if have >= BLOCK_HEADER:
+                closed = block_decode(self.window + (start - self.window_lsn), start, have, cython.address(header))
                 if self._record(source, start + BLOCK_HEADER, out):
                     return True
-                if block_decode(self.window + (start - self.window_lsn), start, have, cython.address(header)):
+                if closed:
                     return False
         return False

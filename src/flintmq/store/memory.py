@@ -42,12 +42,14 @@ class _State:
 
     def __init__(self) -> None:
         self.contents: dict[int, StoredContent] = {}
+        self.priorities: dict[int, int | None] = {}
         self.references: dict[int, int] = {}
         self.queues: dict[int, dict[int, _Entry]] = {}
         self.transactions: dict[int, _Tx] = {}
 
-    def content(self, message_id: int, content: StoredContent) -> None:
+    def content(self, message_id: int, content: StoredContent, priority: int | None = None) -> None:
         self.contents[message_id] = content
+        self.priorities[message_id] = priority
 
     def enqueue(self, queue_id: int, position: int, message_id: int, expires_at_ms: int, tx: int) -> None:
         self.references[message_id] = self.references.get(message_id, 0) + 1
@@ -103,14 +105,14 @@ class _State:
         self.references[message_id] -= 1
         if not self.references[message_id]:
             del self.references[message_id]
-            del self.contents[message_id]
+            del self.contents[message_id], self.priorities[message_id]
 
     def recover(self) -> None:
         """What a restart does: open transactions are rolled back, messages nobody refers to go."""
         for tx in [tx for tx, record in self.transactions.items() if record.state is TxState.OPEN]:
             self.rollback(tx)
         for message_id in [message_id for message_id in self.contents if message_id not in self.references]:
-            del self.contents[message_id]
+            del self.contents[message_id], self.priorities[message_id]
 
 
 class MemoryStore:
@@ -162,10 +164,10 @@ class MemoryStore:
     def durable_lsn(self) -> int:
         return self._durable_lsn
 
-    def append_content(self, content: StoredContent) -> int:
+    def append_content(self, content: StoredContent, *, priority: int | None = None) -> int:
         with self._lock:
             message_id = self._lsn + 1
-            return self._write(lambda state: state.content(message_id, content))
+            return self._write(lambda state: state.content(message_id, content, priority))
 
     def enqueue(self, queue_id: int, position: int, message_id: int, *, tx: int = 0, expires_at_ms: int = 0) -> int:
         with self._lock:

@@ -13,7 +13,7 @@ What happens in which state is the table in branch.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flintmq.clock import Clock
 from flintmq.config import Limits
@@ -139,9 +139,10 @@ class TransactionCoordinator:
         """Enrols a message in a queue. It appears there when the branch has committed durably, behind everything that is there then.
 
         Args: message: its content, or what this returned for it before: the same message for a further queue, written once; the same
-        queue twice is one enrolment; durable: persistent message on a durable queue (else only log_transient has it logged);
-        priority: 0..255, None = not set; expires_at_ms: wall clock, 0 = never.
-        Refused: NOT_FOUND; ILLEGAL_STATE the session is not active in it, or it takes no more work; RESOURCE_LIMIT_EXCEEDED.
+        queue twice is one enrolment; durable: a persistent message (what is not, or enters a queue that is not durable, is logged by
+        log_transient only); priority: 0..255, None = not set; of the message: for a further queue it counts as said first;
+        expires_at_ms: wall clock, 0 = never.
+        Refused: NOT_FOUND, of the branch or of the queue; ILLEGAL_STATE the session is not active in it, or it takes no more work; RESOURCE_LIMIT_EXCEEDED.
         Raises: ValueError for a message of another transaction.
         """
         with self._serial:
@@ -269,9 +270,14 @@ class TransactionCoordinator:
             self._registry.drop_tombstones(now_ns - self._limits.dtx_remember_s * _NS)
             return len(late)
 
-    def queue_deleted(self, queue_id: int) -> None:
-        """The queue is gone, also from the store: active branches with work on it can only be rolled back, prepared ones lose that part."""
+    def queue_deleted(self, queue_id: int, drop: Callable[[], object] | None = None) -> None:
+        """The queue is gone, also from the store: active branches with work on it can only be rolled back, prepared ones lose that part.
+
+        Args: drop: takes it out of the store (Store.drop_queue), done here so that no work for it comes in between.
+        """
         with self._serial:
+            if drop is not None:
+                drop()
             for branch in list(self._registry):
                 if not branch.work.touches(queue_id):
                     continue

@@ -27,13 +27,18 @@ class MessageRef:
     """A message within one transaction: enrolled in any number of queues, written once.
 
     `message_id`: persistence id, 0 while it is not in the log. `content`: None when it is not resident (then it is in the log).
+    `size`, `body_len`: bytes, of all parts and of the body. `priority`: 0..255, None = not set; that of the first enrolment.
     """
 
-    __slots__ = ("content", "message_id", "size")
+    __slots__ = ("body_len", "content", "message_id", "priority", "size")
 
-    def __init__(self, content: StoredContent | None, message_id: int = 0) -> None:
+    def __init__(
+        self, content: StoredContent | None, message_id: int = 0, *, body_len: int = 0, priority: int | None = None
+    ) -> None:
         self.content = content
         self.message_id = message_id
+        self.priority = priority
+        self.body_len = body_len if content is None else len(content.body)
         self.size = 0 if content is None else len(content)
 
 
@@ -61,6 +66,10 @@ class HeldEntry:
 @runtime_checkable
 class QueueEffects(Protocol):
     """Queues as transactions see them."""
+
+    def durable(self, queue_id: int) -> bool | None:
+        """Whether the queue survives a restart, so that its messages are logged; None: there is no such queue."""
+        ...
 
     def hold(self, queue_id: int, position: int, session: Session | None) -> HeldEntry | None:
         """Makes the entry the transaction's: it is AVAILABLE, or acquired by a consumer of `session`; None: a restart puts it back.
@@ -97,12 +106,13 @@ class QueueEffects(Protocol):
 
 
 class RecoveredEnqueue(NamedTuple):
-    """A message that an in-doubt transaction wants to put into a queue. `priority`: of the message, None = not set."""
+    """A message that an in-doubt transaction wants to put into a queue. `priority`: of the message, None = not set; `body_len`: bytes."""
 
     queue_id: int
     message_id: int
     expires_at_ms: int = 0
     priority: int | None = None
+    body_len: int = 0
 
 
 class RecoveredTransaction(NamedTuple):

@@ -74,6 +74,9 @@ class MemoryQueueEffects:
 
     # --- the port ---------------------------------------------------------------------------------------------------------
 
+    def durable(self, queue_id: int) -> bool | None:
+        return True if queue_id in self.queues else None
+
     def hold(self, queue_id: int, position: int, session: Session | None) -> HeldEntry | None:
         with self._lock:
             entry = self.queues.get(queue_id, {}).get(position)

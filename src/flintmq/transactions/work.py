@@ -89,16 +89,19 @@ class Work:
     ) -> MessageRef:
         """See TransactionCoordinator.enqueue."""
         if isinstance(message, StoredContent):
-            ref = MessageRef(message)
+            ref = MessageRef(message, priority=priority)
         elif message not in self._messages:
             raise ValueError("this message belongs to another transaction")
         else:
             ref = message
         if (ref, queue_id) in self._enqueues:
             return ref
+        survives = self._effects.durable(queue_id)
+        if survives is None:
+            raise TransactionRefused(Condition.NOT_FOUND, f"there is no queue {queue_id}")
         self._admit()
         # A message that is no longer resident exists only as long as the log keeps it, so every queue it enters must be logged.
-        logged = durable or self.log_transient or ref.content is None
+        logged = (durable and survives) or self.log_transient or ref.content is None
         resident = ref in self._messages or self._content_bytes + ref.size <= self._content_bytes_max
         if not resident and not logged:
             text = f"a transaction keeps at most {self._content_bytes_max} bytes of transient messages"
@@ -106,7 +109,7 @@ class Work:
         if logged:
             if not ref.message_id:
                 assert ref.content is not None
-                ref.message_id = self._store.append_content(ref.content)
+                ref.message_id = self._store.append_content(ref.content, priority=ref.priority)
             self._store.enqueue(queue_id, 0, ref.message_id, tx=self._begin(), expires_at_ms=expires_at_ms)
         if ref not in self._messages:
             self._messages.add(ref)
@@ -114,7 +117,7 @@ class Work:
                 self._content_bytes += ref.size
             else:
                 ref.content = None
-        self._enqueues[ref, queue_id] = PendingEnqueue(queue_id, ref, priority, expires_at_ms, logged)
+        self._enqueues[ref, queue_id] = PendingEnqueue(queue_id, ref, ref.priority, expires_at_ms, logged)
         self._queue_ids.add(queue_id)
         return ref
 
@@ -158,8 +161,8 @@ class Work:
         self.tx = tx
         enqueues, dequeues = found
         messages: dict[int, MessageRef] = {}
-        for queue_id, message_id, expires_at_ms, priority in enqueues:
-            ref = messages.setdefault(message_id, MessageRef(None, message_id))
+        for queue_id, message_id, expires_at_ms, priority, body_len in enqueues:
+            ref = messages.setdefault(message_id, MessageRef(None, message_id, body_len=body_len, priority=priority))
             self._enqueues[ref, queue_id] = PendingEnqueue(queue_id, ref, priority, expires_at_ms, True)
         self._messages.update(messages.values())
         for queue_id, position in dequeues:
