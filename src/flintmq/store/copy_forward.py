@@ -30,7 +30,7 @@ from cython.cimports.flintmq.store.log.record import (
     record_t,
 )
 from cython.cimports.flintmq.store.log_store import LogStore
-from cython.cimports.flintmq.store.message_list import list_find, location_t
+from cython.cimports.flintmq.store.message_list import list_find, location_t, message_t
 from cython.cimports.flintmq.store.message_copy import ml_copy
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 
@@ -68,6 +68,18 @@ def _plain_place(
     return True
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _waits(message: cython.pointer(message_t)) -> cython.bint:
+    """Whether a place of it gets its position from a Commit to come: counted in the order of the log, which a copy would change."""
+    i: uint32_t
+    for i in range(message.count):
+        if message.locations[i].enqueued_by and message.locations[i].position == 0:
+            return True
+    return False
+
+
 def copy_container(store_object, sequence):
     store: LogStore = store_object
     size: uint64_t = store.messages.log.container_size
@@ -85,6 +97,8 @@ def copy_container(store_object, sequence):
     copied: uint32_t = 0
     alive: cython.bint
     listed: cython.bint
+    waits: cython.bint
+    message: cython.pointer(message_t)
     known: cython.bint
     content: cython.pointer(content_t)
     reader: ContentReader = ContentReader(store.messages, None)
@@ -110,9 +124,11 @@ def copy_container(store_object, sequence):
             thing = record.lsn if record.type == RECORD_START else record.undo_prev
             log_begin(store.messages.log)
             alive = log_is_live(store.messages.log, record.lsn) and log_where(store.messages.log, thing) == record.lsn
-            listed = list_find(cython.address(store.ml.messages), thing) != cython.NULL
+            message = list_find(cython.address(store.ml.messages), thing)
+            listed = message != cython.NULL
+            waits = listed and _waits(message)
             log_end(store.messages.log)
-            if not alive:
+            if not alive or waits:
                 continue
             known = _plain_place(cython.address(record), data, start, block_end, cython.address(plain))
             if not known and not listed:

@@ -18,16 +18,20 @@ from flintmq.store.copy_forward import copy_container
 
 log = logging.getLogger("flintmq.store")
 
+CONTAINER_SEALED = 2
 # containers of the message log that nothing but acks and outcomes may use (the reserve)
 RESERVE = 2
-# a copy-forward cycle that did not shrink the log waits until the log has grown by this factor
-GROWTH = 1.25
+# containers copied forward in one pass: what they hold waits in write buffers for the next sync
+COPY_CONTAINERS = 4
+# with nothing but the reserve left, copy-forward starts when this share of the log is garbage: each bit of room counts then
+LOW_GARBAGE = 0.1
 # containers kept ready at most, when the writer had to wait for one
 AHEAD_BYTES_MAX = 64 << 20
 # a log that fills its containers more slowly than this is calm
 CALM_NS = 2_000_000_000
-# seconds between two passes when nothing happens
+# seconds between two passes when nothing happens, and when the last one left something that only waits for a sync
 IDLE_S = 1.0
+BUSY_S = 0.02
 
 
 class Maintenance:
@@ -37,8 +41,9 @@ class Maintenance:
         self.store = store
         self.copied_messages = 0
         self.copied_bytes = 0
-        self._cycle_end = 0  # LSN at which the present copy-forward cycle began: it ends when the base reaches it
-        self._cycle_size = 0  # bytes in use when the last cycle ended
+        self._stuck: tuple[int, int, int] | None = None  # what copy-forward could not copy, see _copy_forward
+        self.scans = 0  # containers that copy-forward has read
+        self.busy = False  # the last pass left something that waits for a sync
         self._tails: dict[str, tuple[int, int]] = {}  # log -> its tail's container, and when that was first seen
         self._wake = threading.Event()
         self._stopping = False
@@ -63,7 +68,7 @@ class Maintenance:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(IDLE_S)
+            self._wake.wait(BUSY_S if self.busy else IDLE_S)
             self._wake.clear()
             if self._stopping:
                 return
@@ -127,35 +132,60 @@ class Maintenance:
         if store.pages is not None:
             store.pages.advance_base()
             store.pages.retire()
+        # The base is told by the next block: a log that nobody writes to must tell it, too. A full one would else never be freed,
+        # since its publishers wait for that.
+        if messages.base > messages.base_durable and not messages.dirty:
+            messages.append(*marks.nothing(messages))
+            store.writer.kick()
+        if store.transaction_records.base > store.transaction_records.base_durable and not store.transaction_records.dirty:
+            store.transaction_records.append(*marks.nothing(store.transaction_records))
+            store.writer.kick()
+        self.busy = messages.base > messages.base_durable or store.transaction_records.base > store.transaction_records.base_durable
+
+    def _excess(self, first: int) -> bool:
+        """Whether the message log is too large, if its base were at container `first`: size <= 2 x live + 4 containers."""
+        messages = self.store.messages
+        size = messages.container_size
+        used = messages.tail - first * size
+        if self.store.disk_low:
+            return bool(used - messages.live_bytes > max(used * LOW_GARBAGE, 2 * size))
+        return bool(used > 2 * messages.live_bytes + 4 * size)
 
     def _copy_forward(self) -> None:
-        """size <= 2 x live + 4 containers: else the oldest container's live messages move to the tail."""
+        """While the log is too large, the oldest container's live messages move to the tail.
+
+        A container whose messages can't all be copied stays the oldest one, and is read again only when something in it ended or a
+        transaction went on: what can't be copied waits for a transaction's outcome, or can't be read.
+        """
         messages = self.store.messages
-        used = messages.used_bytes
-        if used <= 2 * messages.live_bytes + 4 * messages.container_size:
-            return
-        if self._cycle_end and messages.base >= self._cycle_end:
-            self._cycle_end = 0
-            self._cycle_size = used
-        if not self._cycle_end:
-            if used < self._cycle_size * GROWTH:
+        for _ in range(COPY_CONTAINERS):
+            if messages.ready_ahead == 0:
+                return  # copies would only gather in memory
+            oldest = next((one for one in messages.containers() if one[1]), None)
+            if oldest is None or oldest[3] != CONTAINER_SEALED or not self._excess(oldest[0]):
                 return
-            self._cycle_end = messages.tail
-        containers = messages.containers()
-        if len(containers) < 2 or containers[0][1] == 0:
-            return
-        sequence = containers[0][0]
-        if containers[0][3] != 2:  # CONTAINER_SEALED
-            return
-        copied, written = copy_container(self.store, sequence)
-        self.copied_messages += copied
-        self.copied_bytes += written
-        self.store.writer.kick()
+            sequence, live = oldest[0], oldest[1]
+            transactions = self.store.transaction_records.tail
+            if self._stuck == (sequence, live, transactions):
+                return
+            copied, written = copy_container(self.store, sequence)
+            self.scans += 1
+            self.copied_messages += copied
+            self.copied_bytes += written
+            if copied:
+                self.store.writer.kick()
+                self.busy = True
+            left = next((one[1] for one in messages.containers() if one[0] == sequence), 0)
+            if left:
+                self._stuck = (sequence, left, transactions)
+                return
 
     def _watch_space(self) -> None:
         store = self.store
         messages = store.messages
         low = bool(messages.low) and messages.ready_ahead <= RESERVE
+        for other in (store.transaction_records, store.pages):
+            low = low or (other is not None and bool(other.low) and other.ready_ahead == 0)
         if store.disk_low != low:
             store.set_disk_low(low)
             if low:

@@ -53,6 +53,13 @@ def write_queue_end(store: Any, queue_id: int) -> int:
     return int(end)
 
 
+def nothing(log: Any) -> tuple[int, bytes]:
+    """Arguments of ManagedLog.append: a record that says nothing, for the block that carries it. `log`: the message or transaction log."""
+    if log.name == "messages":
+        return REDELIVERED, struct.pack("<QII", 0, 0, 0)
+    return filler(0)
+
+
 def filler(size: int) -> tuple[int, bytes]:
     """Arguments of ManagedLog.append: a note that says nothing and takes about `size` bytes, at most 1 KiB, of the transaction log."""
     size = min(max(size, 0), FILLER_MAX)

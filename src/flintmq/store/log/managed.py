@@ -25,6 +25,7 @@ from cython.cimports.flintmq.store.log.log import (
     log_container,
     log_continue,
     log_dead,
+    log_dirty,
     log_end,
     log_forget_containers,
     log_free,
@@ -124,6 +125,7 @@ class ManagedLog:
             raise MemoryError
         if sequence < tail_sequence:
             container.state = CONTAINER_SEALED
+            self._sealed_ms[sequence] = self.clock.monotonic_ns() // 1_000_000  # retention counts from now: no earlier time is known
         else:
             container.fd = self.files.open(self.path_of(sequence))
             container.state = CONTAINER_READY
@@ -160,7 +162,10 @@ class ManagedLog:
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
+                again = not self.low
                 self.low = 1
+                if again and self._expendable() is not None:
+                    continue  # what only retention kept makes room
                 break
             made.append((sequence, fd))
             sequence += 1
@@ -253,7 +258,7 @@ class ManagedLog:
             if (
                 self.log.containers[i].sequence >= tail
                 or self.log.containers[i].live_count
-                or self.log.containers[i].ended_at >= durable
+                or self.log.containers[i].ended_at > durable  # LSN behind the record
                 or self.log.containers[i].state != CONTAINER_SEALED
             ):
                 break
@@ -271,8 +276,12 @@ class ManagedLog:
 
     def retire(self) -> int:
         """Containers that the base on disk has passed become dead: to be recycled when retention lets them. Returns how many."""
-        gone: uint64_t = at_load64(cython.address(self.log.base_durable)) // self.log.container_size
+        gone: uint64_t
         first: uint64_t = self.log.first_sequence
+        if not self.log.syncs:
+            # Nobody ever recovers it: its base need not be on disk.
+            at_store64(cython.address(self.log.base_durable), at_load64(cython.address(self.log.base)))
+        gone = at_load64(cython.address(self.log.base_durable)) // self.log.container_size
         if gone <= first:
             return 0
         spin_lock(cython.address(self.log.lock))
@@ -385,6 +394,16 @@ class ManagedLog:
     @property
     def base(self) -> int:
         return at_load64(cython.address(self.log.base))
+
+    @property
+    def base_durable(self) -> int:
+        """The base as the last durable block tells it: what a restart would start from."""
+        return at_load64(cython.address(self.log.base_durable))
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something waits for the writer."""
+        return log_dirty(self.log)
 
     @property
     def durable_lsn(self) -> int:
