@@ -20,9 +20,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from flintmq.errors import StoreError
+from flintmq.testing.disk_images import Image
 from flintmq.testing.sim_disk import SimDisk
 from tools.crash.campaign import Failure, Violation, explain
-from tools.crash.workload import Life, StoreRecording, check_contents, open_store, read_state
+from tools.crash.model import State
+from tools.crash.workload import Life, StoreRecording, check_contents, check_unharmed, content_of, open_store, read_state
 
 STEPS = 50
 # kinds of calls, the error that each gets; a full disk is no failure of the store, so allocations get both
@@ -77,6 +79,9 @@ class Script(StoreRecording):
             if self.disk.failures and failed_at is None:
                 failed_at = self.disk.position
                 steps = AFTER
+        if failed_at is None:
+            with contextlib.suppress(StoreError, OSError):
+                self.life.store.close(clean=True)
         return self.life, failed_at
 
 
@@ -132,21 +137,41 @@ def check_fault(fault: Fault, result: Result) -> None:
     if life is not None and life.store.failure is not None:
         result.latched += 1
         name_cause(life.store.failure, disk)
-        check_latched(life, failed_at or 0)
-    elif life is not None and fault.error == errno.EIO and fault.kind != "unlink":
+        if failed_at is not None:
+            check_latched(life, failed_at)
+    elif life is not None and failed_at is not None and fault.error == errno.EIO and fault.kind != "unlink":
         raise Violation(f"{fault.kind} failed, and the store has no failure")
     position = disk.position
     # the process restarts on the same machine: reads show what was written, synced or not
     again = disk.restart()
     shown = recover(script, again, position)
     for image in again.images(limit=IMAGES, seed=fault.seed):  # and then power fails after all
-        found = recover(script, SimDisk.from_image(image), position)
+        compare(script, image, position, shown)
         result.images += 1
-        if found != shown:
-            raise Violation(f"after a restart and power loss ({image.choice}): {sorted(map(str, shown ^ found))[:6]}")
+    # the same, and it goes on: what is confirmed now must not rest on what only the cache shows
+    again = disk.restart()
+    store = script.open(again, position)
+    told: list[bool] = []
+    message = store.append_content(content_of(-1, 100))
+    queue = min(script.defined(position)[0])
+    store.on_durable(store.enqueue(queue, 1 << 42, message), lambda: told.append(True))
+    store.flush()
+    if not told:
+        raise Violation("after the restart nothing becomes durable")
+    for image in again.images(limit=IMAGES, seed=fault.seed):
+        compare(script, image, position, shown | {(queue, 1 << 42, message, 0, False)})
+        result.images += 1
     for image in disk.images(position, IMAGES, fault.seed):
         recover(script, SimDisk.from_image(image), position)
         result.images += 1
+
+
+def compare(script: Script, image: Image, position: int, expected: State) -> None:
+    store = script.open(SimDisk.from_image(image), position)
+    found, _ = read_state(store, range(1, script.defined(position)[1] + 1))
+    if found != expected:
+        raise Violation(f"after a restart and power loss ({image.choice}): {sorted(map(str, expected ^ found))[:6]}")
+    check_unharmed(store)
 
 
 def check_latched(life: Life, failed_at: int) -> None:
@@ -170,7 +195,7 @@ def check_latched(life: Life, failed_at: int) -> None:
         raise Violation("something became durable after the store had failed")
 
 
-def recover(script: Script, disk: SimDisk, position: int):  # type: ignore[no-untyped-def]
+def recover(script: Script, disk: SimDisk, position: int) -> State:
     store = script.open(disk, position)
     shown, entries = read_state(store, range(1, script.defined(position)[1] + 1))
     if hasattr(script, "life"):
@@ -179,6 +204,7 @@ def recover(script: Script, disk: SimDisk, position: int):  # type: ignore[no-un
     elif shown:
         raise Violation(f"a store that could not be made shows {sorted(map(str, shown))[:3]}")
     check_contents(store, entries, script.contents)
+    check_unharmed(store)
     return shown
 
 

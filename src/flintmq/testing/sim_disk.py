@@ -346,14 +346,13 @@ class SimDisk(FilePort):
     def make_dir(self, path: str) -> None:
         self._enter("make_dir", path)
         directory, name = self._split(path)
-        if name in self._dirs[directory]:
-            return
-        inode = self._next_inode
-        self._next_inode += 1
-        self._dirs[directory][name] = inode
-        self._dirs[inode] = {}
-        self.journal.append(("make_dir", inode, directory, name))
-        self.sync_dir(os.path.dirname(path))
+        if name not in self._dirs[directory]:
+            inode = self._next_inode
+            self._next_inode += 1
+            self._dirs[directory][name] = inode
+            self._dirs[inode] = {}
+            self.journal.append(("make_dir", inode, directory, name))
+        self.sync_dir(os.path.dirname(path) or "/")  # also when it is there: who made it may have died before this
 
     def list_dir(self, path: str) -> list:
         try:
