@@ -64,9 +64,7 @@ class LogDriver:
         slot: slot_t
         memset(cython.address(slot), 0, cython.sizeof(slot_t))
         slot.message_id = message_id
-        lsn: uint64_t = self.store.port.dequeue(
-            self.store.port.context, self.queue(queue_id), position, cython.address(slot), 0, reason, 0
-        )
+        lsn: uint64_t = self.store.port.dequeue(self.store.port.context, self.queue(queue_id), position, cython.address(slot), 0, reason, 0)
         if lsn == _NEVER or lsn == 0:
             raise StoreError("the log took no dequeue")
         return self.store._ticket(lsn, 0)
