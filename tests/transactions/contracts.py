@@ -80,6 +80,36 @@ class TransactionStoreContract(ABC):
         with pytest.raises(KeyError):
             store.in_doubt_entries(tx + 1_000_000)
 
+    def test_priorities_and_lengths_of_messages_are_found(self, store: TransactionStore) -> None:
+        tx = store.begin(b"xid")
+        for priority in (None, 0, 9):
+            store.enqueue(1, 0, store.append_content(CONTENT, priority=priority), tx=tx)
+        store.prepare(tx)
+        for _ in range(2):
+            enqueues = [RecoveredEnqueue(*item) for item in store.in_doubt_entries(tx)[0]]
+            assert [(item.priority, item.body_len) for item in enqueues] == [(None, 4), (0, 4), (9, 4)]
+            store = self.crash(store)
+
+    def test_a_name_is_free_again_once_its_transaction_has_ended(self, store: TransactionStore) -> None:
+        tx = self.prepared(store)
+        with pytest.raises(ValueError):
+            store.begin(b"xid")
+        store.commit(tx, {1: 1, 2: 1})
+        again = store.begin(b"xid")
+        store.enqueue(3, 0, store.append_content(CONTENT), tx=again)
+        store.prepare(again)
+        store = self.crash(store)
+        assert list(store.in_doubt()) == [b"xid"]
+        assert store.transaction_of(b"xid") == again != tx
+
+    def test_what_a_transaction_gives_back_can_be_dropped_at_once(self, store: TransactionStore) -> None:
+        tx = self.prepared(store)
+        self.hold(store)
+        rolled_back = store.rollback(tx)
+        assert store.dequeue(3, 5, DequeueReason.DROP) > rolled_back
+        self.release(store)
+        assert self.positions(store, 3) == self.positions(self.crash(store), 3) == []
+
     @pytest.mark.parametrize("crashes", [True, False])
     def test_rows_give_positions_in_the_order_of_the_enqueues(self, store: TransactionStore, crashes: bool) -> None:
         messages = [store.append_content(CONTENT) for _ in range(4)]

@@ -20,7 +20,7 @@ from cython.cimports.flintmq.queue.types import delivery_t, restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.message_list import list_find, message_t
-from cython.cimports.flintmq.store.message_log import ml_dequeue_plain, ml_dequeue_tx, ml_drop_queue, ml_enqueue_plain, ml_enqueue_tx, ml_find_listed, ml_give_position, ml_write_content
+from cython.cimports.flintmq.store.message_log import ml_dequeue_plain, ml_dequeue_tx, ml_drop_queue, ml_enqueue_plain, ml_enqueue_tx, ml_find_listed, ml_give_position, ml_undo_dequeues, ml_write_content
 from cython.cimports.flintmq.store.recovery import Recovery
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from flintmq.clock import SystemClock
@@ -278,7 +278,10 @@ class LogStore(LogEngine):
         """See ports.Store."""
         with self.lock:
             transaction = self.transactions.known(tx)
-            return self._finish(transaction, self.transactions.rollback(transaction))
+            lsn = self.transactions.rollback(transaction)
+            for one in transaction.dequeues:
+                ml_undo_dequeues(cython.address(self.ml), tx, one.message_id)
+            return self._finish(transaction, lsn)
 
     def _finish(self, transaction, lsn):
         """The outcome is written: its effects follow when it is durable."""
@@ -360,6 +363,8 @@ class LogStore(LogEngine):
         """See ports.Store: writes Queue-End. The caller purges the queue; entries in consumers' hands end with it, too."""
         with self.lock:
             self.queues.pop(queue_id, None)
+            if self.recovery is not None:
+                self.recovery.marks.pop(queue_id, None)
             end: uint64_t = marks.write_queue_end(self, queue_id)
             ml_drop_queue(cython.address(self.ml), queue_id)
             for transaction in self.transactions.table.values():

@@ -40,6 +40,8 @@ cdef uint64_t ml_dequeue_tx(message_log_t *ml, uint64_t tx, uint64_t queue_id, u
 # The transaction's outcome for one message: its enqueues become plain (position given if it was 0) or go, its dequeues go or are undone. True when the
 # message died of it (a Message-Delete was written).
 cdef bint ml_settle_tx(message_log_t *ml, uint64_t tx, uint64_t message_id, bint committed) noexcept nogil
+# The transaction is being rolled back: what it wanted to take on this message is free to be taken; its enqueues wait for ml_settle_tx.
+cdef void ml_undo_dequeues(message_log_t *ml, uint64_t tx, uint64_t message_id) noexcept nogil
 # Gives the tx's waiting place on this queue its position.
 cdef bint ml_give_position(message_log_t *ml, uint64_t tx, uint64_t message_id, uint64_t queue_id, uint64_t position) noexcept nogil
 # A message without a place yet (the Store port's append_content): held until ml_placed.

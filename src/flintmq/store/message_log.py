@@ -442,6 +442,18 @@ def ml_settle_tx(ml, tx, message_id, committed):
     return dead
 
 
+def ml_undo_dequeues(ml, tx, message_id):
+    message: cython.pointer(message_t)
+    i: uint32_t
+    log_begin(ml.log)
+    message = list_find(cython.address(ml.messages), message_id)
+    if message != cython.NULL:
+        for i in range(message.count):
+            if message.locations[i].dequeued_by == tx:
+                message.locations[i].dequeued_by = 0
+    log_end(ml.log)
+
+
 def ml_find_listed(ml, queue_id, position):
     cursor: uint64_t = 0
     key: uint64_t = 0

@@ -100,7 +100,8 @@ class TransactionLog:
         if xid is not None:
             if len(xid) > XID_BYTES_MAX:
                 raise ValueError(f"an xid has at most {XID_BYTES_MAX} bytes")
-            if xid in self.by_xid:
+            known = self.by_xid.get(xid)
+            if known is not None and not known.decided:  # a decided one stays for its messages' sake; its name is free
                 raise ValueError("this xid is in use")
             lsn, end = self.log.append(DTX_START, struct.pack("<H", len(xid)) + xid)
         else:
