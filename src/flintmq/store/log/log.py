@@ -87,6 +87,7 @@ def log_continue(log, tail, last_block, epoch, base):
     at_store64(cython.address(log.base), base)
     at_store64(cython.address(log.base_durable), base)
     at_store64(cython.address(log.durable), tail)
+    at_store64(cython.address(log.ready_end), tail - tail % log.container_size)
 
 
 # --- append -----------------------------------------------------------------------------------------------------------------

@@ -153,8 +153,6 @@ class ManagedLog:
         sequence: uint64_t
         made: list = []
         container: cython.pointer(container_t)
-        if following == 0:
-            following = tail  # none yet
         sequence = following
         while sequence <= tail + self.ahead:
             try:

@@ -31,6 +31,7 @@ cdef struct writer_t:
     log_t *logs[LOGS_MAX]       # in the order in which they are written; they are taken in the opposite order
     batch_t *batches
     log_port_t *port            # woken after progress; may be NULL
+    bint starved_told           # maintenance knows that a container is missing
     bint left_over              # the last pass could not take everything
     uint64_t passes
     uint64_t syncs

@@ -144,14 +144,13 @@ class LogWriter:
         signal: uint32_t
         what: cython.int
         at: uint64_t
-        starved: cython.bint = False
         while True:
             signal = at_load32(cython.address(self.writer.signal))
             what = self.one_pass(0)
             if what == PASS_FAILED:
                 return FAILED
             if what == PASS_PROGRESS:
-                starved = False
+                self.writer.starved_told = False
                 if at_load32(cython.address(self.writer.callbacks)):
                     return CALLBACKS
                 at = self.writer.logs[0].tail // self.writer.logs[0].container_size
@@ -161,8 +160,8 @@ class LogWriter:
                 if self.writer.left_over:
                     continue
                 # What came meanwhile without a kick (acks, which nobody waits for) goes with the next group.
-            if what == PASS_STARVED and not starved:
-                starved = True
+            if what == PASS_STARVED and not self.writer.starved_told:
+                self.writer.starved_told = True
                 self.writer.last_container = 0
                 return MAINTAIN
             if at_load32(cython.address(self.writer.stopping)) and what == PASS_IDLE:
