@@ -101,7 +101,7 @@ def test_t8_disk_full(durable: None, folder: Path) -> None:
 @pytest.mark.timeout(120)
 def test_t9_slow_disk(durable: None, tmp_path: Path) -> None:
     """T9: with slow syncs and one that stalls, heartbeats are sent, nothing is confirmed early, memory stays bounded."""
-    report = slow_disk.SlowDisk(tmp_path, 1, ()).run(3.0, (10.0, 300.0), 5.0, 192.0)
+    report = slow_disk.SlowDisk(tmp_path, 1, ()).run(2.0, (10.0, 300.0), 4.0, 192.0)
     assert report["ok"], report
     assert report["counts"]["confirmed"] > 100, report
 
