@@ -329,18 +329,27 @@ class LogEngine(LogPort):
         return handle.queue.id, ranges
 
     def _tails(self, below: int):
-        """(queue id, highest index per level, handle) of queues whose last record in the log is below that LSN (0: of all)."""
+        """(queue id, highest index per level, handle) of queues whose last record in the log is below that LSN (0: of all).
+
+        A queue of several levels is always among them: its last record says nothing of the other levels. So are those that recovery
+        found and that are not back yet (handle None).
+        """
         handle: QueueHandle
         level: uint32_t
         result: list = []
+        recovered: dict = dict(self.recovery.marks) if self.recovery is not None else {}
         with self.lock:
             handles = list(self.queues.values())
         for handle in handles:
-            if below and at_load64(cython.address(handle.queue.logged_at)) >= below:
+            found = recovered.pop(handle.queue.id, ())
+            if below and handle.queue.entries.level_count == 1 and at_load64(cython.address(handle.queue.logged_at)) >= below:
                 continue
             tails = [queue_tail(handle.queue, level) for level in range(handle.queue.entries.level_count)]
+            for level in range(min(len(found), len(tails))):
+                tails[level] = max(tails[level], found[level])
             if any(tails):
                 result.append((handle.queue.id, tails, handle))
+        result.extend((queue_id, list(levels), None) for queue_id, levels in recovered.items() if any(levels))
         return result
 
     def tails_below(self, lsn: int) -> list:

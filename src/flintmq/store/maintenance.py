@@ -19,12 +19,15 @@ from flintmq.store.copy_forward import copy_container
 log = logging.getLogger("flintmq.store")
 
 CONTAINER_SEALED = 2
-# containers of the message log that nothing but acks and outcomes may use (the reserve)
+# containers of the message log that nothing but acks and outcomes may use (the reserve): two, and under load as many as hold what
+# publishers have under way when they are told
 RESERVE = 2
+RESERVE_MOST = 8
+RESERVE_BYTES = 12 << 20
 # containers copied forward in one pass: what they hold waits in write buffers for the next sync
 COPY_CONTAINERS = 4
 # with nothing but the reserve left, copy-forward starts when this share of the log is garbage: each bit of room counts then
-LOW_GARBAGE = 0.1
+LOW_GARBAGE = 0.03
 # containers kept ready at most, when the writer had to wait for one
 AHEAD_BYTES_MAX = 64 << 20
 # a log that fills its containers more slowly than this is calm
@@ -42,13 +45,16 @@ class Maintenance:
         self.copied_messages = 0
         self.copied_bytes = 0
         self._stuck: tuple[int, int, int] | None = None  # what copy-forward could not copy, see _copy_forward
+        # queue id -> LSN: everything that its last Queue-Mark leaves out comes later (queues of several levels, queues not back yet)
+        self._marked: dict[int, int] = {}
         self.scans = 0  # containers that copy-forward has read
         self.busy = False  # the last pass left something that waits for a sync
         self._tails: dict[str, tuple[int, int]] = {}  # log -> its tail's container, and when that was first seen
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._ahead_least = store.messages.ahead
+        self._first = store.messages.tail // store.messages.container_size
+        self._reserve = RESERVE
 
     # --- thread -----------------------------------------------------------------------------------------------------
 
@@ -100,9 +106,15 @@ class Maintenance:
             if one is None:
                 continue
             starved = one.ready_ahead == 0
-            if one is messages and starved and one.ahead * one.container_size < AHEAD_BYTES_MAX:
+            if one is messages and starved and not one.low and one.ahead * one.container_size < AHEAD_BYTES_MAX:
                 one.set_ahead(one.ahead * 2)
-            if one.prepare(self._is_calm(one)):
+            calm = self._is_calm(one)
+            if one is messages and one.tail // one.container_size > self._first:
+                if not calm and one.container_size * RESERVE_MOST > RESERVE_BYTES // 3:
+                    self._reserve = max(RESERVE, min(-(-RESERVE_BYTES // one.container_size), RESERVE_MOST))
+                # One more than the reserve: that it can't be made is how a full disk shows.
+                one.set_ahead(max(one.ahead, self._reserve + 1))
+            if one.prepare(calm):
                 store.writer.kick()
             one.trim()
         self._watch_space()
@@ -122,7 +134,7 @@ class Maintenance:
         messages = store.messages
         target = messages.base_target()
         if target > messages.base:
-            marks.write_marks(store, store.tails_below(target))
+            self._mark_queues(target)
             messages.advance_base()
             store.writer.kick()
         messages.retire()
@@ -142,6 +154,15 @@ class Maintenance:
             store.writer.kick()
         self.busy = messages.base > messages.base_durable or store.transaction_records.base > store.transaction_records.base_durable
 
+    def _mark_queues(self, target: int) -> None:
+        """Writes anew what says how far the positions of queues have come, where the base would pass it."""
+        at = self.store.messages.tail
+        tails = [one for one in self.store.tails_below(target) if self._marked.get(one[0], 0) < target]
+        marks.write_marks(self.store, tails, at)
+        for queue_id, levels, handle in tails:
+            if len(levels) > 1 or handle is None:
+                self._marked[queue_id] = at
+
     def _excess(self, first: int) -> bool:
         """Whether the message log is too large, if its base were at container `first`: size <= 2 x live + 4 containers."""
         messages = self.store.messages
@@ -150,6 +171,14 @@ class Maintenance:
         if self.store.disk_low:
             return bool(used - messages.live_bytes > max(used * LOW_GARBAGE, 2 * size))
         return bool(used > 2 * messages.live_bytes + 4 * size)
+
+    def _fits(self, container: tuple[int, int, int, int]) -> bool:
+        """Whether its live messages can be written into what is ready, with a quarter of a container left for what ends messages. Its
+        own file comes back only after that."""
+        messages = self.store.messages
+        size = messages.container_size
+        ready = messages.ready_ahead * size + size - messages.tail % size
+        return bool(ready >= size * container[1] / container[2] + size / 4)
 
     def _copy_forward(self) -> None:
         """While the log is too large, the oldest container's live messages move to the tail.
@@ -165,6 +194,8 @@ class Maintenance:
             if oldest is None or oldest[3] != CONTAINER_SEALED or not self._excess(oldest[0]):
                 return
             sequence, live = oldest[0], oldest[1]
+            if self.store.disk_low and not self._fits(oldest):
+                return
             transactions = self.store.transaction_records.tail
             if self._stuck == (sequence, live, transactions):
                 return
@@ -175,6 +206,8 @@ class Maintenance:
             if copied:
                 self.store.writer.kick()
                 self.busy = True
+            if self.store.disk_low:
+                return  # one at a time: its file comes back before the next one needs room
             left = next((one[1] for one in messages.containers() if one[0] == sequence), 0)
             if left:
                 self._stuck = (sequence, left, transactions)
@@ -183,12 +216,13 @@ class Maintenance:
     def _watch_space(self) -> None:
         store = self.store
         messages = store.messages
-        low = bool(messages.low) and messages.ready_ahead <= RESERVE
+        low = bool(messages.low) and messages.ready_ahead <= self._reserve
         for other in (store.transaction_records, store.pages):
             low = low or (other is not None and bool(other.low) and other.ready_ahead == 0)
         if store.disk_low != low:
             store.set_disk_low(low)
             if low:
+                messages.set_ahead(self._reserve + 1)  # more is not waited for before publishers go on
                 log.warning(
                     "no space for more log containers in %s: publishers are blocked until messages are consumed or space is freed",
                     messages.directory,

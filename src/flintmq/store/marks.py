@@ -22,12 +22,16 @@ NAME_BYTES_MAX = 255
 FILLER_MAX = 1024
 
 
-def write_marks(store: Any, tails: Iterable[tuple[int, Sequence[int], Any]]) -> int:
-    """Queue-Mark for each (queue id, highest index per level, handle). Returns how many were written."""
+def write_marks(store: Any, tails: Iterable[tuple[int, Sequence[int], Any]], known_at: int = 0) -> int:
+    """Queue-Mark for each (queue id, highest index per level, handle or None). Returns how many were written.
+
+    known_at: tail of the log before the indexes were read: what came after that has a record of its own at or above it.
+    """
     written = 0
     for queue_id, levels, handle in tails:
-        lsn, _ = store.messages.append(QUEUE_MARK, struct.pack(f"<QII{len(levels)}Q", queue_id, len(levels), 0, *levels))
-        store.marked(handle, lsn)
+        store.messages.append(QUEUE_MARK, struct.pack(f"<QII{len(levels)}Q", queue_id, len(levels), 0, *levels))
+        if handle is not None:
+            store.marked(handle, known_at)
         written += 1
     return written
 

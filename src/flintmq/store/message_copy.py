@@ -37,6 +37,9 @@ from cython.cimports.flintmq.store.message_list import list_find, location_t, me
 from cython.cimports.flintmq.store.message_log import ml_release_name
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
+# bytes of content that the first record of a copy has room for at least
+LEAST_PIECE = cython.declare(uint32_t, 64)
+
 
 def ml_copy(ml, content, message_id, at, plain):
     message: cython.pointer(message_t)
@@ -63,8 +66,8 @@ def ml_copy(ml, content, message_id, at, plain):
         places = message.locations
         count = message.count
     fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + CONTENT_FIXED
-    room = log_room(ml.log, min(fixed + min(total, ml.split_above), cython.cast(uint32_t, ml.log.buffer_size - 1024)))
-    if (places == cython.NULL and count) or room < fixed + 64:
+    room = log_room(ml.log, min(fixed + max(min(total, ml.split_above), LEAST_PIECE), cython.cast(uint32_t, ml.log.buffer_size - 1024)))
+    if (places == cython.NULL and count) or room < fixed + LEAST_PIECE:
         log_end(ml.log)
         return 0
     piece = total if total <= ml.split_above else min(min(total, PIECE_MAX), room - fixed)
