@@ -177,7 +177,7 @@ def test_kill_9_of_a_real_process(run: Run, tmp_path: Path) -> None:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
     finally:
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.communicate()
     broker = run()
     assert broker.all_bodies() == {"in": [b"3"], "out": [b"new"], "urgent": [b"new", b"low"]}
     assert list(broker.transactions.recover()) == [X]
@@ -191,6 +191,7 @@ def test_consumers_see_the_outcome_only(run: Run) -> None:
     broker.fill()
     broker.work()
     assert broker.transactions.prepare(X).result(SECONDS) is OK
+    assert broker.node.amqp_port is not None
     connection = RawConnection("127.0.0.1", broker.node.amqp_port).open()
     try:
         channel = connection.channel()

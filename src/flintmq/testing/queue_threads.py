@@ -35,7 +35,9 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_deliver_single,
     queue_evict_content,
     queue_hold_at,
+    queue_fill_held,
     queue_publish_held,
+    queue_reserve,
     queue_pull,
     queue_remove_waiter,
     queue_dequeue,
@@ -145,6 +147,10 @@ class Stress:
                     slot = queue_add_held(queue, content, 0, cython.address(position))
                     memory_log_write(log, slot)
                     queue_publish_held(queue, slot, position, True)
+                elif held and i % held == 1:  # as a distributed transaction does
+                    position = queue_reserve(queue, content.priority)
+                    queue_fill_held(queue, position, content, 0, 0, 0)
+                    queue_publish_held(queue, cython.NULL, position, False)
                 else:
                     queue_enqueue(queue, content, 0, 0, cython.NULL)
                 content_decref(content)

@@ -142,7 +142,8 @@ class TransactionCoordinator:
         queue twice is one enrolment; durable: a persistent message (what is not, or enters a queue that is not durable, is logged by
         log_transient only); priority: 0..255, None = not set; of the message: for a further queue it counts as said first;
         expires_at_ms: wall clock, 0 = never.
-        Refused: NOT_FOUND, of the branch or of the queue; ILLEGAL_STATE the session is not active in it, or it takes no more work; RESOURCE_LIMIT_EXCEEDED.
+        Refused: NOT_FOUND (the branch, the queue); ILLEGAL_STATE the session is not active in it, or it takes no more work;
+        RESOURCE_LIMIT_EXCEEDED.
         Raises: ValueError for a message of another transaction.
         """
         with self._serial:
