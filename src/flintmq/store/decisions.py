@@ -12,6 +12,7 @@ A transaction that was open when the broker stopped has rolled back.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
@@ -159,6 +160,7 @@ def row_of(content: Content, enqueue: Enqueue, dequeue: Dequeue, ended: bool, qu
     return next(row for row in ROWS if row.matches(content, enqueue, dequeue, ended, queue))
 
 
+@functools.cache
 def lookup() -> bytes:
     """The outcome of every combination, at `index(...)`; with 8 x the row's number added (outcome = value & 7)."""
     table = bytearray(len(Content) * len(Enqueue) * len(Dequeue) * 2 * len(Queue))

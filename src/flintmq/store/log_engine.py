@@ -133,6 +133,8 @@ class LogEngine(LogPort):
         self.port.durable_lsn = ml_durable_lsn
         self.port.kick = ml_kick
         self.port.pressure = ml_pressure
+        self._settle_recovered()
+        self._prove_tail()
         if threads:
             from flintmq.store.maintenance import Maintenance
 
@@ -140,7 +142,18 @@ class LogEngine(LogPort):
             self.loader.start()
             self.maintenance = Maintenance(self)
             self.maintenance.start()
-        self._settle_recovered()
+
+    def _prove_tail(self):
+        """The first block of this run goes to disk before anything that the old base gave up is touched: until then the block that told
+        the base has no durable hint above it, and a crash in the middle of recycling would look like damage."""
+        reopened = [managed for managed in (self.messages, self.transaction_records) if managed.dead]
+        if not reopened:
+            return
+        marks.write_opened(self)
+        self.writer.flush()
+        for managed in reopened:
+            if managed.durable_lsn >= managed.tail:
+                managed.release_dead()
 
     def _open_log(self, name, log_id, scan, uuid, container_size, initial, epoch, retain_bytes, retain_s):
         directory: str = f"{self.directory}/{name}"
@@ -166,12 +179,19 @@ class LogEngine(LogPort):
             managed.clear_temporaries()
             managed.open_new(initial, epoch)
             return managed
-        if not scan.clean:
-            repair_tail(self.files, directory, scan.tail, container_size)
+        # Also after a clean stop: that a read shows its last block does not say that the block was synced.
+        repair_tail(self.files, directory, scan.tail, container_size, scan._hint)
         managed.clear_temporaries()
         managed.open_at(scan.tail, scan.last_block, epoch, scan.base)
         first = scan.base // container_size
-        for sequence in sorted(number for number in map(sequence_of, self.files.list_dir(directory)) if number is not None):
+        here = sorted(number for number in map(sequence_of, self.files.list_dir(directory)) if number is not None)
+        ahead = [number for number in here if number > scan.tail // container_size]
+        useless = [number for place, number in enumerate(ahead, scan.tail // container_size + 1) if number != place]
+        for number in reversed(useless):  # behind a gap that a crash left: nothing was ever written there
+            self.files.unlink(managed.path_of(number))
+        if useless:
+            self.files.sync_dir(directory)
+        for sequence in [number for number in here if number not in useless]:
             if sequence < first:
                 managed.adopt_dead(sequence)
             else:

@@ -51,6 +51,12 @@ def write_clean(store: Any) -> None:
     store.transaction_records.append(NOTE, struct.pack("<HHI", 0, 0, 0))
 
 
+def write_opened(store: Any) -> None:
+    """One record in each log that says nothing: the first block of a run needs one."""
+    store.messages.append(REDELIVERED, struct.pack("<QII", 0, 0, 0))
+    store.transaction_records.append(*filler(0))
+
+
 def write_queue_end(store: Any, queue_id: int) -> int:
     """Queue-End; returns the LSN behind it."""
     _, end = store.messages.append(QUEUE_END, struct.pack("<Q", queue_id))

@@ -65,6 +65,10 @@ def ml_copy(ml, content, message_id, at, plain):
     if message != cython.NULL:
         places = message.locations
         count = message.count
+        if plain != cython.NULL:  # it was listed by a transaction, which does not know when it expires
+            for i in range(count):
+                if places[i].queue_id == plain.queue_id and places[i].position == plain.position and places[i].expires_at_ms == 0:
+                    places[i].expires_at_ms = plain.expires_at_ms
     fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + CONTENT_FIXED
     room = log_room(ml.log, min(fixed + max(min(total, ml.split_above), LEAST_PIECE), cython.cast(uint32_t, ml.log.buffer_size - 1024)))
     if (places == cython.NULL and count) or room < fixed + LEAST_PIECE:

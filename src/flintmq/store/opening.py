@@ -17,33 +17,42 @@ from flintmq.store.log.containers import SECTOR, TEMPORARY, container_name, sequ
 log = logging.getLogger("flintmq.store")
 
 
-def repair_tail(files: Any, directory: str, tail: int, container_size: int) -> None:
-    """Writes the container with the tail anew, zeros behind the tail, and removes the containers behind it."""
+def repair_tail(files: Any, directory: str, tail: int, container_size: int, durable: int) -> None:
+    """Writes the containers anew that may hold something which was never synced: from the durable hint's to the tail's, zeros behind the
+    tail; and removes those behind it."""
     sequence = tail // container_size
-    names = {sequence_of(name): name for name in files.list_dir(directory)}
-    if sequence in names:
-        path = f"{directory}/{names[sequence]}"
-        fd = files.open(path)
-        try:
-            kept = files.read(fd, tail % container_size, 0)
-        finally:
-            files.close(fd)
-        if len(kept) >= SECTOR:
-            temporary = f"{directory}/{sequence:020d}{TEMPORARY}"
-            if f"{sequence:020d}{TEMPORARY}" in files.list_dir(directory):
-                files.unlink(temporary)
-            fd = files.open(temporary, create=True)
-            try:
-                files.allocate(fd, container_size, True)
-                files.write(fd, kept, 0)
-                files.sync(fd)
-            finally:
-                files.close(fd)
-            files.rename(temporary, path)
-    # From the last one down: a crash in between leaves no gap.
-    for later in sorted((number for number in names if number is not None and number > sequence), reverse=True):
+    names = {number: name for name in files.list_dir(directory) if (number := sequence_of(name)) is not None}
+    # From the last one down: a crash in between leaves no gap. First, so that a full disk has room for the rest.
+    for later in sorted((number for number in names if number > sequence), reverse=True):
         files.unlink(f"{directory}/{container_name(later)}")
     files.sync_dir(directory)
+    for number in range(min(durable // container_size, sequence), sequence + 1):
+        if number in names:
+            _write_anew(files, directory, number, tail % container_size if number == sequence else container_size, container_size)
+    files.sync_dir(directory)
+
+
+def _write_anew(files: Any, directory: str, sequence: int, kept: int, size: int) -> None:
+    """Replaces a container by a copy of its first `kept` bytes and zeros."""
+    path = f"{directory}/{container_name(sequence)}"
+    temporary = f"{directory}/{sequence:020d}{TEMPORARY}"
+    fd = files.open(path)
+    try:
+        data = files.read(fd, kept, 0)
+    finally:
+        files.close(fd)
+    if len(data) < SECTOR:
+        return
+    if f"{sequence:020d}{TEMPORARY}" in files.list_dir(directory):
+        files.unlink(temporary)
+    fd = files.open(temporary, create=True)
+    try:
+        files.allocate(fd, size, True)
+        files.write(fd, data, 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(temporary, path)
 
 
 def quarantine(files: Any, store_dir: str, log_name: str, directory: str, sequence: int) -> str | None:
@@ -59,6 +68,8 @@ def quarantine(files: Any, store_dir: str, log_name: str, directory: str, sequen
         data = files.read(source, files.size(path), 0)
     finally:
         files.close(source)
+    if f"{name}{TEMPORARY}" in files.list_dir(target_dir):
+        files.unlink(f"{target_dir}/{name}{TEMPORARY}")
     fd = files.open(f"{target_dir}/{name}{TEMPORARY}", create=True)
     try:
         files.write(fd, data, 0)

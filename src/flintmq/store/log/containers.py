@@ -85,7 +85,8 @@ def make_container(files: Any, directory: str, header: ContainerHeader, zero: bo
         files.write(fd, header.encode(), 0)
         files.sync(fd)
         files.rename(temporary, f"{directory}/{container_name(header.sequence)}")
-    except OSError:
+    except OSError as error:
+        error.filename = error.filename or temporary
         files.close(fd)
         files.unlink(temporary)
         raise
@@ -104,7 +105,8 @@ def recycle_container(files: Any, directory: str, old_sequence: int, header: Con
         files.write(fd, header.encode(), 0)
         files.sync(fd)
         files.rename(temporary, f"{directory}/{container_name(header.sequence)}")
-    except OSError:
+    except OSError as error:
+        error.filename = error.filename or temporary
         files.close(fd)
         raise
     return fd

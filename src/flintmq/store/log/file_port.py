@@ -187,7 +187,7 @@ class OsFiles(FilePort):
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
-            return
+            pass  # who made it may have died before the sync
         self.sync_dir(os.path.dirname(path))
 
     def list_dir(self, path: str) -> list:

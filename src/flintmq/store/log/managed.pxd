@@ -10,6 +10,7 @@ cdef class ManagedLog:
     cdef readonly str name
     cdef readonly object store_uuid
     cdef readonly object clock
+    cdef bint _dead_held               # dead containers must stay until a block of this run is durable
     cdef list _dead                    # sequences of files below the base that still exist, oldest first
     cdef dict _sealed_ms               # sequence -> monotonic ms at which it was sealed
     cdef readonly uint64_t ahead       # containers kept ready in front of the tail

@@ -119,6 +119,11 @@ class ManagedLog:
         container: cython.pointer(container_t)
         tail_sequence: uint64_t = self.log.tail // self.log.container_size
         spin_lock(cython.address(self.log.lock))
+        while self.log.container_count and self.log.first_sequence + self.log.container_count < sequence:
+            container = log_container(self.log, self.log.first_sequence + self.log.container_count)
+            if container == cython.NULL:
+                break
+            container.state = CONTAINER_SEALED  # missing: damage, which recovery has named
         container = log_container(self.log, sequence)
         spin_unlock(cython.address(self.log.lock))
         if container == cython.NULL:
@@ -133,8 +138,13 @@ class ManagedLog:
 
     def adopt_dead(self, sequence: int) -> None:
         """A container below the base that is kept for readers; ascending."""
+        self._dead_held = True
         self._dead.append(sequence)
         self._sealed_ms[sequence] = self.clock.monotonic_ns() // 1_000_000
+
+    def release_dead(self) -> None:
+        """A block of this run is durable: its hint covers the block that told the base, so what the base has passed may go."""
+        self._dead_held = False
 
     def path_of(self, sequence: int) -> str:
         """Path of a container."""
@@ -166,6 +176,8 @@ class ManagedLog:
                     continue  # what only retention kept makes room
                 break
             made.append((sequence, fd))
+            if self.log.container_count == 0 and len(made) == 1:
+                self.files.sync_dir(self.directory)  # else a later one could be there without the first: no log begins like that
             sequence += 1
         else:
             self.low = 0
@@ -202,7 +214,7 @@ class ManagedLog:
 
     def _expendable(self):
         """The oldest dead container that nobody needs any more, or None."""
-        if not self._dead:
+        if not self._dead or self._dead_held:
             return None
         oldest = self._dead[0]
         if self.pins is not None:
@@ -285,7 +297,8 @@ class ManagedLog:
         spin_lock(cython.address(self.log.lock))
         log_forget_containers(self.log, gone)
         spin_unlock(cython.address(self.log.lock))
-        self._dead.extend(range(first, gone))
+        names = self.files.list_dir(self.directory)
+        self._dead.extend(number for number in range(first, gone) if container_name(number) in names)
         return gone - first
 
     def trim(self) -> int:

@@ -28,7 +28,7 @@ cdef class LogScan:
     # --- private
     cdef dict _names                          # sequence -> file name, of good and unusable containers
     cdef list _candidates                     # block headers near the end of the log: (lsn, end, epoch, hint, previous, base)
-    cdef uint64_t _hint                       # highest durable hint among them: below it a fault is damage
+    cdef readonly uint64_t _hint                       # highest durable hint among them: below it a fault is damage
     cdef uint64_t _last                       # LSN of the block that told the base
     cdef uint64_t _loaded                     # sequence that `_bytes` holds; 0 = none
     cdef uint8_t *_bytes

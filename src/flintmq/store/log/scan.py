@@ -283,6 +283,8 @@ class LogScan:
             return
         self.container_size = size
         self.containers.append(sequence)
+        if self.files.size(path) < size:  # its size was durable before it had its name
+            self.unusable.append(sequence)
 
     def _load(self, sequence):
         """Reads a container into `_bytes`; one that is not there, and what a short file lacks, reads as zeros."""
@@ -425,6 +427,7 @@ class LogScan:
             if first > 1:
                 raise StoreError(f"{self._path(first)}: the log starts at container {first} and has no readable block")
             self.base = self.tail
+            self._name_unusable()
             return 0
         if self.base // size < 1 or self.base > (max(self._candidates)[1] // size + 1) * size + CONTAINER_HEADER:
             raise StoreError(f"{self.directory}: the last block names the impossible base LSN {self.base}")
@@ -476,12 +479,17 @@ class LogScan:
         if not self.torn_at and max(self._candidates)[0] > self.last_block:
             self.torn_at = at
         self.clean = (flags & BLOCK_CLEAN) != 0 and self.torn_at == 0
-        for sequence in self.unusable:
-            if self.base // size <= sequence <= self.last_block // size:
-                lsn = sequence * size
-                self.damage.append(Damage(self._path(sequence), 0, lsn, lsn + CONTAINER_HEADER, "the container header does not check"))
-        self.damage.sort(key=_damage_lsn)
+        self._name_unusable()
         return 0
+
+    def _name_unusable(self) -> None:
+        """Containers with a bad header or cut short: a container has its name only after its header and size are durable."""
+        size: uint64_t = self.container_size
+        for sequence in self.unusable:
+            if self.base // size <= sequence:
+                lsn = sequence * size
+                self.damage.append(Damage(self._path(sequence), 0, lsn, lsn + CONTAINER_HEADER, "the container header does not check, or the file is short"))
+        self.damage.sort(key=_damage_lsn)
 
     def _note(self, lsn, upto, reason):
         """Records damage of [lsn, upto), unless all of it lies below the base."""
