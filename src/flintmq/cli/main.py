@@ -16,6 +16,7 @@ COMMANDS = {
     "log": "flintmq.cli.log:log",
     "serve": "flintmq.cli.serve:serve",
     "perf": "flintmq.cli.perf:perf",
+    "tx": "flintmq.cli.tx:tx",
 }
 
 
