@@ -97,7 +97,7 @@ class DurableStore:
 
     def restore(self, queues: Any) -> int:
         """Puts the recovered entries into the cores of these durable queues. Returns how many."""
-        restored = sum(self.logs.restore(queue.core) for queue in queues)
+        restored: int = sum(self.logs.restore(queue.core) for queue in queues)
         self.logs.restored()
         return restored
 

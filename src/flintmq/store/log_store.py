@@ -253,7 +253,7 @@ class LogStore(LogEngine):
     def _commit(self, transaction, rows):
         positions: dict = {}
         for row in rows:
-            positions.setdefault(row.queue_id, []).extend(range(row.first, row.first + row.count))
+            positions.setdefault(row.queue_id, []).extend(range(row.first, row.first + row.length))
         used: dict = {}
         given = []
         for one in transaction.enqueues:

@@ -55,11 +55,11 @@ class Heuristic(NamedTuple):
 
 
 class Row(NamedTuple):
-    """`count` entries of the queue, in the order they were asked for, take positions from `first` on."""
+    """`length` entries of the queue, in the order they were asked for, take positions from `first` on."""
 
     queue_id: int
     first: int
-    count: int
+    length: int
 
 
 @dataclass(slots=True, eq=False)

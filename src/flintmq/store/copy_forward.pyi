@@ -1,0 +1,3 @@
+from typing import Any
+
+def copy_container(store: Any, sequence: int) -> tuple[int, int]: ...
