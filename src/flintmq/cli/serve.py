@@ -94,11 +94,12 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
 @click.option("--no-data-dir", is_flag=True, help="Run without a data directory; --store-dir must then be given.")
 @click.option("--connect", help="URL of the SQL database for definitions.")
 @click.option("--catalog", help="SQL database (schema) name.")
-@click.option("--container-size", type=int, default=4 * MIB, show_default=True, help="Bytes of a log container.")
-@click.option("--initial-containers", type=int, default=2, show_default=True, help="Containers of a new log.")
-@click.option("--max-write-buffers", type=int, default=10, show_default=True, help="MiB of log not written yet before publishers wait.")
-@click.option("--log-retain-bytes", type=int, default=256 * MIB, show_default=True, help="Dead log containers kept readable; 0: none.")
-@click.option("--log-retain-age", type=int, default=86_400, show_default=True, help="Seconds that dead log containers are kept; 0: not.")
+@click.option("--container-size", type=click.IntRange(1), default=4 * MIB, show_default=True, help="Bytes of a log container.")
+@click.option("--initial-containers", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Containers of a new log (at least 2).")
+@click.option("--max-write-buffers", type=click.IntRange(1, 4096), default=10, show_default=True, help="MiB of log not written yet before publishers wait.")
+@click.option("--log-retain-bytes", type=click.IntRange(0), default=256 * MIB, show_default=True, help="Dead log containers kept readable; 0: none.")
+@click.option("--log-retain-age", type=click.IntRange(0), default=86_400, show_default=True, help="Seconds that dead log containers are kept; 0: not.")
+@click.option("--log-archive-dir", help="Directory for copies of dead log containers; default: none are made.")
 @click.option("--memory", is_flag=True, help="Keep nothing on disk.")
 @click.option("--memory-limit", type=int, help="Bytes of message content at which publishers are blocked; default 60 % of the memory.")
 @click.option("--io-threads", type=click.IntRange(1, 64), default=1, show_default=True, help="I/O threads.")
@@ -112,6 +113,8 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         options.update({name: value for name, value in _from_file(config, ctx).items() if name not in given})
     if options["no_data_dir"] and not options["store_dir"] and not options["memory"]:
         raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)
+    if options["memory"] and (options["store_dir"] or options["connect"]):
+        raise OperatorError("--memory keeps nothing: it can't be combined with --store-dir or --connect", 64)
     if options["tls_key"] and not options["tls_cert"]:
         raise OperatorError("--tls-key needs --tls-cert", 64)
     log_to_stderr(options["log_level"])

@@ -24,7 +24,7 @@ from cython.cimports.flintmq.store.message_log import ml_dequeue_plain, ml_deque
 from cython.cimports.flintmq.store.recovery import Recovery
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from flintmq.clock import SystemClock
-from flintmq.errors import StoreError
+from flintmq.errors import OperatorError, StoreError
 from flintmq.ports import StoredContent, StoredEntry, TxState
 from flintmq.store import marks
 from flintmq.store.log.containers import MESSAGES, TRANSACTIONS
@@ -62,12 +62,13 @@ class LogStore(LogEngine):
         retain_s: int = 0,
         hot_bytes: int = 4 << 20,
         spill: bool = True,
+        archive_dir: str | None = None,
     ) -> LogStore:
         """Opens or creates the logs under `directory` (which exists) and recovers them.
 
         Args: files: file port, None for the operating system; sizes in bytes; known_queues: ids of durable queues; queue_high_water: no
-        id above it was ever given out; threads: False: nothing runs by itself, see flush() and maintain() (tests).
-        Raises: StoreError: another broker has the store, another store's logs, unknown format, damage that can't be set aside.
+        id above it was ever given out; archive_dir: where dead containers are copied before they go (its parent exists); threads: False: nothing runs by itself, see flush() and maintain() (tests).
+        Raises: OperatorError (69): another broker has the store; StoreError: another store's logs, unknown format, damage that can't be set aside.
         """
         store: LogStore = LogStore()
         store.files = files or OsFiles()
@@ -76,7 +77,7 @@ class LogStore(LogEngine):
         try:
             store.lock_file = store.files.lock(f"{directory}/lock")
         except BlockingIOError:
-            raise StoreError(f"store {directory} is open in another broker") from None
+            raise OperatorError(f"store {directory} is open in another broker: stop that one, or give another --store-dir", 69) from None
         try:
             store._open(
                 container_size,
@@ -90,6 +91,7 @@ class LogStore(LogEngine):
                 retain_s,
                 hot_bytes,
                 spill,
+                archive_dir,
             )
         except BaseException:
             store.files.close(store.lock_file)
