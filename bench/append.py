@@ -9,6 +9,7 @@ the mean group comes out of the run; the disk is then given groups of just that 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,11 +19,15 @@ from bench import disk
 
 # bytes appended and not yet durable at which the appender waits
 AHEAD_BYTES = 4 * disk.MIB
+# bytes after which the writer is told that there is work, as connections tell it after each read
+KICK_BYTES = 256 * 1024
 # a record that nothing refers to: a later start would skip it (docs/FORMAT.md, Message-Chunk)
 CHUNK = 2
 # seconds between two looks at the writer's progress
 LOOK_S = 0.00005
 STALL_S = 30.0
+# seconds: the broker's threads append without the interpreter's lock; here the writer must not wait for it long
+SWITCH_S = 0.0001
 
 
 def through_log(directory: Path, total: int, record: int) -> dict[str, Any]:
@@ -31,18 +36,22 @@ def through_log(directory: Path, total: int, record: int) -> dict[str, Any]:
     from flintmq.store.log_store import LogStore
 
     store = LogStore.open(None, str(directory), container_size=Config().container_size)
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
     try:
         log, writer = store.messages, store.writer
         payload = bytes(range(256)) * (record // 256) + bytes(record % 256)
         passes, first = writer.figures["passes"], log.tail
         cpu = time.process_time()
         began = moved_at = time.perf_counter()
-        durable, end = log.durable_lsn, first
+        durable, end, kicked = log.durable_lsn, first, first
         for _ in range(max(1, total // record)):
             _, end = log.append(CHUNK, payload)
+            if end - kicked >= KICK_BYTES:
+                writer.kick()
+                kicked = end
             if end - durable < AHEAD_BYTES:
                 continue
-            writer.kick()
             while end - durable >= AHEAD_BYTES:
                 time.sleep(LOOK_S)
                 seen = log.durable_lsn
@@ -62,6 +71,7 @@ def through_log(directory: Path, total: int, record: int) -> dict[str, Any]:
             "cpu_s": round(time.process_time() - cpu, 3),
         }
     finally:
+        sys.setswitchinterval(switch_s)
         store.close(clean=False)
 
 

@@ -364,9 +364,9 @@ WORKLOADS = (
     ),
     Workload(
         "LOG",
-        "the log by itself, records of 1 KiB; and one writev and fdatasync per group of the same size",
-        _args("536870912 1024"),
-        _args("67108864 1024"),
+        "the log by itself, records of 16 KiB; and one writev and fdatasync per group of the same size",
+        _args("536870912 16000"),
+        _args("67108864 16000"),
         (
             Figure("share of the disk's rate", lambda r: float(r["share"]), above(0.8, "at least 0.80")),
             Figure("log, MB/s", lambda r: float(r["log_bytes_per_s"]) / 1e6),
