@@ -146,6 +146,8 @@ class Config:
     # dead log containers are kept readable for the pipeline: bytes per log, and seconds (0: off)
     log_retain_bytes: int = 256 * MIB
     log_retain_age: int = 86_400
+    # directory for copies of dead containers, made before their files are used again or removed; None: no copies
+    log_archive_dir: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     io_threads: int = 1

@@ -86,6 +86,7 @@ class DurableStore:
                 retain_bytes=config.log_retain_bytes,
                 retain_s=config.log_retain_age,
                 hot_bytes=config.limits.queue_hot_bytes,
+                archive_dir=str(Path(config.log_archive_dir).absolute()) if config.log_archive_dir else None,
             )
         except OSError as error:
             definitions.close()

@@ -78,7 +78,7 @@ class LogEngine(LogPort):
         free(self.ml.released)
 
     def _open(
-        self, container_size, initial, buffers, uuid, known, high_water, threads, retain_bytes, retain_s, hot_bytes, spill
+        self, container_size, initial, buffers, uuid, known, high_water, threads, retain_bytes, retain_s, hot_bytes, spill, archive
     ):
         message_scan: LogScan = LogScan(self.files, f"{self.directory}/messages", MESSAGES, uuid)
         transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, uuid)
@@ -90,11 +90,13 @@ class LogEngine(LogPort):
             copy = quarantine(self.files, self.directory, "messages", f"{self.directory}/messages", damage.lsn // message_scan.container_size)
             log.error("damaged container %s: %s%s", damage.file, damage, f"; copied to {copy}" if copy else "")
         epoch = max(message_scan.epoch, transaction_scan.epoch) + 1
-        self.messages = self._open_log("messages", MESSAGES, message_scan, uuid, container_size, initial, epoch, retain_bytes, retain_s)
+        self.messages = self._open_log(
+            "messages", MESSAGES, message_scan, uuid, container_size, initial, epoch, retain_bytes, retain_s, archive
+        )
         # Transactions are small and short: containers of their own size would mostly hold nothing.
         small = min(container_size, SMALL_CONTAINER)
         self.transaction_records = self._open_log(
-            "transactions", TRANSACTIONS, transaction_scan, uuid, small, min(initial, SMALL_AHEAD), epoch, retain_bytes, retain_s
+            "transactions", TRANSACTIONS, transaction_scan, uuid, small, min(initial, SMALL_AHEAD), epoch, retain_bytes, retain_s, archive
         )
         if spill:
             self._clear_pages()
@@ -155,7 +157,7 @@ class LogEngine(LogPort):
             if managed.durable_lsn >= managed.tail:
                 managed.release_dead()
 
-    def _open_log(self, name, log_id, scan, uuid, container_size, initial, epoch, retain_bytes, retain_s):
+    def _open_log(self, name, log_id, scan, uuid, container_size, initial, epoch, retain_bytes, retain_s, archive):
         directory: str = f"{self.directory}/{name}"
         managed: ManagedLog
         if scan.container_size and scan.container_size != container_size:
@@ -173,6 +175,7 @@ class LogEngine(LogPort):
             self.clock,
             retain_bytes,
             retain_s,
+            archive,
         )
         managed.set_ahead(max(2, initial))
         if not scan.container_size:

@@ -32,6 +32,8 @@ LOW_GARBAGE = 0.03
 AHEAD_BYTES_MAX = 64 << 20
 # a log that fills its containers more slowly than this is calm
 CALM_NS = 2_000_000_000
+# containers archived in one pass: the pass also makes the writer's next ones
+ARCHIVE_CONTAINERS = 2
 # seconds between two passes when nothing happens, and when the last one left something that only waits for a sync
 IDLE_S = 1.0
 BUSY_S = 0.02
@@ -47,6 +49,7 @@ class Maintenance:
         self._stuck: tuple[int, int, int] | None = None  # what copy-forward could not copy, see _copy_forward
         # queue id -> LSN: everything that its last Queue-Mark leaves out comes later (queues of several levels, queues not back yet)
         self._marked: dict[int, int] = {}
+        self._archive_failed = False
         self.scans = 0  # containers that copy-forward has read
         self.busy = False  # the last pass left something that waits for a sync
         self._tails: dict[str, tuple[int, int]] = {}  # log -> its tail's container, and when that was first seen
@@ -108,6 +111,7 @@ class Maintenance:
             starved = one.ready_ahead == 0
             if one is messages and starved and not one.low and one.ahead * one.container_size < AHEAD_BYTES_MAX:
                 one.set_ahead(one.ahead * 2)
+            self._archive(one)
             calm = self._is_calm(one)
             if one is messages and one.tail // one.container_size > self._first:
                 if not calm and one.container_size * RESERVE_MOST > RESERVE_BYTES // 3:
@@ -118,6 +122,18 @@ class Maintenance:
                 store.writer.kick()
             one.trim()
         self._watch_space()
+
+    def _archive(self, one: Any) -> None:
+        """Dead containers are copied to the archive, if there is one. While that fails they stay, and the log says so once."""
+        try:
+            if one.archive_dead(ARCHIVE_CONTAINERS) == ARCHIVE_CONTAINERS:
+                self.busy = True
+        except OSError as error:
+            if not self._archive_failed:
+                log.error("can't archive containers of %s in %s: %s; they are kept", one.directory, one.archive, error.strerror)
+            self._archive_failed = True
+        else:
+            self._archive_failed = False
 
     def _is_calm(self, one: Any) -> bool:
         """Whether new containers are filled with zeros: cheaper syncs later for twice the writing now, which under load would only

@@ -25,7 +25,8 @@ _HEADER = struct.Struct("<8sII16sIIQQQ")
 MESSAGES = 1
 TRANSACTIONS = 2
 PAGES = 3
-LOG_NAMES = {MESSAGES: "messages", TRANSACTIONS: "transactions", PAGES: "pages"}
+STREAMS = 4
+LOG_NAMES = {MESSAGES: "messages", TRANSACTIONS: "transactions", PAGES: "pages", STREAMS: "streams"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,4 +17,6 @@ cdef class ManagedLog:
     cdef readonly uint32_t low         # 1: no room for more containers (disk full)
     cdef uint64_t retain_bytes
     cdef uint64_t retain_ms
+    cdef readonly object archive       # directory for copies of dead containers, or None
+    cdef set _archived                 # sequences of dead containers that have a durable copy there
     cdef object pins                   # callable -> lowest sequence that someone reads, or None

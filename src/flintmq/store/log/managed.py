@@ -33,6 +33,7 @@ from cython.cimports.flintmq.store.log.log import (
     log_live,
     log_live_bytes,
     log_new,
+    log_read_buffered,
     log_time,
     log_where,
 )
@@ -40,12 +41,15 @@ from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
     RECORD_TRANSACTION,
+    RECORD_UNDO_NEXT,
     align8,
     record_encode,
     record_prefix,
+    set64,
 )
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
+from cython.cimports.flintmq.store.log.writer import LogWriter
 from flintmq.errors import StoreError
 from flintmq.store import failpoints
 from flintmq.store.log.containers import (
@@ -65,7 +69,8 @@ class ManagedLog:
     """One log of a store.
 
     Args: files: the file port; directory: of the containers; name: for texts; log_id, store_uuid: what headers carry; sizes in bytes;
-    syncs: False for the page log; clock: flintmq.clock.Clock; retain_bytes, retain_s: dead containers are kept readable that long.
+    syncs: False for the page log; clock: flintmq.clock.Clock; retain_bytes, retain_s: dead containers are kept readable that long;
+    archive: directory to which each dead container is copied before its file is used again or removed; None: none is.
     """
 
     def __cinit__(
@@ -81,6 +86,7 @@ class ManagedLog:
         clock,
         retain_bytes=0,
         retain_s=0,
+        archive=None,
     ):
         self.files = files
         self.directory = directory
@@ -96,6 +102,8 @@ class ManagedLog:
         self.retain_bytes = retain_bytes
         self.retain_ms = retain_s * 1000
         self.pins = None
+        self.archive = archive
+        self._archived = set()
 
     def __dealloc__(self):
         if self.log != cython.NULL:
@@ -205,6 +213,7 @@ class ManagedLog:
         if old is not None:
             self._dead.remove(old)
             self._sealed_ms.pop(old, None)
+            self._archived.discard(old)
             fd = recycle_container(self.files, self.directory, old, header)
             failpoints.hit("container-recycled")
             return fd
@@ -217,6 +226,8 @@ class ManagedLog:
         if not self._dead or self._dead_held:
             return None
         oldest = self._dead[0]
+        if self.archive is not None and oldest not in self._archived:
+            return None
         if self.pins is not None:
             pinned = self.pins()
             if pinned is not None and oldest >= pinned:
@@ -228,6 +239,51 @@ class ManagedLog:
         if kept <= self.retain_bytes and age <= self.retain_ms:
             return None
         return oldest
+
+    def archive_dead(self, most: int) -> int:
+        """Copies up to `most` dead containers to the archive, oldest first; only then may their files go. Returns how many.
+
+        A container counts as archived once its name in the archive is durable. Raises: OSError; what is dead then stays.
+        """
+        copied = 0
+        if self.archive is None:
+            return 0
+        missing = [sequence for sequence in self._dead if sequence not in self._archived]
+        if not missing:
+            return 0
+        directory = f"{self.archive}/{self.name}"
+        self.files.make_dir(self.archive)
+        self.files.make_dir(directory)
+        there = set(self.files.list_dir(directory))
+        for sequence in missing:
+            name = container_name(sequence)
+            if name not in there:
+                if copied == most:
+                    break
+                self._copy_to(directory, sequence, name, there)
+                copied += 1
+            self._archived.add(sequence)
+        if missing:
+            self.files.sync_dir(directory)
+        return copied
+
+    def _copy_to(self, directory, sequence, name, there):
+        temporary = f"{name}{TEMPORARY}"
+        fd = self.files.open(self.path_of(sequence))
+        try:
+            data = self.files.read(fd, self.log.container_size, 0)
+        finally:
+            self.files.close(fd)
+        if temporary in there:
+            self.files.unlink(f"{directory}/{temporary}")
+        fd = self.files.open(f"{directory}/{temporary}", create=True)
+        try:
+            self.files.write(fd, data, 0)
+            self.files.sync(fd)
+        finally:
+            self.files.close(fd)
+        self.files.rename(f"{directory}/{temporary}", f"{directory}/{name}")
+        self.files.sync_dir(directory)
 
     def seal(self) -> None:
         """Closes the descriptors of containers that are full and durable."""
@@ -311,6 +367,7 @@ class ManagedLog:
                 break
             self._dead.remove(oldest)
             self._sealed_ms.pop(oldest, None)
+            self._archived.discard(oldest)
             self.files.unlink(self.path_of(oldest))
             removed += 1
         if removed:
@@ -343,28 +400,58 @@ class ManagedLog:
 
     # --- records that are not on the message path -----------------------------------------------------------------------
 
-    def append(self, kind: int, payload: bytes = b"", undo_prev: int = 0, tx: int = 0, flags: int = 0) -> tuple:
-        """Appends one record. Returns (its LSN, the LSN behind it: what to wait for).
+    def append(
+        self, kind: int, payload: bytes = b"", undo_prev: int = 0, tx: int = 0, flags: int = 0, undo_next: int = 0, stream: int = 0
+    ) -> tuple:
+        """Appends one record. Returns (its LSN, the LSN behind it: what to wait for). undo_next: not together with tx.
 
         Raises: StoreError when the log has failed; ValueError when it is larger than a window of the log.
         """
         lsn: uint64_t = 0
         record: cython.pointer(uint8_t)
         own: cython.pointer(uint8_t)
-        bits: uint16_t = flags | (RECORD_TRANSACTION if tx else 0)
+        bits: uint16_t = flags | (RECORD_TRANSACTION if tx else 0) | (RECORD_UNDO_NEXT if undo_next else 0)
         length: uint32_t = record_prefix(bits) + len(payload)
         if align8(length) + BLOCK_HEADER + CONTAINER_HEADER > self.log.buffer_size:
             raise ValueError(f"a record of {length} bytes does not fit into a write buffer of {self.log.buffer_size}")
         log_begin(self.log)
         record = log_append(self.log, length, cython.address(lsn))
         if record != cython.NULL:
-            own = record_encode(record, length, kind, 0, bits, log_time(self.log), undo_prev, tx, 0)
+            own = record_encode(record, length, kind, stream, bits, log_time(self.log), undo_prev, tx, 0)
+            if undo_next:
+                set64(own, undo_next)
+                own += 8
             memcpy(own, cython.cast(cython.p_char, payload), len(payload))
             log_append_done(self.log, record, length, lsn)
         log_end(self.log)
         if record == cython.NULL:
             raise StoreError(f"log {self.name} has failed: errno {self.log.failed}")
         return lsn, lsn + length
+
+    def read(self, lsn: int, size: int) -> bytes:
+        """Up to `size` bytes at `lsn`, inside its container: as they are in memory, else as the file has them (empty: it is gone)."""
+        found: bytearray
+        data: cython.p_char
+        count: uint64_t
+        offset: uint64_t = lsn % self.log.container_size
+        size = min(size, self.log.container_size - offset)
+        found = bytearray(size)
+        data = found
+        count = log_read_buffered(self.log, lsn, cython.cast(cython.pointer(uint8_t), data), size)
+        if count:
+            return bytes(found[:count])
+        try:
+            fd = self.files.open(self.path_of(lsn // self.log.container_size))
+        except FileNotFoundError:
+            return b""
+        try:
+            return self.files.read(fd, size, offset)
+        finally:
+            self.files.close(fd)
+
+    def written_by(self, writer: LogWriter) -> None:
+        """The writer that puts this log on disk, after the logs it has already. Raises: MemoryError when it has too many."""
+        writer.add(self.log)
 
     def mark_live(self, lsn: int, size: int) -> None:
         """A thing (transaction, note) lives at this LSN."""
