@@ -203,3 +203,45 @@ def test_order_of_commits_is_the_order_of_positions_over_a_restart(opened: Calla
     assert found == [b"%s%s" % (kind, tail) for number in range(3) for kind, tail in
                      ((b"tx%d" % number, b""), (b"tx%d" % number, b" again"), (b"plain%d" % number, b""))]  # fmt: skip
     assert opened(broker.image(scratch / "image")).bodies()[0] == found
+
+
+def traffic(broker: OnDisk, messages: int = 200) -> None:
+    """Messages that come and go on queue 3, so that the logs move on."""
+    core = broker.queues[3].core
+    for number in range(messages):
+        position = broker.put(3, b"%0500d" % number)
+        assert core.hold(position) and core.settle_held(position, logged=False)
+        if number % 10 == 9:
+            broker.settle()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("enqueues", [True, False])
+def test_a_branch_in_doubt_while_the_log_moves_on(opened: Callable[..., OnDisk], scratch: Path, commits: bool, enqueues: bool) -> None:
+    """What it took is copied forward, restarts included; what waits for its position stays where it is; the outcome is right."""
+    broker = filled(opened(scratch / "0"))
+    if enqueues:
+        work(broker)
+    else:
+        broker.coordinator.select(ME)
+        broker.coordinator.start(ME, X)
+        broker.coordinator.dequeue(ME, X, 3, broker.available(3)[0])
+        broker.coordinator.end(ME, X)
+    broker.coordinator.prepare(X)
+    for number in (1, 2):
+        broker.settle()
+        before = broker.store.messages.base
+        traffic(broker)
+        assert (broker.store.messages.base > before) is not enqueues
+        broker = opened(broker.image(scratch / str(number)))
+        assert broker.bodies() == HELD and list(broker.coordinator.recover()) == [X]
+    outcome = broker.coordinator.commit(X) if commits else broker.coordinator.rollback(X)
+    broker.settle()
+    assert outcome.result(0) is XaStatus.XA_OK
+    wanted = BEFORE if not commits else AFTER if enqueues else HELD
+    assert broker.bodies() == wanted
+    before = broker.store.messages.base
+    traffic(broker)
+    assert broker.store.messages.base > before, "nothing of it holds the log back any more"
+    last = opened(broker.image(scratch / "last"))
+    assert last.bodies() == wanted and list(last.coordinator.list()) == []

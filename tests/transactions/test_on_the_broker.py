@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -388,6 +389,57 @@ def test_a_commit_keeps_the_limit_of_its_queue(run: Run) -> None:
     broker.transactions.end(ME, X)
     assert broker.transactions.commit(X, one_phase=True).result(SECONDS) is OK
     assert broker.bodies("short") == [b"b", b"c"]
+
+
+def test_transfers_of_many_threads_keep_every_message_once(run: Run) -> None:
+    """Four threads move messages between two queues, in one and two phases, while one side is consumed; after a kill each is there once."""
+    broker = run()
+    for number in range(120):
+        broker.put("in", b"%d" % number)
+    consumed: list[bytes] = []
+
+    def transfer(name: str) -> None:
+        transactions = broker.transactions
+        transactions.select(name)
+        for number in range(15):
+            xid = Xid(2, name.encode(), b"%d" % number)
+            transactions.start(name, xid)
+            while True:
+                position = broker.core("in").next_available()
+                try:
+                    body = broker.core("in").message_at(position)[3]
+                    transactions.dequeue(name, xid, broker.id("in"), position)
+                    break
+                except (KeyError, TransactionRefused):
+                    continue  # another thread was faster
+            transactions.enqueue(name, xid, broker.id("out"), message(body))
+            transactions.end(name, xid)
+            if number % 3 == 0:
+                transactions.prepare(xid).result(SECONDS)
+                transactions.commit(xid).result(SECONDS)
+            elif number % 3 == 1:
+                transactions.commit(xid, one_phase=True).result(SECONDS)
+            else:
+                transactions.rollback(xid).result(SECONDS)
+
+    threads = [threading.Thread(target=transfer, args=(f"t{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if len(consumed) < 10 and (taken := broker.core("out").take_head(1)) is not None:
+            consumed.append(taken[3])
+    for thread in threads:
+        thread.join()
+    assert len(broker.bodies("out")) == 40 - len(consumed)
+    there = broker.all_bodies()
+    with broker.transactions.local():
+        pass
+    broker.put("in", b"last")
+    with broker.transactions.local() as transaction:  # durable, and so is everything before it
+        transaction.dequeue(broker.id("in"), broker.core("in").next_available(broker.core("in").tail()))
+    broker = run()
+    assert broker.all_bodies() == there
+    assert sorted(there["in"] + there["out"] + consumed, key=int) == [b"%d" % number for number in range(120)]
 
 
 def test_a_memory_node_has_no_transactions() -> None:
