@@ -16,11 +16,12 @@ from crc32c import crc32c
 
 from flintmq.errors import FlintError
 
-MESSAGES, TRANSACTIONS, PAGES = 1, 2, 3
+MESSAGES, TRANSACTIONS, PAGES, STREAMS = 1, 2, 3, 4
 
 # --- record types (docs/FORMAT.md "Message log", "Transaction log", "Page log")
 START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END = range(1, 11)
 DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE = range(33, 43)
+STREAM_RECORD, STREAM_BASE = 48, 49
 PAGE_CONTENT = 64
 
 TYPE_NAMES = {
@@ -44,6 +45,8 @@ TYPE_NAMES = {
     TX_COPY: "Tx-Copy",
     HEURISTIC: "Heuristic",
     NOTE: "Note",
+    STREAM_RECORD: "Stream-Record",
+    STREAM_BASE: "Stream-Base",
     PAGE_CONTENT: "Page-Content",
 }
 
@@ -299,6 +302,14 @@ def _note(fields: _Fields) -> dict[str, Any]:
     return {"kind": kind, "key": fields.bytes(key_size), "value": fields.bytes(value_size)}
 
 
+def _stream_record(fields: _Fields) -> dict[str, Any]:
+    return {"payload": fields.rest()}
+
+
+def _stream_base(fields: _Fields) -> dict[str, Any]:
+    return {"base": fields.u64()}
+
+
 _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
     START: _content,
     CHUNK: _chunk,
@@ -320,6 +331,8 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
     TX_COPY: _tx_copy,
     HEURISTIC: _heuristic,
     NOTE: _note,
+    STREAM_RECORD: _stream_record,
+    STREAM_BASE: _stream_base,
     PAGE_CONTENT: _content,
 }
 
@@ -327,6 +340,7 @@ _TYPES_OF = {
     MESSAGES: frozenset(range(START, QUEUE_END + 1)),
     TRANSACTIONS: frozenset(range(DTX_START, NOTE + 1)),
     PAGES: frozenset((PAGE_CONTENT, CHUNK)),
+    STREAMS: frozenset((NAME, STREAM_RECORD, STREAM_BASE)),
 }
 
 

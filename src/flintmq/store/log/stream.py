@@ -271,7 +271,9 @@ class StreamLog:
         for _ in range(2):
             head = self._bytes(lsn, BLOCK_HEADER)
             if len(head) == BLOCK_HEADER and struct.unpack_from("<I", head, 60)[0] == crc32c_of(head[:60]):
-                return struct.unpack_from("<I", head, 4)[0], struct.unpack_from("<Q", head, 48)[0]
+                length, own = struct.unpack_from("<IQ", head, 4)
+                if own == lsn:  # else it is left over in a buffer that is used again
+                    return length, struct.unpack_from("<Q", head, 48)[0]
             self._window = (0, b"")  # it may be older than the header
         return None
 
