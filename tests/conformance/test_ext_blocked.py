@@ -19,7 +19,7 @@ BODY = bytes(64 * 1024)
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     """A broker that may hold 8 MiB of message content."""
-    with Broker("--memory-limit", str(8 * MIB)) as running:
+    with Broker("--memory", "--memory-limit", str(8 * MIB)) as running:
         yield running
 
 

@@ -70,6 +70,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._killed = False
+        self._store: tempfile.TemporaryDirectory[str] | None = None
         self._pump: threading.Thread | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -104,7 +105,11 @@ class Broker:
 
         Raises: AssertionError with the child's stderr when it ends or stays silent.
         """
-        command = [sys.executable, "-m", "flintmq.cli.main", "serve", "--memory", "--port", "0"]
+        # On the durable store, as users run it; the environment asks for the other kind.
+        memory = "--memory" in self.extra or os.environ.get("FLINTMQ_TEST_MEMORY")
+        self._store = None if memory else tempfile.TemporaryDirectory(prefix="flintmq-test-")
+        kept = (["--memory"] if "--memory" not in self.extra else []) if self._store is None else ["--data-dir", self._store.name]
+        command = [sys.executable, "-m", "flintmq.cli.main", "serve", *kept, "--port", "0"]
         command += ["--http-port", "off", "--flight-port", "off", *self.extra]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._stderr, env={**os.environ, **self.env})
         self._process = process
@@ -130,6 +135,14 @@ class Broker:
                     return
 
     def stop(self) -> None:
+        """Ends the child (`_end`) and removes its store."""
+        try:
+            self._end()
+        finally:
+            if self._store is not None:
+                self._store.cleanup()
+
+    def _end(self) -> None:
         """SIGTERM, and exit code 0 is demanded; a broker that does not end is killed and the test fails."""
         process = self._process
         if process is None:
