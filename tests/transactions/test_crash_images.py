@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("flintmq.store.log_store")
 
 from flintmq.ports import StoredContent
+from flintmq.store.log.inspect import Damage, open_store
+from flintmq.store.log.inspect_records import DEQUEUE
 from flintmq.transactions import BranchState, MessageRef, QueueEffects, XaStatus, Xid
 
 from .contracts import CONTENT, QueueEffectsContract
@@ -245,3 +247,14 @@ def test_a_branch_in_doubt_while_the_log_moves_on(opened: Callable[..., OnDisk],
     assert broker.store.messages.base > before, "nothing of it holds the log back any more"
     last = opened(broker.image(scratch / "last"))
     assert last.bodies() == wanted and list(last.coordinator.list()) == []
+
+
+def test_the_log_has_each_dequeue_once(opened: Callable[..., OnDisk], scratch: Path) -> None:
+    """The transaction's own record is the only one: settling the entry in its queue writes no second."""
+    broker = filled(opened(scratch / "live"))
+    work(broker)
+    broker.coordinator.commit(X, one_phase=True)
+    broker.settle()
+    assert broker.bodies() == AFTER
+    records = [item for item in open_store(scratch / "live").logs["messages"].records() if not isinstance(item, Damage)]
+    assert [record.tx != 0 for record in records if record.type == DEQUEUE] == [True]
