@@ -10,6 +10,7 @@ import json
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,18 +20,21 @@ from flintmq.pipeline.dataset import EXIT_UNAVAILABLE
 
 START_S_MAX = 30.0
 STOP_S_MAX = 15.0
-ARGUMENTS = ("serve", "--memory", "--port", "0", "--http-port", "off", "--flight-port", "off")
+ARGUMENTS = ("serve", "--port", "0", "--http-port", "off", "--flight-port", "off", "--data-dir")
 
 
 @contextlib.contextmanager
 def local_broker(log: Path) -> Iterator[str]:
-    """Runs `flintmq serve --memory` on a free port; yields its URL. Its log goes to `log`.
+    """Runs `flintmq serve` on a free port, on a durable store of its own that goes with it; yields its URL. Its log goes to `log`.
 
     Raises: OperatorError (69) when it does not come up within START_S_MAX seconds.
     """
-    with open(log, "wb") as stderr:
+    with open(log, "wb") as stderr, tempfile.TemporaryDirectory(prefix="broker-", dir=log.parent) as store:
         process = subprocess.Popen(
-            [sys.executable, "-m", "flintmq.cli.main", *ARGUMENTS], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr
+            [sys.executable, "-m", "flintmq.cli.main", *ARGUMENTS, store],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
         )
         try:
             yield f"amqp://guest:guest@127.0.0.1:{_port(process, log)}/%2F"
