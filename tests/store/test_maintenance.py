@@ -367,7 +367,6 @@ def test_a_container_goes_only_after_the_base_on_disk_has_passed_it() -> None:
     """No rename or unlink of a container's file comes before a synced block that tells a base above it."""
     rig = Rig(size=4096)
     churn(rig, 100)
-    inode_of: dict[str, int] = {}
     synced_base = 0
     pending: dict[int, int] = {}
     seen = 0
@@ -383,7 +382,6 @@ def test_a_container_goes_only_after_the_base_on_disk_has_passed_it() -> None:
                 seen += 1
                 assert (int(name[:20]) + 1) * rig.size <= synced_base
     assert seen > 5
-    assert not inode_of
 
 
 def test_temporaries_of_a_crash_are_cleared(tmp_path: Any) -> None:
@@ -396,3 +394,106 @@ def test_temporaries_of_a_crash_are_cleared(tmp_path: Any) -> None:
     rig.reopen(clean=False)
     assert not [name for name in rig.disk.list_dir(f"{STORE}/messages") if name.endswith(".tmp")]
     assert rig.recovered() == rig.model
+
+
+def test_dead_containers_are_archived_before_they_go() -> None:
+    """Every container that was recycled or removed has an equal copy in the archive; while the archive fails, containers stay and the
+    store goes on; a start finishes what a crash left."""
+    rig = Rig(size=4096, archive_dir="/archive")
+    churn(rig, 40)
+    rig.disk.fail("rename", 1, forever=True, path="/archive/")
+    kept = rig.messages.base_durable // rig.size
+    churn(rig, 60)
+    assert not rig.store.failure
+    gone = [number for number in range(1, rig.messages.base_durable // rig.size) if f"{number:020d}.flog" not in rig.files()]
+    assert gone and max(gone) <= kept
+    rig.disk.heal()
+    rig.reopen(clean=False)
+    churn(rig, 60)
+    first = min(int(name[:20]) for name in rig.files())
+    archived = [name for name in rig.disk.list_dir("/archive/messages") if name.endswith(".flog")]
+    assert archived[: first - 1] == [f"{number:020d}.flog" for number in range(1, first)]
+    assert first > 20
+    # Each is a whole container of its number.
+    for name in archived:
+        fd = rig.disk.open(f"/archive/messages/{name}")
+        data = rig.disk.read(fd, rig.size, 0)
+        rig.disk.close(fd)
+        assert (len(data), int.from_bytes(data[40:48], "little")) == (rig.size, int(name[:20]))
+
+
+def test_transactions_are_deleted_with_their_last_message_and_not_before() -> None:
+    """A decided transaction stays in the table while a message that names it lives; then its Delete lets the log go on."""
+    rig = Rig(size=4096)
+    tx = rig.driver.tx_begin()
+    message = rig.driver.tx_publish(tx, [(1, 1, 0)], b"x", b"key", b"header", b"in a transaction")
+    rig.driver.tx_commit(tx)
+    rig.flush()
+    rig.driver.tx_applied(tx)
+    rig.settle()
+    assert tx in rig.store.transactions.table
+    rig.driver.ack(1, 1, message, 1)
+    rig.settle()
+    assert tx not in rig.store.transactions.table
+
+
+def test_the_transaction_log_is_copied_forward() -> None:
+    """Prepared transactions and notes stay while thousands of others come and go, and do not pin the transaction log."""
+    rig = Rig(size=4096)
+    rig.store.begin(b"prepared")
+    rig.store.prepare(rig.store.transaction_of(b"prepared"))
+    rig.store.note(1, b"key", b"value")
+    for _ in range(30):
+        for _ in range(20):
+            rig.driver.tx_commit(tx := rig.driver.tx_begin())
+            rig.flush()
+            rig.driver.tx_applied(tx)
+        rig.settle()
+    log = rig.store.transaction_records
+    assert log.used_bytes <= 2 * log.live_bytes + 4 * log.container_size + 4096
+    assert log.base > 4 * 4096
+    for clean in (False, True):
+        rig.reopen(clean)
+        assert rig.store.in_doubt() == [b"prepared"]
+        assert rig.store.notes(1) == {b"key": b"value"}
+
+
+def test_a_failed_disk_is_latched() -> None:
+    """After the first failed sync nothing becomes durable, nothing is appended, and the failure names the file; it is never retried."""
+    rig = Rig(size=8192)
+    rig.publish(1)
+    rig.flush()
+    durable = rig.messages.durable_lsn
+    rig.publish(1)
+    rig.disk.fail("sync", 1, path="/messages/")
+    rig.store.flush()
+    assert rig.store.failure is not None and "/store/messages/" in str(rig.store.failure)
+    rig.store.flush()
+    assert rig.messages.durable_lsn == durable
+    from flintmq.errors import StoreError
+
+    with pytest.raises(StoreError):
+        rig.publish(1)
+
+
+def test_drained_pages_are_given_back() -> None:
+    """Transient messages past the hot window go to the page log; its containers are free again when they were consumed, and a start
+    clears it."""
+    rig = Rig(size=8192, spill=True, hot_bytes=1000)
+    handle = queue_of(rig, 1, 1)
+    for number in range(300):
+        handle.publish(b"x", b"k", b"h", body_of(number, 200), 0, 0)
+        if number % 20 == 0:
+            rig.flush()
+            rig.store.maintain()
+    rig.settle()
+    assert len(rig.files("pages")) > 6
+    for number in range(300):
+        found = handle.peek()
+        assert found is not None and found[-1] == body_of(number, 200)
+        handle.take_head(1)
+    rig.settle()
+    assert len(rig.files("pages")) <= 1 + 2 * rig.store.pages.ahead
+    rig.reopen(clean=True)
+    assert rig.store.pages.live_count == 0
+    assert rig.files("pages") == []
