@@ -149,7 +149,8 @@ class LogEngine(LogPort):
         """The first block of this run goes to disk before anything that the old base gave up is touched: until then the block that told
         the base has no durable hint above it, and a crash in the middle of recycling would look like damage."""
         reopened = [managed for managed in (self.messages, self.transaction_records) if managed.dead]
-        if not reopened:
+        # Nor may the mark of a clean stop be the last block while this run delivers messages: deliveries are not logged.
+        if not reopened and not self.was_clean:
             return
         marks.write_opened(self)
         self.writer.flush()
