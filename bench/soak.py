@@ -94,6 +94,7 @@ class Samples:
         self.largest = dict.fromkeys(LOGS, 0)
         self.looks = self.stats = 0
         self.broken: list[str] = []
+        self.used_broken = 0
 
     def bound(self, log: str) -> int:
         return 2 * self.live[log] + SPARE_CONTAINERS * self.container_sizes[log]
@@ -109,6 +110,11 @@ class Samples:
                     self.broken.append(f"{elapsed:.0f} s, {source}: {log} has {size:,} bytes, the bound is {self.bound(log):,}")
                 if source == "directory" and elapsed >= WARM_S:
                     self.counts[log].append(count)
+
+    def used(self, log: str, size: int) -> None:
+        """Bytes between base and tail; the lock is held."""
+        self.used_worst[log] = max(self.used_worst[log], size / self.bound(log))
+        self.used_broken += size > self.bound(log)
 
     def flat(self) -> bool:
         """The container counts did not drift: the last quarter's highest is not above the first quarter's by more than COUNT_SLACK."""
@@ -164,7 +170,7 @@ def ask(samples: Samples, store: Path, began: float, ending: threading.Event) ->
             live = messages["live_body_bytes"] + ABOUT_MESSAGE * (messages["live"] + messages["pending"])
             samples.live["messages"] = live
             for log, part in figures["logs"].items():
-                samples.used_worst[log] = max(samples.used_worst[log], (part["tail"] - part["base"]) / samples.bound(log))
+                samples.used(log, part["tail"] - part["base"])
         samples.note(
             "log stats", time.monotonic() - began, {log: (part["bytes"], part["containers"]) for log, part in figures["logs"].items()}
         )
@@ -210,7 +216,7 @@ def run(seconds: float, *, container_size: int = 0, with_stats: bool = True, rat
             result = perf(server, (*load.split(), "--time", str(seconds), "--rate", str(rate)), seconds + 120)
         kept = held.still_there(server.port)
     verdict: dict[str, Any] = {
-        "ok": bool(result.get("ok")) and kept and not samples.broken and samples.flat() and samples.looks > 0,
+        "ok": bool(result.get("ok")) and kept and not samples.broken and not samples.used_broken and samples.flat() and samples.looks > 0,
         "seconds": seconds,
         "messages": result.get("published", 0),
         "rate": result.get("end_to_end_rate"),
@@ -226,6 +232,7 @@ def run(seconds: float, *, container_size: int = 0, with_stats: bool = True, rat
         "containers": {log: {"least": min(counts), "most": max(counts)} for log, counts in samples.counts.items() if counts},
         "flat": samples.flat(),
         "broken": len(samples.broken),
+        "used_broken": samples.used_broken,
         "first_broken": samples.broken[:5],
         "broker": result.get("broker"),
         "file": path.name,
