@@ -366,7 +366,7 @@ class LogEngine(LogPort):
             handles = list(self.queues.values())
         for handle in handles:
             found = recovered.pop(handle.queue.id, ())
-            if below and handle.queue.entries.level_count == 1 and at_load64(cython.address(handle.queue.logged_at)) >= below:
+            if below and handle.queue.entries.level_count == 1 and at_load64(cython.address(handle.queue.logged_at)) > below:
                 continue
             tails = [queue_tail(handle.queue, level) for level in range(handle.queue.entries.level_count)]
             for level in range(min(len(found), len(tails))):
