@@ -21,12 +21,12 @@ from flintmq.config import Config
 from flintmq.errors import OperatorError, ReplyCode, StoreError
 from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
+from flintmq.ports import Definitions
+from flintmq.protocol.v0_9_1.codec import Timestamp
 from flintmq.session import handshake
 from flintmq.session.broker import Broker
 from flintmq.session.connection import Connection, revoke_authorizations
 from flintmq.session.handlers import ConnectionHandler
-from flintmq.ports import Definitions
-from flintmq.protocol.v0_9_1.codec import Timestamp
 from flintmq.store.definitions import MemoryDefinitions
 
 if TYPE_CHECKING:

@@ -64,7 +64,15 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
     queue_unacked_count,
 )
-from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, ENTRY_LOGGED, REASON_ACK, RESTORED_HELD, RESTORED_REDELIVERED, delivery_t, restored_t
+from cython.cimports.flintmq.queue.types import (
+    ENTRY_COUNT_SHIFT,
+    ENTRY_LOGGED,
+    REASON_ACK,
+    RESTORED_HELD,
+    RESTORED_REDELIVERED,
+    delivery_t,
+    restored_t,
+)
 from cython.cimports.libc.stdint import int64_t, uint64_t
 
 NO_LIMIT = 0xFFFFFFFFFFFFFFFF

@@ -234,7 +234,9 @@ def queue_pass_on(queue, position, owner):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _held_locked(queue: cython.pointer(queue_t), position: uint64_t, segment: cython.pointer(cython.pointer(segment_t))) -> cython.pointer(slot_t):
+def _held_locked(queue: cython.pointer(queue_t), position: uint64_t, segment: cython.pointer(cython.pointer(segment_t))) -> cython.pointer(
+    slot_t
+):
     """The slot of a held entry, else NULL."""
     slot: cython.pointer(slot_t) = list_slot_locked(cython.address(queue.entries), position, segment)
     if slot == cython.NULL:
@@ -276,9 +278,7 @@ def queue_reserve(queue, priority):
             like.priority = cython.cast(uint8_t, min(priority, 255))
         level = queue.entries.ops.level_of(cython.address(queue.entries), cython.address(like))
     spin_lock(cython.address(queue.log_lock))
-    position = list_insert(
-        cython.address(queue.entries), level, 0, cython.NULL, 0, 0, ENTRY_HELD, 0, cython.address(wanted), cython.NULL
-    )
+    position = list_insert(cython.address(queue.entries), level, 0, cython.NULL, 0, 0, ENTRY_HELD, 0, cython.address(wanted), cython.NULL)
     spin_unlock(cython.address(queue.log_lock))
     return position
 

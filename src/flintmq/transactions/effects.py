@@ -32,9 +32,7 @@ class MessageRef:
 
     __slots__ = ("body_len", "content", "message_id", "priority", "size")
 
-    def __init__(
-        self, content: StoredContent | None, message_id: int = 0, *, body_len: int = 0, priority: int | None = None
-    ) -> None:
+    def __init__(self, content: StoredContent | None, message_id: int = 0, *, body_len: int = 0, priority: int | None = None) -> None:
         self.content = content
         self.message_id = message_id
         self.priority = priority
