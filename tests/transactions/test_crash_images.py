@@ -220,7 +220,7 @@ def traffic(broker: OnDisk, messages: int = 200) -> None:
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("enqueues", [True, False])
 def test_a_branch_in_doubt_while_the_log_moves_on(opened: Callable[..., OnDisk], scratch: Path, commits: bool, enqueues: bool) -> None:
-    """What it took is copied forward, restarts included; what waits for its position stays where it is; the outcome is right."""
+    """What it took is copied forward, restarts included; what waits for its position is not lost; the outcome is right."""
     broker = filled(opened(scratch / "0"))
     if enqueues:
         work(broker)
@@ -234,7 +234,7 @@ def test_a_branch_in_doubt_while_the_log_moves_on(opened: Callable[..., OnDisk],
         broker.settle()
         before = broker.store.messages.base
         traffic(broker)
-        assert (broker.store.messages.base > before) is not enqueues
+        assert enqueues or broker.store.messages.base > before
         broker = opened(broker.image(scratch / str(number)))
         assert broker.bodies() == HELD and list(broker.coordinator.recover()) == [X]
     outcome = broker.coordinator.commit(X) if commits else broker.coordinator.rollback(X)
