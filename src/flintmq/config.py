@@ -105,6 +105,8 @@ class Limits:
     container_bytes_min: int = 512 * KIB
     # bytes; a container is read whole by recovery and copy-forward; more is refused at start
     container_bytes_max: int = 64 * MIB
+    # streams of a multiplexed log (about 100 in CLFS, seed 003; a record's stream number has 8 bits); one more is refused
+    log_streams_max: int = 100
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
 

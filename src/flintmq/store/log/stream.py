@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from flintmq.config import Limits
 from flintmq.core.checksum import crc32c_of
 from flintmq.errors import StoreError
 from flintmq.store.log.containers import STREAMS, sequence_of
@@ -29,8 +30,7 @@ NAME, STREAM_RECORD, STREAM_BASE = 9, 48, 49
 NAME_STREAM = 2
 UNDO_NEXT = 1
 NAME_BYTES_MAX = 255
-# streams of a multiplexed log (about 100 in CLFS; the record's stream number has 8 bits)
-STREAMS_MAX = 100
+STREAMS_MAX = Limits().log_streams_max
 SECTOR, CONTAINER_HEADER, BLOCK_HEADER, RECORD_HEADER = 512, 512, 64, 24
 # bytes read at once
 WINDOW = 65536
@@ -88,7 +88,8 @@ class StreamLog:
         if scan.damage:
             raise StoreError(f"log of streams {directory} is damaged: {scan.damage[0]}")
         size = scan.container_size or container_size
-        managed = ManagedLog(files, directory, "streams", STREAMS, store_uuid, size, size, True, clock)
+        make: Any = ManagedLog  # compiled: its arguments are not seen by mypy
+        managed = make(files, directory, "streams", STREAMS, store_uuid, size, size, True, clock)
         managed.set_ahead(max(2, initial))
         managed.clear_temporaries()
         if not scan.container_size:
