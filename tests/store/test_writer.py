@@ -42,19 +42,20 @@ def test_one_sync_per_container_and_pass() -> None:
     assert len(data_calls(rig, start)) == 2
 
 
-def test_a_pass_over_two_containers_syncs_both() -> None:
-    """Every container that a pass touched is synced before anything is durable."""
+def test_a_pass_ends_with_its_container() -> None:
+    """A group ends where a container does: one write and one sync, and the rest is the next pass's; nothing is durable before its sync."""
     rig = Rig(size=4096)
     rig.settle()
     start = len(rig.disk.journal)
     before = rig.messages.durable_lsn
-    for _ in range(3):
+    for _ in range(4):
         rig.publish(1, body=bytes(900))
-    rig.publish(1, body=bytes(900))
+    tail = rig.messages.tail
     assert rig.store.flush() == 1
-    calls = data_calls(rig, start)
-    assert calls.count(("sync", "messages")) == 2
-    assert calls.index(("sync", "messages")) > 0
+    assert data_calls(rig, start) == [("write", "messages"), ("sync", "messages")]
+    assert before < rig.messages.durable_lsn < tail
+    assert rig.store.flush() == 1
+    assert data_calls(rig, start) == [("write", "messages"), ("sync", "messages")] * 2
     assert rig.messages.durable_lsn // 4096 > before // 4096
 
 

@@ -29,7 +29,7 @@ COPY_CONTAINERS = 4
 # with nothing but the reserve left, copy-forward starts when this share of the log is garbage: each bit of room counts then
 LOW_GARBAGE = 0.03
 # containers kept ready at most, when the writer had to wait for one
-AHEAD_BYTES_MAX = 64 << 20
+AHEAD_BYTES_MAX = 32 << 20
 # a log that fills its containers more slowly than this is calm
 CALM_NS = 2_000_000_000
 # containers archived in one pass: the pass also makes the writer's next ones
@@ -118,8 +118,11 @@ class Maintenance:
                     self._reserve = max(RESERVE, min(-(-RESERVE_BYTES // one.container_size), RESERVE_MOST))
                 # One more than the reserve: that it can't be made is how a full disk shows.
                 one.set_ahead(max(one.ahead, self._reserve + 1))
-            if one.prepare(calm):
+            # One at a time: each takes some syncs, and meanwhile the base falls behind a log that fills quickly.
+            while one.prepare(calm, 1):
                 store.writer.kick()
+                one.seal()
+                self._move_base()
             one.trim()
         self._watch_space()
 

@@ -257,7 +257,8 @@ def log_take(log, pieces, upto, complete, flags):
             break  # nobody waits: a window is written when it is full, and what went before that is never written
         if buffer.taken < buffer.used:
             container = log_container(log, buffer.start // log.container_size)
-            if count == PIECES_MAX or container == cython.NULL or container.state != CONTAINER_READY or container.fd < 0:
+            # One container a pass: its end is a good place for a group to end, else it would take two syncs.
+            if count or container == cython.NULL or container.state != CONTAINER_READY or container.fd < 0:
                 complete[0] = False
                 break
             pieces[count].lsn = buffer.taken

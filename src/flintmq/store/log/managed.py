@@ -62,6 +62,8 @@ from flintmq.store.log.containers import (
 )
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# dead containers that are kept for reuse, besides what retention keeps
+SPARE_DEAD = 1
 
 
 @cython.cclass
@@ -160,8 +162,8 @@ class ManagedLog:
 
     # --- maintenance --------------------------------------------------------------------------------------------------
 
-    def prepare(self, zero: bool) -> int:
-        """Makes containers until `ahead` are ready in front of the tail's; dead ones are reused first. Returns how many.
+    def prepare(self, zero: bool, most: int = 1 << 30) -> int:
+        """Makes up to `most` containers until `ahead` are ready in front of the tail's; dead ones are reused first. Returns how many.
 
         zero: fill new ones with zeros (cheaper syncs later, twice the writing now). A full disk sets `low` and is no error.
         Raises: OSError of another kind.
@@ -172,7 +174,7 @@ class ManagedLog:
         made: list = []
         container: cython.pointer(container_t)
         sequence = following
-        while sequence <= tail + self.ahead:
+        while sequence <= tail + self.ahead and len(made) < most:
             try:
                 fd = self._next_file(sequence, zero and self.log.syncs)
             except OSError as error:
@@ -360,7 +362,7 @@ class ManagedLog:
     def trim(self) -> int:
         """Removes dead containers that retention no longer keeps and that the log won't need soon. Returns how many."""
         removed = 0
-        spare = self.ahead
+        spare = min(self.ahead, SPARE_DEAD)
         while len(self._dead) * self.log.container_size > self.retain_bytes + spare * self.log.container_size:
             oldest = self._expendable()
             if oldest is None:
