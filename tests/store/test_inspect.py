@@ -327,7 +327,7 @@ def test_a_commit_may_give_several_ranges_to_a_queue(tmp_path: Path) -> None:
     numbers = []
     for i in range(3):
         numbers.append(made.messages.add(lb.START, lb.content(ROUTE, b"", bytes([i]))))
-        made.messages.add(lb.ENQUEUE, lb.enqueue(1, 0), undo_prev=numbers[-1], tx=tx)
+        made.messages.add(lb.ENQUEUE, lb.enqueue(1, lb.waiting(i)), undo_prev=numbers[-1], tx=tx)
     made.transactions.add(lb.COMMIT, lb.rows([(1, 10, 1), (1, 50, 2)]), undo_prev=tx)
     made.sync()
     state = read_state(open_store(made.write(tmp_path)))

@@ -21,11 +21,16 @@ class Logs:
     def __init__(self, size: int = 4096) -> None:
         self.messages = lb.LogBytes(size)
         self.transactions = lb.LogBytes(size, lb.TRANSACTIONS)
+        self.numbers: dict[tuple[int, int], int] = {}  # (transaction, queue) -> enqueues there that wait for the Commit
 
     def start(self, body: bytes = b"body", first: int | None = None) -> int:
         return self.messages.add(lb.START, lb.content(b"\1e\1k", b"header", body, first=first))
 
     def enqueue(self, message: int, queue: int, position: int, tx: int = 0, expires: int = 0) -> int:
+        """position 0 in a transaction: its Commit gives it."""
+        if tx and not position:
+            position = lb.waiting(self.numbers.get((tx, queue), 0))
+            self.numbers[tx, queue] = position - lb.waiting(0) + 1
         return self.messages.add(lb.ENQUEUE, lb.enqueue(queue, position), undo_prev=message, tx=tx, expires=expires)
 
     def publish(self, queue: int, position: int, body: bytes = b"body", tx: int = 0, expires: int = 0) -> int:
@@ -344,9 +349,9 @@ def test_outcomes(tmp_path: Path, end: str) -> None:
     assert found.was_open == (end == "open") and not found.start_lost
     assert found.references == {"commit": 2, "rollback": 1, "open": 1, "prepare": 3}[end]
     if end == "prepare":
-        assert found.enqueues == [(1, one, 0, 0, 4), (2, two, 5, 8, 4)] and found.dequeues == [(3, 1, old)]
+        assert found.enqueues == [(1, one, 0, 0, 4, 0), (2, two, 5, 8, 4, -1)] and found.dequeues == [(3, 1, old)]
         listed = {message: listed for _, message, _, listed in recovery.live_messages()}
-        assert listed == {old: [(3, 1, 0, 0, tx)], one: [(1, 0, 0, tx, 0)], two: [(2, 8, 5, tx, 0)]}
+        assert listed == {old: [(3, 1, 0, 0, tx)], one: [(1, lb.waiting(0), 0, tx, 0)], two: [(2, 8, 5, tx, 0)]}
     else:
         assert found.enqueues == found.dequeues == []
     assert recovery.homeless == {"commit": [old], "rollback": [one, two], "open": [one, two], "prepare": []}[end]
@@ -371,9 +376,9 @@ def test_defect_1_the_transaction_reference_rule(tmp_path: Path) -> None:
     assert "does not have" in str(recovery.report.lost[0])
 
 
-def test_positions_of_a_commit_follow_the_log_order(tmp_path: Path) -> None:
-    """Entries without a position take those of the Commit's rows, per queue, in the order of their records; an ack by such a position
-    finds them."""
+def test_positions_of_a_commit_follow_the_order_of_the_calls(tmp_path: Path) -> None:
+    """Entries without a position take those of the Commit's rows, per queue, by their running numbers; an ack by such a position finds
+    them."""
     logs = Logs()
     tx, other = logs.begin(), logs.begin()
     messages = []
@@ -405,7 +410,7 @@ def test_positions_of_a_commit_when_the_base_passed_some_of_them(tmp_path: Path)
 
 
 def test_positions_of_a_commit_when_one_of_its_messages_was_copied(tmp_path: Path) -> None:
-    """The base passed the Start of a copied message, but not its Enqueue: that record still counts, so the others keep their positions."""
+    """The base passed the Start of a copied message, but not its Enqueue: every entry keeps its position."""
     logs = Logs()
     tx = logs.begin()
     old, new = logs.start(), logs.start()
@@ -423,7 +428,7 @@ def test_positions_of_a_commit_after_copies_of_what_waited(tmp_path: Path, passe
     logs = Logs()
     tx = logs.begin(b"x")
     messages = [logs.publish(1, 0, tx=tx) for _ in range(4)]
-    copies = [logs.copy(message, [(1, 0, 0, tx, 0)]) for message in messages[:2]]
+    copies = [logs.copy(message, [(1, lb.waiting(number), 0, tx, 0)]) for number, message in enumerate(messages[:2])]
     if passed:
         logs.messages.sync(base=[0, messages[1], messages[2]][passed])
     logs.commit(tx, [(1, 10, 4)])
@@ -435,23 +440,66 @@ def test_positions_of_a_commit_after_copies_of_what_waited(tmp_path: Path, passe
     assert [lsn for lsn, *_ in recovery.live_messages()] == [messages[2], copies[0]] and recovery.report.lost == []
 
 
-def test_an_ack_finds_a_copied_entry_whose_number_is_not_certain(tmp_path: Path) -> None:
-    """A copied message's place has no position, and others of the transaction are gone with the base: its dequeue still ends it."""
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_position_is_told_from_one_record(tmp_path: Path, numbers: tuple[int, ...], gone: int) -> None:
+    """Whatever became of a transaction's other enqueues (one is not in the log), and in whatever order their records stand: each has the
+    position that its number says, before and after it was copied, and a dequeue by it finds it."""
     logs = Logs()
     tx = logs.begin(b"x")
-    first, second, third = (logs.publish(1, 0, tx=tx) for _ in range(3))
-    lsn = logs.copy(first, [(1, 0, 0, tx, 0)])
-    logs.commit(tx, [(1, 10, 3)])
-    for message, position in ((second, 11), (third, 12)):
-        logs.dequeue(message, 1, position, last=True)
-    logs.messages.sync(base=lsn)
-    assert [message for _, message in places(recover(logs, tmp_path), 1)] == [first]
-    logs.dequeue(first, 1, 10)
+    messages = [logs.start(b"%d" % number) for number in range(3)]
+    for number in numbers:
+        if number != gone:
+            logs.enqueue(messages[number], 1, lb.waiting(number), tx=tx)
+    left = [number for number in range(3) if number != gone]
+    logs.copy(messages[left[0]], [(1, lb.waiting(left[0]), 0, tx, 0)])
+    logs.commit(tx, [(1, 10, 1), (1, 20, 2)])
+    at = [10, 20, 21]
+    assert places(recover(logs, tmp_path), 1) == [(at[number], messages[number]) for number in left]
+    for number in left:
+        logs.dequeue(messages[number], 1, at[number], last=True)
     assert places(recover(logs, tmp_path), 1) == []
 
 
+def test_a_row_without_positions(tmp_path: Path) -> None:
+    """A row whose first position is 0 stands for enqueues that are lost: who has such a number is named as lost, too."""
+    logs = Logs()
+    tx = logs.begin(b"x")
+    lost, kept = logs.publish(1, 0, tx=tx), logs.publish(1, 0, tx=tx)
+    logs.commit(tx, [(1, 0, 1), (1, 7, 1)])
+    recovery = recover(logs, tmp_path)
+    assert places(recovery, 1) == [(7, kept)] and [(item.message_id, item.position) for item in recovery.report.lost] == [(lost, 0)]
+    assert recovery.marks == {1: (7,)}
+
+
+def test_in_doubt_enqueues_come_in_the_order_of_the_calls(tmp_path: Path) -> None:
+    """Per queue always, copied or not; over queues as the log tells it."""
+    logs = Logs()
+    tx = logs.begin(b"x")
+    calls = [(queue, logs.start()) for queue in (1, 2, 1, 1, 2)]
+    for queue, message in calls:
+        logs.enqueue(message, queue, 0, tx=tx)
+    logs.outcome(lb.PREPARE, tx)
+    assert [item[:2] for item in recover(logs, tmp_path).transactions[tx].enqueues] == calls
+    for number, place in ((2, 2), (0, 0)):
+        logs.copy(calls[number][1], [(1, lb.waiting(place // 2), 0, tx, 0)])
+    found = recover(logs, tmp_path).transactions[tx].enqueues
+    for queue in (1, 2):
+        wanted = [message for one, message in calls if one == queue]
+        assert [(item[1], item[5]) for item in found if item[0] == queue] == [(message, n) for n, message in enumerate(wanted)]
+
+
+def test_a_position_on_the_lowest_priority_does_not_wait(tmp_path: Path) -> None:
+    """Level 255 sets the uppermost bits, as a waiting number does: it is a position all the same."""
+    logs = Logs()
+    tx = logs.begin()
+    message = logs.publish(1, 255 << 56 | 3, tx=tx)
+    logs.commit(tx)
+    assert places(recover(logs, tmp_path), 1) == [(255 << 56 | 3, message)]
+
+
 def test_several_rows_of_one_queue(tmp_path: Path) -> None:
-    """A Commit may give a queue's entries several runs of positions; they are used up in the order of the rows, from the end."""
+    """A Commit may give a queue's entries several runs of positions; the numbers count over them in their order."""
     logs = Logs()
     tx = logs.begin()
     messages = [logs.publish(1, 0, tx=tx) for _ in range(5)]
@@ -557,12 +605,12 @@ def test_a_copy_carries_its_transactions(tmp_path: Path) -> None:
     logs = Logs()
     adds, takes = logs.begin(b"adds"), logs.begin(b"takes")
     message = logs.publish(1, 0, tx=adds)
-    lsn = logs.copy(message, [(1, 0, 3, adds, 0), (2, 6, 0, 0, takes)])
+    lsn = logs.copy(message, [(1, lb.waiting(7), 3, adds, 0), (2, 6, 0, 0, takes)])
     logs.messages.sync(base=lsn)
     for tx in (adds, takes):
         logs.outcome(lb.PREPARE, tx)
     recovery = recover(logs, tmp_path)
-    assert recovery.transactions[adds].enqueues == [(1, message, 3, 0, 4)]
+    assert recovery.transactions[adds].enqueues == [(1, message, 3, 0, 4, 7)]
     assert recovery.transactions[takes].dequeues == [(2, 6, message)] and held(recovery, 2) == [(6, message)]
     assert sorted(recovery.named_transactions()) == sorted([(message, adds), (message, takes)])
 

@@ -32,7 +32,7 @@ class Place:
     enqueued_by: int = 0
     dequeued_by: int = 0
     gone: bool = False
-    first_position: int = 0  # as its record says it
+    number: int = 0  # of its transaction's enqueues on the queue, when its Commit gives the position
 
 
 @dataclass
@@ -133,6 +133,8 @@ class Model:
         lsn = self.logs.enqueue(message.id, queue, position, tx.id if tx else 0, expires)
         message.records.append(lsn)
         place = Place(queue, position, expires, tx.id if tx else 0)
+        if tx and not position:
+            place.number = self.logs.numbers[tx.id, queue] - 1
         message.places.append(place)
         message.ever.append(place)
         if tx:
@@ -236,8 +238,6 @@ class Model:
             return
         states = self.states()
         kept = [place for place in message.places if self.status(place, states, False) != "dead"]
-        if any(not place.position for place in kept):
-            return
         for place in kept:
             if states.get(place.enqueued_by) == COMMITTED:
                 place.enqueued_by = 0
@@ -245,7 +245,10 @@ class Model:
                 place.dequeued_by = 0
         first = 10 + len(message.body) // 3 if b % 3 == 0 and message.body else None
         lsn = self.logs.copy(
-            message.id, [(p.queue, p.position, p.expires, p.enqueued_by, p.dequeued_by) for p in kept], message.body, first
+            message.id,
+            [(p.queue, p.position or lb.waiting(p.number), p.expires, p.enqueued_by, p.dequeued_by) for p in kept],
+            message.body,
+            first,
         )
         message.records.append(lsn)
         message.places = kept
@@ -357,6 +360,9 @@ def test_recovery_equals_the_model(tmp_path_factory: pytest.TempPathFactory, his
             if message.id in live and place.enqueued_by == tx.id and model.status(place, states, True) == "pending"
         ]
         assert sorted((message, queue) for queue, message, *_ in tx.enqueues) == sorted(pending)
+        for queue in QUEUES:
+            numbers = [number for found, *_, position, _, number in tx.enqueues if found == queue and not position]
+            assert numbers == sorted(numbers)
         taken = [
             (place.queue, place.position, message.id)
             for message in model.messages.values()

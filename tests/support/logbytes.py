@@ -67,6 +67,11 @@ def chunk(offset: int, piece: bytes) -> bytes:
     return struct.pack("<I", offset) + piece
 
 
+def waiting(number: int) -> int:
+    """The position of an enqueue that waits for its Commit: it is its transaction's `number`-th one on the queue, from 0 on."""
+    return 0xFFFFFFFF << 32 | number
+
+
 def enqueue(queue_id: int, position: int) -> bytes:
     return struct.pack("<QQ", queue_id, position)
 

@@ -46,9 +46,9 @@ class StoreBytes:
     def commit(self, queue: int, bodies: list[bytes], outcome: int = lb.COMMIT) -> int:
         """A local transaction that publishes; outcome: COMMIT, ROLLBACK or 0 for none."""
         tx = self.transactions.add(lb.TX_START)
-        for body in bodies:
+        for order, body in enumerate(bodies):
             number = self.messages.add(lb.START, lb.content(ROUTE, PROPERTIES, body))
-            self.messages.add(lb.ENQUEUE, lb.enqueue(queue, 0), undo_prev=number, tx=tx)
+            self.messages.add(lb.ENQUEUE, lb.enqueue(queue, lb.waiting(order)), undo_prev=number, tx=tx)
             if outcome == lb.COMMIT:
                 self.live.setdefault(queue, {})[self.next] = number
                 self.next += 1

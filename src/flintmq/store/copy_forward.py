@@ -43,7 +43,11 @@ log = logging.getLogger("flintmq.store")
 @cython.nogil
 @cython.exceptval(check=False)
 def _plain_place(
-    found: cython.pointer(record_t), data: cython.pointer(cython.const[uint8_t]), start: uint64_t, end: uint64_t, out: cython.pointer(location_t)
+    found: cython.pointer(record_t),
+    data: cython.pointer(cython.const[uint8_t]),
+    start: uint64_t,
+    end: uint64_t,
+    out: cython.pointer(location_t),
 ) -> cython.bint:
     """The only place of an unlisted message: in its Copy record, or in the Message-Enqueue that follows its Message-Start."""
     following: record_t
@@ -68,18 +72,6 @@ def _plain_place(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _waits(message: cython.pointer(message_t)) -> cython.bint:
-    """Whether a place of it gets its position from a Commit to come: counted in the order of the log, which a copy would change."""
-    i: uint32_t
-    for i in range(message.count):
-        if message.locations[i].enqueued_by and message.locations[i].position == 0:
-            return True
-    return False
-
-
 def copy_container(store_object, sequence):
     store: LogStore = store_object
     size: uint64_t = store.messages.log.container_size
@@ -97,8 +89,6 @@ def copy_container(store_object, sequence):
     copied: uint32_t = 0
     alive: cython.bint
     listed: cython.bint
-    waits: cython.bint
-    message: cython.pointer(message_t)
     known: cython.bint
     content: cython.pointer(content_t)
     reader: ContentReader = ContentReader(store.messages, None)
@@ -124,11 +114,9 @@ def copy_container(store_object, sequence):
             thing = record.lsn if record.type == RECORD_START else record.undo_prev
             log_begin(store.messages.log)
             alive = log_is_live(store.messages.log, record.lsn) and log_where(store.messages.log, thing) == record.lsn
-            message = list_find(cython.address(store.ml.messages), thing)
-            listed = message != cython.NULL
-            waits = listed and _waits(message)
+            listed = list_find(cython.address(store.ml.messages), thing) != cython.NULL
             log_end(store.messages.log)
-            if not alive or waits:
+            if not alive:
                 continue
             known = _plain_place(cython.address(record), data, start, block_end, cython.address(plain))
             if not known and not listed:
@@ -140,9 +128,7 @@ def copy_container(store_object, sequence):
                 log.error("message %d in %s can't be read: it is not copied", thing, store.messages.path_of(sequence))
                 continue
             with cython.nogil:
-                written = ml_copy(
-                    cython.address(store.ml), content, thing, record.lsn, cython.address(plain) if known else cython.NULL
-                )
+                written = ml_copy(cython.address(store.ml), content, thing, record.lsn, cython.address(plain) if known else cython.NULL)
             content_decref(content)
             total += written
             copied += 1 if written else 0

@@ -30,7 +30,19 @@ from cython.cimports.flintmq.store.log.record import BLOCK_CLEAN
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log.writer import LogWriter
 from cython.cimports.flintmq.store.message_list import list_free_all, list_new, location_t, message_add, message_name, message_t
-from cython.cimports.flintmq.store.message_log import ml_dequeue, ml_dequeue_tx, ml_durable_lsn, ml_enqueue, ml_enqueue_tx, ml_kick, ml_placed, ml_pressure, ml_settle_tx, ml_spill, ml_unspill
+from cython.cimports.flintmq.store.message_log import (
+    ml_dequeue,
+    ml_dequeue_tx,
+    ml_durable_lsn,
+    ml_enqueue,
+    ml_enqueue_tx,
+    ml_kick,
+    ml_placed,
+    ml_pressure,
+    ml_settle_tx,
+    ml_spill,
+    ml_unspill,
+)
 from cython.cimports.flintmq.store.recovery import Recovery, live_t
 from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -77,9 +89,7 @@ class LogEngine(LogPort):
         list_free_all(cython.address(self.ml.messages))
         free(self.ml.released)
 
-    def _open(
-        self, container_size, initial, buffers, uuid, known, high_water, threads, retain_bytes, retain_s, hot_bytes, spill, archive
-    ):
+    def _open(self, container_size, initial, buffers, uuid, known, high_water, threads, retain_bytes, retain_s, hot_bytes, spill, archive):
         message_scan: LogScan = LogScan(self.files, f"{self.directory}/messages", MESSAGES, uuid)
         transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, uuid)
         self.recovery = Recovery()
@@ -87,7 +97,9 @@ class LogEngine(LogPort):
         self.report = self.recovery.report
         self.was_clean = message_scan.clean and transaction_scan.clean
         for damage in message_scan.damage:
-            copy = quarantine(self.files, self.directory, "messages", f"{self.directory}/messages", damage.lsn // message_scan.container_size)
+            copy = quarantine(
+                self.files, self.directory, "messages", f"{self.directory}/messages", damage.lsn // message_scan.container_size
+            )
             log.error("damaged container %s: %s%s", damage.file, damage, f"; copied to {copy}" if copy else "")
         epoch = max(message_scan.epoch, transaction_scan.epoch) + 1
         self.messages = self._open_log(
@@ -234,7 +246,8 @@ class LogEngine(LogPort):
                 found.ended,
             )
             transaction.enqueues = [
-                Enqueue(queue_id, message_id, position, expires) for queue_id, message_id, expires, position, _ in found.enqueues
+                Enqueue(queue_id, message_id, position, expires, number)
+                for queue_id, message_id, expires, position, _, number in found.enqueues
             ]
             transaction.dequeues = [Dequeue(*one) for one in found.dequeues]
             transaction.messages = {one.message_id for one in (*transaction.enqueues, *transaction.dequeues)}
@@ -461,9 +474,12 @@ class LogEngine(LogPort):
         message_id: uint64_t = slot.message_id
         with self.lock:
             transaction = self.transactions.open(tx)
-            if ml_enqueue_tx(
-                cython.address(self.ml), tx, queue.id, position, slot, slot.content, cython.address(message_id), expires_at_ms
-            ) == LSN_NEVER:
+            if (
+                ml_enqueue_tx(
+                    cython.address(self.ml), tx, queue.id, position, slot, slot.content, cython.address(message_id), expires_at_ms
+                )
+                == LSN_NEVER
+            ):
                 raise self._error()
             queue.logged_at = self.messages.log.tail
             transaction.enqueues.append(Enqueue(queue.id, message_id, position, expires_at_ms))

@@ -18,9 +18,20 @@ from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRI
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.types import delivery_t, restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
+from cython.cimports.flintmq.store.log.record import position_waiting
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.message_list import list_find, message_t
-from cython.cimports.flintmq.store.message_log import ml_dequeue_plain, ml_dequeue_tx, ml_drop_queue, ml_enqueue_plain, ml_enqueue_tx, ml_find_listed, ml_give_position, ml_undo_dequeues, ml_write_content
+from cython.cimports.flintmq.store.message_log import (
+    ml_dequeue_plain,
+    ml_dequeue_tx,
+    ml_drop_queue,
+    ml_enqueue_plain,
+    ml_enqueue_tx,
+    ml_find_listed,
+    ml_give_position,
+    ml_undo_dequeues,
+    ml_write_content,
+)
 from cython.cimports.flintmq.store.recovery import Recovery
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from flintmq.clock import SystemClock
@@ -29,7 +40,7 @@ from flintmq.ports import StoredContent, StoredEntry, TxState
 from flintmq.store import marks
 from flintmq.store.log.containers import MESSAGES, TRANSACTIONS
 from flintmq.store.log.file_port import OsFiles
-from flintmq.store.transaction_log import Dequeue, Enqueue, Heuristic, Row
+from flintmq.store.transaction_log import Dequeue, Enqueue, Heuristic, Row, rows_of
 
 from cython.cimports.flintmq.store.log_engine import LogEngine
 
@@ -131,6 +142,7 @@ class LogStore(LogEngine):
     def enqueue(self, queue_id: int, position: int, message_id: int, *, tx: int = 0, expires_at_ms: int = 0) -> int:
         """See ports.Store. `message_id`: of append_content."""
         lsn: uint64_t
+        waiting: uint64_t
         known: uint64_t = message_id
         if (position != 0) == (tx != 0) or position < 0:
             raise ValueError("a position is given outside a transaction, and only there")
@@ -139,12 +151,14 @@ class LogStore(LogEngine):
                 transaction = self.transactions.open(tx)
                 if not self._listed(known):
                     raise KeyError(f"no message {message_id}")
+                number = transaction.next_number(queue_id)
+                waiting = position_waiting(number)
                 lsn = ml_enqueue_tx(
-                    cython.address(self.ml), tx, queue_id, 0, cython.NULL, cython.NULL, cython.address(known), expires_at_ms
+                    cython.address(self.ml), tx, queue_id, waiting, cython.NULL, cython.NULL, cython.address(known), expires_at_ms
                 )
                 if lsn == LSN_NEVER:
                     raise self._error()
-                transaction.enqueues.append(Enqueue(queue_id, message_id, 0, expires_at_ms))
+                transaction.enqueues.append(Enqueue(queue_id, message_id, 0, expires_at_ms, number))
                 self.transactions.name(transaction, message_id)
                 return 0
             if not self._listed(known):
@@ -256,24 +270,21 @@ class LogStore(LogEngine):
         positions: dict = {}
         for row in rows:
             positions.setdefault(row.queue_id, []).extend(range(row.first, row.first + row.length))
-        used: dict = {}
-        given = []
+        numbers: dict = {}
         for one in transaction.enqueues:
-            if one.position:
-                given.append(one)
-                continue
-            at = used.get(one.queue_id, 0)
-            if at >= len(positions.get(one.queue_id, ())):
-                raise ValueError(f"no first position for queue {one.queue_id}")
-            used[one.queue_id] = at + 1
-            given.append(one._replace(position=positions[one.queue_id][at]))
-        if any(len(row) != used.get(queue_id, 0) for queue_id, row in positions.items()):
+            if one.position == 0:
+                numbers.setdefault(one.queue_id, []).append(one.number)
+        for queue_id, waiting in numbers.items():
+            waiting.sort()
+            if len(waiting) > len(positions.get(queue_id, ())):
+                raise ValueError(f"no first position for queue {queue_id}")
+        if any(len(row) != len(numbers.get(queue_id, ())) for queue_id, row in positions.items()):
             raise ValueError("more positions than entries")
-        lsn = self.transactions.commit(transaction, rows)
-        for before, one in zip(transaction.enqueues, given, strict=True):
-            if before.position == 0:
-                ml_give_position(cython.address(self.ml), transaction.tx, one.message_id, one.queue_id, one.position)
-        transaction.enqueues = given
+        written = [row for queue_id, waiting in numbers.items() for row in rows_of(queue_id, waiting, positions[queue_id])]
+        lsn = self.transactions.commit(transaction, written)
+        places = {(queue_id, *place) for queue_id, waiting in numbers.items() for place in zip(waiting, positions[queue_id], strict=True)}
+        given = {(queue_id, number): position for queue_id, number, position in places}
+        transaction.enqueues = [one._replace(position=one.position or given[one.queue_id, one.number]) for one in transaction.enqueues]
         return self._finish(transaction, lsn)
 
     def rollback(self, tx: int) -> int:
@@ -294,8 +305,22 @@ class LogStore(LogEngine):
         return ticket
 
     def tx_apply(self, transaction: object) -> None:
-        """The outcome of a distributed transaction is durable."""
+        """The outcome of a distributed transaction is durable.
+
+        Its entries get their positions only now: a copy that is written before must not tell a position whose Commit may be lost.
+        """
         with self.lock:
+            if transaction.state is TxState.COMMITTED:
+                for one in transaction.enqueues:
+                    if one.number >= 0:
+                        ml_give_position(
+                            cython.address(self.ml),
+                            transaction.tx,
+                            one.message_id,
+                            one.queue_id,
+                            position_waiting(one.number),
+                            one.position,
+                        )
             self._apply(transaction)
 
     def on_durable(self, lsn: int, callback: object) -> None:

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.hash64 cimport map64_t
 
-cdef struct location_t:         # one place; position 0: enqueued by a transaction that gives it its position at commit
+cdef struct location_t:         # one place; position: see position_waits (record.pxd) while the transaction that enqueues it has not committed
     uint64_t queue_id
     uint64_t position
     int64_t expires_at_ms
@@ -26,7 +26,7 @@ cdef message_t *list_new(map64_t *messages, uint64_t message_id) noexcept nogil
 cdef void list_forget(map64_t *messages, message_t *message) noexcept nogil
 cdef void list_free_all(map64_t *messages) noexcept nogil
 cdef location_t *message_add(message_t *message, uint64_t queue_id, uint64_t position, int64_t expires_at_ms) noexcept nogil
-# The place on this queue at this position (0: the first one that waits for its position); NULL: there is none.
+# The place on this queue at this position; NULL: there is none.
 cdef location_t *message_find(message_t *message, uint64_t queue_id, uint64_t position) noexcept nogil
 cdef void message_drop(message_t *message, location_t *location) noexcept nogil
 # Notes that records of the message name the transaction. True when it is new.

@@ -325,7 +325,9 @@ def ml_pressure(context):
     ml: cython.pointer(message_log_t) = _ml(context)
     if at_load32(cython.address(ml.disk_low)):
         return PRESSURE_DISK
-    if _unwritten(ml.log) > ml.unwritten_max or (ml.pages != cython.NULL and _unwritten(ml.pages) > ml.unwritten_max + ml.pages.buffer_size):
+    if _unwritten(ml.log) > ml.unwritten_max or (
+        ml.pages != cython.NULL and _unwritten(ml.pages) > ml.unwritten_max + ml.pages.buffer_size
+    ):
         return PRESSURE_BUFFERS
     return PRESSURE_NONE
 
@@ -401,16 +403,18 @@ def ml_dequeue_tx(ml, tx, queue_id, position, message_id, owner, reason, deliver
     return lsn
 
 
-def ml_give_position(ml, tx, message_id, queue_id, position):
+def ml_give_position(ml, tx, message_id, queue_id, waiting, position):
     message: cython.pointer(message_t)
+    location: cython.pointer(location_t)
     i: uint32_t
     given: cython.bint = False
     log_begin(ml.log)
     message = list_find(cython.address(ml.messages), message_id)
     if message != cython.NULL:
         for i in range(message.count):
-            if message.locations[i].enqueued_by == tx and message.locations[i].queue_id == queue_id and message.locations[i].position == 0:
-                message.locations[i].position = position
+            location = cython.address(message.locations[i])
+            if location.enqueued_by == tx and location.queue_id == queue_id and location.position == waiting:
+                location.position = position
                 given = True
                 break
     log_end(ml.log)

@@ -12,6 +12,7 @@ I4  After an unclean stop every entry counts as delivered before; so it does whe
 
 from __future__ import annotations
 
+import heapq
 import struct
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_TX_COPY,
     RECORD_TX_DELETE,
     RECORD_TX_START,
+    position_number,
+    position_waits,
     record_t,
 )
 from cython.cimports.flintmq.store.log.scan import LogScan
@@ -91,7 +94,9 @@ class RecoveredTx:
     was_open: it had no outcome when the broker stopped and counts as rolled back: a Rollback is to be logged. start_lost: not even its
     start became durable: a Tx-Copy is to be logged for it, and the transaction log has to go on above its id. references: live messages
     that name it; at 0 a transaction with an outcome may be deleted, once the homeless messages are. Prepared ones only: `enqueues`
-    (queue id, message id, expires_at_ms, position or 0, body length) and `dequeues` (queue id, position, message id), in LSN order.
+    (queue id, message id, expires_at_ms, position or 0, body length, number) in the order of the calls (per queue; over queues as far as
+    the log tells), where `number` is the running number of an enqueue that waits for its position, else -1; and `dequeues` (queue id,
+    position, message id) in LSN order.
     """
 
     id: int
@@ -103,7 +108,7 @@ class RecoveredTx:
     references: int = 0
     was_open: bool = False
     start_lost: bool = False
-    enqueues: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    enqueues: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     dequeues: list[tuple[int, int, int]] = field(default_factory=list)
 
 
@@ -188,6 +193,29 @@ def _xid(data: bytes, at: int) -> bytes:
     if at + 2 + length > len(data):
         raise ValueError("an xid runs past the end of its record")
     return data[at + 2 : at + 2 + length]
+
+
+def _in_call_order(found: list) -> list:
+    """Enqueues of a transaction in doubt. found: (order in the log, queue id, ..., number), as RecoveredTx has them behind the first.
+
+    Within a queue the numbers say the order. Over queues it is the order of the records, which a Message-Copy changes: of the first ones
+    of each queue that are left, the one that stands first in the log comes next.
+    """
+    queues: dict = {}
+    for item in sorted(found, key=lambda item: (item[6], item[0]), reverse=True):
+        queues.setdefault(item[1], []).append(item)
+    heads = [left.pop() for left in queues.values()]
+    heapq.heapify(heads)
+    ordered = []
+    while heads:
+        item = heads[0]
+        left = queues[item[1]]
+        if left:
+            heapq.heapreplace(heads, left.pop())
+        else:
+            heapq.heappop(heads)
+        ordered.append(item[1:])
+    return ordered
 
 
 @cython.cclass
@@ -357,7 +385,7 @@ class Recovery:
                     row.more = cython.cast(uint32_t, work.rows.count)
                 last_rows[queue_id] = work.rows.count - 1
                 info.row_count += 1
-                if count:
+                if count and first:
                     work_used(work, cython.cast(uint32_t, queue), first + count - 1)
         work.tx_named_max = 0
 
@@ -378,7 +406,7 @@ class Recovery:
                     tx.state = ROLLED_BACK
                     tx.was_open = True
         for tx in self.transactions.values():
-            tx.enqueues = [item[1:] for item in sorted(tx.enqueues)]
+            tx.enqueues = _in_call_order(tx.enqueues)
             tx.dequeues = [item[1:] for item in sorted(tx.dequeues)]
 
     # --- queues and messages
@@ -447,8 +475,17 @@ class Recovery:
             while number:
                 place = places[number - 1]
                 if place.outcome == OUTCOME_PENDING:
+                    waits = bool(position_waits(place.position))
                     self.transactions[place.enqueued_by].enqueues.append(
-                        (number, queues[place.queue].id, message_id, place.expires_at_ms, place.position, seen[i].body_len)
+                        (
+                            number,
+                            queues[place.queue].id,
+                            message_id,
+                            place.expires_at_ms,
+                            0 if waits else place.position,
+                            seen[i].body_len,
+                            position_number(place.position) if waits else -1,
+                        )
                     )
                 elif place.outcome == OUTCOME_HELD:
                     self.transactions[place.dequeued_by].dequeues.append((number, queues[place.queue].id, place.position, message_id))

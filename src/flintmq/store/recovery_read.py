@@ -29,6 +29,7 @@ from cython.cimports.flintmq.store.log.record import (
     le16,
     le32,
     le64,
+    position_waits,
     record_t,
 )
 from cython.cimports.flintmq.store.recovery_state import (
@@ -50,9 +51,7 @@ from cython.cimports.flintmq.store.recovery_state import (
     place_position,
     queue_at,
     range_t,
-    row_at,
     row_of,
-    row_t,
     seen_add_place,
     seen_append,
     seen_append_moved,
@@ -71,47 +70,14 @@ from cython.cimports.flintmq.store.recovery_state import (
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 
-# no entry has this number
-NOT_A_COPY = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _inherit(work: cython.pointer(work_t), older: int64_t, place: cython.pointer(seen_place_t)) -> cython.void:
-    """A place without a position that a Message-Copy names: it keeps its number in the Commit's row when the message's older records
-    were read; else it comes before all that were read, in the order of the copies (which are made in the order of the log)."""
-    entry: cython.pointer(seen_t)
-    former: cython.pointer(seen_place_t)
-    row: cython.pointer(row_t)
-    number: uint32_t
-    if older >= 0 and seen_at(work, older).flags & SEEN_EXTRA:
-        entry = seen_at(work, older)
-        number = extra_of(work, entry).first
-        while number:
-            former = place_at(work, number)
-            if former.queue == place.queue and former.enqueued_by == place.enqueued_by and former.row:
-                place.row = former.row
-                place.position = former.position
-                place.early = former.early
-                former.row = 0  # not for a second place of the same kind
-                return
-            number = former.next
-    if place.row:
-        row = row_at(work, place.row - 1)
-        place.position = row.early
-        place.early = 1
-        row.early += 1
-
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _enlist(
-    work: cython.pointer(work_t), index: uint64_t, queue: uint32_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t, older: int64_t
+    work: cython.pointer(work_t), index: uint64_t, queue: uint32_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t
 ) -> cython.pointer(seen_place_t):
-    """A place of a message that needs the long form. tx 0: plain. older: of a Message-Copy's place: the entry that the copy replaces,
-    or -1; else NOT_A_COPY."""
+    """A place of a message that needs the long form. tx 0: plain."""
     extra: cython.pointer(extra_t) = seen_need_extra(work, index)
     place: cython.pointer(seen_place_t)
     info: cython.pointer(tx_info_t)
@@ -127,13 +93,8 @@ def _enlist(
     if info == cython.NULL:
         return cython.NULL
     place.enqueue = cython.cast(uint8_t, info.state)
-    if position == 0:
+    if position_waits(position):
         place.row = row_of(work, info, queue_at(work, queue).id)
-        if place.row and older < NOT_A_COPY:
-            _inherit(work, older, place)
-        elif place.row:
-            place.position = row_at(work, place.row - 1).seen
-            row_at(work, place.row - 1).seen += 1
     return place
 
 
@@ -215,8 +176,6 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     index: int64_t
     queue: int64_t
     entry: cython.pointer(seen_t)
-    info: cython.pointer(tx_info_t)
-    number: uint32_t
     position: uint64_t
     if record.size < 16:
         work.malformed += 1
@@ -231,12 +190,6 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     if index < 0:
         if record.undo_prev < work.base[0]:
             work.stray += 1
-            if record.tx and position == 0:  # it counts in the Commit's row all the same
-                info = work_tx(work, record.tx)
-                if info != cython.NULL:
-                    number = row_of(work, info, le64(record.data))
-                    if number:
-                        row_at(work, number - 1).seen += 1
             return
         index = seen_append_moved(work, record.lsn, record.undo_prev)
         if index < 0:
@@ -245,7 +198,7 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     entry = seen_at(work, index)
     # The short form is for what the message log's own list leaves out: one plain place, its record right behind the Message-Start.
     if record.tx or entry.flags & (SEEN_EXTRA | SEEN_PLACE) or record.lsn != entry.lsn + entry.bytes:
-        _enlist(work, index, cython.cast(uint32_t, queue), position, record.expires_at_ms, record.tx, NOT_A_COPY)
+        _enlist(work, index, cython.cast(uint32_t, queue), position, record.expires_at_ms, record.tx)
         return
     entry.word = position
     entry.queue = cython.cast(uint32_t, queue)
@@ -259,25 +212,21 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _find_place(
-    work: cython.pointer(work_t), entry: cython.pointer(seen_t), queue: uint32_t, position: uint64_t
-) -> cython.pointer(seen_place_t):
+def _find_place(work: cython.pointer(work_t), entry: cython.pointer(seen_t), queue: uint32_t, position: uint64_t) -> cython.pointer(
+    seen_place_t
+):
     """The place of an entry with an extra_t that a dequeue means: not taken yet, if there is such a one."""
     number: uint32_t = extra_of(work, entry).first
     place: cython.pointer(seen_place_t)
     taken: cython.pointer(seen_place_t) = cython.NULL
-    early: cython.pointer(seen_place_t) = cython.NULL
     while number:
         place = place_at(work, number)
         if place.queue == queue and place_position(work, place) == position:
             if place.dequeue == 0:
                 return place
             taken = place
-        elif place.queue == queue and place.early and place.dequeue == 0:
-            early = place
         number = place.next
-    # Of an early place only the order is certain.
-    return early if taken == cython.NULL else taken
+    return taken
 
 
 @cython.cfunc
@@ -385,9 +334,7 @@ def _on_copy(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> 
                 if not map64_put(cython.address(work.expiries), index + 1, le64(data + 16)):
                     work.failed = True
             return
-        place = _enlist(
-            work, index, cython.cast(uint32_t, queue), le64(data + 8), cython.cast(int64_t, le64(data + 16)), le64(data + 24), older
-        )
+        place = _enlist(work, index, cython.cast(uint32_t, queue), le64(data + 8), cython.cast(int64_t, le64(data + 16)), le64(data + 24))
         if place == cython.NULL:
             return
         if le64(data + 32):

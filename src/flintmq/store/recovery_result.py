@@ -10,6 +10,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.hash64 import map64_get
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
+from cython.cimports.flintmq.store.log.record import position_waits
 from cython.cimports.flintmq.store.recovery_state import (
     CONTENT_BELOW_BASE,
     CONTENT_DAMAGED,
@@ -129,14 +130,14 @@ def _stands(
     """Counts one decided place; the outcome, which is LOST for an entry without a position."""
     outcome: uint8_t = verdict & 7
     row: uint32_t = verdict >> 3
-    if outcome <= OUTCOME_HELD and position == 0:
+    if outcome <= OUTCOME_HELD and (position == 0 or position_waits(position)):
         outcome = OUTCOME_LOST
         row = LOST_NO_POSITION
     if outcome <= OUTCOME_HELD:
         queue_at(work, queue).count += 1
         work.entry_count += 1
     elif outcome == OUTCOME_LOST:
-        _lose(work, message_id, queue_at(work, queue).id, position, row, most)
+        _lose(work, message_id, queue_at(work, queue).id, 0 if position_waits(position) else position, row, most)
     return outcome
 
 
@@ -222,7 +223,6 @@ def work_decide(work, table, last_damage, lost_max):
             work.dead_count += 1
             if places == 0 and not ended and content != CONTENT_TORN and entry.lsn < last_damage:
                 _lose(work, message_id, 0, 0, LOST_NO_PLACE, lost_max)
-
 
 
 @cython.cfunc

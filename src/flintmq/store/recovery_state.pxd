@@ -50,17 +50,16 @@ cdef struct extra_t:
     uint32_t older              # Message-Copy: seen_t that it replaces, number + 1
 
 cdef struct seen_place_t:
-    uint64_t position           # deferred: how many of the transaction's enqueues on this queue came before
+    uint64_t position           # see position_waits (record.pxd): its transaction's Commit gives it
     int64_t expires_at_ms
     uint64_t enqueued_by
     uint64_t dequeued_by
     uint32_t queue
     uint32_t next               # number + 1
-    uint32_t row                # deferred: row_t, number + 1; 0 = the position is final
+    uint32_t row                # of a place that waits: first row_t of its queue in the Commit, number + 1; 0 = there is none
     uint8_t enqueue             # decisions.Enqueue
     uint8_t dequeue             # decisions.Dequeue
     uint8_t outcome             # decisions.Outcome
-    uint8_t early               # its row counts it before those whose Message-Enqueue was read: a Message-Copy says nothing else of it
 
 cdef struct name_node_t:
     uint64_t tx
@@ -80,10 +79,8 @@ cdef struct tx_info_t:
 
 cdef struct row_t:              # of a Commit record
     uint64_t queue_id
-    uint64_t first
+    uint64_t first              # 0: it gives none
     uint64_t count
-    uint64_t seen               # enqueues without a position that were read (in the first row of a queue: for all its rows)
-    uint64_t early              # places without a position that only a Message-Copy told of
     uint32_t more               # the next row of this queue in this Commit, number + 1; 0 = none
 
 cdef struct queue_info_t:
@@ -121,7 +118,7 @@ cdef struct live_t:             # a live message: where its content is now (Mess
 
 cdef struct location_t:         # a place of a message that stands on several queues, or that a transaction touched
     uint64_t queue_id
-    uint64_t position           # 0: enqueued by a prepared transaction, which gives it its position when it commits
+    uint64_t position           # see position_waits (record.pxd): a prepared transaction gives it its position when it commits
     int64_t expires_at_ms
     uint64_t enqueued_by        # prepared transaction that wants to put it there; 0 = it is there
     uint64_t dequeued_by        # prepared transaction that wants to take it; 0 = none
@@ -212,4 +209,5 @@ cdef extra_t *seen_need_extra(work_t *work, uint64_t index) noexcept nogil
 cdef void seen_name(work_t *work, extra_t *extra, uint64_t tx) noexcept nogil
 # Number + 1 of the first row of this queue in the transaction's Commit; 0 when there is none.
 cdef uint32_t row_of(work_t *work, tx_info_t *info, uint64_t queue_id) noexcept nogil
+# The place's position; 0: its transaction committed and gave it none. What waits for an outcome keeps its waiting position.
 cdef uint64_t place_position(work_t *work, seen_place_t *place) noexcept nogil

@@ -5,14 +5,15 @@ in: ids and LSNs from recovery_read.py. out: entries to fill in.
 I1  `seen` ascends by LSN. A message is found by its id without a hash: `grains` says where each 4 KiB of the log begins in `seen`.
     Only messages whose id is not their LSN (copied, or missing) are in a hash table.
 
-Positions that a Commit record gives are counted from the end of its rows: the base moves past whole prefixes of the log, so the
-Message-Enqueue records that are still there, whatever became of their messages, are the last ones of their transaction.
+I2  The position of an enqueue that waits for its Commit is told from that enqueue's record (or its Message-Copy) and the Commit alone:
+    its running number, counted over the Commit's rows of the queue. No other record has to be there.
 """
 
 from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_put
+from cython.cimports.flintmq.store.log.record import position_number, position_waits
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
@@ -104,6 +105,8 @@ def work_used(work, queue, position):
     info: cython.pointer(queue_info_t) = queue_at(work, queue)
     level: uint64_t = position >> LEVEL_SHIFT
     index: uint64_t = position & INDEX_MASK
+    if position_waits(position):
+        return
     if level and info.levels == cython.NULL:
         info.levels = cython.cast(cython.pointer(uint64_t), calloc(256, 8))
         if info.levels == cython.NULL:
@@ -274,29 +277,18 @@ def seen_name(work, extra, tx):
 
 def place_position(work, place):
     row: cython.pointer(row_t)
-    first: cython.pointer(row_t)
-    total: uint64_t = 0
     at: uint64_t
-    if place.row == 0:
+    number: uint32_t = place.row
+    if not position_waits(place.position) or place.enqueue != ENQUEUE_COMMITTED:
         return place.position
-    first = row = row_at(work, place.row - 1)
-    while True:
-        total += row.count
-        if row.more == 0:
-            break
-        row = row_at(work, row.more - 1)
-    if first.seen + first.early > total:
-        return 0
-    at = total - first.seen + place.position
-    if place.early:
-        at -= first.early
-    row = first
-    while at >= row.count:
-        if row.more == 0:
-            return 0
+    at = position_number(place.position)
+    while number:
+        row = row_at(work, number - 1)
+        if at < row.count:
+            return row.first + at if row.first else 0
         at -= row.count
-        row = row_at(work, row.more - 1)
-    return row.first + at
+        number = row.more
+    return 0
 
 
 def row_of(work, info, queue_id):

@@ -30,12 +30,14 @@ NOTE_RUN = 0
 
 
 class Enqueue(NamedTuple):
-    """A message that enters a queue if the transaction commits. `position` 0: given at commit."""
+    """A message that enters a queue if the transaction commits. `position` 0: given at commit, which counts from the transaction's
+    first enqueue on the queue: this is its `number`-th, from 0 on (-1: its position was known before)."""
 
     queue_id: int
     message_id: int
     position: int
     expires_at_ms: int
+    number: int = -1
 
 
 class Dequeue(NamedTuple):
@@ -55,11 +57,28 @@ class Heuristic(NamedTuple):
 
 
 class Row(NamedTuple):
-    """`length` entries of the queue, in the order they were asked for, take positions from `first` on."""
+    """The transaction's next `length` enqueues on the queue, by their numbers, take positions from `first` on; 0: they are lost."""
 
     queue_id: int
     first: int
     length: int
+
+
+def rows_of(queue_id: int, numbers: Sequence[int], positions: Sequence[int]) -> list[Row]:
+    """Rows that give each of a queue's enqueues, by ascending numbers, its position. Numbers that are missing (damage took their records)
+    take none."""
+    rows: list[Row] = []
+    following = 0
+    for number, position in zip(numbers, positions, strict=True):
+        if number > following:
+            rows.append(Row(queue_id, 0, number - following))
+        last = rows[-1] if rows else None
+        if last is not None and last.first and last.first + last.length == position:
+            rows[-1] = last._replace(length=last.length + 1)
+        else:
+            rows.append(Row(queue_id, position, 1))
+        following = number + 1
+    return rows
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +96,13 @@ class Transaction:
     dequeues: list[Dequeue] = field(default_factory=list)
     messages: set[int] = field(default_factory=set)
     references: int = 0
+    numbers: dict[int, int] = field(default_factory=dict)  # queue id -> number of its next enqueue there
+
+    def next_number(self, queue_id: int) -> int:
+        """The running number of one more enqueue on this queue."""
+        number = self.numbers.get(queue_id, 0)
+        self.numbers[queue_id] = number + 1
+        return number
 
     @property
     def decided(self) -> bool:

@@ -66,6 +66,14 @@ _ROW = struct.Struct("<QQQ")
 _DEQUEUE = struct.Struct("<QQQIHBB")
 
 
+WAITS = 0xFFFFFFFF
+
+
+def waiting_number(position: int) -> int | None:
+    """Which of its transaction's enqueues on the queue a place is, from 0 on, when the Commit is to give its position; else None."""
+    return position & 0xFFFFFFFF if position >> 32 == WAITS else None
+
+
 class Malformed(FlintError):
     """A record whose checksum is right and whose fields are not: written by a broken or an unknown writer."""
 
@@ -93,13 +101,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a copied message stands."""
+    """Where a copied message stands. position 0: the Commit of `enqueued_by` gives it, see `waiting_number`."""
 
     queue: int
     position: int
     expires_ms: int
     enqueued_by: int
     dequeued_by: int
+    number: int | None = None
 
 
 def aligned(size: int, step: int) -> int:
@@ -229,7 +238,9 @@ def _chunk(fields: _Fields) -> dict[str, Any]:
 
 
 def _enqueue(fields: _Fields) -> dict[str, Any]:
-    return {"queue": fields.u64(), "position": fields.u64()}
+    queue, position = fields.u64(), fields.u64()
+    number = waiting_number(position)
+    return {"queue": queue, "position": position} if number is None else {"queue": queue, "position": 0, "number": number}
 
 
 def _dequeue(fields: _Fields) -> dict[str, Any]:
@@ -246,7 +257,10 @@ def _dequeue(fields: _Fields) -> dict[str, Any]:
 
 def _copy(fields: _Fields) -> dict[str, Any]:
     count, _ = fields.take(_COUNT)
-    places = [Place(*place) for place in fields.list_of(_PLACE, count)]
+    places = []
+    for queue, position, expires, enqueued_by, dequeued_by in fields.list_of(_PLACE, count):
+        number = waiting_number(position)
+        places.append(Place(queue, position if number is None else 0, expires, enqueued_by, dequeued_by, number))
     return {"places": places, **_content(fields)}
 
 

@@ -25,8 +25,7 @@ _TX_STARTS = frozenset((kinds.DTX_START, kinds.TX_START, kinds.TX_COPY))
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction as the log tells it. rows: queue -> positions that the Commit gives, in order, as
-    ranges (first, count); asked: queue -> enqueues seen that wait for one."""
+    """A transaction as the log tells it. rows: queue -> positions that the Commit gives, in order, as ranges (first, count)."""
 
     id: int
     state: str
@@ -36,7 +35,14 @@ class Transaction:
     ended: bool = False
     deleted: bool = False
     rows: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    asked: Counter[int] = field(default_factory=Counter)
+
+    def position(self, queue: int, number: int) -> int:
+        """The position that the Commit gives the transaction's `number`-th enqueue on the queue; 0: none."""
+        for first, count in self.rows.get(queue, []):
+            if number < count:
+                return first + number if first else 0
+            number -= count
+        return 0
 
 
 def _rows(values: dict[str, Any]) -> dict[int, list[tuple[int, int]]]:
@@ -48,14 +54,12 @@ def _rows(values: dict[str, Any]) -> dict[int, list[tuple[int, int]]]:
 
 @dataclass(slots=True)
 class Spot:
-    """A place of a live message. enqueued_by, dequeued_by: transactions, 0 = none; order: which of its transaction's enqueues on the
-    queue it is, from 1 on, when it waits for a position."""
+    """A place of a live message. position 0: not known (yet). enqueued_by, dequeued_by: transactions, 0 = none."""
 
     queue: int
     position: int
     enqueued_by: int = 0
     dequeued_by: int = 0
-    order: int = 0
 
 
 @dataclass(slots=True)
@@ -208,8 +212,6 @@ class Replay:
         if kind == kinds.COPY:
             self._copied(record, values)
             return
-        # Counted even where the message is gone: the order of a transaction's enqueues gives the positions.
-        order = self._order(record.tx, values["queue"]) if kind == kinds.ENQUEUE and record.tx and not values["position"] else 0
         message = state.messages.get(number)
         if message is None:
             if number >= log.base and not log.has_record(number, _MESSAGE_STARTS):
@@ -221,7 +223,8 @@ class Replay:
         elif kind == kinds.MESSAGE_DELETE:
             del state.messages[number]
         elif kind == kinds.ENQUEUE:
-            message.spots.append(Spot(values["queue"], values["position"], record.tx, 0, order))
+            position = self._position(record.tx, values["queue"], values["position"], values.get("number"))
+            message.spots.append(Spot(values["queue"], position, record.tx))
         else:
             self._dequeued(message, record, values)
 
@@ -236,32 +239,13 @@ class Replay:
             self.state.missing_transactions.add(record.tx)
             self._report(log, "reference", record, f"{record.name} in transaction {record.tx}, whose start is not in the log")
 
-    def _order(self, number: int, queue: int) -> int:
+    def _position(self, number: int, queue: int, position: int, order: int | None) -> int:
+        """The position that a record says, or that the Commit of transaction `number` gives its `order`-th enqueue on the queue; 0: it has
+        not committed, or gave none."""
+        if order is None:
+            return position
         transaction = self.state.transactions.get(number)
-        if transaction is None:
-            return 0
-        transaction.asked[queue] += 1
-        return transaction.asked[queue]
-
-    def _give_positions(self, log: Log) -> None:
-        """Enqueues of committed transactions get their positions. The base passes whole prefixes of the log, so what is still there are
-        the last enqueues of a transaction: they are counted from the end."""
-        for message in self.state.messages.values():
-            for spot in message.spots:
-                transaction = self.state.transactions.get(spot.enqueued_by)
-                if not spot.order or transaction is None or transaction.state != "committed":
-                    continue
-                rows = transaction.rows.get(spot.queue, [])
-                index = sum(count for _, count in rows) - transaction.asked[spot.queue] + spot.order - 1
-                if index < 0:
-                    text = f"message {message.id} has no position in queue {spot.queue}"
-                    self._lost(log, message, f"{text}: the commit of transaction {transaction.id} gave too few")
-                    continue
-                for first, count in rows:
-                    if index < count:
-                        spot.position = first + index
-                        break
-                    index -= count
+        return transaction.position(queue, order) if transaction is not None and transaction.state == "committed" else 0
 
     def _copied(self, record: Record, values: dict[str, Any]) -> None:
         size = values["body"] + values["header"] + values["route"]
@@ -270,15 +254,12 @@ class Replay:
         for place in values["places"]:
             if place.dequeued_by and self.state.tx_state(place.dequeued_by) == "committed":
                 continue
-            order = 0
-            if place.enqueued_by and not place.position:
-                known = next((s.order for s in old.spots if s.queue == place.queue and s.order), 0) if old else 0
-                order = known or self._order(place.enqueued_by, place.queue)
-            message.spots.append(Spot(place.queue, place.position, place.enqueued_by, place.dequeued_by, order))
+            position = self._position(place.enqueued_by, place.queue, place.position, place.number)
+            message.spots.append(Spot(place.queue, position, place.enqueued_by, place.dequeued_by))
         self.state.messages[record.undo_prev] = message
 
     def _dequeued(self, message: Message, record: Record, values: dict[str, Any]) -> None:
-        spot = next((s for s in message.spots if s.queue == values["queue"] and s.position in (values["position"], 0)), None)
+        spot = next((s for s in message.spots if s.queue == values["queue"] and s.position == values["position"]), None)
         if record.tx and self.state.tx_state(record.tx) != "committed":
             if spot is not None and self.state.tx_state(record.tx) not in ("rolled back", "lost"):
                 spot.dequeued_by = record.tx
@@ -292,7 +273,6 @@ class Replay:
 
     def _check_messages(self, log: Log) -> None:
         """What is left: messages with places must have all of their content, and their transactions must be known."""
-        self._give_positions(log)
         for message in self.state.messages.values():
             spots = self.state.spots(message)
             if not spots:
@@ -302,6 +282,9 @@ class Replay:
                 text = f"{where} has {message.here} of its {message.size} bytes of content"
                 self._lost(log, message, text)
             for spot in spots:
+                if not spot.position and spot.enqueued_by and self.state.tx_state(spot.enqueued_by) == "committed":
+                    text = f"message {message.id} has no position in queue {spot.queue}"
+                    self._lost(log, message, f"{text}: the commit of transaction {spot.enqueued_by} gave too few")
                 for number in (spot.enqueued_by, spot.dequeued_by):
                     if number and self.state.tx_state(number) == "unknown":
                         self._lost(log, message, f"{where} waits for transaction {number}, which the log does not know any more")

@@ -69,6 +69,17 @@ cdef struct block_t:            # header of a commit block, decoded
     uint32_t records
     uint32_t flags
 
+# --- the position of an enqueue inside a transaction that waits for its Commit: which of the transaction's enqueues on the queue it is.
+# No position looks like that: its index would be near 2^56 on level 255.
+cdef inline uint64_t position_waiting(uint32_t number) noexcept nogil:
+    return 0xFFFFFFFFULL << 32 | number
+
+cdef inline bint position_waits(uint64_t position) noexcept nogil:
+    return position >> 32 == 0xFFFFFFFFULL
+
+cdef inline uint32_t position_number(uint64_t position) noexcept nogil:
+    return <uint32_t>position
+
 cdef inline uint16_t le16(const uint8_t *p) noexcept nogil:
     cdef uint16_t value
     memcpy(&value, p, 2)
