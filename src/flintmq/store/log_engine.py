@@ -28,7 +28,7 @@ from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end,
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import BLOCK_CLEAN
 from cython.cimports.flintmq.store.log.scan import LogScan
-from cython.cimports.flintmq.store.log.writer import LogWriter
+from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, PASS_STARVED, LogWriter
 from cython.cimports.flintmq.store.message_list import list_free_all, list_new, location_t, message_add, message_name, message_t
 from cython.cimports.flintmq.store.message_log import (
     ml_dequeue,
@@ -52,6 +52,7 @@ from flintmq.errors import StoreError
 from flintmq.ports import TxState
 from flintmq.store import failpoints, marks
 from flintmq.store.log.containers import MESSAGES, PAGES, TRANSACTIONS, sequence_of
+from flintmq.store.log.space import message_floors, page_floors
 from flintmq.store.opening import quarantine, repair_tail
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Row, Transaction, TransactionLog
 
@@ -102,19 +103,32 @@ class LogEngine(LogPort):
             )
             log.error("damaged container %s: %s%s", damage.file, damage, f"; copied to {copy}" if copy else "")
         epoch = max(message_scan.epoch, transaction_scan.epoch) + 1
+        if spill:
+            self._clear_pages()  # first: a full disk has room for the rest then
+        floors = message_floors(message_scan.container_size or container_size, buffers * WRITE_BUFFER)
         self.messages = self._open_log(
-            "messages", MESSAGES, message_scan, uuid, container_size, initial, epoch, retain_bytes, retain_s, archive
+            "messages", MESSAGES, message_scan, uuid, container_size, initial, epoch, floors, retain_bytes, retain_s, archive
         )
         # Transactions are small and short: containers of their own size would mostly hold nothing.
         small = min(container_size, SMALL_CONTAINER)
         self.transaction_records = self._open_log(
-            "transactions", TRANSACTIONS, transaction_scan, uuid, small, min(initial, SMALL_AHEAD), epoch, retain_bytes, retain_s, archive
+            "transactions",
+            TRANSACTIONS,
+            transaction_scan,
+            uuid,
+            small,
+            min(initial, SMALL_AHEAD),
+            epoch,
+            floors,
+            retain_bytes,
+            retain_s,
+            archive,
         )
         if spill:
-            self._clear_pages()
             self.pages = ManagedLog(
                 self.files, f"{self.directory}/pages", "pages", PAGES, uuid, container_size, container_size, False, self.clock
             )
+            self.pages.set_floors(page_floors(floors))
             self.ml.pages = self.pages.log
         self.ml.log = self.messages.log
         self.ml.unwritten_max = buffers * WRITE_BUFFER
@@ -170,7 +184,7 @@ class LogEngine(LogPort):
             if managed.durable_lsn >= managed.tail:
                 managed.release_dead()
 
-    def _open_log(self, name, log_id, scan, uuid, container_size, initial, epoch, retain_bytes, retain_s, archive):
+    def _open_log(self, name, log_id, scan, uuid, container_size, initial, epoch, floors, retain_bytes, retain_s, archive):
         directory: str = f"{self.directory}/{name}"
         managed: ManagedLog
         if scan.container_size and scan.container_size != container_size:
@@ -190,6 +204,7 @@ class LogEngine(LogPort):
             retain_s,
             archive,
         )
+        managed.set_floors(floors)
         managed.set_ahead(max(2, initial))
         if not scan.container_size:
             managed.clear_temporaries()
@@ -341,9 +356,8 @@ class LogEngine(LogPort):
             marks.write_redelivered(self, [self._redelivered(handle) for handle in self.queues.values()])
             marks.write_marks(self, self._tails(0))
         self.writer.stop()
-        if clean and self.failure is None:
-            while self.writer.flush() == 1:
-                pass
+        written = self.failure is None and self._write_rest()
+        if clean and written:
             failpoints.hit("restart-marked")
             marks.write_clean(self)
             self.writer.flush(BLOCK_CLEAN)
@@ -353,6 +367,26 @@ class LogEngine(LogPort):
             if managed is not None:
                 managed.close()
         self.files.close(self.lock_file)
+
+    def _write_rest(self):
+        """Writes all that is buffered; containers are made as far as the disk has room. False: it is full or has failed. What is left
+        out then was never confirmed, and what it ended comes back."""
+        what: cython.int
+        while True:
+            what = self.writer.flush()
+            if what == PASS_STARVED:
+                made = 0
+                for managed in (self.messages, self.transaction_records):
+                    managed.set_ahead(0)
+                    made += managed.prepare(False)
+                if not made:
+                    log.warning(
+                        "the disk is full: %d bytes that were not confirmed are left out; the next start flags its deliveries as redelivered",
+                        self.messages.tail - self.messages.durable_lsn,
+                    )
+                    return False
+            elif what != PASS_PROGRESS:
+                return what == PASS_IDLE
 
     def _redelivered(self, handle: QueueHandle):
         """(queue id, ranges of positions that were delivered before)."""

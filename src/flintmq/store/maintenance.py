@@ -101,6 +101,7 @@ class Maintenance:
             if one is not None:
                 one.seal()
         store.collect_released()
+        self._look_at_disk()
         self._move_base()
         self._copy_forward()
         if transactions.used_bytes > 2 * transactions.live_bytes + 4 * transactions.container_size:
@@ -118,6 +119,9 @@ class Maintenance:
                     self._reserve = max(RESERVE, min(-(-RESERVE_BYTES // one.container_size), RESERVE_MOST))
                 # One more than the reserve: that it can't be made is how a full disk shows.
                 one.set_ahead(max(one.ahead, self._reserve + 1))
+                one.set_needed(self._reserve + 1)
+            if one.tight:
+                one.shed()
             # One at a time: each takes some syncs, and meanwhile the base falls behind a log that fills quickly.
             while one.prepare(calm, 1):
                 store.writer.kick()
@@ -232,10 +236,22 @@ class Maintenance:
                 self._stuck = (sequence, left, transactions)
                 return
 
+    def _is_tight(self) -> bool:
+        """Whether less is free than publishers may need, see store.log.space."""
+        messages = self.store.messages
+        free = messages.free_bytes()
+        return free is not None and free < (messages.floors.again if self.store.disk_low else messages.floors.roomy)
+
+    def _look_at_disk(self) -> None:
+        tight = self._is_tight()
+        for one in (self.store.messages, self.store.transaction_records, self.store.pages):
+            if one is not None:
+                one.set_tight(tight)
+
     def _watch_space(self) -> None:
         store = self.store
         messages = store.messages
-        low = bool(messages.low) and messages.ready_ahead <= self._reserve
+        low = self._is_tight() or (bool(messages.low) and messages.ready_ahead <= self._reserve)
         for other in (store.transaction_records, store.pages):
             low = low or (other is not None and bool(other.low) and other.ready_ahead == 0)
         if store.disk_low != low:

@@ -115,6 +115,10 @@ class FilePort:
     def size(self, path: str) -> int:
         raise NotImplementedError
 
+    def free_bytes(self, path: str) -> int | None:
+        """Bytes that this process may still allocate on the disk of that directory; None: unknown."""
+        return None
+
     def lock(self, path: str) -> int:
         """Creates the file if need be and takes an exclusive lock that ends with the process. Raises BlockingIOError when another has it."""
         raise NotImplementedError
@@ -198,6 +202,10 @@ class OsFiles(FilePort):
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def free_bytes(self, path: str) -> int | None:
+        state = os.statvfs(path)
+        return state.f_bavail * state.f_frsize
 
     def lock(self, path: str) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -12,6 +12,7 @@ Source: seed 003 ("Log Usage", container options); facts of recycling in docs/RE
 from __future__ import annotations
 
 import errno
+import os
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store64, spin_lock, spin_unlock
@@ -60,6 +61,7 @@ from flintmq.store.log.containers import (
     recycle_container,
     sequence_of,
 )
+from flintmq.store.log.space import NO_FLOORS
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # dead containers that are kept for reuse, besides what retention keeps
@@ -106,6 +108,9 @@ class ManagedLog:
         self.pins = None
         self.archive = archive
         self._archived = set()
+        self.floors = NO_FLOORS
+        self.needed = 2
+        self.tight = False
 
     def __dealloc__(self):
         if self.log != cython.NULL:
@@ -219,9 +224,24 @@ class ManagedLog:
             fd = recycle_container(self.files, self.directory, old, header)
             failpoints.hit("container-recycled")
             return fd
+        if not self._has_room(sequence):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path_of(sequence))
         fd = make_container(self.files, self.directory, header, zero)
         failpoints.hit("container-created")
         return fd
+
+    def _has_room(self, sequence):
+        """Whether the disk has room for this container and for what must stay free: the less is ready, the less that is."""
+        free = self.free_bytes()
+        if free is None:
+            return True
+        ahead = sequence - self.log.tail // self.log.container_size
+        floor = self.floors.last if ahead <= 1 else self.floors.tight if ahead <= self.needed else self.floors.roomy
+        return free - self.log.container_size >= floor
+
+    def free_bytes(self) -> int | None:
+        """Bytes free on the disk that the log is on; None: unknown."""
+        return self.files.free_bytes(self.directory)
 
     def _expendable(self):
         """The oldest dead container that nobody needs any more, or None."""
@@ -234,7 +254,7 @@ class ManagedLog:
             pinned = self.pins()
             if pinned is not None and oldest >= pinned:
                 return None
-        if self.low:
+        if self.low or self.tight:
             return oldest  # readers of the past must not stop the present
         kept = len(self._dead) * self.log.container_size
         age = self.clock.monotonic_ns() // 1_000_000 - self._sealed_ms.get(oldest, 0)
@@ -362,8 +382,8 @@ class ManagedLog:
     def trim(self) -> int:
         """Removes dead containers that retention no longer keeps and that the log won't need soon. Returns how many."""
         removed = 0
-        spare = min(self.ahead, SPARE_DEAD)
-        while len(self._dead) * self.log.container_size > self.retain_bytes + spare * self.log.container_size:
+        kept = 0 if self.tight else self.retain_bytes + min(self.ahead, SPARE_DEAD) * self.log.container_size
+        while len(self._dead) * self.log.container_size > kept:
             oldest = self._expendable()
             if oldest is None:
                 break
@@ -376,6 +396,32 @@ class ManagedLog:
             self.files.sync_dir(self.directory)
         return removed
 
+    def shed(self) -> int:
+        """Gives containers back that are ready and more than `needed`: a full disk must not be held by what nobody uses. Returns how
+        many."""
+        given: list = []
+        ready: uint64_t
+        keep: uint64_t
+        last: cython.pointer(container_t)
+        spin_lock(cython.address(self.log.lock))
+        ready = self.log.ready_end // self.log.container_size
+        keep = self.log.tail // self.log.container_size + self.needed + 1
+        while ready > keep and self.log.container_count:
+            last = cython.address(self.log.containers[self.log.container_count - 1])
+            if last.sequence != ready - 1 or last.state != CONTAINER_READY:
+                break
+            given.append((last.sequence, last.fd))
+            self.log.container_count -= 1
+            ready -= 1
+        at_store64(cython.address(self.log.ready_end), ready * self.log.container_size)
+        spin_unlock(cython.address(self.log.lock))
+        for sequence, fd in given:  # from the last one down: a crash in between leaves no gap
+            self.files.close(fd)
+            self.files.unlink(self.path_of(sequence))
+        if given:
+            self.files.sync_dir(self.directory)
+        return len(given)
+
     def clear_temporaries(self) -> None:
         """Removes what a crash left of containers in the making."""
         left = [name for name in self.files.list_dir(self.directory) if name.endswith(TEMPORARY)]
@@ -387,6 +433,18 @@ class ManagedLog:
     def set_ahead(self, count: int) -> None:
         """How many containers are kept ready in front of the tail."""
         self.ahead = count
+
+    def set_floors(self, floors) -> None:
+        """space.Floors: what stays free of the disk."""
+        self.floors = floors
+
+    def set_needed(self, count: int) -> None:
+        """How many containers in front of the tail's are made although the disk is tight."""
+        self.needed = count
+
+    def set_tight(self, tight: bool) -> None:
+        """Whether the disk is nearly full: dead containers are then not kept for anybody."""
+        self.tight = tight
 
     def set_pins(self, pins) -> None:
         """`pins()` gives the lowest sequence that a reader needs, or None."""

@@ -164,7 +164,7 @@ class LogWriter:
                 self.writer.starved_told = True
                 self.writer.last_container = 0
                 return MAINTAIN
-            if at_load32(cython.address(self.writer.stopping)) and what == PASS_IDLE:
+            if at_load32(cython.address(self.writer.stopping)) and what != PASS_PROGRESS:  # who stops it sees to a full disk
                 return STOPPED
             # Say that we sleep, then look at the word: a kick after the look changes it.
             at_store32(cython.address(self.writer.sleeping), 1)
