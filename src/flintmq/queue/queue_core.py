@@ -431,7 +431,10 @@ def queue_settle(queue, slot, position, owner, reason, delivered_us):
     if spilled and queue.port != cython.NULL and queue.port.unspill != cython.NULL:
         queue.port.unspill(queue.port.context, spilled)
     # Checking costs a look at every consumer: with many of them wait until it pays.
-    if at_load32(cython.address(queue.entries.retired_count)) > at_load32(cython.address(queue.manager.consumer_count)) >> 6:
+    retired: uint32_t = at_load32(cython.address(queue.entries.retired_count))
+    if retired > at_load32(cython.address(queue.manager.consumer_count)) >> 6 and retired > at_load32(
+        cython.address(queue.entries.reclaim_after)
+    ):
         queue_reclaim(queue, True)
     return True
 

@@ -139,6 +139,7 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint64_t failed             # atomic, written under `lock`: entries whose content can't be read
     segment_t *retired          # unlinked, not yet freed
     uint32_t retired_count
+    uint32_t reclaim_after      # retired segments to wait for before the next try, after one that found a reader inside
     int level_rule
     segment_t *spare            # one zeroed large segment
     int64_t expiry_min          # atomic: lower bound over all segments; 0 = nothing expires

@@ -9,7 +9,7 @@ are exact when nothing runs.
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_sub32
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_sub32
 from cython.cimports.flintmq.core.content import content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
     manager_figures,
@@ -32,8 +32,11 @@ def queue_reclaim(queue, keep_spare):
         return
     if manager_quiet(queue):
         list_free_retired(cython.address(queue.entries), retired, keep_spare)
+        at_store32(cython.address(queue.entries.reclaim_after), 0)
     else:
         list_put_back_retired(cython.address(queue.entries), retired)
+        # Putting back walks all of them: not for every entry while a reader stays inside.
+        at_store32(cython.address(queue.entries.reclaim_after), at_load32(cython.address(queue.entries.retired_count)) * 2 + 8)
 
 
 def queue_next_expiry(queue):

@@ -95,7 +95,8 @@ def log_continue(log, tail, last_block, epoch, base):
 
 def log_begin(log):
     spin_lock(cython.address(log.lock))
-    log.now_us = wall_us()
+    if log.syncs:  # who reads the page log does not ask when
+        log.now_us = wall_us()
 
 
 def log_end(log):
