@@ -95,7 +95,9 @@ class Maker:
         return int(tx)
 
     def flush(self) -> None:
-        self.store.flush()
+        """Everything is on disk; maintenance makes the containers that this needs."""
+        while self.store.flush() in (1, 2):  # progress, or a container is missing
+            self.store.maintain()
         self.store.maintain()
 
 
