@@ -1,4 +1,4 @@
-"""A broker inside the test's process: real protocol, real loop, nothing on disk, up in milliseconds.
+"""A broker inside the test's process: real protocol, real loop, up in milliseconds; nothing on disk, unless a data_dir is given.
 
 with Broker() as broker:
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))
@@ -18,11 +18,12 @@ class Broker:
     """Context manager around a Node on a free loopback port.
 
     Args: log: a LogPort (testing.memory_log) whose durability the test controls; clock: time port for expiry; limits: changes to
-    config.Limits by name; options: other fields of Config.
+    config.Limits by name; options: other fields of Config (with data_dir or store_dir it is a durable broker).
     """
 
     def __init__(self, log: Any = None, clock: Clock | None = None, limits: dict[str, Any] | None = None, **options: Any) -> None:
-        config = Config(port=0, memory=True, **options).with_limits(**(limits or {}))
+        options.setdefault("memory", not ({"data_dir", "store_dir"} & options.keys()))
+        config = Config(port=0, **options).with_limits(**(limits or {}))
         self.node = Node(config, clock, log)
 
     def __enter__(self) -> Broker:
