@@ -32,6 +32,9 @@ from tools.faults import journal as j
 ANSWER_S_MAX = 30.0
 POLL_S = 0.02
 HELD_MAX = 32
+# seconds of one try to send, after which the session listens; seconds that a blocked publisher waits for room
+SEND_S = 0.1
+BLOCKED_S_MAX = 300.0
 # seconds a drain goes on listening to a queue that is said to be empty
 LATE_S = 0.3
 _NOISE = random.Random(4711).randbytes(3 << 20)
@@ -90,26 +93,43 @@ class Session:
             raise Gone(str(error)) from None
 
     def send(self, data: bytes) -> None:
-        """Journal first, then the socket (R3)."""
+        """Journal first, then the socket (R3). While the broker reads nothing, what it says is read: that may be why."""
         self.out.sync()
+        left = memoryview(data)
+        self.sent_at = time.monotonic()
         try:
-            self.raw.send(data)
-            self.sent_at = time.monotonic()
-        except TimeoutError:
-            if not self.blocked:
-                self.fault("stalled", f"the broker read nothing for {self.plan.answer_s} s")
-            raise Gone("stalled") from None
+            while left:
+                self.raw.sock.settimeout(SEND_S)
+                try:
+                    left = left[self.raw.sock.send(left) :]
+                    self.sent_at = time.monotonic()
+                except TimeoutError:
+                    if time.monotonic() - self.sent_at > (BLOCKED_S_MAX if self.blocked else self.plan.answer_s):
+                        self.fault("stalled", f"the broker read nothing for {time.monotonic() - self.sent_at:.0f} s")
+                        raise Gone("stalled") from None
+                    self.listen()
         except OSError as error:
             raise Gone(str(error)) from None
 
+    def listen(self) -> None:
+        """Takes what has arrived; methods of the channel wait for `poll`. Raises: Gone."""
+        early: list[Method] = []
+        while method := self.receive(0.001):
+            early.append(method)
+        self.raw.waiting.setdefault(1, deque()).extend(early)
+
     def poll(self, wait: float) -> Method | None:
         """The next method within `wait` seconds, or None. Connection-level methods are dealt with here. Raises: Gone."""
-        raw = self.raw
-        queued = raw.waiting.get(1)
+        queued = self.raw.waiting.get(1)
         if queued:
             return queued.popleft()
         if self.plan.heartbeat and time.monotonic() - self.sent_at > self.plan.heartbeat / 2:
             self.send(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+        return self.receive(wait)
+
+    def receive(self, wait: float) -> Method | None:
+        """`poll` without what waits already."""
+        raw = self.raw
         beats = raw.heartbeats
         try:
             method = raw.recv_any(wait)
