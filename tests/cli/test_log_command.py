@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from flintmq.errors import OperatorError
 from flintmq.store.log.inspect_records import TYPE_NAMES
 from tests.support import logbytes as lb
 from tests.support.logstore import StoreBytes, sample
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -81,7 +86,7 @@ def test_dump_can_show_bodies_and_one_range_of_one_log(store: Path) -> None:
 
 
 def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
-    """Every record type of the format has a name and decodes; hostile names stay on their line."""
+    """Every record type of the two logs has a name and decodes; hostile names stay on their line."""
     made = StoreBytes()
     made.publish(1, b"x")
     number = made.live[1][1]
@@ -108,7 +113,7 @@ def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     result = run("dump", tmp_path)
     lines = result.stdout.splitlines()
     assert result.exit_code == 0 and len(lines) == 10 + 1 + 10 - 1
-    assert {line.split()[2] for line in lines} == set(TYPE_NAMES.values()) - {"Page-Content"}
+    assert {line.split()[2] for line in lines} == set(TYPE_NAMES.values()) - {"Page-Content", "Stream-Record", "Stream-Base"}
     assert "malformed" not in result.stdout
     text = result.stdout
     for part in ("exchange='\\n' routing_key='\\x27'", "reason=expire", "levels=[1 2]", "ranges=[1:2 4:4]", "xid=0102"):
@@ -309,19 +314,36 @@ def test_a_file_in_place_of_a_log_is_refused(tmp_path: Path) -> None:
     assert error.exit_code == 64 and "not a directory" in str(error)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_no_permission_is_one_line(store: Path) -> None:
-    """A store of somebody else: exit 74, naming the path."""
-    (store / "messages").chmod(0)
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may read everything: root becomes somebody else for a while. Others stay who they are."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
     try:
-        error = refused("verify", store)
+        yield
     finally:
-        (store / "messages").chmod(0o700)
+        os.seteuid(0)
+
+
+def test_no_permission_is_one_line() -> None:
+    """A store of somebody else: exit 74, naming the path."""
+    with tempfile.TemporaryDirectory() as place:  # its parents may be searched by everybody, unlike those of tmp_path
+        os.chmod(place, 0o755)
+        store = sample().write(Path(place) / "store")
+        run("verify", store)
+        (store / "messages").chmod(0)
+        try:
+            with as_nobody():
+                error = refused("verify", store)
+        finally:
+            (store / "messages").chmod(0o700)
     assert error.exit_code == 74 and "messages" in str(error)
 
 
 def test_an_unreadable_store_is_one_line(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the system refuses is told with path and cause, exit 74 (as root nothing is refused, so the refusal is made here)."""
+    """What the system refuses is told with path and cause, exit 74."""
     real = os.listdir
 
     def listdir(path: Any) -> list[str]:

@@ -205,7 +205,8 @@ class Log:
     # --- containers
 
     def load(self, container: Container) -> bytes:
-        """The container's bytes; empty when they can't be had. A file that was recycled meanwhile is forgotten."""
+        """The container's bytes; empty when they can't be had. What a short file lacks reads as zeros, as recovery reads it. A file that
+        was recycled meanwhile is forgotten."""
         if self._cached[0] == container.sequence:
             return self._cached[1]
         try:
@@ -225,6 +226,7 @@ class Log:
             container.problem = "read", f"the file can't be read: {error.strerror}"
             container.readable = False
             return b""
+        data = data.ljust(self.container_size, b"\0")
         self._cached = (container.sequence, data)
         return data
 
