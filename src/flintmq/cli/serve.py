@@ -95,10 +95,22 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
 @click.option("--connect", help="URL of the SQL database for definitions.")
 @click.option("--catalog", help="SQL database (schema) name.")
 @click.option("--container-size", type=click.IntRange(1), default=4 * MIB, show_default=True, help="Bytes of a log container.")
-@click.option("--initial-containers", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Containers of a new log (at least 2).")
-@click.option("--max-write-buffers", type=click.IntRange(1, 4096), default=10, show_default=True, help="MiB of log not written yet before publishers wait.")
-@click.option("--log-retain-bytes", type=click.IntRange(0), default=256 * MIB, show_default=True, help="Dead log containers kept readable; 0: none.")
-@click.option("--log-retain-age", type=click.IntRange(0), default=86_400, show_default=True, help="Seconds that dead log containers are kept; 0: not.")
+@click.option(
+    "--initial-containers", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Containers of a new log (at least 2)."
+)
+@click.option(
+    "--max-write-buffers",
+    type=click.IntRange(1, 4096),
+    default=10,
+    show_default=True,
+    help="MiB of log not written yet before publishers wait.",
+)
+@click.option(
+    "--log-retain-bytes", type=click.IntRange(0), default=256 * MIB, show_default=True, help="Dead log containers kept readable; 0: none."
+)
+@click.option(
+    "--log-retain-age", type=click.IntRange(0), default=86_400, show_default=True, help="Seconds that dead log containers are kept; 0: not."
+)
 @click.option("--log-archive-dir", help="Directory for copies of dead log containers; default: none are made.")
 @click.option("--memory", is_flag=True, help="Keep nothing on disk.")
 @click.option("--memory-limit", type=int, help="Bytes of message content at which publishers are blocked; default 60 % of the memory.")

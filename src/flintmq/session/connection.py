@@ -320,9 +320,7 @@ class Connection(ConnectionBase):
         ):
             raise MemoryError
         if no_ack:
-            queue_settle(
-                handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK, 0 if self.log is None else wall_us()
-            )
+            queue_settle(handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK, 0 if self.log is None else wall_us())
         else:
             entry_sent(delivery.slot)
         channel.delivered += 1

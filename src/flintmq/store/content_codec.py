@@ -52,7 +52,9 @@ def content_copy_out(content, offset, size, out):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _copy_in(content: cython.pointer(content_t), offset: uint32_t, size: uint32_t, data: cython.pointer(cython.const[uint8_t])) -> cython.void:
+def _copy_in(
+    content: cython.pointer(content_t), offset: uint32_t, size: uint32_t, data: cython.pointer(cython.const[uint8_t])
+) -> cython.void:
     part: uint32_t
     header_end: uint32_t = content.route_len + content.header_len
     if offset < content.route_len and size:

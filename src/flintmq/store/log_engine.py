@@ -53,7 +53,7 @@ from flintmq.ports import TxState
 from flintmq.store import failpoints, marks
 from flintmq.store.log.containers import MESSAGES, PAGES, TRANSACTIONS, sequence_of
 from flintmq.store.log.space import message_floors, page_floors
-from flintmq.store.opening import quarantine, repair_tail
+from flintmq.store.opening import clear_pages, repair_tail, set_damage_aside
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Row, Transaction, TransactionLog
 
 log = logging.getLogger("flintmq.store")
@@ -97,14 +97,10 @@ class LogEngine(LogPort):
         self.recovery.run(message_scan, transaction_scan, known, high_water)
         self.report = self.recovery.report
         self.was_clean = message_scan.clean and transaction_scan.clean
-        for damage in message_scan.damage:
-            copy = quarantine(
-                self.files, self.directory, "messages", f"{self.directory}/messages", damage.lsn // message_scan.container_size
-            )
-            log.error("damaged container %s: %s%s", damage.file, damage, f"; copied to {copy}" if copy else "")
+        set_damage_aside(self.files, self.directory, "messages", message_scan.damage, message_scan.container_size)
         epoch = max(message_scan.epoch, transaction_scan.epoch) + 1
         if spill:
-            self._clear_pages()  # first: a full disk has room for the rest then
+            clear_pages(self.files, f"{self.directory}/pages")  # first: a full disk has room for the rest then
         floors = message_floors(message_scan.container_size or container_size, buffers * WRITE_BUFFER)
         self.messages = self._open_log(
             "messages", MESSAGES, message_scan, uuid, container_size, initial, epoch, floors, retain_bytes, retain_s, archive
@@ -229,16 +225,6 @@ class LogEngine(LogPort):
                 managed.adopt(sequence)
         managed.prepare(True)
         return managed
-
-    def _clear_pages(self):
-        """Spilled transient messages don't survive: their log starts empty."""
-        directory = f"{self.directory}/pages"
-        names = self.files.list_dir(directory)
-        for name in names:
-            self.files.unlink(f"{directory}/{name}")
-        self.files.make_dir(directory)
-        if names:
-            self.files.sync_dir(directory)
 
     def _adopt_recovered(self):
         """Live maps, message list and transactions as recovery found them. Nothing runs yet."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from flintmq.store.log.containers import SECTOR, TEMPORARY, container_name, sequence_of
+from flintmq.store.log.containers import SECTOR, TEMPORARY, container_name, copy_file, sequence_of
 
 log = logging.getLogger("flintmq.store")
 
@@ -55,6 +55,13 @@ def _write_anew(files: Any, directory: str, sequence: int, kept: int, size: int)
     files.rename(temporary, path)
 
 
+def set_damage_aside(files: Any, store_dir: str, log_name: str, damage: Any, container_size: int) -> None:
+    """Names every damaged place in the broker's log and keeps a copy of its container in the quarantine directory."""
+    for one in damage:
+        copy = quarantine(files, store_dir, log_name, f"{store_dir}/{log_name}", one.lsn // container_size)
+        log.error("damaged container: %s%s", one, f"; copied to {copy}" if copy else "")
+
+
 def quarantine(files: Any, store_dir: str, log_name: str, directory: str, sequence: int) -> str | None:
     """Copies a damaged container to the quarantine directory, once. Returns the copy's path, None when it was there already."""
     target_dir = f"{store_dir}/quarantine"
@@ -62,20 +69,16 @@ def quarantine(files: Any, store_dir: str, log_name: str, directory: str, sequen
     name = f"{log_name}-{container_name(sequence)}"
     if name in files.list_dir(target_dir) or container_name(sequence) not in files.list_dir(directory):
         return None
-    path = f"{directory}/{container_name(sequence)}"
-    source = files.open(path)
-    try:
-        data = files.read(source, files.size(path), 0)
-    finally:
-        files.close(source)
-    if f"{name}{TEMPORARY}" in files.list_dir(target_dir):
-        files.unlink(f"{target_dir}/{name}{TEMPORARY}")
-    fd = files.open(f"{target_dir}/{name}{TEMPORARY}", create=True)
-    try:
-        files.write(fd, data, 0)
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    files.rename(f"{target_dir}/{name}{TEMPORARY}", f"{target_dir}/{name}")
+    copy_file(files, f"{directory}/{container_name(sequence)}", target_dir, name)
     files.sync_dir(target_dir)
     return f"{target_dir}/{name}"
+
+
+def clear_pages(files: Any, directory: str) -> None:
+    """Spilled transient messages don't survive: their log starts empty."""
+    names = files.list_dir(directory)
+    for name in names:
+        files.unlink(f"{directory}/{name}")
+    files.make_dir(directory)
+    if names:
+        files.sync_dir(directory)

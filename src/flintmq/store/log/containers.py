@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flintmq.core.checksum import crc32c_of
-from flintmq.errors import StoreError
 
 MAGIC = b"FLNTLOG1"
 FORMAT_VERSION = 1
@@ -113,10 +112,20 @@ def recycle_container(files: Any, directory: str, old_sequence: int, header: Con
     return fd
 
 
-def check_uuid(found: bytes, expected: bytes, path: str) -> None:
-    """Raises: StoreError when a log belongs to another store than the definitions do."""
-    if found != expected:
-        raise StoreError(
-            f"{path} belongs to store {found.hex()}, the definitions to store {expected.hex()}: "
-            "give the --connect and --store-dir that belong together"
-        )
+def copy_file(files: Any, path: str, directory: str, name: str) -> None:
+    """Copies a file into `directory` under its final name, its bytes synced (the caller syncs the directory). Raises: OSError."""
+    source = files.open(path)
+    try:
+        data = files.read(source, files.size(path), 0)
+    finally:
+        files.close(source)
+    temporary = f"{name}{TEMPORARY}"
+    if temporary in files.list_dir(directory):
+        files.unlink(f"{directory}/{temporary}")
+    fd = files.open(f"{directory}/{temporary}", create=True)
+    try:
+        files.write(fd, data, 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(f"{directory}/{temporary}", f"{directory}/{name}")

@@ -22,7 +22,9 @@ from cython.cimports.posix.unistd import pread, pwrite
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _write_at(context: cython.p_void, fd: cython.int, data: cython.pointer(cython.const[cython.void]), size: cython.size_t, offset: uint64_t) -> cython.int:
+def _write_at(
+    context: cython.p_void, fd: cython.int, data: cython.pointer(cython.const[cython.void]), size: cython.size_t, offset: uint64_t
+) -> cython.int:
     at: cython.p_char = cython.cast(cython.p_char, cython.cast(cython.p_void, data))
     count: cython.Py_ssize_t
     while size:

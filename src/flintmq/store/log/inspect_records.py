@@ -145,7 +145,8 @@ def read_record(data: bytes, at: int, end: int, lsn: int, time_base: int) -> Rec
         if flags >> bit & 1:
             optional[bit] = _U64.unpack_from(raw, offset)[0]
             offset += 8
-    return Record(lsn, kind, stream, flags, time_base + time, undo_prev, *optional, length, raw[offset:])
+    undo_next, tx, expiry = optional
+    return Record(lsn, kind, stream, flags, time_base + time, undo_prev, undo_next, tx, expiry, length, raw[offset:])
 
 
 # --- fields by type -----------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class _Fields:
         self.at += layout.size
         return values
 
-    def bytes(self, size: int) -> bytes:
+    def take_bytes(self, size: int) -> bytes:
         if self.at + size > len(self.data):
             raise Malformed(f"{len(self.data)} bytes of fields, {self.at + size} were expected")
         self.at += size
@@ -183,7 +184,7 @@ class _Fields:
         return int(self.take(_U64)[0])
 
     def rest(self) -> bytes:
-        return self.bytes(len(self.data) - self.at)
+        return self.take_bytes(len(self.data) - self.at)
 
     def list_of(self, layout: struct.Struct, count: int) -> list[tuple[Any, ...]]:
         if count * layout.size > len(self.data) - self.at:
@@ -212,7 +213,7 @@ def _content(fields: _Fields) -> dict[str, Any]:
     body, header, route, flags, priority, here = fields.take(_CONTENT)
     if here > body + header + route:
         raise Malformed(f"{here} bytes of content in the record, {body + header + route} in the whole message")
-    content = fields.bytes(here)
+    content = fields.take_bytes(here)
     return {
         "body": body,
         "header": header,
@@ -279,7 +280,7 @@ def _redelivered(fields: _Fields) -> dict[str, Any]:
 def _name(fields: _Fields) -> dict[str, Any]:
     kind, _ = fields.take(_COUNT)
     number = fields.u64()
-    return {"kind": kind, "id": number, "tag": fields.bytes(fields.u16()), "group": fields.bytes(fields.u16())}
+    return {"kind": kind, "id": number, "tag": fields.take_bytes(fields.u16()), "group": fields.take_bytes(fields.u16())}
 
 
 def _queue_end(fields: _Fields) -> dict[str, Any]:
@@ -287,7 +288,7 @@ def _queue_end(fields: _Fields) -> dict[str, Any]:
 
 
 def _dtx_start(fields: _Fields) -> dict[str, Any]:
-    return {"xid": fields.bytes(fields.u16())}
+    return {"xid": fields.take_bytes(fields.u16())}
 
 
 def _commit(fields: _Fields) -> dict[str, Any]:
@@ -297,15 +298,15 @@ def _commit(fields: _Fields) -> dict[str, Any]:
 
 def _tx_copy(fields: _Fields) -> dict[str, Any]:
     state, heuristic, ended, _, size = fields.take(_TX_COPY)
-    xid = fields.bytes(size)
-    fields.bytes(-fields.at % 4)
+    xid = fields.take_bytes(size)
+    fields.take_bytes(-fields.at % 4)
     if state not in TX_STATES or heuristic not in HEURISTICS:
         raise Malformed(f"state {state}, heuristic outcome {heuristic}")
     return {"state": TX_STATES[state], "heuristic": HEURISTICS[heuristic], "ended": bool(ended), "xid": xid, **_commit(fields)}
 
 
 def _heuristic(fields: _Fields) -> dict[str, Any]:
-    (outcome,) = fields.bytes(1)
+    (outcome,) = fields.take_bytes(1)
     if outcome not in HEURISTICS:  # 0: forgotten
         raise Malformed(f"heuristic outcome {outcome}")
     return {"outcome": HEURISTICS[outcome]}
@@ -313,7 +314,7 @@ def _heuristic(fields: _Fields) -> dict[str, Any]:
 
 def _note(fields: _Fields) -> dict[str, Any]:
     kind, key_size, value_size = fields.take(_NOTE)
-    return {"kind": kind, "key": fields.bytes(key_size), "value": fields.bytes(value_size)}
+    return {"kind": kind, "key": fields.take_bytes(key_size), "value": fields.take_bytes(value_size)}
 
 
 def _stream_record(fields: _Fields) -> dict[str, Any]:

@@ -57,6 +57,7 @@ from flintmq.store.log.containers import (
     TEMPORARY,
     ContainerHeader,
     container_name,
+    copy_file,
     make_container,
     recycle_container,
     sequence_of,
@@ -218,9 +219,7 @@ class ManagedLog:
         )
         old = self._expendable()
         if old is not None:
-            self._dead.remove(old)
-            self._sealed_ms.pop(old, None)
-            self._archived.discard(old)
+            self._forget_dead(old)
             fd = recycle_container(self.files, self.directory, old, header)
             failpoints.hit("container-recycled")
             return fd
@@ -282,29 +281,12 @@ class ManagedLog:
             if name not in there:
                 if copied == most:
                     break
-                self._copy_to(directory, sequence, name, there)
+                copy_file(self.files, self.path_of(sequence), directory, name)
                 copied += 1
             self._archived.add(sequence)
         if missing:
             self.files.sync_dir(directory)
         return copied
-
-    def _copy_to(self, directory, sequence, name, there):
-        temporary = f"{name}{TEMPORARY}"
-        fd = self.files.open(self.path_of(sequence))
-        try:
-            data = self.files.read(fd, self.log.container_size, 0)
-        finally:
-            self.files.close(fd)
-        if temporary in there:
-            self.files.unlink(f"{directory}/{temporary}")
-        fd = self.files.open(f"{directory}/{temporary}", create=True)
-        try:
-            self.files.write(fd, data, 0)
-            self.files.sync(fd)
-        finally:
-            self.files.close(fd)
-        self.files.rename(f"{directory}/{temporary}", f"{directory}/{name}")
         self.files.sync_dir(directory)
 
     def seal(self) -> None:
@@ -387,14 +369,17 @@ class ManagedLog:
             oldest = self._expendable()
             if oldest is None:
                 break
-            self._dead.remove(oldest)
-            self._sealed_ms.pop(oldest, None)
-            self._archived.discard(oldest)
+            self._forget_dead(oldest)
             self.files.unlink(self.path_of(oldest))
             removed += 1
         if removed:
             self.files.sync_dir(self.directory)
         return removed
+
+    def _forget_dead(self, sequence):
+        self._dead.remove(sequence)
+        self._sealed_ms.pop(sequence, None)
+        self._archived.discard(sequence)
 
     def shed(self) -> int:
         """Gives containers back that are ready and more than `needed`: a full disk must not be held by what nobody uses. Returns how

@@ -334,11 +334,7 @@ class LogScan:
             at[0] = at[0] - at[0] % size + offset
         sequence: uint64_t = at[0] // size
         self._load(sequence)
-        if (
-            block_decode(self._bytes + offset, at[0], size - offset, out)
-            and out.epoch >= epoch
-            and (any_previous or out.previous == last)
-        ):
+        if block_decode(self._bytes + offset, at[0], size - offset, out) and out.epoch >= epoch and (any_previous or out.previous == last):
             return True
         if any_previous or offset == CONTAINER_HEADER or (sequence + 1) not in self._names:
             return False
@@ -488,7 +484,11 @@ class LogScan:
         for sequence in self.unusable:
             if self.base // size <= sequence:
                 lsn = sequence * size
-                self.damage.append(Damage(self._path(sequence), 0, lsn, lsn + CONTAINER_HEADER, "the container header does not check, or the file is short"))
+                self.damage.append(
+                    Damage(
+                        self._path(sequence), 0, lsn, lsn + CONTAINER_HEADER, "the container header does not check, or the file is short"
+                    )
+                )
         self.damage.sort(key=_damage_lsn)
 
     def _note(self, lsn, upto, reason):

@@ -204,9 +204,7 @@ class LogWriter:
                 continue
             for j in range(batch.count):
                 piece = cython.address(batch.pieces[j])
-                error = self.files.write_at(
-                    self.files.context, piece.fd, piece.bytes, piece.size, piece.lsn % batch.log.container_size
-                )
+                error = self.files.write_at(self.files.context, piece.fd, piece.bytes, piece.size, piece.lsn % batch.log.container_size)
                 if error:
                     return self._fail(batch.log, piece.lsn, error, False, count)
             _point(batch.log, FAIL_MESSAGE_WRITTEN, FAIL_COMMIT_WRITTEN)
