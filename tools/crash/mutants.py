@@ -22,22 +22,28 @@ STORE = "src/flintmq/store/"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """Replaces `old` by `new` (first occurrence behind `after`) in `file`."""
+    """Replaces `old` by `new` (first occurrence behind `after`) in `file`; where two guards do the same, both go: `also`, whose name does
+    not count."""
 
     name: str
     file: str
     old: str
     new: str
     after: str = ""
+    also: Mutant | None = None
+
+    def edits(self) -> list[Mutant]:
+        """This change and those that belong to it."""
+        return [self, *(self.also.edits() if self.also else ())]
 
 
 MUTANTS = (
     Mutant("no fdatasync of the group", "log/writer.py", "if batch.log.syncs:", "if False:"),
     Mutant(
-        "only the last container of a group synced",
+        "transaction log does not wait for the message log's next container",
         "log/writer.py",
-        "if j + 1 < batch.count and batch.pieces[j + 1].fd == piece.fd:",
-        "if j + 1 < batch.count:",
+        "            starved = not batch.complete\n",
+        "            starved = False\n",
     ),
     Mutant(
         "a failed sync is no failure",
@@ -52,6 +58,13 @@ MUTANTS = (
         "log/writer.py",
         "            at_store32(cython.address(self.writer.logs[i].failed), cython.cast(uint32_t, error))",
         "            pass",
+        also=Mutant("", "log_engine.py", "                    managed.latch(5)\n", "                    pass\n"),
+    ),
+    Mutant(
+        "written on after a failure",
+        "log/writer.py",
+        "            if at_load32(cython.address(self.writer.logs[i].failed)):\n",
+        "            if False:\n",
     ),
     Mutant(
         "transaction log may run ahead",
@@ -96,7 +109,13 @@ MUTANTS = (
     ),
     Mutant("base moves over live messages", "log/managed.py", "or self.log.containers[i].live_count", "or False"),
     Mutant("no CRC of block headers", "log/record.pxd", " or crc32c(0, p, 60) != le32(p + 60)", ""),
-    Mutant("no LSN in block headers", "log/record.pxd", " or le64(p + 8) != lsn", ""),
+    Mutant(
+        "neither LSN nor previous block checked in block headers",
+        "log/record.pxd",
+        " or le64(p + 8) != lsn",
+        "",
+        also=Mutant("", "log/scan.py", "and (any_previous or out.previous == last)", "and True"),
+    ),
     Mutant("no CRC of records", "log/record.pxd", "if check and record_crc(p, out.length, lsn) != le32(p + 4):", "if False:"),
     Mutant("record CRC without its LSN", "log/record.pxd", "    start[0] = lsn\n", "    start[0] = 0\n"),
     Mutant("no check of the previous block", "log/scan.py", "and (any_previous or out.previous == last)", "and True"),
@@ -157,30 +176,34 @@ CAMPAIGNS = (
 )
 
 
-def mutate(scratch: Path, mutant: Mutant) -> str:
-    """Changes the file; returns its old text. Raises ValueError when the place is not there."""
-    path = scratch / STORE / mutant.file
-    text = path.read_text()
-    start = text.find(mutant.after) if mutant.after else 0
-    at = text.find(mutant.old, start) if start >= 0 else -1
-    if at < 0:
-        raise ValueError(f"{mutant.name}: {mutant.file} has no {mutant.old.strip()!r}")
-    path.write_text(text[:at] + mutant.new + text[at + len(mutant.old) :])
-    return text
+def mutate(scratch: Path, mutant: Mutant) -> dict[Path, str]:
+    """Changes the files; returns their old texts. Raises ValueError when a place is not there."""
+    texts: dict[Path, str] = {}
+    for edit in mutant.edits():
+        path = scratch / STORE / edit.file
+        text = path.read_text()
+        texts.setdefault(path, text)
+        start = text.find(edit.after) if edit.after else 0
+        at = text.find(edit.old, start) if start >= 0 else -1
+        if at < 0:
+            for changed, before in texts.items():
+                changed.write_text(before)
+            raise ValueError(f"{mutant.name}: {edit.file} has no {edit.old.strip()!r}")
+        path.write_text(text[:at] + edit.new + text[at + len(edit.old) :])
+    return texts
 
 
 def compile_changed(scratch: Path, mutant: Mutant) -> None:
     """Compiles what the change touches; a .pxd touches all of the store."""
-    source = scratch / STORE / mutant.file
-    if source.suffix == ".py" and not source.with_suffix(".pxd").exists():
+    files = [scratch / STORE / edit.file for edit in mutant.edits()]
+    if any(one.suffix == ".pxd" for one in files):
+        files = [one.with_suffix(".py") for one in (scratch / STORE).rglob("*.pxd") if one.stem != "__init__"]
+    sources = [one for one in files if one.exists() and one.with_suffix(".pxd").exists()]
+    if not sources:
         return
-    if source.suffix == ".pxd":
-        sources = [one for one in (scratch / STORE).rglob("*.pxd") if one.with_suffix(".py").exists() and one.stem != "__init__"]
-    else:
-        sources = [source]
     names = [".".join(one.relative_to(scratch / "src").with_suffix("").parts) for one in sources]
     for one in sources:
-        os.utime(one.with_suffix(".py"))
+        os.utime(one)
     environment = {**os.environ, "FLINTMQ_ONLY": ",".join(names), "FLINTMQ_BUILD_DIR": "build/cython"}
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
@@ -227,10 +250,9 @@ def main() -> int:
             print("unchanged:", campaigns(scratch) or "passes", flush=True)
         for mutant in wanted:
             started = time.monotonic()
-            text = ""
-            path = scratch / STORE / mutant.file
+            texts: dict[Path, str] = {}
             try:
-                text = mutate(scratch, mutant)
+                texts = mutate(scratch, mutant)
                 if arguments.list:
                     continue
                 compile_changed(scratch, mutant)
@@ -239,7 +261,7 @@ def main() -> int:
                 caught, finding = "", str(error)
                 print(error)
             finally:
-                if text:
+                for path, text in texts.items():
                     path.write_text(text)
             if not arguments.list:
                 restore(scratch, mutant)
