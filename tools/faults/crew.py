@@ -76,9 +76,9 @@ class Crew:
         self.own.add(j.LIFE, life, what)
         self.own.sync()
 
-    def declare(self, port: int, life: int, *, known: bool) -> None:
-        """Declares (or looks for) the plan's queues. Raises: client.Gone."""
-        declare(port, self.plan, self.own, life, known=known)
+    def declare(self, port: int, life: int, *, known: bool, plan: Plan | None = None) -> None:
+        """Declares (or looks for) the queues of the plan, or of this one. Raises: client.Gone."""
+        declare(port, plan or self.plan, self.own, life, known=known)
 
     def begin(self, client: int, port: int, life: int, role: str, seed: int, plan: Plan | None = None) -> None:
         """Gives a client a session in a role; it must be idle."""

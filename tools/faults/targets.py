@@ -24,6 +24,7 @@ from tools.faults.broken import FakeBroker
 
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
+HUNG = 124
 
 
 class DidNotStart(Exception):
@@ -46,7 +47,7 @@ class Target(Protocol):
         """Ends it at once, without a word."""
 
     def stop(self) -> int:
-        """Asks it to end; its exit status, -9 when it had to be killed after STOP_S_MAX."""
+        """Asks it to end; its exit status, HUNG when it had to be killed after STOP_S_MAX."""
 
     def wait(self, seconds: float) -> bool:
         """Whether it ended by itself within so long."""
@@ -121,9 +122,8 @@ class Flint:
         try:
             return self._wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
-            # a hang: the caller sees the status of our own kill
             self.kill()
-            return -signal.SIGKILL
+            return HUNG
 
     def wait(self, seconds: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
