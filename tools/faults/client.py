@@ -167,6 +167,8 @@ class Session:
             if method is not None and aside is not None:
                 aside(method)
             if time.monotonic() > end:
+                if self.blocked:
+                    raise Gone("blocked")  # told so: what it sends is not read
                 self.fault("stalled", f"no answer to {name} for {self.plan.answer_s} s")
                 raise Gone("stalled")
 

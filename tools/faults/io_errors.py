@@ -34,6 +34,8 @@ EXIT_IO = 74
 # a run ends by itself when its publishers have done this much
 MESSAGES = 25
 RUN_S_MAX = 15.0
+# seconds within which the broker ends after a failure that it must not survive
+END_S_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,13 @@ class Outcome:
     file: str = ""
     violations: list[str] = field(default_factory=list)
     confirmed: int = 0
+
+
+def latched(point: Point, power: PowerLoss) -> bool:
+    """Whether the broker must end: a write or sync of the messages' or transactions' log failed."""
+    file = power.shim.failed_name()
+    log = file.endswith(".flog") and not file.startswith("pages")
+    return log and point.op in ("sync", "pwrite") and point.code == errno.EIO
 
 
 def run_point(point: Point, folder: Path, seed: int, extra: Sequence[str] = ()) -> Outcome:
@@ -91,7 +100,7 @@ def run_point(point: Point, folder: Path, seed: int, extra: Sequence[str] = ()) 
             while time.monotonic() < end and not broker.wait(0.02):
                 if all(client.idle(0) for client in people.clients[:2]):
                     break
-            if broker.wait(0.3 if power.shim.failed() else 0):
+            if broker.wait((END_S_MAX if latched(point, power) else 0.3) if power.shim.failed() else 0):
                 assert broker.process is not None
                 outcome.exit = broker.process.returncode
             else:
@@ -101,11 +110,10 @@ def run_point(point: Point, folder: Path, seed: int, extra: Sequence[str] = ()) 
         people.finish()
         outcome.struck = power.shim.failed() > 0
         said = broker.stderr()
-        if outcome.struck and outcome.exit not in (None, EXIT_IO) and not (outcome.at_start and outcome.exit and outcome.exit > 0):
+        if outcome.struck and outcome.exit not in (None, EXIT_IO):
             outcome.violations.append(f"F1 exit status {outcome.exit}: {said[-800:]}")
         outcome.file = power.shim.failed_name()
-        log = outcome.file.endswith(".flog") and not outcome.file.startswith("pages")
-        if log and point.op in ("sync", "pwrite") and point.code == errno.EIO and outcome.exit is None:
+        if latched(point, power) and outcome.exit is None:
             outcome.violations.append(f"F1 the broker goes on after a failed {point.op} of {outcome.file}")
         named = (".flog", "definitions", "lock", ".tmp", *([str(data)] if outcome.at_start else []))
         if outcome.exit == EXIT_IO and not any(word in said for word in named):
