@@ -19,6 +19,7 @@ from flintmq.errors import OperatorError, StoreError
 from flintmq.store.log.containers import round_container_size
 from flintmq.store.log_store import LogStore
 from flintmq.store.sql.definitions import SqlDefinitions
+from flintmq.store.sql.failures import DISK_ERRORS
 
 log = logging.getLogger("flintmq.store")
 
@@ -67,6 +68,8 @@ class DurableStore:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
+            if error.errno in DISK_ERRORS:
+                raise StoreError(f"cannot make the store directory {directory}: {error.strerror}") from error
             raise OperatorError(f"cannot make the store directory {directory}: {error.strerror}. Choose another --data-dir.", 69) from error
         if not os.access(directory, os.W_OK | os.X_OK):
             raise OperatorError(f"the store directory {directory} is not writable for this user", 69)

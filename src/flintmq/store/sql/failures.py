@@ -7,7 +7,12 @@ Anything else       -> StoreError, latched: a failed sync or a lost server leave
 
 from __future__ import annotations
 
+import errno
+
 from flintmq.errors import FlintError, StoreError
+
+# what a disk that fails or is full says, in contrast to a wrong path or missing permissions
+DISK_ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 
 class NotSaved(StoreError):

@@ -16,7 +16,7 @@ from typing import Any
 from flintmq.errors import OperatorError, StoreError
 from flintmq.store.sql import sqlite_text
 from flintmq.store.sql.driver import Operation, Parameters
-from flintmq.store.sql.failures import ConstraintFailure, NotSaved
+from flintmq.store.sql.failures import DISK_ERRORS, ConstraintFailure, NotSaved
 
 log = logging.getLogger("flintmq.store.sql")
 
@@ -44,6 +44,8 @@ class SqliteDriver:
                 path, timeout=busy_ms / 1000, isolation_level=None, check_same_thread=False, cached_statements=_CACHED
             )
         except (OSError, sqlite3.Error) as error:
+            if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                raise StoreError(f"cannot open {path}: {error.strerror}") from error
             reason = error.strerror if isinstance(error, OSError) else error
             raise OperatorError(f"cannot open {path}: {reason}. Check --store-dir and its permissions.", 69) from error
         try:
@@ -134,7 +136,11 @@ class SqliteDriver:
             return OperatorError(f"{self.path} is no SQLite database: is it the right file?")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return OperatorError(f"{self.path} is locked by another process: is a broker running on this store?", 69)
-        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        # The file itself was opened before: what can't be opened is its WAL, in a directory that may be written to or not.
+        own = code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
+            code == sqlite3.SQLITE_CANTOPEN and not os.access(self.path.parent, os.W_OK | os.X_OK)
+        )
+        if own:
             return OperatorError(f"cannot use {self.path}: {error}. Check the disk and the permissions of its directory.", 69)
         return self._failure(error)
 
