@@ -8,6 +8,8 @@ import pytest
 
 from flintmq.errors import OperatorError
 from flintmq.store.log.containers import round_container_size
+from flintmq.store.opening import repair_tail
+from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import STORE, Rig
 
 
@@ -55,8 +57,6 @@ def test_opening_again_and_again_changes_nothing(clean: bool) -> None:
 
 def test_a_crash_at_any_operation_of_the_opening_is_harmless() -> None:
     """The process dies after each operation that an opening does: the next one finds the same."""
-    from flintmq.testing.sim_disk import SimDisk
-
     rig = Rig(size=4096)
     for number in range(20):
         rig.publish(1, body=b"%d" % number * 50)
@@ -87,3 +87,25 @@ def test_torn_bytes_behind_the_tail_are_gone_after_the_start() -> None:
     fd = rig.disk.open(path)
     assert b"\xa5" not in rig.disk.read(fd, 8192, 0)
     rig.disk.close(fd)
+
+
+def test_what_is_confirmed_after_the_tail_was_written_anew_survives_power_loss() -> None:
+    """The new file of the tail's container is in the directory before anything more is synced into it: no image shows the old one."""
+    rig = Rig(size=4096)
+    rig.publish(1)
+    rig.flush()
+    tail = rig.messages.tail
+    disk = rig.disk.restart()
+    repair_tail(disk, f"{STORE}/messages", tail, 4096, 0)
+    path = f"{STORE}/messages/{tail // 4096:020d}.flog"
+    fd = disk.open(path)
+    disk.write(fd, b"confirmed", tail % 4096)
+    disk.sync(fd)
+    disk.close(fd)
+    images = 0
+    for image in disk.images(limit=64):
+        shown = SimDisk.from_image(image)
+        fd = shown.open(path)
+        assert shown.read(fd, 9, tail % 4096) == b"confirmed"
+        images += 1
+    assert images
