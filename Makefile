@@ -5,11 +5,13 @@
 #   make test    lint and all tests            make bench   the workloads of docs/PERFORMANCE.md
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
 #   make fuzz    coverage-guided fuzzing of codec and engine
+#   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
+#   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: build run serve test lint bench stress fuzz clean
+.PHONY: build run serve test lint bench stress fuzz crash soak clean
 
 build: .venv/.compiled
 
@@ -44,6 +46,12 @@ stress: .venv/.compiled .venv/.test
 fuzz: .venv/.compiled .venv/.test
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
 	@exec $(BIN)/python tools/fuzz.py $(ARGS)
+
+crash: .venv/.compiled .venv/.test
+	@exec sh tools/crash/all.sh $(ARGS)
+
+soak: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m bench.soak $(ARGS)
 
 clean:
 	rm -rf build .venv run .cache $$(find src -name '*.so')
