@@ -591,12 +591,6 @@ class ManagedLog:
         i: uint32_t
         result: list = []
         for i in range(self.log.container_count):
-            result.append(
-                (
-                    self.log.containers[i].sequence,
-                    self.log.containers[i].live_count,
-                    self.log.containers[i].count,
-                    self.log.containers[i].state,
-                )
-            )
+            one = cython.address(self.log.containers[i])
+            result.append((one.sequence, one.live_count, one.count, one.state))
         return result
