@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class DiskFull:
         self.free_at_block: list[int] = []
         self.resume_s: list[float] = []
         self.stop_s: list[float] = []
-        size = next((int(value) for name, value in zip(extra, extra[1:], strict=False) if name == "--container-size"), CONTAINER_BYTES)
+        size = next((int(value) for name, value in pairwise(extra) if name == "--container-size"), CONTAINER_BYTES)
         self.room = ROOM_CONTAINERS * size
         self.life = 1
 
