@@ -12,7 +12,7 @@ import pytest
 
 from tools.faults import disk_full, io_errors, shim, slow_disk, syscalls
 from tools.faults.client import Plan
-from tools.faults.kill_loop import KillLoop
+from tools.faults.kill_loop import NO_RETENTION, KillLoop
 from tools.faults.power_loss import PowerLoss
 from tools.faults.targets import Flint
 
@@ -33,24 +33,25 @@ def test_memory_broker_loses_and_is_found_out(folder: Path) -> None:
 @pytest.mark.timeout(300)
 def test_t4_kill_9(durable: None, folder: Path) -> None:
     """T4: 20 lives under load, ended by kill -9, at named points or by SIGTERM: no violation, and enough happened to say so."""
-    loop = KillLoop(Flint(folder / "data", SMALL), Plan(), folder, seed=1, epoch=20, failpoints=0.5, load_s=(0.05, 0.4))
+    target = Flint(folder / "data", (*SMALL, *NO_RETENTION))
+    loop = KillLoop(target, Plan(), folder, seed=1, epoch=20, failpoints=0.3, load_s=(0.05, 0.2))
     summary = loop.run(20)
     assert summary.ok, summary.to_json()
     assert summary.cycles == 20 and summary.counts["confirmed"] > 500 and summary.counts["redelivered"] > 50, summary.to_json()
-    assert summary.counts["tx_ok"] > 50 and sum(summary.failpoints.values()) >= 3, summary.to_json()
+    assert summary.counts["tx_ok"] > 50 and sum(summary.failpoints.values()) >= 2, summary.to_json()
     assert summary.restart_s_max < RESTART_S_MAX
 
 
 @needs_shim
 @pytest.mark.timeout(300)
 def test_t5_power_loss(durable: None, folder: Path) -> None:
-    """T5: 5 lives that end with a loss of power, after which unsynced sectors and names are gone: no violation."""
+    """T5: 3 lives that end with a loss of power, after which unsynced sectors and names are gone: no violation."""
     power = PowerLoss(folder / "data", folder / "shim")
-    loop = KillLoop(Flint(folder / "data", SMALL), Plan(), folder, seed=2, epoch=5, gentle=0.0, load_s=(0.2, 0.5), power=power)
-    summary = loop.run(5)
+    loop = KillLoop(Flint(folder / "data", SMALL), Plan(), folder, seed=2, epoch=3, gentle=0.0, load_s=(0.2, 0.4), power=power)
+    summary = loop.run(3)
     assert summary.ok, summary.to_json()
-    assert summary.power["strikes"] == 5 and summary.power["unsynced"] > 0 and not summary.power["overflow"], summary.to_json()
-    assert summary.counts["confirmed"] > 200, summary.to_json()
+    assert summary.power["strikes"] == 3 and summary.power["unsynced"] > 0 and not summary.power["overflow"], summary.to_json()
+    assert summary.counts["confirmed"] > 100, summary.to_json()
 
 
 @needs_shim
@@ -69,7 +70,6 @@ def test_t5_finds_a_sync_that_does_nothing(durable: None, folder: Path, suffix: 
     "point",
     [
         io_errors.Point("sync", 14, False),
-        io_errors.Point("pwrite", 20, False),
         io_errors.Point("pwrite", 25, True, errno.ENOSPC),
         io_errors.Point("rename", 2, True),
     ],
@@ -83,25 +83,26 @@ def test_t7_io_error(durable: None, folder: Path, point: io_errors.Point) -> Non
 
 @pytest.mark.timeout(240)
 def test_t8_disk_full(durable: None, folder: Path) -> None:
-    """T8: publishers are blocked before the disk is full, acks go on, and publishing resumes within 5 s of the drain, twice."""
+    """T8: publishers are blocked while two containers still fit, SIGTERM ends a broker whose disk is full, the full store opens, is
+    drained, and publishing resumes within 5 s of the drain."""
     if reason := disk_full.missing():
         pytest.skip(reason)
     with disk_full.small_disk(folder / "disk") as disk:
         campaign = disk_full.DiskFull(disk, folder, 1, SMALL)
         try:
-            report = campaign.run(2)
+            report = campaign.run(1)
         finally:
             if campaign.alive():
                 campaign.broker.kill()
     assert report["ok"], report
-    assert report["cycles"] == 2 and min(report["free_at_block_mib"]) > 0, report
+    assert report["cycles"] == 1 and len(report["free_at_block_mib"]) == 2 and report["lives"] == 3, report
 
 
 @needs_shim
 @pytest.mark.timeout(120)
 def test_t9_slow_disk(durable: None, tmp_path: Path) -> None:
     """T9: with slow syncs and one that stalls, heartbeats are sent, nothing is confirmed early, memory stays bounded."""
-    report = slow_disk.SlowDisk(tmp_path, 1, ()).run(2.0, (10.0, 300.0), 4.0, 192.0)
+    report = slow_disk.SlowDisk(tmp_path, 1, ()).run(1.0, (10.0, 200.0), 2.0, 192.0)
     assert report["ok"], report
     assert report["counts"]["confirmed"] > 100, report
 

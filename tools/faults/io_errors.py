@@ -105,7 +105,10 @@ def run_point(point: Point, folder: Path, seed: int, extra: Sequence[str] = ()) 
                 outcome.exit = broker.process.returncode
             else:
                 people.halt(2)
-                broker.kill()
+                if latched(point, power) and broker.wait(END_S_MAX):  # it struck only now
+                    outcome.exit = broker.code()
+                else:
+                    broker.kill()
         people.life(1, "killed")
         people.finish()
         outcome.struck = power.shim.failed() > 0

@@ -1,0 +1,96 @@
+"""Room on a disk: publishers are blocked while there is enough for what is under way, and nothing holds room that nobody uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flintmq.store.log.space import Floors, message_floors, page_floors
+from flintmq.testing.sim_disk import SimDisk
+from tests.store.rig import Rig
+
+SIZE = 8192
+FLOORS = Floors(last=2 * SIZE, tight=4 * SIZE, roomy=10 * SIZE, again=12 * SIZE)
+
+
+class TellingDisk(SimDisk):  # type: ignore[misc]
+    """A disk that says how much is free."""
+
+    def free_bytes(self, path: str) -> Any:
+        return self.budget
+
+
+def small_rig(containers: int) -> Rig:
+    rig = Rig(size=SIZE, disk=TellingDisk(budget=1 << 30))
+    for one in (rig.store.messages, rig.store.transaction_records):
+        one.set_floors(FLOORS)
+    rig.disk.budget = containers * SIZE
+    return rig
+
+
+def test_floors_leave_room_for_buffers_definitions_and_the_next_start() -> None:
+    """At the moment of blocking the write buffers, two containers and the tail's copy fit; the page log stops before that."""
+    floors = message_floors(1 << 20, 10 << 20)
+    assert floors.last >= (1 << 20) + (1 << 20)
+    assert floors.tight >= floors.last + (1 << 20)
+    assert floors.roomy >= floors.tight + (10 << 20) + 2 * (1 << 20)
+    assert floors.again > floors.roomy
+    assert page_floors(floors).last == floors.roomy
+
+
+def test_publishers_are_blocked_before_the_disk_is_full() -> None:
+    """The pressure says disk at `roomy`, not at the first failure; what is ready then is `needed`, and no call failed for space."""
+    rig = small_rig(40)
+    while not rig.store.disk_low:
+        for _ in range(5):
+            rig.publish(1, body=bytes(300))
+        rig.flush()
+        rig.store.maintain()
+    assert FLOORS.roomy - 2 * SIZE <= rig.disk.budget < FLOORS.roomy
+    assert rig.messages.ready_ahead >= 2
+    assert not rig.disk.failures
+    for position in list(rig.model[1]):
+        rig.ack(1, position)
+    rig.settle()
+    assert not rig.store.disk_low
+    assert rig.disk.budget >= FLOORS.again
+    assert rig.entries() == rig.model
+
+
+def test_ready_containers_are_given_back_when_the_disk_is_tight() -> None:
+    """A log that was made ready far ahead gives all but `needed` back, and goes on in what is left."""
+    rig = small_rig(40)
+    rig.messages.set_ahead(12)
+    rig.store.maintain()
+    assert rig.messages.ready_ahead == 12
+    rig.disk.budget = FLOORS.roomy - SIZE
+    rig.messages.set_ahead(2)
+    rig.store.maintain()
+    assert rig.messages.ready_ahead == rig.messages.needed
+    assert len(rig.files()) == 1 + rig.messages.needed
+    rig.store.maintain()
+    assert not rig.store.disk_low
+    for _ in range(60):
+        rig.publish(1, body=bytes(300))
+    rig.settle()
+    rig.reopen(clean=False)
+    assert rig.recovered() == rig.model
+
+
+def test_a_stop_does_not_wait_for_room() -> None:
+    """With no room at all and unwritten messages, close ends; the start after it finds what was durable and nothing of the rest."""
+    rig = small_rig(40)
+    rig.publish(1)
+    rig.flush()
+    durable = {queue: dict(found) for queue, found in rig.model.items()}
+    rig.disk.budget = 0
+    while rig.store.messages.ready_ahead:
+        rig.publish(1, body=bytes(3000))
+    for _ in range(10):
+        rig.publish(1, body=bytes(3000))
+    rig.store.close(True)
+    rig.disk.budget = 1 << 30
+    rig.model = durable
+    rig.open()
+    found = rig.recovered()
+    assert found[1].items() >= durable[1].items()
+    assert not rig.store.was_clean

@@ -1,0 +1,24 @@
+#!/bin/sh
+# The long crash and fault campaigns (hours): one JSON line each on stdout, their other words on stderr. Exit 1 when one of them found
+# something; 69 of a campaign (can't be tried on this machine) is no finding, its line says why.
+#   tools/crash/all.sh [SEED]        seeds and failing cases are in the lines: docs/RELIABILITY.md says how to replay them
+set -u
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-.venv/bin/python}
+seed=${1:-1}
+found=0
+run() {
+    "$python" -m "$@" || { code=$?; [ "$code" -eq 69 ] || found=1; }
+}
+small="--container-size 524288"  # growth, recycling and copying forward happen within seconds
+
+run tools.crash.enumerate --images 1000000 --seed "$seed"
+run tools.crash.corrupt --images 200000 --seed "$seed"
+run tools.crash.fail_calls --scripts 20 --seed "$seed"
+run tools.faults.syscalls --operations 200
+run tools.faults.kill_loop --json --cycles 500 --failpoints 0.6 --seed "$seed" -- $small
+run tools.faults.kill_loop --json --power-loss --cycles 100 --seed "$seed" -- $small
+run tools.faults.io_errors --seed "$seed" -- $small
+run tools.faults.disk_full --cycles 50 --seed "$seed" -- $small
+run tools.faults.slow_disk --seed "$seed"
+exit "$found"
