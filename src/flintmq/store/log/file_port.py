@@ -186,6 +186,9 @@ class OsFiles(FilePort):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            error.filename = path
+            raise
         finally:
             os.close(fd)
 
