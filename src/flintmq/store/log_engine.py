@@ -581,7 +581,8 @@ class LogEngine(LogPort):
         return content
 
     def note_consumer(self, consumer_id, tag, group):
-        self.messages.append(*marks.name_record(consumer_id, tag, group))
+        if not self.messages.failed:  # a name is for the pipeline: the failure itself is told elsewhere
+            self.messages.append(*marks.name_record(consumer_id, tag, group))
         return 0
 
     def _error(self):
