@@ -1,0 +1,199 @@
+"""Where the data plane is and who asks: the options that source, sink and log source have in common, and the errors of its client.
+
+In: Spark's case-insensitive str -> str map. Out: a frozen `Connection` with checked values, and what is left of the map for its caller.
+Invariants: a password is never part of a text (`repr`, `where`, errors); files are read where the options are parsed, which is on the
+driver, because executors may not have them; nothing is imported or connected before `open`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pyspark_flintmq.errors import ConnectionLost, SourceError
+
+if TYPE_CHECKING:
+    from flintmq.pipeline.flight.client import DataPlane
+
+DEFAULT_FLIGHT_PORT = 15_680
+# A certificate bundle of all public authorities is about 250 KiB.
+_TLS_CA_MAX_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Checked options of a connection to the data plane (Arrow Flight). Comments: unit, range, and what happens at the edge."""
+
+    # TCP host name or address of the broker; not together with `url`
+    host: str = "127.0.0.1"
+    # TCP port of the broker's `--flight-port`, 1..65535; not together with `url`
+    flightPort: int = DEFAULT_FLIGHT_PORT
+    # grpc://HOST[:PORT] or grpc+tls://HOST[:PORT]; empty: made of host and flightPort, with TLS when tlsCa is given
+    url: str = ""
+    user: str = "guest"
+    password: str = field(default="guest", repr=False)
+    vhost: str = "/"
+    # path of a PEM file with the authorities to trust; empty: plain TCP, or the system's authorities with grpc+tls
+    tlsCa: str = ""
+    # seconds, 1..3,600: for connecting, for a broker that restarts, and for an answer
+    timeout: int = 30
+    # not an option: what the file `tlsCa` held when the options were parsed
+    ca_pem: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def take(cls, raw: Mapping[str, str]) -> tuple[Connection, dict[str, str]]:
+        """Splits `raw` into a connection and the options that are not of the connection, their keys as they were written.
+
+        Raises: SourceError OPTION_VALUE.
+        """
+        known = {name.lower(): name for name in CONNECTION_OPTIONS}
+        values: dict[str, object] = {}
+        rest: dict[str, str] = {}
+        for key, text in raw.items():
+            name = known.get(key.lower())
+            if name is None:
+                rest[key] = text
+            elif name in ("flightPort", "timeout"):
+                values[name] = whole_number(name, text)
+            else:
+                values[name] = text
+        if values.get("url") and ("host" in values or "flightPort" in values):
+            raise SourceError("OPTION_VALUE", "give either option 'url' or 'host' and 'flightPort', not both")
+        if values.get("tlsCa"):
+            values["ca_pem"] = _read_authorities(str(values["tlsCa"]))
+        connection = cls(**values)  # type: ignore[arg-type]
+        in_range("flightPort", connection.flightPort, 1, 65_535)
+        in_range("timeout", connection.timeout, 1, 3_600)
+        if not connection.host or any(c in connection.host for c in "/@ "):
+            raise SourceError("OPTION_VALUE", f"option 'host' must be a host name or an address, not '{connection.host}'")
+        connection.location  # noqa: B018 - checks the URL
+        return connection, rest
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.url.lower().startswith("grpc+tls://") or bool(self.tlsCa)
+
+    @property
+    def location(self) -> str:
+        """`grpc://HOST:PORT` or `grpc+tls://HOST:PORT`.
+
+        Raises: SourceError OPTION_VALUE for a URL of another form.
+        """
+        host, port = self.host, self.flightPort
+        if self.url:
+            bad = SourceError("OPTION_VALUE", "option 'url' must be grpc://HOST:PORT or grpc+tls://HOST:PORT, without user and password")
+            parts = urlsplit(self.url)
+            try:
+                port = parts.port or DEFAULT_FLIGHT_PORT
+            except ValueError:
+                raise bad from None
+            if parts.scheme not in ("grpc", "grpc+tls", "grpc+tcp") or not parts.hostname or parts.username is not None:
+                raise bad
+            if parts.path not in ("", "/") or parts.query or parts.fragment:
+                raise bad
+            if parts.scheme != "grpc+tls" and self.tlsCa:
+                raise SourceError("OPTION_VALUE", "option 'tlsCa' needs a url that begins with grpc+tls://")
+            host = parts.hostname
+        if ":" in host:
+            host = f"[{host.strip('[]')}]"
+        return f"grpc+tls://{host}:{port}" if self.tls else f"grpc://{host}:{port}"
+
+    @property
+    def where(self) -> str:
+        """For messages to people: never contains the password."""
+        return f"{self.location} (vhost '{self.vhost}', user '{self.user}')"
+
+    def open(self) -> DataPlane:
+        """A client of the data plane. It may connect with its first call only; close it.
+
+        Raises: SourceError DEPENDENCY_MISSING without pyarrow.
+        """
+        try:
+            from flintmq.pipeline.flight.client import DataPlane
+        except ImportError as e:
+            raise SourceError("DEPENDENCY_MISSING", f"the data plane needs pyarrow: pip install 'flintmq[spark]' ({e})") from e
+        return DataPlane(
+            self.location,
+            user=self.user,
+            password=self.password,
+            vhost=self.vhost,
+            tls_ca=self.ca_pem or None,
+            timeout_s=float(self.timeout),
+        )
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turns an error of the client (an exception with a `code`, or of gRPC) into one line for people."""
+        try:
+            yield
+        except SourceError:
+            raise
+        except Exception as e:
+            raise self._explained(e) from e
+
+    def _explained(self, error: Exception) -> Exception:
+        code = getattr(error, "code", None)
+        if not isinstance(code, str):
+            return error
+        text = str(getattr(error, "text", "") or error).removeprefix(f"{code}: ")
+        if code in ("UNAVAILABLE", "TIMED_OUT", "CONNECTION_LOST", "UNREACHABLE"):
+            return ConnectionLost(
+                f"no answer from the data plane at {self.where} within {self.timeout} s: {text}. "
+                "Is the broker up, with --flight-port set to this port, and pyarrow installed there?",
+                "UNREACHABLE",
+            )
+        if code in ("UNAUTHENTICATED", "LOGIN_REFUSED"):
+            return SourceError("LOGIN_REFUSED", f"{self.where}: {text}")
+        if code in ("UNAUTHORIZED", "FORBIDDEN"):
+            return SourceError("FORBIDDEN", f"{self.where}: {text}")
+        return SourceError(code, text)
+
+
+# The names of the options, as they are written in the documentation.
+CONNECTION_OPTIONS = tuple(f.name for f in fields(Connection) if f.name != "ca_pem")
+
+
+def unknown_option(key: str, known: Iterable[str]) -> SourceError:
+    """The error for an option that nobody knows, with the nearest name."""
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.6)
+    hint = f"; did you mean '{names[near[0]]}'?" if near else "."
+    return SourceError("OPTION_UNKNOWN", f"unknown option '{key}'{hint} Known: {', '.join(names.values())}")
+
+
+def whole_number(name: str, text: str) -> int:
+    """Raises: SourceError OPTION_VALUE."""
+    try:
+        return int(text)
+    except ValueError:
+        raise SourceError("OPTION_VALUE", f"option '{name}' must be a whole number, not '{text}'") from None
+
+
+def true_or_false(name: str, text: str) -> bool:
+    """Raises: SourceError OPTION_VALUE."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise SourceError("OPTION_VALUE", f"option '{name}' must be 'true' or 'false', not '{text}'")
+
+
+def in_range(name: str, value: int, low: int, high: int) -> None:
+    """Raises: SourceError OPTION_VALUE."""
+    if not low <= value <= high:
+        raise SourceError("OPTION_VALUE", f"option '{name}' must be {low}..{high}, not {value}")
+
+
+def _read_authorities(path: str) -> bytes:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            pem = file.read(_TLS_CA_MAX_BYTES + 1)
+    except OSError as e:
+        raise SourceError("OPTION_VALUE", f"option 'tlsCa': {path} cannot be read: {e.strerror}") from None
+    if b"-----BEGIN CERTIFICATE-----" not in pem or len(pem) > _TLS_CA_MAX_BYTES:
+        raise SourceError("OPTION_VALUE", f"option 'tlsCa': {path} is not a PEM file with certificates")
+    return pem
