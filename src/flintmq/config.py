@@ -126,6 +126,55 @@ class Limits:
     # milliseconds a graceful stop may take before sockets are closed
     shutdown_ms_max: int = 30_000
 
+    # --- data plane (docs/DATAPLANE.md) -----------------------------------------------------------------------------
+    # socket pairs between broker and Flight service, a thread each: calls that run at once; more wait in the service, then BUSY
+    dataplane_channels: int = 8
+    # bytes of a frame's head (JSON): the ids of all stages of a commit, the tickets of a plan; a larger frame ends the channel
+    dataplane_head_max: int = 8 * MIB
+    # bytes of a frame's payload: one message of message_size_max and its neighbours; a larger frame ends the channel
+    dataplane_payload_max: int = 136 * MIB
+    # bytes of inline contents after which an answer to `rows` ends; the rest is asked for with the next call
+    dataplane_inline_max: int = 8 * MIB
+    # rows that one answer to `rows` has at most; fewer are given, `more` says so
+    dataplane_rows_max: int = 65_536
+    # subscriptions of the node; one more is refused with LIMIT
+    subscriptions_max: int = 10_000
+    # queues of one subscription; more are refused with LIMIT
+    subscription_queues_max: int = 256
+    # bytes of the name of a subscription or scope (UTF-8); longer ones are refused with BAD_ARGUMENT
+    dataplane_name_max: int = 255
+    # messages of one set, whatever its caller asks for (16 bytes of memory each while it is held)
+    acquire_messages_max: int = 1_000_000
+    # bytes of bodies of one set, whatever its caller asks for
+    acquire_bytes_max: int = 4096 * MIB
+    # milliseconds that sub.acquire waits for messages, whatever its caller asks for: it takes a channel meanwhile
+    acquire_wait_ms_max: int = 5_000
+    # slices of a set or of a browse; more are refused with BAD_ARGUMENT
+    slices_max: int = 4_096
+    # scopes of the node; one more is refused with LIMIT
+    scopes_max: int = 10_000
+    # stages of the node that are not committed or rolled back; one more is refused with LIMIT
+    stages_max: int = 4_096
+    # routes of one block of staged messages; more are refused with BAD_ARGUMENT
+    block_routes_max: int = 65_536
+    # seconds after the last block at which an unprepared stage is rolled back: its task is gone
+    stage_unprepared_s: int = 600
+    # seconds after which a prepared stage that nobody decided is rolled back: its driver is gone for good
+    stage_prepared_s: int = 86_400
+    # seconds a snapshot of the log may live without log.extend (its containers are kept meanwhile); more are refused
+    snapshot_ttl_s_max: int = 3_600
+    # snapshots and browses of the node together; one more is refused with LIMIT
+    snapshots_max: int = 64
+    # messages of one browse; it ends there and says so
+    browse_max: int = 1_000_000
+    # seconds a browse lives after it was last read from
+    browse_ttl_s: int = 600
+    # seconds the start of a broker waits for its Flight service; then it goes on without, and the service comes up later
+    flight_start_s: int = 20
+    # milliseconds before a Flight service that died is started again, doubled each time up to the second number
+    flight_restart_ms: int = 500
+    flight_restart_ms_max: int = 30_000
+
 
 @dataclass(slots=True)
 class Config:
@@ -135,7 +184,8 @@ class Config:
     port: int | None = 5672
     tls_port: int | None = None
     http_port: int | None = 15672
-    flight_port: int | None = 15680
+    # Arrow Flight: off unless asked for (`flintmq serve` asks for 15680)
+    flight_port: int | None = None
     data_dir: str | None = None
     store_dir: str | None = None
     no_data_dir: bool = False
