@@ -16,6 +16,12 @@ class _TwinState(_State):
     def __init__(self) -> None:
         super().__init__()
         self.heuristics: dict[int, HeuristicOutcome] = {}
+        self.notes: dict[tuple[int, bytes], bytes] = {}
+
+    def note(self, kind: int, key: bytes, value: bytes) -> None:
+        self.notes[kind, key] = value
+        if not value:
+            del self.notes[kind, key]
 
     def commit_rows(self, tx: int, rows: Sequence[CommitRow]) -> None:
         ended = self.transactions[tx]
@@ -96,6 +102,14 @@ class TwinStore(MemoryStore):
     def heuristics(self) -> Sequence[HeuristicOutcome]:
         with self._lock:
             return list(self._state.heuristics.values())
+
+    def note(self, kind: int, key: bytes, value: bytes) -> int:
+        with self._lock:
+            return self._write(lambda state: state.note(kind, key, value))
+
+    def notes(self, kind: int) -> dict[bytes, bytes]:
+        with self._lock:
+            return {key: value for (one, key), value in self._state.notes.items() if one == kind}
 
     def forget_heuristic(self, tx: int) -> int:
         with self._lock:

@@ -108,6 +108,14 @@ class BrokerQueueEffects:
             held.discard((core.queue_id, position))
         return True
 
+    def next_available(self, queue_id: int, position: int) -> int:
+        core = self._core(queue_id)
+        return 0 if core is None else int(core.next_available(position))
+
+    def ttl_ms(self, queue_id: int) -> int:
+        core = self._core(queue_id)
+        return -1 if core is None else int(core.ttl_ms)
+
     def content(self, queue_id: int, position: int) -> StoredContent:
         core = self._core(queue_id)
         if core is None:

@@ -1,6 +1,7 @@
 """Transactions as a broker service: distributed (X/Open branches) and local, over several queues, all or nothing. docs/TRANSACTIONS.md."""
 
 from flintmq.transactions.branch import BranchState
+from flintmq.transactions.bulk import BlockFacts, HeldRun, RunFacts
 from flintmq.transactions.coordinator import TransactionCoordinator
 from flintmq.transactions.effects import (
     CommitRow,
@@ -21,11 +22,13 @@ from flintmq.transactions.xid import Xid
 
 __all__ = [
     "STATUS_1_0",
+    "BlockFacts",
     "BranchState",
     "BranchView",
     "CommitRow",
     "Condition",
     "HeldEntry",
+    "HeldRun",
     "HeuristicOutcome",
     "LocalTransaction",
     "MessageRef",
@@ -34,6 +37,7 @@ __all__ = [
     "QueueEffects",
     "RecoveredEnqueue",
     "RecoveredTransaction",
+    "RunFacts",
     "TransactionCoordinator",
     "TransactionRefused",
     "TransactionStore",

@@ -13,6 +13,7 @@ What happens in which state is the table in branch.py.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 
 from flintmq.clock import Clock
@@ -20,6 +21,7 @@ from flintmq.config import Limits
 from flintmq.errors import InvariantError, StoreError
 from flintmq.ports import DequeueReason, StoredContent
 from flintmq.transactions.branch import ENDING, HEURISTIC, TOMBSTONES, TRANSITIONS, Association, BranchState, Event, Step
+from flintmq.transactions.bulk import BlockFacts, HeldRun, RunFacts
 from flintmq.transactions.effects import MessageRef, QueueEffects, Session, TransactionStore
 from flintmq.transactions.errors import Condition, TransactionRefused, XaStatus
 from flintmq.transactions.local import LocalTransaction
@@ -168,6 +170,35 @@ class TransactionCoordinator:
         with self._serial:
             self._working(session, xid).work.dequeue(queue_id, position, session, reason, consumer, group)
 
+    def hold_run(
+        self, session: Session, xid: Xid, queue_id: int, *, messages_max: int, bytes_max: int, consumer: str = "", upto: int = 0
+    ) -> RunFacts:
+        """Enrols the removal of available entries from the head of a queue on, in its order, as if by `dequeue`.
+
+        Args: bytes_max: of bodies; a message that is larger alone is taken all the same when nothing is held yet by this call; consumer:
+        what the log names as their consumer; upto: the last position that may be taken, 0 = any.
+        Returns: what was taken, perhaps nothing. Refused: as `dequeue`.
+        """
+        with self._serial:
+            work = self._working(session, xid).work
+            return work.hold_run(queue_id, messages_max, bytes_max, consumer, upto)
+
+    def runs(self, xid: Xid) -> Sequence[HeldRun]:
+        """What `hold_run` took, one per queue, also after a restart. Refused: NOT_FOUND."""
+        with self._serial:
+            return self._known(xid, "runs").work.runs()
+
+    def enqueue_block(
+        self, session: Session, xid: Xid, block: bytes, routes: Sequence[tuple[bytes, bytes]], destinations: Sequence[Sequence[int]]
+    ) -> BlockFacts:
+        """Enrols the messages of a block (transactions/bulk.py), as if by `enqueue`; they are logged whatever they and their queues are.
+
+        Args: routes: exchange and routing key by the entries' route index; destinations: ids of queues, by the same index.
+        Refused: as `enqueue`. Raises: ValueError a malformed block, or one for other routes: nothing was enrolled.
+        """
+        with self._serial:
+            return self._working(session, xid).work.enqueue_block(block, routes, destinations, self._clock.wall_ms())
+
     def local(self, session: Session | None = None) -> LocalTransaction:
         """A transaction of this process only; `session`: whose acquired entries it may dequeue."""
         limits = self._limits
@@ -206,6 +237,45 @@ class TransactionCoordinator:
     def forget(self, xid: Xid) -> Outcome:
         """The manager knows of the heuristic outcome. Refused: NOT_FOUND; ILLEGAL_STATE there is none."""
         return self._decide(xid, Event.FORGET)
+
+    def decide(self, note: tuple[int, bytes, bytes], commits: Sequence[Xid] = (), rollbacks: Sequence[Xid] = ()) -> Outcome:
+        """Several branches with one decision: a durable note (kind, key, value; see Store.note), then the outcomes.
+
+        Whoever finds the note after a crash decides the branches that are still prepared as it says: so it is the atomic decision.
+        Args: commits: prepared branches, or ones that an operator has committed (which are forgotten); rollbacks: branches in any state;
+        one that is unknown or ends already is left out.
+        Status: XA_OK when note and outcomes are durable and done in the queues. Refused: NOT_FOUND, ILLEGAL_STATE: one of `commits` can't
+        be committed, or a session is active in one of them; no note was written then and nothing has changed.
+        """
+        with self._serial:
+            committing = [self._committable(xid) for xid in dict.fromkeys(commits)]
+            losing = [branch for xid in dict.fromkeys(rollbacks) if (branch := self._find(xid)) is not None and branch not in committing]
+            outcome, waiting = Outcome(), [1]  # the note
+            lock = threading.Lock()
+
+            def done(_: XaStatus = XaStatus.XA_OK) -> None:
+                with lock:
+                    waiting[0] -= 1
+                    left = waiting[0]
+                if not left:
+                    outcome.resolve(XaStatus.XA_OK)
+
+            lsn = self._store.note(*note)
+            ends: list[Outcome] = []
+            for branch in committing:
+                event = Event.FORGET if branch.state is _S.HEURISTIC_COMMIT else Event.COMMIT
+                ends.append(self._decided(branch, event))
+            for branch in losing:
+                event = Event.FORGET if branch.state is _S.HEURISTIC_ROLLBACK else Event.ROLLBACK
+                if branch.state in (_S.HEURISTIC_COMMIT, _S.COMMITTING):
+                    _log.warning("transaction %s: %s, and is to be rolled back: left as it is", branch.xid, branch.state.value)
+                elif branch.state not in ENDING:
+                    ends.append(self._decided(branch, event))
+            waiting[0] += len(ends)
+            self._serial.later(lsn, done)
+        for end in ends:
+            end.add_callback(done)
+        return outcome
 
     def recover(self, vhost: str | None = None) -> Sequence[Xid]:
         """Branches that wait for their manager: prepared ones and heuristic outcomes, durably so, oldest first.
@@ -321,6 +391,19 @@ class TransactionCoordinator:
             if not by_operator:
                 self._registry.dissociate_all(branch)
             return self._enter(branch, step)
+
+    def _committable(self, xid: Xid) -> Branch:
+        """A branch that `decide` may commit. Raises: TransactionRefused."""
+        branch = self._known(xid, "decide")
+        if branch.has_active_session():
+            raise TransactionRefused(Condition.ILLEGAL_STATE, f"decide: a session is active in transaction {xid}")
+        if branch.state not in (_S.PREPARED, _S.HEURISTIC_COMMIT):
+            raise TransactionRefused(Condition.ILLEGAL_STATE, f"decide: transaction {xid} is {branch.state.value}")
+        return branch
+
+    def _decided(self, branch: Branch, event: Event) -> Outcome:
+        self._registry.dissociate_all(branch)
+        return self._enter(branch, self._step(branch, event))
 
     def _enter(self, branch: Branch, step: Step) -> Outcome:
         """Goes where the table says; the outcome is resolved when that is durable."""

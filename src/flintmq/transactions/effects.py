@@ -76,6 +76,14 @@ class QueueEffects(Protocol):
         """
         ...
 
+    def next_available(self, queue_id: int, position: int) -> int:
+        """Position of the first available entry at or after `position`, 0: there is none."""
+        ...
+
+    def ttl_ms(self, queue_id: int) -> int:
+        """The queue's x-message-ttl in milliseconds, -1: none."""
+        ...
+
     def content(self, queue_id: int, position: int) -> StoredContent:
         """The message of a held transient entry (always resident or in the page log). May read the disk."""
         ...
@@ -162,6 +170,14 @@ class TransactionStore(Store, Protocol):
 
     def heuristics(self) -> Sequence[HeuristicOutcome]:
         """All that were noted and not forgotten, oldest first."""
+        ...
+
+    def note(self, kind: int, key: bytes, value: bytes) -> int:
+        """A small durable fact; the last one of a (kind, key) counts, an empty value removes it. Returns the LSN."""
+        ...
+
+    def notes(self, kind: int) -> dict[bytes, bytes]:
+        """key -> value of all notes of a kind."""
         ...
 
     def forget_heuristic(self, tx: int) -> int:

@@ -36,6 +36,7 @@ class MemoryQueueEffects:
         self._lock = threading.Lock()
         self._levels = levels
         self.queues: dict[int, dict[int, MemoryEntry]] = {}
+        self.ttls: dict[int, int] = {}  # queue -> milliseconds
         self._used: dict[tuple[int, int], int] = {}  # (queue, level) -> highest index handed out
 
     # --- what a broker does besides ---------------------------------------------------------------------------------------
@@ -84,6 +85,13 @@ class MemoryQueueEffects:
                 return None
             entry.owner = HELD
             return HeldEntry(logged=entry.message_id != 0, delivery_count=int(entry.redelivered))
+
+    def next_available(self, queue_id: int, position: int) -> int:
+        with self._lock:
+            return next((at for at, entry in sorted(self.queues.get(queue_id, {}).items()) if at >= position and entry.owner is None), 0)
+
+    def ttl_ms(self, queue_id: int) -> int:
+        return self.ttls.get(queue_id, -1)
 
     def content(self, queue_id: int, position: int) -> StoredContent:
         content = self.queues[queue_id][position].content

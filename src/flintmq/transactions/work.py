@@ -11,8 +11,11 @@ W3  Positions of one queue follow the order in which the enqueues were asked for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flintmq.errors import InvariantError
 from flintmq.ports import DequeueReason, StoredContent
+from flintmq.transactions.bulk import INLINE, ROW, BlockFacts, HeldRun, Octets, RunFacts, block_entries
 from flintmq.transactions.effects import (
     CommitRow,
     MessageRef,
@@ -156,6 +159,50 @@ class Work:
         self._dequeues[queue_id, position] = copied
         self._queue_ids.add(queue_id)
 
+    def hold_run(self, queue_id: int, messages_max: int, bytes_max: int, consumer: str, upto: int) -> RunFacts:
+        """See TransactionCoordinator.hold_run."""
+        count = size = first = last = 0
+        while count < messages_max:
+            position = self._effects.next_available(queue_id, last + 1)
+            if not position or (upto and position > upto):
+                break
+            body_len = len(self._effects.content(queue_id, position).body)
+            if count and size + body_len > bytes_max:
+                break
+            try:
+                self.dequeue(queue_id, position, None, DequeueReason.ACK, consumer, "spark")
+            except TransactionRefused:
+                last = position
+                continue  # a consumer was quicker
+            count, size, first, last = count + 1, size + body_len, first or position, position
+        return RunFacts(count, size, first, last)
+
+    def runs(self) -> list[HeldRun]:
+        """See TransactionCoordinator.runs."""
+        return [_Run(self._effects, queue_id, sorted(positions)) for queue_id, positions in self._held().items()]
+
+    def enqueue_block(
+        self, block: bytes, routes: Sequence[tuple[bytes, bytes]], destinations: Sequence[Sequence[int]], now_ms: int
+    ) -> BlockFacts:
+        """See TransactionCoordinator.enqueue_block."""
+        if len(routes) != len(destinations):
+            raise ValueError(f"{len(routes)} routes and destinations for {len(destinations)}")
+        entries = list(block_entries(block, len(routes)))
+        for queue_id in {queue_id for one in destinations for queue_id in one}:
+            if self._effects.durable(queue_id) is None:
+                raise TransactionRefused(Condition.NOT_FOUND, f"there is no queue {queue_id}")
+        enqueues = unroutable = 0
+        for entry in entries:
+            exchange, key = routes[entry.route]
+            message: StoredContent | MessageRef = StoredContent(exchange, key, entry.header, entry.body)
+            for queue_id in destinations[entry.route]:
+                ttls = [ttl for ttl in (entry.expiration_ms, self._effects.ttl_ms(queue_id)) if ttl >= 0]
+                expires = now_ms + min(ttls) if ttls else 0
+                message = self.enqueue(queue_id, message, durable=True, priority=entry.priority, expires_at_ms=expires)
+                enqueues += 1
+            unroutable += not destinations[entry.route]
+        return BlockFacts(len(entries), enqueues, sum(len(entry.body) for entry in entries), unroutable)
+
     def recover(self, tx: int, found: RecoveredTransaction) -> None:
         """Takes over what a prepared transaction holds after a restart; entries of queues that are gone are left out."""
         self.tx = tx
@@ -246,6 +293,33 @@ class Work:
         if len(self._enqueues) + len(self._dequeues) >= self._enrolments_max:
             text = f"a transaction has at most {self._enrolments_max} enqueues and dequeues"
             raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+
+
+class _Run:
+    """See HeldRun: entries that are enrolled one by one."""
+
+    def __init__(self, effects: QueueEffects, queue_id: int, positions: list[int]) -> None:
+        self._effects = effects
+        self._positions = positions
+        self.queue_id = queue_id
+        self.count = len(positions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(self._effects.content(self.queue_id, position).body) for position in self._positions)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(row.first, row.length) for row in _rows(self.queue_id, self._positions)]
+
+    def rows(self, first: int, count: int) -> tuple[Octets, list[Octets]]:
+        rows, contents = [], []
+        for position in self._positions[first : first + count]:
+            content = self._effects.content(self.queue_id, position)
+            rows.append(ROW.pack(position, 0, 0, len(content.body), 0, 0, 0))
+            route = bytes([len(content.exchange)]) + content.exchange + bytes([len(content.routing_key)]) + content.routing_key
+            run = route + content.header + content.body
+            contents.append(INLINE.pack(len(run), len(content.header), 0) + run)
+        return b"".join(rows), contents
 
 
 def _rows(queue_id: int, positions: list[int]) -> list[CommitRow]:
