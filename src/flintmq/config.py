@@ -174,6 +174,35 @@ class Limits:
     # milliseconds before a Flight service that died is started again, doubled each time up to the second number
     flight_restart_ms: int = 500
     flight_restart_ms_max: int = 30_000
+    # calls that the Flight service runs or keeps in line at once (a thread each); one more is refused with BUSY, which clients retry
+    flight_calls_max: int = 256
+    # calls that wait for one of the channels to the broker; one more is refused with BUSY
+    flight_waiting_max: int = 64
+    # milliseconds that a call waits for a channel, or a login for its turn; then BUSY
+    flight_wait_ms: int = 5_000
+    # milliseconds the Flight service remembers a verified credential (as a keyed MAC); then it asks the broker again
+    flight_auth_cache_ms: int = 5_000
+    # seconds the token of a Flight handshake is good for; then the client must give its password again
+    flight_token_s: int = 600
+    # bytes of the JSON of an action or descriptor (the broker's answer may be larger); more is refused with BAD_ARGUMENT
+    flight_action_bytes_max: int = 4 * MIB
+    # milliseconds of a waiting sub.acquire that are spent in one call to the broker: its channel is others' in between
+    flight_slice_ms: int = 250
+    # milliseconds that a sub.acquire over Flight waits, whatever its caller asks for
+    flight_acquire_wait_ms_max: int = 60_000
+    # rows, and bytes of bodies, that do_get asks for and decodes at a time: its memory per caller (a larger message comes alone)
+    flight_piece_rows: int = 40_000
+    flight_piece_bytes: int = 16 * MIB
+    # bytes of log containers that one reading call keeps in memory
+    flight_reader_bytes: int = 16 * MIB
+    # times that rows are asked for again because their records were copied forward meanwhile; then the store is damaged there
+    flight_moved_max: int = 20
+    # bytes of one record batch of do_put; a larger one is refused with BAD_ARGUMENT
+    flight_put_bytes_max: int = 256 * MIB
+    # how much lower than the broker's the priority of the Flight service is (nice): bulk reads cost throughput, not latency
+    flight_nice: int = 5
+    # milliseconds that calls may take to end when the broker stops; then the service ends without them
+    flight_stop_ms: int = 2_000
 
 
 @dataclass(slots=True)
