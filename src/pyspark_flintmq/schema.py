@@ -1,94 +1,184 @@
-"""The columns of a message, for Spark and for Arrow, and the way from an AMQP delivery to them.
+"""The columns of a message, for Spark and for Arrow, and the way from a record batch to exactly what was declared.
 
-In: `Delivery` tuples. Out: Arrow record batches whose schema is exactly the one declared to Spark (Spark compares types and order).
-Invariants: the delivery tag is not a column (it means nothing outside its connection); `headers_raw` holds the bytes of the
-field table as they came, `headers` a readable form of them; new columns are only ever added at the end.
+In: options `schemaVersion`, `columns`, `body`, or a schema that the user gave. Out: a `Table`, and record batches of its schema (Spark
+compares names, types and order).
+Invariants: new columns are only ever added at the end, behind a new schema version; a `Table` is small and can be pickled.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from flintmq.pipeline.arrow.schema import MESSAGES, arrow_types
+from pyspark_flintmq.connection import unknown_option, whole_number
+from pyspark_flintmq.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# name, Spark type, nullable. `position`, `lsn` and `enqueued_time` are null over AMQP; the data plane will know them.
-COLUMNS: tuple[tuple[str, str, bool], ...] = (
-    ("queue", "string", False),
-    ("position", "long", True),
-    ("lsn", "long", True),
-    ("enqueued_time", "timestamp", True),
-    ("exchange", "string", False),
-    ("routing_key", "string", False),
-    ("redelivered", "boolean", False),
-    ("body", "binary", False),
-    ("headers", "map", True),
-    ("headers_raw", "binary", True),
-    ("content_type", "string", True),
-    ("content_encoding", "string", True),
-    ("delivery_mode", "integer", True),
-    ("priority", "integer", True),
-    ("correlation_id", "string", True),
-    ("reply_to", "string", True),
-    ("expiration", "string", True),
-    ("message_id", "string", True),
-    ("timestamp", "timestamp", True),
-    ("type", "string", True),
-    ("user_id", "string", True),
-    ("app_id", "string", True),
-    ("cluster_id", "string", True),
-)
-
-# Headers that a broker changes when it gives a message again (RabbitMQ's quorum queues): not part of a message's identity.
-VOLATILE_HEADERS = frozenset({"x-delivery-count", "x-acquired-count"})
-
-# A record batch of the spool holds at most this many messages or bytes of bodies: what one Spark task takes in one piece.
-ROWS_PER_RECORD_BATCH = 10_000
-BYTES_PER_RECORD_BATCH = 8 * 1024 * 1024
+# name, type, nullable. Over AMQP those that only the store knows are null: position, lsn, the times, delivery_count.
+COLUMNS = MESSAGES
+# Schema version -> number of columns that it has.
+VERSIONS = {1: 23, 2: 25}
+NEWEST = max(VERSIONS)
+# The data plane takes prefixes of up to nine digits.
+PREFIX_MAX = 999_999_999
 
 
-class Properties(NamedTuple):
-    """Basic properties; `timestamp` in seconds since 1970, `headers_raw` the encoded field table (with its length)."""
+@dataclass(frozen=True)
+class Table:
+    """What one DataFrame of the source has: its columns in order, and how much of the body."""
 
-    content_type: str | None = None
-    content_encoding: str | None = None
-    headers: dict[str, Any] | None = None
-    headers_raw: bytes | None = None
-    delivery_mode: int | None = None
-    priority: int | None = None
-    correlation_id: str | None = None
-    reply_to: str | None = None
-    expiration: str | None = None
-    message_id: str | None = None
-    timestamp: int | None = None
-    type: str | None = None
-    user_id: str | None = None
-    app_id: str | None = None
-    cluster_id: str | None = None
+    fields: tuple[tuple[str, str, bool], ...] = COLUMNS
+    # bytes of the body that are kept; -1: all; None: no body, the column is null
+    body: int | None = -1
+
+    @classmethod
+    def take(cls, raw: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
+        """Splits `raw` into the table that its options ask for and the options left over, their keys as they were written.
+
+        Raises: SourceError OPTION_VALUE or OPTION_UNKNOWN.
+        """
+        values: dict[str, str] = {}
+        rest: dict[str, str] = {}
+        known = {name.lower(): name for name in TABLE_OPTIONS}
+        for key, text in raw.items():
+            name = known.get(key.lower())
+            if name is None:
+                rest[key] = text
+            else:
+                values[name] = text
+        version = whole_number("schemaVersion", values.get("schemaVersion", str(NEWEST)))
+        if version not in VERSIONS:
+            raise SourceError("OPTION_VALUE", f"option 'schemaVersion' must be {' or '.join(map(str, VERSIONS))}, not {version}")
+        table = cls(COLUMNS[: VERSIONS[version]])
+        if "columns" in values:
+            table = table._only(values["columns"])
+        if "body" in values:
+            table = table._with_body(values["body"])
+        return table, rest
+
+    def _only(self, text: str) -> Table:
+        wanted = [name.strip() for name in text.split(",") if name.strip()]
+        names = [name for name, _, _ in self.fields]
+        for name in wanted:
+            if name not in names:
+                error = unknown_option(name, names)
+                raise SourceError("OPTION_VALUE", "option 'columns': " + error.text.replace("unknown option", "there is no column", 1))
+        if not wanted:
+            raise SourceError("OPTION_VALUE", "option 'columns' names no column; leave it out to get all of them")
+        return replace(self, fields=tuple(field for field in self.fields if field[0] in wanted))
+
+    def _with_body(self, text: str) -> Table:
+        if text.lower() == "full":
+            return self
+        if text.lower() == "none":
+            fields = tuple((name, kind, nullable or name == "body") for name, kind, nullable in self.fields)
+            return replace(self, fields=fields, body=None)
+        start, _, digits = text.partition(":")
+        if start.lower() == "prefix" and digits.isascii() and digits.isdigit() and 0 < int(digits) <= PREFIX_MAX:
+            return replace(self, body=int(digits))
+        raise SourceError("OPTION_VALUE", f"option 'body' must be 'full', 'none' or 'prefix:N' with 1 <= N <= {PREFIX_MAX}, not '{text}'")
+
+    def matched(self, schema: StructType) -> Table:
+        """The table for a schema that Spark was given: any of our columns in any order, with our types.
+
+        Raises: SourceError SCHEMA_MISMATCH.
+        """
+        ours = {name: (kind, nullable) for name, kind, nullable in self.fields}
+        types = _spark_types()
+        fields = []
+        for field in schema.fields:
+            if field.name not in ours:
+                error = unknown_option(field.name, ours)
+                text = error.text.replace("unknown option", "the schema names a column that the source does not have:", 1)
+                raise SourceError("SCHEMA_MISMATCH", text)
+            kind, nullable = ours[field.name]
+            if field.dataType != types[kind]:
+                raise SourceError(
+                    "SCHEMA_MISMATCH",
+                    f"column '{field.name}' is {types[kind].simpleString()}, the schema says {field.dataType.simpleString()}; "
+                    "leave .schema() out and convert with select()",
+                )
+            if nullable and not field.nullable:
+                raise SourceError("SCHEMA_MISMATCH", f"column '{field.name}' can be null, the schema says it can not")
+            fields.append((field.name, kind, field.nullable))
+        return replace(self, fields=tuple(fields))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _, _ in self.fields)
+
+    @property
+    def body_option(self) -> str | None:
+        """The body as the data plane's tickets name it: None for all of it."""
+        if self.body is None or "body" not in self.names:
+            return "none"
+        return None if self.body < 0 else f"prefix:{self.body}"
+
+    def spark(self) -> StructType:
+        """The schema that Spark is told."""
+        from pyspark.sql import types as t
+
+        simple = _spark_types()
+        return t.StructType([t.StructField(name, simple[kind], nullable) for name, kind, nullable in self.fields])
+
+    def arrow(self) -> pa.Schema:
+        """The same columns as Arrow types, as Spark's own conversion writes them."""
+        import pyarrow as pa
+
+        types = arrow_types()
+        return pa.schema([pa.field(name, types[kind], nullable=nullable) for name, kind, nullable in self.fields])
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """`batch` with exactly the columns of this table; one that it does not have is null. Copies only what must change.
+
+        Raises: SourceError SCHEMA_MISMATCH when a column that can not be null is missing or has another type.
+        """
+        import pyarrow as pa
+
+        schema = self.arrow()
+        if batch.schema.equals(schema) and self.body == -1:
+            return batch
+        columns = []
+        for field in schema:
+            at = batch.schema.get_field_index(field.name)
+            if field.name == "body" and self.body is None:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+            elif at < 0 and not field.nullable:
+                raise SourceError("SCHEMA_MISMATCH", f"the broker sent no column '{field.name}': it is of another version than this source")
+            elif at < 0:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+            else:
+                columns.append(self._cell(batch.column(at), field))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _cell(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except pa.ArrowException:
+                raise SourceError(
+                    "SCHEMA_MISMATCH", f"the broker sent column '{field.name}' as {column.type}, this source expects {field.type}"
+                ) from None
+        if field.name == "body" and self.body is not None and self.body > 0:
+            column = pc.binary_slice(column, 0, self.body)
+        return column
 
 
-class Delivery(NamedTuple):
-    """One basic.deliver. `tag` is the delivery tag on its channel."""
-
-    tag: int
-    redelivered: bool
-    exchange: str
-    routing_key: str
-    properties: Properties
-    body: bytes
+TABLE_OPTIONS = ("schemaVersion", "columns", "body")
 
 
-def spark_schema() -> StructType:
-    """The schema that `format("flintmq")` declares."""
+def _spark_types() -> dict[str, Any]:
     from pyspark.sql import types as t
 
-    simple = {
+    return {
         "string": t.StringType(),
         "long": t.LongType(),
         "integer": t.IntegerType(),
@@ -97,144 +187,13 @@ def spark_schema() -> StructType:
         "timestamp": t.TimestampType(),
         "map": t.MapType(t.StringType(), t.StringType(), True),
     }
-    return t.StructType([t.StructField(name, simple[kind], nullable) for name, kind, nullable in COLUMNS])
+
+
+def spark_schema() -> StructType:
+    """All columns, for Spark."""
+    return Table().spark()
 
 
 def arrow_schema() -> pa.Schema:
-    """The same columns as Arrow types, as Spark's own conversion writes them."""
-    import pyarrow as pa
-
-    simple = {
-        "string": pa.string(),
-        "long": pa.int64(),
-        "integer": pa.int32(),
-        "boolean": pa.bool_(),
-        "binary": pa.binary(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-        "map": pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True)),
-    }
-    return pa.schema([pa.field(name, simple[kind], nullable=nullable) for name, kind, nullable in COLUMNS])
-
-
-def to_record_batches(queue: str, deliveries: Sequence[Delivery]) -> list[pa.RecordBatch]:
-    """`deliveries` in their order, cut at ROWS_PER_RECORD_BATCH rows or BYTES_PER_RECORD_BATCH bytes of bodies."""
-    batches: list[pa.RecordBatch] = []
-    start = size = 0
-    for i, delivery in enumerate(deliveries):
-        length = len(delivery.body)
-        if i > start and (i - start >= ROWS_PER_RECORD_BATCH or size + length > BYTES_PER_RECORD_BATCH):
-            batches.append(_record_batch(queue, deliveries[start:i]))
-            start, size = i, 0
-        size += length
-    if start < len(deliveries):
-        batches.append(_record_batch(queue, deliveries[start:]))
-    return batches
-
-
-def _record_batch(queue: str, rows: Sequence[Delivery]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    schema = arrow_schema()
-    n = len(rows)
-    props = [row.properties for row in rows]
-    values: dict[str, Any] = {
-        "queue": [queue] * n,
-        "position": [None] * n,
-        "lsn": [None] * n,
-        "enqueued_time": [None] * n,
-        "exchange": [row.exchange for row in rows],
-        "routing_key": [row.routing_key for row in rows],
-        "redelivered": [row.redelivered for row in rows],
-        "body": [row.body for row in rows],
-        "headers": [None if p.headers is None else readable_headers(p.headers) for p in props],
-        "timestamp": [None if p.timestamp is None else _microseconds(p.timestamp) for p in props],
-    }
-    columns = []
-    for field in schema:
-        cells = values.get(field.name)
-        if cells is None:
-            cells = [getattr(p, field.name) for p in props]
-        columns.append(pa.array(cells, type=field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-# Microseconds of 9999-12-31, the last day Spark can show; AMQP allows any 64-bit number of seconds, and some clients send milliseconds.
-_LAST_MICROSECOND = 253_402_300_799_999_999
-
-
-def _microseconds(seconds: int) -> int | None:
-    """Null for a time that Spark cannot hold: the message is kept, its time is not."""
-    micros = seconds * 1_000_000
-    return micros if 0 <= micros <= _LAST_MICROSECOND else None
-
-
-def readable_headers(headers: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """A field table as text pairs: strings as they are, numbers in decimal, true/false, null, everything nested as JSON."""
-    return [(key, _readable(value)) for key, value in headers.items()]
-
-
-def _readable(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float | Decimal):
-        return str(value)
-    plain = _plain(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, sort_keys=True, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """`value` with only JSON types inside. Bytes that are not UTF-8 become `base16:` and hexadecimal digits."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes | bytearray):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            return "base16:" + value.hex()
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=value.tzinfo or UTC).isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    return value
-
-
-def identity(delivery: Delivery) -> bytes:
-    """16 bytes that are the same for every delivery of one message and, but for byte-identical messages, different for others."""
-    p = delivery.properties
-    headers = None if p.headers is None else readable_headers(p.headers)
-    micros = None if p.timestamp is None else _microseconds(p.timestamp)
-    return _digest(
-        delivery.exchange, delivery.routing_key, headers, micros, [getattr(p, name) for name in _PLAIN_PROPERTIES], delivery.body
-    )
-
-
-def identities(batch: pa.RecordBatch) -> list[bytes]:
-    """The identity of each message of a spooled record batch: equal to `identity` of the delivery it was made from."""
-    import pyarrow as pa
-
-    stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-    plain = zip(*(batch.column(name).to_pylist() for name in _PLAIN_PROPERTIES), strict=True)
-    main = (batch.column(name).to_pylist() for name in ("exchange", "routing_key", "headers", "body"))
-    return [
-        _digest(exchange, key, headers, stamp, list(others), body)
-        for exchange, key, headers, body, stamp, others in zip(*main, stamps, plain, strict=True)
-    ]
-
-
-# The properties that the spool keeps unchanged.
-_PLAIN_PROPERTIES = tuple(name for name in Properties._fields if name not in ("headers", "headers_raw", "timestamp"))
-
-
-def _digest(
-    exchange: str, key: str, headers: list[tuple[str, str | None]] | None, micros: int | None, plain: list[Any], body: bytes
-) -> bytes:
-    # A table that holds nothing but volatile headers was absent at the first delivery, so none and an empty one are the same.
-    lasting = sorted(pair for pair in headers or () if pair[0] not in VOLATILE_HEADERS)
-    digest = hashlib.blake2b(repr((exchange, key, lasting, micros, plain)).encode("utf-8", "surrogateescape"), digest_size=16)
-    digest.update(b"\0")
-    digest.update(body)
-    return digest.digest()
+    """All columns, for Arrow."""
+    return Table().arrow()

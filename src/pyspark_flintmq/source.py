@@ -1,47 +1,32 @@
-"""What Spark sees: the data source, its streaming reader and its partitions.
+"""What Spark finds under the name `flintmq`, and the choice of the reader or writer that its options ask for.
 
-In: Spark's calls, in the order that docs/PIPELINE.md describes. Out: offsets, partitions, Arrow record batches.
-Invariants: constructors have no side effects (Spark makes copies of the reader and pickles them); `read` opens spool files and nothing
-else, so it can run anywhere and any number of times; imports of pika and pyarrow wait until they are needed, because Spark
-imports this package in every session that looks for a Python data source.
+In: options. Out: a schema, a reader, a writer.
+Invariants: imports wait until they are needed, because Spark imports this package in every session that looks for a Python data source;
+wrong options are refused by `load()`, before anything is connected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from pyspark_flintmq.errors import SourceError
-from pyspark_flintmq.options import Options
-from pyspark_flintmq.schema import spark_schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_flintmq.subscription import Link, Subscription
 
+class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types here
+    """`format("flintmq")`. Options: docs/PIPELINE.md.
 
-@dataclass(frozen=True)
-class SpoolPartition(InputPartition):  # type: ignore[misc]  # pika and pyspark have no types here
-    """Record batches `first` <= i < `last` of batch `seq` in `path`."""
+    `log` or `stream`: the log itself; `queue`, `queues` or `queuePattern`: queues, over the data plane or with `transport=amqp`.
+    """
 
-    path: str
-    seq: int
-    first: int
-    last: int
-
-
-class FlintSource(DataSource):  # type: ignore[misc]  # pika and pyspark have no types here
-    """`spark.readStream.format("flintmq")`. Options: docs/PIPELINE.md."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
         self._raw = dict(options)
 
     @classmethod
@@ -49,87 +34,109 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pika and pyspark have no
         return "flintmq"
 
     def schema(self) -> StructType:
-        return spark_schema()
+        if self._log:
+            from pyspark_flintmq.log_source import log_schema
+
+            return log_schema(self._raw)
+        from pyspark_flintmq.schema import Table
+
+        table, _ = Table.take(self._raw)
+        self._checked()
+        return table.spark()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        raise SourceError(
-            "NO_BATCH_READ", 'spark.read.format("flintmq") comes with the data plane; use spark.readStream (trigger availableNow=True)'
-        )
+        if self._log:
+            from pyspark_flintmq.log_source import log_reader
+
+            return log_reader(schema, self._raw)
+        if self._amqp:
+            raise SourceError("NO_BATCH_READ", "transport=amqp reads streams only: use spark.readStream, or leave out transport=amqp")
+        from pyspark_flintmq.queue_batch import batch_reader
+        from pyspark_flintmq.queue_options import QueueOptions
+
+        return batch_reader(QueueOptions.batch(self._raw), schema, pushdown=_pushdown_asked())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return FlintStreamReader(_absolute(Options.parse(self._raw)))
+        if self._log:
+            raise SourceError("NO_STREAM_READ", "the log is read with spark.read; a queue or stream is read with option 'queue'")
+        if self._amqp:
+            from pyspark_flintmq.amqp.options import Options
+            from pyspark_flintmq.amqp.reader import AmqpStreamReader
+            from pyspark_flintmq.schema import Table
+
+            table, rest = Table.take(self._without_transport())
+            return AmqpStreamReader(Options.parse(rest), table.matched(schema))
+        from pyspark_flintmq.queue_options import QueueOptions
+        from pyspark_flintmq.queue_stream import QueueStreamReader
+
+        return QueueStreamReader(QueueOptions.stream(self._raw), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        from pyspark_flintmq.sink import FlintStreamWriter
+
+        return FlintStreamWriter(schema, self._raw)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        if overwrite:
+            raise SourceError("MODE", 'a queue can not be overwritten: use mode("append")')
+        from pyspark_flintmq.sink import FlintBatchWriter
+
+        return FlintBatchWriter(schema, self._raw)
+
+    # --- what the options ask for -------------------------------------------------------------------------------------
+
+    def _option(self, name: str) -> str | None:
+        return next((text for key, text in self._raw.items() if key.lower() == name.lower()), None)
+
+    @property
+    def _log(self) -> bool:
+        return self._option("log") is not None or self._option("stream") is not None
+
+    @property
+    def _amqp(self) -> bool:
+        transport = (self._option("transport") or "flight").lower()
+        if transport not in ("flight", "amqp"):
+            raise SourceError("OPTION_VALUE", f"option 'transport' must be 'flight' or 'amqp', not '{transport}'")
+        return transport == "amqp"
+
+    def _without_transport(self) -> dict[str, str]:
+        return {key: text for key, text in self._raw.items() if key.lower() != "transport"}
+
+    def _checked(self) -> None:
+        """Refuses wrong options early. Whether a batch or a stream will be read is not known yet: one of the two must take them."""
+        if self._amqp:
+            from pyspark_flintmq.amqp.options import Options
+            from pyspark_flintmq.schema import Table
+
+            Options.parse(Table.take(self._without_transport())[1])
+            return
+        from pyspark_flintmq.queue_options import BATCH_OPTIONS, STREAM_OPTIONS, QueueOptions
+
+        batch_only = {name.lower() for name in BATCH_OPTIONS} - {name.lower() for name in STREAM_OPTIONS}
+        first, second = QueueOptions.stream, QueueOptions.batch
+        if any(key.lower() in batch_only for key in self._raw):
+            first, second = second, first
+        try:
+            first(self._raw)
+        except SourceError as e:
+            try:
+                second(self._raw)
+            except SourceError:
+                raise e from None
 
 
-class FlintStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pika and pyspark have no types here
-    """Reads one queue in micro-batches. The logic is in subscription.py; here is only what Spark's interface asks for."""
+def _pushdown_asked() -> bool:
+    """Whether the caller is Spark's worker that pushes filters down.
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._subscription: Subscription | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Only options travel to the executors: a connection and a lock cannot."""
-        return {"_options": self._options, "_subscription": None}
-
-    def _opened(self) -> Subscription:
-        if self._subscription is None:
-            from pyspark_flintmq.subscription import Subscription
-
-            def connect() -> Link:
-                from pyspark_flintmq.amqp import AmqpLink
-
-                return AmqpLink(self._options)
-
-            self._subscription = Subscription(self._options, connect)
-        return self._subscription
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._opened().drain()
-
-    def initialOffset(self) -> dict[str, Any]:
-        return self._opened().initial()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._options.maxMessagesPerTrigger)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        messages, size = self._options.maxMessagesPerTrigger, self._options.maxBytesPerTrigger
-        if isinstance(limit, ReadMaxRows):
-            messages = max(1, min(messages, limit.max_rows))
-        elif isinstance(limit, ReadMaxBytes):
-            size = max(1, min(size, limit.max_bytes))
-        elif isinstance(limit, ReadAllAvailable):
-            # The engine asks for all (Trigger.Once): as much as AMQP lets one connection hold.
-            messages, size = self._options.prefetch, 2**62
-        return self._opened().latest(start, messages, size)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        backlog = self._opened().backlog()
-        return None if backlog is None else {"messages_behind": backlog}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        subscription = self._opened()
-        path = str(subscription.spool.path)
-        return [SpoolPartition(path, seq, first, last) for seq, first, last in subscription.partitions(start, end)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark_flintmq.spool import read_batches
-
-        assert isinstance(partition, SpoolPartition)
-        yield from read_batches(Path(partition.path), partition.seq, partition.first, partition.last)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        self._opened().commit(end)
-
-    def stop(self) -> None:
-        """Not always called, so nothing depends on it: a killed process loses connection and lock as well."""
-        if self._subscription is not None:
-            self._subscription.close()
-            self._subscription = None
-
-
-def _absolute(options: Options) -> Options:
-    """Executors run in other directories: fix the spool's place while we are on the driver."""
-    from dataclasses import replace
-
-    return replace(options, spoolDir=str(options.spool_path()))
+    With `spark.sql.python.filterPushdown.enabled` off (the default), Spark refuses a reader that so much as has the method; the setting
+    itself is not told to the worker, but another module asks for the reader then.
+    """
+    frame = sys._getframe(1)
+    for _ in range(4):
+        spec = frame.f_globals.get("__spec__")
+        if str(getattr(spec, "name", "") or frame.f_globals.get("__name__", "")).endswith("data_source_pushdown_filters"):
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False

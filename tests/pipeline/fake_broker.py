@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark_flintmq.amqp.messages import Delivery, Properties
+from pyspark_flintmq.amqp.options import Options
+from pyspark_flintmq.amqp.spool import Spool, read_batches
+from pyspark_flintmq.amqp.subscription import Subscription
 from pyspark_flintmq.errors import ConnectionLost
-from pyspark_flintmq.options import Options
-from pyspark_flintmq.schema import Delivery, Properties
-from pyspark_flintmq.spool import Spool, read_batches
-from pyspark_flintmq.subscription import Subscription
 
 
 class Crash(BaseException):

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
-from pyspark_flintmq.amqp import AmqpLink
+from pyspark_flintmq.amqp.link import AmqpLink
+from pyspark_flintmq.amqp.messages import Delivery
+from pyspark_flintmq.amqp.options import Options
+from pyspark_flintmq.amqp.spool import read_batches
+from pyspark_flintmq.amqp.subscription import Subscription
 from pyspark_flintmq.errors import SourceError
-from pyspark_flintmq.options import Options
-from pyspark_flintmq.schema import Delivery
-from pyspark_flintmq.spool import read_batches
-from pyspark_flintmq.subscription import Subscription
 from tests.support.broker import wait_until
 
 Connect = Callable[..., AmqpLink]

@@ -57,6 +57,7 @@ def source_options(url: str, queue: str, spool: Path) -> dict[str, str]:
     if parts.scheme != "amqp" or not parts.hostname:
         raise OperatorError(f"--url {url}: expected amqp://user:password@host:port/vhost", 64)
     return {
+        "transport": "amqp",
         "host": parts.hostname,
         "port": str(port),
         "user": unquote(parts.username or "guest"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_flintmq.amqp.options import MAX_MESSAGES_LIMIT, Options
 from pyspark_flintmq.errors import ConnectionLost, SourceError
-from pyspark_flintmq.options import MAX_MESSAGES_LIMIT, Options
 
 
 def code(**raw: str) -> str:

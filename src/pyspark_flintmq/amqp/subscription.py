@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from pyspark_flintmq.amqp.messages import Delivery, identities, identity, to_record_batches
+from pyspark_flintmq.amqp.options import MAX_MESSAGES_LIMIT, Options
+from pyspark_flintmq.amqp.spool import Spool, plan
 from pyspark_flintmq.errors import ConnectionLost, SourceError
-from pyspark_flintmq.options import MAX_MESSAGES_LIMIT, Options
-from pyspark_flintmq.schema import Delivery, identities, identity, to_record_batches
-from pyspark_flintmq.spool import Spool, plan
 
 log = logging.getLogger(__name__)
 

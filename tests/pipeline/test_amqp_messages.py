@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_flintmq import schema
-from pyspark_flintmq.schema import Delivery, Properties, identities, identity, readable_headers, to_record_batches
+from pyspark_flintmq.amqp import messages as schema
+from pyspark_flintmq.amqp.messages import Delivery, Properties, identities, identity, readable_headers, to_record_batches
 
 text = st.none() | st.text(max_size=8)
 values = st.recursive(

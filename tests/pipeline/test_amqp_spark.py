@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def stream(spark: SparkSession, amqp_url: str, queue: str, spool: Path, **options: Any) -> DataFrame:
     parts = urlsplit(amqp_url)
-    base = {"host": parts.hostname, "port": parts.port, "queue": queue, "spoolDir": spool, "timeout": 20}
+    base = {"transport": "amqp", "host": parts.hostname, "port": parts.port, "queue": queue, "spoolDir": spool, "timeout": 20}
     return spark.readStream.format("flintmq").options(**{**base, **options}).load()
 
 
@@ -99,6 +99,6 @@ def test_wrong_use_is_answered_with_one_code(spark: SparkSession, amqp_url: str,
     with pytest.raises(Exception, match=r"FLINTMQ_OPTION_UNKNOWN: .* did you mean 'maxMessagesPerTrigger'\?"):
         run(stream(spark, amqp_url, queue, tmp_path / "spool", maxMessagePerTrigger=5), tmp_path)
     with pytest.raises(Exception, match="FLINTMQ_NO_BATCH_READ"):
-        spark.read.format("flintmq").option("queue", queue).load().count()
+        spark.read.format("flintmq").options(queue=queue, transport="amqp").load().count()
     with pytest.raises(Exception, match="FLINTMQ_QUEUE_MISSING"):
         run(stream(spark, amqp_url, "absent", tmp_path / "spool"), tmp_path)

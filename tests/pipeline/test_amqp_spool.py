@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_flintmq import schema
+from pyspark_flintmq.amqp import messages as schema
+from pyspark_flintmq.amqp.messages import Delivery, Properties, to_record_batches
+from pyspark_flintmq.amqp.spool import Spool, plan, read_batches
 from pyspark_flintmq.errors import SourceError
-from pyspark_flintmq.schema import Delivery, Properties, to_record_batches
-from pyspark_flintmq.spool import Spool, plan, read_batches
 
 
 def opened(path: Path, where: str = "here") -> Spool:

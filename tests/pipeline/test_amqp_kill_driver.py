@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pika
 import pytest
 
-from tests.pipeline.test_spark_source import left, run, stream
+from tests.pipeline.test_amqp_spark import left, run, stream
 from tests.support.broker import wait_until
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Options of `format("flintmq")`.
+"""Options of `format("flintmq")` with `transport=amqp`.
 
 In: Spark's case-insensitive str -> str map. Out: a frozen `Options` with checked values, or a SourceError that names the option.
 Invariant: an option we do not know is an error, never ignored: a mistyped limit must not pass silently.
@@ -6,7 +6,6 @@ Invariant: an option we do not know is an error, never ignored: a mistyped limit
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -14,19 +13,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from pyspark_flintmq.connection import in_range, true_or_false, unknown_option, whole_number
 from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.schema import TABLE_OPTIONS
 
 # AMQP 0-9-1 counts unacknowledged messages in 16 bits (basic.qos prefetch-count), and the held batch is unacknowledged.
 MAX_MESSAGES_LIMIT = 65_535
 MIB = 1024 * 1024
 
-# Options of a later version: known by name, so that the answer says when they come.
-_LATER = {
-    "queues": "reading several queues in one query comes with the data plane; start one query per queue",
-    "pattern": "reading queues by pattern comes with the data plane; start one query per queue",
-    "startingoffsets": "AMQP 0-9-1 always reads from the head of the queue; starting positions come with the data plane",
-    "endingoffsets": "batch reading comes with the data plane",
-}
+# Options of the data plane: known by name, so that the answer says what to do.
+_DATA_PLANE = (
+    "url",
+    "flightPort",
+    "tlsCa",
+    "queues",
+    "queuePattern",
+    "subscription",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "minMessagesPerTrigger",
+    "maxTriggerDelay",
+    "failOnDataLoss",
+)
 
 
 @dataclass(frozen=True)
@@ -77,15 +87,14 @@ class Options:
         """
         known = {f.name.lower(): f for f in fields(cls)}
         values: dict[str, object] = {}
+        later = {name.lower() for name in _DATA_PLANE}
         for key, text in raw.items():
             name = key.lower()
-            if name in _LATER:
-                raise SourceError("OPTION_UNKNOWN", f"option '{key}': {_LATER[name]}")
+            if name in later:
+                raise SourceError("OPTION_UNKNOWN", f"option '{key}' needs the data plane: leave out transport=amqp, which reads one queue")
             spec = known.get(name)
             if spec is None:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-                hint = f"; did you mean '{known[near[0]].name}'?" if near else ""
-                raise SourceError("OPTION_UNKNOWN", f"unknown option '{key}'{hint} Known: {', '.join(f.name for f in fields(cls))}")
+                raise unknown_option(key, (*(f.name for f in fields(cls)), "transport", *TABLE_OPTIONS))
             values[spec.name] = _convert(spec.name, spec.type, text)
         if not values.get("queue"):
             raise SourceError("OPTION_MISSING", "option 'queue' is needed: the name of the queue to read")
@@ -94,11 +103,11 @@ class Options:
         return options
 
     def _check(self) -> None:
-        _in_range("port", self.port, 1, 65_535)
-        _in_range("minPartitions", self.minPartitions, 1, 10_000)
-        _in_range("timeout", self.timeout, 1, 3_600)
-        _in_range("heartbeat", self.heartbeat, 0, 3_600)
-        _in_range("maxBytesPerTrigger", self.maxBytesPerTrigger, 1, 2**62)
+        in_range("port", self.port, 1, 65_535)
+        in_range("minPartitions", self.minPartitions, 1, 10_000)
+        in_range("timeout", self.timeout, 1, 3_600)
+        in_range("heartbeat", self.heartbeat, 0, 3_600)
+        in_range("maxBytesPerTrigger", self.maxBytesPerTrigger, 1, 2**62)
         if not 1 <= self.maxMessagesPerTrigger <= MAX_MESSAGES_LIMIT:
             raise SourceError(
                 "OPTION_VALUE",
@@ -127,17 +136,7 @@ class Options:
 def _convert(name: str, kind: object, text: str) -> object:
     """`text` as the type of the dataclass field; annotations are strings under postponed evaluation."""
     if kind == "int":
-        try:
-            return int(text)
-        except ValueError:
-            raise SourceError("OPTION_VALUE", f"option '{name}' must be a whole number, not '{text}'") from None
+        return whole_number(name, text)
     if kind == "bool":
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise SourceError("OPTION_VALUE", f"option '{name}' must be 'true' or 'false', not '{text}'")
+        return true_or_false(name, text)
     return text
-
-
-def _in_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise SourceError("OPTION_VALUE", f"option '{name}' must be {low}..{high}, not {value}")

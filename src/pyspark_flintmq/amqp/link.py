@@ -18,9 +18,9 @@ import pika.exceptions
 import pika.spec
 from pika.adapters.select_connection import SelectConnection
 
+from pyspark_flintmq.amqp.messages import Delivery, Properties
+from pyspark_flintmq.amqp.options import Options
 from pyspark_flintmq.errors import ConnectionLost, SourceError
-from pyspark_flintmq.options import Options
-from pyspark_flintmq.schema import Delivery, Properties
 
 _RETRY_S = 0.25
 _DEPTH_POLL_S = 1.0

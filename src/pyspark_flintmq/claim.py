@@ -1,0 +1,330 @@
+"""The micro-batch logic over the data plane: which offset names which prepared set, and when a set is committed.
+
+In: offsets from Spark, answers of the data plane. Out: offsets `{"sub_id", "seq"}`, tickets.
+Invariants:
+  * an offset is returned only after its set is prepared, which the broker keeps through any crash;
+  * set n is committed only after Spark has shown that batch n is in its commit log: `latest(start=n)` (Spark asks for what follows n only
+    then) or `commit(n)`; never when the reader ends, for a reader left behind by a killed driver ends late;
+  * all that changes anything carries the epoch of this reader: a newer reader of the subscription fences it;
+  * nothing is opened before the first call that needs it: Spark makes copies of readers that it never uses.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.queue_options import QueueOptions, pattern_matches
+
+log = logging.getLogger(__name__)
+
+# Seconds to sleep when there is nothing, the first time and at most: Spark polls again at once, this keeps both from spinning. Not a wait
+# in the broker, which would keep one of its few channels busy.
+IDLE_FIRST_S, IDLE_MAX_S = 0.005, 0.1
+# Seconds for which figures of the backlog are good enough for a progress report.
+LAG_AGE_S = 0.5
+
+Offset = dict[str, Any]
+# What a progress report shows, and what it is called in the answer to sub.tail.
+_FIGURES = (("messages_behind", "behind_messages"), ("bytes_behind", "behind_bytes"), ("oldest_age_ms", "oldest_age_ms"))
+
+
+class Plane(Protocol):
+    """What a stream needs of the data plane's client (`flintmq.pipeline.flight.client.DataPlane`)."""
+
+    def action(self, name: str, /, **arguments: Any) -> Any:
+        """A control call of docs/DATAPLANE.md; the answer, JSON values. All are idempotent, and made again until one is answered."""
+
+    def close(self) -> None: ...
+
+
+class Claim:
+    """One streaming query's claim on its queues. Not thread-safe: Spark calls its reader from one thread."""
+
+    def __init__(self, options: QueueOptions, connect: Callable[[], Plane], now: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._connect = connect
+        self._now = now
+        self._plane: Plane | None = None
+        # AvailableNow: last position of each queue when the run began, and whether it was reached.
+        self._draining = False
+        self._marks: dict[str, int] = {}
+        self._drained = False
+        self._idle_s = IDLE_FIRST_S
+        self.sub_id = ""
+        self.epoch = 0
+        self._committed = 0
+        # The set that this reader acquired, and its messages then: what a plan of it is compared with.
+        self._acquired = (0, 0)
+        self._last_batch = float("-inf")
+        self._lag: tuple[float, dict[str, int]] | None = None
+
+    # --- called by the reader -----------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """From now on, stop at what the queues hold when the subscription is opened (trigger AvailableNow)."""
+        self._draining = True
+        if self.sub_id:
+            self._mark()
+
+    def initial(self) -> Offset:
+        """Where a query without a checkpoint begins. The same until the first batch is committed."""
+        self._open(None)
+        return self._offset(self._committed)
+
+    def latest(self, start: Offset, max_messages: int, max_bytes: int) -> Offset:
+        """Commits set `start`, then has the next set prepared and returns its offset; `start` if there is nothing, or not enough yet.
+
+        Raises: SourceError CHECKPOINT_BEHIND, CHECKPOINT_AHEAD, CHECKPOINT_FOREIGN, CHECKPOINT_LOST, FENCED, UNREACHABLE ...
+        """
+        seq = self._seq(start)
+        if seq < self._committed:
+            raise self._behind(seq)
+        self._commit(seq)
+        if self._drained or self._too_early():
+            return self._offset(seq)
+        options = self._options
+        limits = {"max_messages": max_messages, "max_bytes": max_bytes, "onlost": options.on_lost}
+        got = self._set_call("sub.acquire", seq, seq=seq + 1, **limits)
+        self._lag = None
+        if not got["count"]:
+            if not self._draining:
+                self._idle()
+            return self._offset(seq)
+        self._acquired = (seq + 1, int(got["count"]))
+        self._last_batch = self._now()
+        self._idle_s = IDLE_FIRST_S
+        # The broker stops at the marks by itself, unless it was restarted since: then this set may go beyond, but no other one.
+        self._drained = any(run["last"] > self._marks.get(run["queue"], run["last"]) for run in got["queues"])
+        return self._offset(seq + 1)
+
+    def commit(self, end: Offset) -> None:
+        """Spark's own notice that `end` is committed. It comes a batch late, so usually there is nothing left to do."""
+        self._commit(self._seq(end))
+
+    def tickets(self, start: Offset, end: Offset) -> list[str]:
+        """What the tasks of the batch from `start` to `end` read. The same for the same offsets, however often it is asked.
+
+        Raises: SourceError CHECKPOINT_BEHIND, CHECKPOINT_AHEAD, CHECKPOINT_FOREIGN, FENCED, DATA_LOSS ...
+        """
+        first, last = self._seq(start) + 1, self._seq(end)
+        tickets: list[str] = []
+        for seq in range(first, last + 1):
+            plan = self._set_call("sub.plan", seq, seq=seq, slices=self._options.partitions)
+            self._compare(seq, int(plan["count"]))
+            tickets += [json.dumps(ticket) for ticket in plan["tickets"]]
+        return tickets
+
+    def lag(self) -> dict[str, int]:
+        """messages_behind, bytes_behind (ready in the queues, not yet in a batch), oldest_age_ms (of the oldest of them; 0: none)."""
+        if not self.sub_id:
+            return {}
+        if self._lag is None or self._now() - self._lag[0] >= LAG_AGE_S:
+            tail = self._set_call("sub.tail", drain=False)
+            figures = {name: int(tail[key] or 0) for name, key in _FIGURES}
+            self._lag = (self._now(), figures)
+        return self._lag[1]
+
+    def close(self) -> None:
+        """Lets the connection go. Commits and gives back nothing: only Spark knows what became of the last batch."""
+        plane, self._plane = self._plane, None
+        self.sub_id = ""
+        if plane is not None:
+            plane.close()
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def _open(self, checkpoint: str | None) -> None:
+        """Opens the subscription once. Args: checkpoint: the incarnation that Spark's offsets name; None: Spark has none yet."""
+        if not self.sub_id:
+            self._lag = None
+            opened = self._attach() if checkpoint is not None else self._create()
+            if checkpoint is not None and opened["sub_id"] != checkpoint:
+                raise self._foreign(checkpoint, opened["sub_id"])
+            self.epoch, self._committed = int(opened["epoch"]), int(opened["committed"])
+            self.sub_id = opened["sub_id"]
+            if self._draining:
+                self._mark()
+        elif checkpoint is not None and checkpoint != self.sub_id:
+            raise self._foreign(checkpoint, self.sub_id)
+
+    def _attach(self) -> Any:
+        """With a checkpoint: the subscription is there, or it was lost. One that is not there must not be made anew by this."""
+        options = self._options
+        queues = {"queues": list(options.queues)} if options.queues else {}
+        try:
+            return self._call("sub.open", name=options.subscription, mode="attach", **queues)
+        except SourceError as e:
+            if e.code != "SUBSCRIPTION_MISSING":
+                raise
+            raise SourceError(
+                "CHECKPOINT_FOREIGN",
+                f"the checkpoint belongs to a subscription that the broker at {options.connection.where} does not have: "
+                f"'{options.subscription}' was deleted, or option 'subscription' or the broker is another one, or its store was replaced. "
+                "Correct that, or begin with a new checkpoint",
+            ) from None
+
+    def _create(self) -> Any:
+        options = self._options
+        queues = self._matching() if options.pattern else list(options.queues)
+        try:
+            return self._call("sub.open", name=options.subscription, mode="create", queues=queues, start=options.start)
+        except SourceError as e:
+            if e.code != "QUEUES_DIFFER" or not options.pattern:
+                raise
+        # The subscription was made when the pattern matched other queues: it keeps those that it has.
+        log.warning("subscription '%s' keeps the queues it was made with; '%s' matches others now", options.subscription, options.pattern)
+        return self._call("sub.open", name=options.subscription, mode="attach")
+
+    def _mark(self) -> None:
+        tail = self._set_call("sub.tail", drain=True)
+        self._marks = {queue["queue"]: int(queue["last"]) for queue in tail["queues"]}
+        self._drained = False
+
+    def _matching(self) -> list[str]:
+        with self._options.connection.errors():
+            return matching_queues(self._opened_plane(), self._options)
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def _offset(self, seq: int) -> Offset:
+        # Spark compares offsets as text: nothing that changes by itself may be in here.
+        return {"sub_id": self.sub_id, "seq": seq}
+
+    def _seq(self, offset: Offset) -> int:
+        try:
+            sub_id, seq = str(offset["sub_id"]), int(offset["seq"])
+        except (KeyError, TypeError, ValueError):
+            raise SourceError(
+                "CHECKPOINT_FOREIGN", f"the checkpoint holds {str(offset)[:100]}, which no queue source wrote: use its own checkpoint"
+            ) from None
+        self._open(sub_id)
+        return seq
+
+    def _commit(self, seq: int) -> None:
+        if seq > self._committed:
+            self._committed = int(self._set_call("sub.commit", seq, upto=seq)["committed"])
+
+    def _too_early(self) -> bool:
+        """Whether to wait for more messages. AvailableNow must come to its end, so it never waits."""
+        options = self._options
+        if self._draining or options.min_messages <= 1 or self._now() - self._last_batch >= options.max_delay_s:
+            return False
+        if self.lag()["messages_behind"] >= options.min_messages:
+            return False
+        self._idle()
+        return True
+
+    def _idle(self) -> None:
+        time.sleep(self._idle_s)
+        self._idle_s = min(2 * self._idle_s, IDLE_MAX_S)
+
+    def _compare(self, seq: int, count: int) -> None:
+        """A set loses messages when a broker that is killed had transient ones, or when a queue is deleted."""
+        known, acquired = self._acquired
+        if known != seq or count >= acquired:
+            return
+        text = (
+            f"batch {seq} had {acquired} messages when it was prepared, and has {count} now: a queue was deleted, or the broker was killed "
+            "and its transient messages are gone"
+        )
+        if self._options.fail_on_loss:
+            # Said once: the next plan, also after a restart, goes on with what is left.
+            self._acquired = (0, 0)
+            raise SourceError("DATA_LOSS", text + ". Start the query again to go on without them; failOnDataLoss=false only logs this")
+        log.warning("%s", text)
+
+    # --- calls and their errors ---------------------------------------------------------------------------------------
+
+    def _set_call(self, name: str, at: int | None = None, /, **arguments: Any) -> Any:
+        """A call of this incarnation and epoch. Args: at: the batch of the checkpoint, for people."""
+        return self._call(name, at, sub_id=self.sub_id, epoch=self.epoch, **arguments)
+
+    def _call(self, name: str, at: int | None = None, /, **arguments: Any) -> Any:
+        try:
+            with self._options.connection.errors():
+                return self._opened_plane().action(name, **arguments)
+        except SourceError as e:
+            raise self._explained(e, at) from e.__cause__
+
+    def _opened_plane(self) -> Plane:
+        if self._plane is None:
+            self._plane = self._connect()
+        return self._plane
+
+    def _explained(self, error: SourceError, seq: int | None) -> SourceError:
+        """What a refusal of the broker means for the owner of a query, and what to do."""
+        name = self._options.subscription
+        at = "a batch" if seq is None else f"batch {seq}"
+        if error.code == "FENCED":
+            text = (
+                f"another reader has opened subscription '{name}' since: one subscription serves one streaming query, and a DataFrame of "
+                "this source can be started, joined or unioned only once. This query changed nothing more; give the other one its own "
+                "option 'subscription'"
+            )
+        elif error.code == "CHECKPOINT_BEHIND" and seq is not None:
+            return self._behind(seq)
+        elif error.code == "CHECKPOINT_LOST":
+            text = (
+                f"subscription '{name}' holds {at if seq is None else f'batch {seq + 1}'} of an earlier checkpoint, which may or may not "
+                "have been processed. Use that checkpoint again, or set option onLostCheckpoint=redeliver to process the batch (again)"
+            )
+        elif error.code in ("CHECKPOINT_AHEAD", "NOT_PREPARED"):
+            text = (
+                f"the checkpoint stands at {at}, which subscription '{name}' does not have: the broker's store is an older copy, or an "
+                f"operator gave the batch back. Begin with a new checkpoint ({error.text})"
+            )
+            return SourceError("CHECKPOINT_AHEAD", text)
+        elif error.code == "QUEUES_DIFFER":
+            text = f"{error.text}. Name the same queues again, or choose another option 'subscription'"
+        elif error.code == "NOT_FOUND":
+            known = error.text.startswith(("there is no subscription", "subscription '"))
+            code = "SUBSCRIPTION_MISSING" if known else "QUEUE_MISSING"
+            return SourceError(code, f"{self._options.connection.where}: {error.text}")
+        else:
+            return error
+        return SourceError(error.code, text)
+
+    def _behind(self, seq: int) -> SourceError:
+        return SourceError(
+            "CHECKPOINT_BEHIND",
+            f"the checkpoint stands at batch {seq}, but subscription '{self._options.subscription}' has committed "
+            f"{f'batch {self._committed}' if self._committed > seq else 'that batch or a later one'}: an old copy of the checkpoint cannot "
+            "go on; begin with a new one",
+        )
+
+    def _foreign(self, checkpoint: str, found: str) -> SourceError:
+        return SourceError(
+            "CHECKPOINT_FOREIGN",
+            f"the checkpoint belongs to incarnation {checkpoint} of a subscription, '{self._options.subscription}' at "
+            f"{self._options.connection.where} is incarnation {found}: it was deleted and made again, or it is another one. "
+            "Use the pair that belongs together, or a new checkpoint",
+        )
+
+
+def matching_queues(plane: Plane, options: QueueOptions) -> list[str]:
+    """Names of the queues that match `queuePattern`, sorted. What lists queues is a snapshot of the log: for administrators only.
+
+    Raises: SourceError FORBIDDEN, QUEUE_MISSING.
+    """
+    try:
+        snapshot = plane.action("log.snapshot", ttl_s=1, logs=["messages"])
+    except Exception as e:
+        if getattr(e, "code", "") != "FORBIDDEN":
+            raise
+        raise SourceError(
+            "FORBIDDEN", f"option 'queuePattern' needs a user with the tag administrator, '{options.connection.user}' is none: use 'queues'"
+        ) from None
+    try:
+        known = snapshot["queues"].values()
+        names = sorted(queue["name"] for queue in known if queue["vhost"] == options.connection.vhost)
+    finally:
+        plane.action("log.release", id=snapshot["id"])
+    names = [name for name in names if pattern_matches(options.pattern, name)]
+    if not names:
+        raise SourceError("QUEUE_MISSING", f"no queue at {options.connection.where} matches '{options.pattern}'")
+    return names

@@ -1,0 +1,109 @@
+"""The streaming reader of queues over the data plane: what Spark's interface asks for, with the logic in claim.py.
+
+In: Spark's calls, in the order that docs/PIPELINE.md describes. Out: offsets, partitions, Arrow record batches.
+Invariants: the constructor has no side effects; only options travel to executors; `read` changes nothing, so it can run anywhere and
+any number of times; imports of pyarrow wait until they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_flintmq.claim import Claim
+from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.queue_options import MAX_MESSAGES_LIMIT, QueueOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class TicketPartition(InputPartition):  # type: ignore[misc]  # pyspark has no types here
+    """One slice of a set or of a browse, as the data plane names it."""
+
+    ticket: str
+
+
+def read_ticket(options: QueueOptions, ticket: str) -> Iterator[pa.RecordBatch]:
+    """The record batches of a ticket, with exactly the columns of the table. For executors.
+
+    Raises: SourceError FENCED, TICKET_GONE, SCHEMA_MISMATCH, UNREACHABLE ...
+    """
+    connection, table = options.connection, options.table
+    try:
+        with connection.errors():
+            plane = connection.open()
+            try:
+                for batch in plane.read(ticket.encode(), columns=list(table.names), body=table.body_option):
+                    yield table.fit(batch)
+            finally:
+                plane.close()
+    except SourceError as e:
+        if e.code in ("FENCED", "CHECKPOINT_BEHIND", "NOT_PREPARED", "NOT_FOUND"):
+            code = "FENCED" if e.code == "FENCED" else "TICKET_GONE"
+            raise SourceError(
+                code, f"{options.what}: the messages of this task are gone, its query or its time is over: {e.text}"
+            ) from None
+        raise
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark has no types here
+    """Reads queues in micro-batches, each a prepared transaction of the broker."""
+
+    def __init__(self, options: QueueOptions, schema: StructType | None = None) -> None:
+        self._options = options if schema is None else replace(options, table=options.table.matched(schema))
+        self._claim: Claim | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Only options travel to the executors."""
+        return {"_options": self._options, "_claim": None}
+
+    def _opened(self) -> Claim:
+        if self._claim is None:
+            self._claim = Claim(self._options, self._options.connection.open)
+        return self._claim
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._opened().drain()
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._opened().initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_messages)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        messages, size = self._options.max_messages, self._options.max_bytes
+        if isinstance(limit, ReadMaxRows):
+            messages = max(1, min(messages, limit.max_rows))
+        elif isinstance(limit, ReadMaxBytes):
+            size = max(1, min(size, limit.max_bytes))
+        elif isinstance(limit, ReadAllAvailable):
+            # The engine asks for all (Trigger.Once), regardless of our limits.
+            messages, size = MAX_MESSAGES_LIMIT, 2**62
+        return self._opened().latest(start, messages, size)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._opened().lag() or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [TicketPartition(ticket) for ticket in self._opened().tickets(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TicketPartition)
+        return read_ticket(self._options, partition.ticket)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._opened().commit(end)
+
+    def stop(self) -> None:
+        """Not always called, and by an orphaned process late: nothing may depend on it, and it may change nothing."""
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
