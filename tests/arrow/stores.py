@@ -1,0 +1,74 @@
+"""Rows of the broker's `rows` answer, made from a store by the independent reader (store/log/inspect*)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flintmq.store.log import inspect_records as kinds
+from flintmq.store.log.inspect import Damage, open_store
+from flintmq.store.log.inspect_records import content_parts, fields_of
+
+ROW = struct.Struct("<QQQIHBB")
+
+
+@dataclass
+class Found:
+    """A message as the plain reader sees it."""
+
+    id: int
+    where: int
+    copy: bool
+    published_us: int
+    exchange: bytes
+    routing_key: bytes
+    header: bytes
+    body: bytes
+    enqueued: list[tuple[int, int, int]]  # queue, position, time
+
+
+def found_in(store: Path) -> list[Found]:
+    """Every message whose content is in the log, in log order; contents put together from chunks."""
+    log = open_store(Path(store), ("messages",), live=False).logs["messages"]
+    found: dict[int, Found] = {}
+    runs: dict[int, tuple[dict[str, Any], bytearray]] = {}
+    for record in log.records():
+        if isinstance(record, Damage):
+            continue
+        values = fields_of(record, log.number)
+        if record.type in (kinds.START, kinds.COPY):
+            number = record.undo_prev or record.lsn
+            published = record.time_us if record.type == kinds.START else values.get("published_us", 0)
+            runs[number] = (values, bytearray(values["content"]))
+            found[number] = Found(number, record.lsn, record.type == kinds.COPY, published, b"", b"", b"", b"", [])
+        elif record.type == kinds.CHUNK and record.undo_prev in runs:
+            if values["offset"] == len(runs[record.undo_prev][1]):
+                runs[record.undo_prev][1].extend(values["content"])
+        elif record.type == kinds.ENQUEUE and record.undo_prev in found:
+            found[record.undo_prev].enqueued.append((values["queue"], values["position"], record.time_us))
+    whole = []
+    for number, message in found.items():
+        values, run = runs[number]
+        if len(run) != values["body"] + values["header"] + values["route"]:
+            continue
+        parts = content_parts({**values, "content": bytes(run)})
+        message.header, message.body = parts["header"], parts["body"]
+        cut = 1 + run[0]
+        message.exchange, message.routing_key = bytes(run[1:cut]), bytes(run[cut + 1 : values["route"]])
+        whole.append(message)
+    return whole
+
+
+def row(message: Found, position: int = 1, deliveries: int = 0, redelivered: bool = False) -> bytes:
+    return ROW.pack(position, message.id, message.where, len(message.body), deliveries, int(redelivered), 0)
+
+
+def inline_row(position: int, number: int, body: bytes) -> bytes:
+    return ROW.pack(position, number, 0, len(body), 0, 0, 0)
+
+
+def inline_content(exchange: bytes, key: bytes, header: bytes, body: bytes, published_us: int) -> bytes:
+    run = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key + header + body
+    return struct.pack("<IIQ", len(run), len(header), published_us) + run
