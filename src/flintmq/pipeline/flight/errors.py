@@ -1,0 +1,129 @@
+"""Refusals of the data plane: a code, a text, and how both travel over Flight.
+
+in: errors of the broker, of the codec, of pyarrow. out: PlaneError here, a Flight error on the wire (message `CODE: text`, and the
+same as JSON in `extra_info`, which gRPC hands over unchanged while it decorates messages).
+
+E1  Whatever goes wrong in the service reaches the caller with a code, never as a bare Python trace.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flintmq.errors import FlintError
+
+BUSY = "BUSY"
+UNAVAILABLE = "UNAVAILABLE"
+UNAUTHENTICATED = "UNAUTHENTICATED"
+FORBIDDEN = "FORBIDDEN"
+NOT_FOUND = "NOT_FOUND"
+INTERNAL = "INTERNAL"
+BAD_ARGUMENT = "BAD_ARGUMENT"
+# a batch that can't become messages: the text names row and column
+BAD_ROW = "BAD_ROW"
+# a record of a set does not check and stands nowhere else: the store is damaged
+DAMAGED = "DAMAGED"
+# the answer does not look like one of a FlintMQ of this version
+PROTOCOL = "PROTOCOL"
+TIMED_OUT = "TIMED_OUT"
+
+# Nothing was decided: the same call may succeed a moment later.
+RETRIED = frozenset({BUSY, UNAVAILABLE})
+
+# bytes of an error text that travel: gRPC keeps trailers under 8 KiB, and percent-encodes
+TEXT_MAX = 2_000
+CODE_MAX = 40
+
+
+class PlaneError(FlintError):
+    """A call that was refused or failed.
+
+    Args: code: as in docs/DATAPLANE.md (FENCED, NOT_FOUND ...); text: what happened, and what to do where that is known.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
+
+    def __reduce__(self) -> tuple[type[PlaneError], tuple[str, str]]:
+        return type(self), (self.code, self.text)  # Spark carries exceptions between processes
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether the same call may succeed a moment later."""
+        return self.code in RETRIED
+
+
+def to_flight(error: BaseException) -> Any:
+    """The Flight error that carries `error`. Anything but PlaneError becomes INTERNAL: its type and first line, no trace."""
+    from pyarrow import flight
+
+    if isinstance(error, flight.FlightError):
+        return error
+    if not isinstance(error, PlaneError):
+        error = PlaneError(INTERNAL, f"{type(error).__name__}: {first_line(str(error))}")
+    kind = {
+        UNAUTHENTICATED: flight.FlightUnauthenticatedError,
+        FORBIDDEN: flight.FlightUnauthorizedError,
+        BUSY: flight.FlightUnavailableError,
+        UNAVAILABLE: flight.FlightUnavailableError,
+        INTERNAL: flight.FlightInternalError,
+    }.get(error.code, flight.FlightServerError)
+    # One line, and no control characters: names that some peer chose must not reach somebody else's terminal as they are.
+    code = error.code[:CODE_MAX]
+    text = "".join(character if character.isprintable() else "?" for character in error.text[:TEXT_MAX])
+    return kind(f"{code}: {text}", json.dumps({"code": code, "text": text}).encode())
+
+
+def from_flight(error: BaseException) -> PlaneError:
+    """What a client makes of an error that pyarrow raised: the service's own code, or one for what the transport says."""
+    told = getattr(error, "extra_info", b"")
+    if told:
+        try:
+            answer = json.loads(told)
+            return PlaneError(str(answer["code"]), str(answer["text"]))
+        except (ValueError, KeyError, TypeError):
+            pass
+    from pyarrow import flight
+
+    text = shorten(str(error))
+    told_code = code_of(text)
+    if told_code is not None:
+        return PlaneError(told_code[0], told_code[1])
+    if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | flight.FlightInternalError):
+        # Without a code it is the transport's word: nobody listens, the connection broke, the server went away in mid-call.
+        return PlaneError(UNAVAILABLE, text)
+    if isinstance(error, flight.FlightTimedOutError):
+        return PlaneError(TIMED_OUT, text)
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return PlaneError(UNAUTHENTICATED, text)
+    if isinstance(error, flight.FlightUnauthorizedError):
+        return PlaneError(FORBIDDEN, text)
+    if isinstance(error, ValueError | TypeError):  # pyarrow, of what it was given
+        return PlaneError(BAD_ARGUMENT, text)
+    if isinstance(error, OSError):
+        return PlaneError(UNAVAILABLE, text)
+    return PlaneError(PROTOCOL, text)
+
+
+def shorten(message: str) -> str:
+    """A message of gRPC without its decoration: what stands between `with message: ` and `gRPC client debug context`."""
+    for mark in (" gRPC client debug context:", " Client context:", ". Detail: "):
+        message = message.partition(mark)[0]
+    before, found, after = message.partition("with message: ")
+    return first_line(after if found else before).rstrip(". ")
+
+
+def code_of(text: str) -> tuple[str, str] | None:
+    """`CODE: text` taken apart; None when it does not begin with a code."""
+    code, found, rest = text.partition(": ")
+    if not found or not 3 <= len(code) <= CODE_MAX or not all("A" <= letter <= "Z" or letter == "_" for letter in code):
+        return None
+    return code, rest
+
+
+def first_line(text: str) -> str:
+    """The first line, at most TEXT_MAX characters."""
+    return text.partition("\n")[0][:TEXT_MAX]

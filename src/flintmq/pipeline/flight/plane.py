@@ -1,0 +1,299 @@
+"""The data of the data plane: rows of a set or of a browse become record batches, record batches become blocks of staged messages.
+
+in: tickets, batches of clients; the broker's rows; log containers (read only). out: batches of `messages_schema`; `block` calls.
+
+P1  Memory of a reading caller is bounded: one piece of at most `flight_piece_bytes` of bodies (or one message) is decoded at a time,
+    and the next one when gRPC has taken the last.
+P2  Rows and their order depend on the ticket alone: a reader that comes again with `first` goes on where it stopped.
+P3  A record that moved meanwhile is asked for again; one that stays unreadable is an error, never left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flintmq.config import Limits
+from flintmq.pipeline.arrow import schema
+from flintmq.pipeline.flight.actions import read_object, whole
+from flintmq.pipeline.flight.errors import BAD_ARGUMENT, BAD_ROW, DAMAGED, INTERNAL, PlaneError
+from flintmq.pipeline.flight.link import Caller, Link
+
+# bytes of a row of the `rows` call, and where its body length stands (in u32)
+ROW = 32
+BODY_LENGTH = 6
+# tickets; anything longer was not made by `sub.plan` or `browse.open`
+TICKET_BYTES_MAX = 64 * 1024
+KINDS = ("set", "browse")
+# arguments of a ticket that are for this service: which columns, how much of a body, how many rows the reader has already
+OWN_ARGUMENTS = ("columns", "body", "first")
+# seconds before a record that moved is asked for again: a copy is durable, and its place known, a moment later
+MOVED_PAUSE_S = 0.005
+
+
+class Codec:
+    """flintmq.pipeline.arrow as this module uses it; a test may give another."""
+
+    def __init__(self, store_dir: str, memory: int) -> None:
+        """Args: store_dir: of the broker; memory: bytes of containers that one reader keeps."""
+        blocks, containers, messages = (
+            importlib.import_module(f"flintmq.pipeline.arrow.{name}") for name in ("blocks", "containers", "messages")
+        )
+        self._containers: Any = containers
+        self._messages: Any = messages
+        self._blocks: Any = blocks
+        self._store_dir = store_dir
+        self._memory = memory
+        self.moved: type[Exception] = messages.Moved
+        self.encode_error: type[Exception] = blocks.EncodeError
+
+    def schema(self, columns: list[str] | None) -> Any:
+        return schema.messages_schema(columns)
+
+    def body_limit(self, body: str | None) -> int:
+        return schema.body_limit(body)
+
+    def open(self) -> Any:
+        """A reader of containers for one thread at a time."""
+        return self._containers.Containers(f"{self._store_dir}/messages", memory=self._memory)
+
+    def decode(self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None) -> list[Any]:
+        result: list[Any] = self._messages.rows_to_batches(reader, payload, queues, columns=columns, body=body)
+        return result
+
+    def options(self, arguments: dict[str, Any]) -> Any:
+        """Raises: TypeError, ValueError for options that there are not."""
+        return self._blocks.EncodeOptions(**arguments)
+
+    def encode(self, batch: Any, options: Any, first_row: int) -> Iterator[tuple[list[Any], Any]]:
+        blocks: Iterator[tuple[list[Any], Any]] = self._blocks.blocks_of(batch, options, first_row=first_row)
+        return blocks
+
+
+class Readers:
+    """Readers of containers, kept for the next caller: their caches are warm. At most `idle_max` wait."""
+
+    def __init__(self, make: Callable[[], Any], idle_max: int) -> None:
+        self._make = make
+        self._idle_max = idle_max
+        self._idle: list[Any] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> Any:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._make()
+
+    def give_back(self, reader: Any) -> None:
+        with self._lock:
+            if len(self._idle) < self._idle_max:
+                self._idle.append(reader)
+                return
+        reader.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for reader in idle:
+            reader.close()
+
+
+class Plane:
+    """Args: link: to the broker; codec; limits."""
+
+    def __init__(self, link: Link, codec: Any, limits: Limits) -> None:
+        self._link = link
+        self._codec = codec
+        self._limits = limits
+        self._readers = Readers(codec.open, link.size)
+
+    def close(self) -> None:
+        self._readers.close()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def ticket(self, body: bytes) -> Ticket:
+        """What a ticket asks for. Raises: PlaneError BAD_ARGUMENT."""
+        asked = read_object(body, "the ticket", TICKET_BYTES_MAX)
+        kind = asked.get("kind")
+        if kind not in KINDS:
+            raise PlaneError(BAD_ARGUMENT, f"the ticket's kind must be one of {', '.join(KINDS)}")
+        columns, text = asked.get("columns"), asked.get("body")
+        if columns is not None and not (isinstance(columns, list) and columns and all(isinstance(name, str) for name in columns)):
+            raise PlaneError(BAD_ARGUMENT, "the ticket's 'columns' must be a list of names")
+        if text is not None and not isinstance(text, str):
+            raise PlaneError(BAD_ARGUMENT, "the ticket's 'body' must be full, none or prefix:N")
+        first = whole(asked, "first", 0)
+        if "count" in asked:
+            raise PlaneError(BAD_ARGUMENT, "the ticket: 'count' is not an argument")
+        try:
+            self._codec.body_limit(text)
+            table = self._codec.schema(columns)
+        except ValueError as error:
+            raise PlaneError(BAD_ARGUMENT, f"the ticket: {error}") from None
+        source = {name: value for name, value in asked.items() if name not in OWN_ARGUMENTS}
+        return Ticket(source, first, columns, text, table)
+
+    def read(self, caller: Caller, ticket: Ticket, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+        """Record batches of the ticket, from its first row on. The first piece is asked for before this returns, so that a refusal is
+        the call's own answer.
+
+        Raises: PlaneError, here and from the iterator.
+        """
+        first = self._rows(caller, ticket, ticket.first, self._limits.flight_piece_rows)
+        return self._batches(caller, ticket, first, cancelled)
+
+    def _batches(self, caller: Caller, ticket: Ticket, piece: Piece, cancelled: Callable[[], bool]) -> Iterator[Any]:
+        limits = self._limits
+        reader = self._readers.take()
+        ended_well = False
+        try:
+            while True:
+                batches, tries = None, 0
+                count = piece.within(limits.flight_piece_bytes)
+                if count < piece.rows:
+                    if piece.inline:
+                        # where the contents in the payload end is not known here: ask for what fits
+                        piece = self._rows(caller, ticket, piece.first, count)
+                    else:
+                        piece = piece.cut(count)
+                while batches is None:
+                    try:
+                        batches = self._codec.decode(reader, piece.payload, piece.queues, ticket.columns, ticket.body)
+                    except self._codec.moved as moved:
+                        tries += 1
+                        if tries > limits.flight_moved_max:
+                            raise PlaneError(DAMAGED, f"{piece.named(moved)} can't be read: the store is damaged there") from None
+                        time.sleep(MOVED_PAUSE_S * tries)
+                        if cancelled():
+                            return
+                        piece = self._rows(caller, ticket, piece.first, piece.rows)
+                yield from batches
+                if not piece.more or cancelled():
+                    break
+                # as many rows as fit, judged by what came last
+                ask = max(1, min(limits.flight_piece_rows, piece.estimate(limits.flight_piece_bytes)))
+                piece = self._rows(caller, ticket, piece.first + piece.rows, ask)
+            ended_well = True
+        finally:
+            # After an error nothing is known of the reader's cache; a generator that is dropped ends here as well.
+            if ended_well:
+                self._readers.give_back(reader)
+            else:
+                reader.close()
+
+    def _rows(self, caller: Caller, ticket: Ticket, first: int, count: int) -> Piece:
+        answer, payload = self._link.call("rows", caller, {**ticket.source, "first": first, "count": count})
+        try:
+            piece = Piece(first, [list(entry) for entry in answer["queues"]], payload, bool(answer["more"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlaneError(INTERNAL, f"the broker's answer to rows can't be read: {error!r}") from None
+        if piece.rows > count or (piece.more and not piece.rows):
+            raise PlaneError(INTERNAL, f"the broker gave {piece.rows} rows of {count}, and says that there are more: {piece.more}")
+        return piece
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def put(self, caller: Caller, command: bytes, chunks: Iterator[Any]) -> bytes:
+        """Stages the batches of a caller. Args: command: {"stage_id", and optionally "exchange", "routing_key", "constants"}.
+
+        Returns: JSON {"count", "bytes"}: messages, and bytes of blocks. Raises: PlaneError; what was sent before stays in the stage,
+        which its caller gives up.
+        """
+        arguments = read_object(command, "the descriptor", self._limits.flight_action_bytes_max)
+        stage_id = arguments.pop("stage_id", None)
+        if not isinstance(stage_id, str):
+            raise PlaneError(BAD_ARGUMENT, "the descriptor needs 'stage_id'")
+        try:
+            options = self._codec.options(arguments)
+        except (TypeError, ValueError) as error:
+            raise PlaneError(BAD_ARGUMENT, f"the descriptor: {error}") from None
+        count = size = 0
+        for batch in chunks:
+            if batch.nbytes > self._limits.flight_put_bytes_max:
+                raise PlaneError(BAD_ARGUMENT, f"a batch of {batch.nbytes} bytes; at most {self._limits.flight_put_bytes_max} are taken")
+            try:
+                for routes, payload in self._codec.encode(batch, options, count):
+                    self._link.call("block", caller, {"stage_id": stage_id, "routes": routes}, payload)
+                    size += len(payload)
+            except self._codec.encode_error as error:
+                raise PlaneError(BAD_ROW, str(error)) from None
+            count += batch.num_rows
+        return json.dumps({"count": count, "bytes": size}).encode()
+
+
+class Ticket:
+    """A ticket taken apart. source: what the broker reads; first: row to begin with; columns, body: for the decoder; schema."""
+
+    __slots__ = ("body", "columns", "first", "schema", "source")
+
+    def __init__(self, source: dict[str, Any], first: int, columns: list[str] | None, body: str | None, schema: Any) -> None:
+        self.source = source
+        self.first = first
+        self.columns = columns
+        self.body = body
+        self.schema = schema
+
+
+class Piece:
+    """Rows as the broker gave them. queues: [[queue name, rows, ...]]; payload: rows of 32 bytes, then contents that stand nowhere else."""
+
+    __slots__ = ("_lengths", "first", "inline", "more", "payload", "queues", "rows")
+
+    def __init__(self, first: int, queues: list[list[Any]], payload: Any, more: bool) -> None:
+        self.first = first
+        self.queues = queues
+        self.more = more
+        self.payload = payload
+        self.rows = sum(int(entry[1]) for entry in queues)
+        table = memoryview(payload).cast("B")
+        end = self.rows * ROW
+        if any(entry[1] < 0 for entry in queues) or len(table) < end:
+            raise ValueError(f"{self.rows} rows in {len(table)} bytes")
+        self._lengths = table[:end].cast("I")[BODY_LENGTH :: ROW // 4].tolist()
+        self.inline = len(table) > end
+
+    def within(self, size: int) -> int:
+        """How many rows from the first on have bodies of at most `size` bytes in all; at least one when there are any."""
+        if sum(self._lengths) <= size:
+            return self.rows
+        total = 0
+        for index, length in enumerate(self._lengths):
+            total += length
+            if total > size:
+                return max(1, index)
+        return self.rows
+
+    def estimate(self, size: int) -> int:
+        """How many rows like these have `size` bytes of bodies."""
+        return max(1, size * self.rows // max(1, sum(self._lengths))) if self.rows else 1
+
+    def cut(self, count: int) -> Piece:
+        """The first `count` rows; only of a piece without contents in its payload."""
+        left, queues = count, []
+        for entry in self.queues:
+            taken = min(left, int(entry[1]))
+            if taken:
+                queues.append([entry[0], taken, *entry[2:]])
+            left -= taken
+        return Piece(self.first, queues, memoryview(self.payload)[: count * ROW], True)
+
+    def named(self, moved: Exception) -> str:
+        """The first of the rows that moved, for people."""
+        rows = getattr(moved, "rows", None) or [0]
+        index = int(rows[0])
+        before = 0
+        for entry in self.queues:
+            if index < before + int(entry[1]):
+                break
+            before += int(entry[1])
+        else:
+            return "a message"
+        table = memoryview(self.payload).cast("B")
+        position = int.from_bytes(table[index * ROW : index * ROW + 8], "little")
+        return f"the message at position {position} of queue '{entry[0]}'"
