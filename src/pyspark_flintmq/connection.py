@@ -118,14 +118,17 @@ class Connection:
             from flintmq.pipeline.flight.client import DataPlane
         except ImportError as e:
             raise SourceError("DEPENDENCY_MISSING", f"the data plane needs pyarrow: pip install 'flintmq[spark]' ({e})") from e
-        return DataPlane(
-            self.location,
-            user=self.user,
-            password=self.password,
-            vhost=self.vhost,
-            tls_ca=self.ca_pem or None,
-            timeout_s=float(self.timeout),
-        )
+        try:
+            return DataPlane(
+                self.location,
+                user=self.user,
+                password=self.password,
+                vhost=self.vhost,
+                tls_ca=self.ca_pem or None,
+                timeout_s=float(self.timeout),
+            )
+        except ValueError as e:
+            raise SourceError("OPTION_VALUE", f"options of the connection: {e}") from None
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -142,15 +145,14 @@ class Connection:
         if not isinstance(code, str):
             return error
         text = str(getattr(error, "text", "") or error).removeprefix(f"{code}: ")
-        if code in ("UNAVAILABLE", "TIMED_OUT", "CONNECTION_LOST", "UNREACHABLE"):
+        if code in ("UNAVAILABLE", "TIMED_OUT", "BUSY"):
             return ConnectionLost(
-                f"no answer from the data plane at {self.where} within {self.timeout} s: {text}. "
-                "Is the broker up, with --flight-port set to this port, and pyarrow installed there?",
+                f"the data plane at {self.where} does not answer: {text}. Is the broker up, with this --flight-port and pyarrow installed?",
                 "UNREACHABLE",
             )
-        if code in ("UNAUTHENTICATED", "LOGIN_REFUSED"):
+        if code == "UNAUTHENTICATED":
             return SourceError("LOGIN_REFUSED", f"{self.where}: {text}")
-        if code in ("UNAUTHORIZED", "FORBIDDEN"):
+        if code == "FORBIDDEN":
             return SourceError("FORBIDDEN", f"{self.where}: {text}")
         return SourceError(code, text)
 

@@ -1,0 +1,309 @@
+"""The sink: a DataFrame as messages, each batch published exactly once.
+
+In: Arrow record batches of Spark's tasks, the scope (query id or `txnId`) and batch they belong to. Out: messages in queues.
+Invariants:
+  * a task publishes nothing: each attempt fills a stage of its own and has it prepared; one call of the driver publishes the stages of the
+    attempts that won, all or none, and rolls back the others (retries, speculation, killed drivers);
+  * an attempt never adds to a stage that another one began: what arrived in that is not known;
+  * a batch that is committed already is not staged again, and a driver whose epoch is not the newest commits nothing;
+  * a batch that the broker has committed while Spark's checkpoint is older is an error, never a silent skip;
+  * messages of one partition keep the order of its rows, and partitions follow each other.
+Spark gives query id and batch id to tasks only, so the names of what was staged come back in the commit messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pyspark_flintmq.connection import Connection
+from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.sink_columns import ColumnPlan, plan_columns
+from pyspark_flintmq.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import TaskContext
+    from pyspark.sql.types import StructType
+
+    from flintmq.pipeline.flight.client import DataPlane
+
+log = logging.getLogger(__name__)
+
+# Local properties of a task of a streaming query. Spark's own names, not documented: tests/pipeline/test_sink_spark.py watches them.
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+# Refusals that a second attempt of the same task would get as well: told to the driver, which fails the batch at once.
+_FINAL = frozenset({"BAD_ROW", "FORBIDDEN"})
+# An attempt's number for the broker: Spark's, and random bits below, since a driver that was started again counts from zero.
+_RANDOM_BITS = 30
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark has no types here
+    """What a task attempt did. stage_id: "" when it had no rows, when the batch was committed `already`, or when it was `refused`."""
+
+    scope: str
+    epoch: int
+    batch: int
+    part: int
+    stage_id: str = ""
+    already: bool = False
+    count: int = 0
+    bytes: int = 0
+    crc: int = 0
+    unroutable: int = 0
+    over_limit: int = 0
+    refused: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a task attempt writes for."""
+
+    scope: str
+    epoch: int
+    batch: int
+    part: int
+    attempt: int
+
+
+class _Writer:
+    """What both writers do. Pickled: it goes to the tasks and, for batch writes, to the driver's commit."""
+
+    def __init__(self, schema: StructType, raw: Mapping[str, str], *, streaming: bool) -> None:
+        self._options = SinkOptions.parse(raw, streaming=streaming)
+        self._plan: ColumnPlan = plan_columns(schema, self._options)
+        # Checked here, on the driver before any task: is the broker there, may this user log in.
+        with _opened(self._options.connection) as plane:
+            self._epoch = plane.scope_open()
+
+    def _stage(self, place: _Place, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """One task attempt."""
+        done = Staged(place.scope, place.epoch, place.batch, place.part)
+        rows = (piece for batch in batches for piece in self._plan.pieces(batch))
+        try:
+            first = next(rows, None)
+            if first is None:
+                return done
+            with _opened(self._options.connection) as plane:
+                return self._fill(plane, place, first, rows, done)
+        except SourceError as e:
+            if e.code not in _FINAL and e.code not in ("NULL_BODY", "COLUMN_VALUE"):
+                raise
+            _drain(batches)
+            return _with(done, refused=e.text, code=e.code)
+
+    def _fill(self, plane: DataPlane, place: _Place, first: pa.RecordBatch, rows: Iterator[pa.RecordBatch], done: Staged) -> Staged:
+        begun = plane.stage_begin(
+            place.scope,
+            place.epoch,
+            place.batch,
+            part=place.part,
+            attempt=place.attempt,
+            unroutable=self._options.unroutable,
+            over_limit=self._options.overLimit,
+        )
+        if begun.already or begun.stage_id is None:
+            _drain(rows)
+            return _with(done, already=True)
+        plane.put(begun.stage_id, _chain(first, rows))
+        try:
+            facts = plane.stage_prepare(begun.stage_id)
+        except Exception as e:
+            lost = _lost(getattr(e, "text", "")) if getattr(e, "code", "") == "STAGE_FAILED" else None
+            if lost is None:
+                raise
+            return _with(done, unroutable=lost[0], over_limit=lost[1], refused=lost[2], code="UNROUTABLE" if lost[0] else "OVER_LIMIT")
+        return _with(
+            done,
+            stage_id=begun.stage_id,
+            count=facts.count,
+            bytes=facts.bytes,
+            crc=facts.crc,
+            unroutable=facts.unroutable,
+            over_limit=facts.over_limit,
+        )
+
+    def _publish(self, messages: Sequence[WriterCommitMessage | None], batch: int, *, newer_is_done: bool) -> None:
+        """The driver's commit. newer_is_done: a scope that is further than `batch` has done it; else it is an error.
+
+        Raises: SourceError.
+        """
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if not staged:
+            return
+        place = staged[0]
+        if any((one.scope, one.batch) != (place.scope, batch) for one in staged):
+            raise SourceError("INTERNAL", f"Spark gave messages of another batch or query to the commit of batch {batch}")
+        epoch = max(one.epoch for one in staged)
+        with _opened(self._options.connection) as plane:
+            if any(one.refused for one in staged):
+                with contextlib.suppress(Exception):
+                    plane.stage_abort(place.scope, batch, epoch=epoch)
+                raise _refused(staged)
+            if any(one.already for one in staged):
+                # Some of its stages may be missing, so it must not be committed: unless the broker has forgotten, it was.
+                committed = plane.scope_status(place.scope).get("committed")
+                if committed is None or committed < batch:
+                    raise SourceError(
+                        "SCOPE_LOST",
+                        f"scope '{place.scope}' had batch {batch} committed, and the broker does not know that any more: run it again",
+                    )
+            answer = plane.stage_commit(place.scope, epoch, batch, [one.stage_id for one in staged if one.stage_id])
+        if answer.committed > batch and not newer_is_done:
+            raise SourceError(
+                "CHECKPOINT_BEHIND",
+                f"batch {answer.committed} of this query is in its queues already, and Spark runs batch {batch}: the checkpoint is an old "
+                "copy, or another driver goes on with it. Nothing was published now. Begin with a new checkpoint",
+            )
+        for word, count in (("unroutable", sum(one.unroutable for one in staged)), ("over a limit", sum(one.over_limit for one in staged))):
+            if count:
+                log.warning("batch %d of %s: %d messages were %s and went where the options say", batch, place.scope, count, word)
+
+    def _give_up(self, scope: str, batch: int, epoch: int) -> None:
+        """The driver's abort: frees what was staged now instead of at the next commit. Never an error: the batch has one already."""
+        try:
+            with _opened(self._options.connection) as plane:
+                plane.stage_abort(scope, batch, epoch=epoch)
+        except Exception as e:
+            log.warning("what batch %d of %s staged is rolled back later: %s", batch, scope, e)
+
+
+class FlintStreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """`df.writeStream.format("flintmq")`. Args: schema: of the DataFrame; raw_options: docs/PIPELINE.md.
+
+    Raises: SourceError for wrong options or columns, or a broker that is not there.
+    """
+
+    def __init__(self, schema: StructType, raw_options: Mapping[str, str]) -> None:
+        super().__init__(schema, raw_options, streaming=True)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        scope, batch = self._named(context)
+        return self._stage(_Place(scope, self._epoch, batch, context.partitionId(), _attempt(context)), iterator)
+
+    def _named(self, context: TaskContext) -> tuple[str, int]:
+        """(scope, batch id). A query with a new checkpoint has a new id, so its batches, counted from 0 again, are new ones."""
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        label = self._options.scope
+        if batch is None or not str(batch).isdigit():
+            raise SourceError(
+                "SPARK_VERSION", f"this Spark does not tell tasks the batch id ({BATCH_ID}): nothing can be written exactly once"
+            )
+        if not query and not label:
+            raise SourceError(
+                "SPARK_VERSION", f"this Spark does not tell tasks the query id ({QUERY_ID}): give option 'scope', new for each checkpoint"
+            )
+        return ":".join(filter(None, (label, query))), int(batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        self._publish(messages, batchId, newer_is_done=False)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        known = next((message for message in messages if isinstance(message, Staged)), None)
+        if known is not None:
+            self._give_up(known.scope, batchId, known.epoch)
+
+
+class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """`df.write.format("flintmq").mode("append")`. Args and errors: as FlintStreamWriter.
+
+    With `txnId` the write happens once, however often it is run; without, once per run that ends well.
+    """
+
+    def __init__(self, schema: StructType, raw_options: Mapping[str, str]) -> None:
+        super().__init__(schema, raw_options, streaming=False)
+        self._named = bool(self._options.txnId)
+        self._scope = f"txn:{self._options.txnId}" if self._named else f"once:{uuid.uuid4()}"
+        self._batch = self._options.txnVersion
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        return self._stage(_Place(self._scope, self._epoch, self._batch, context.partitionId(), _attempt(context)), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._publish(messages, self._batch, newer_is_done=True)
+        self._forget()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._give_up(self._scope, self._batch, self._epoch)
+
+    def _forget(self) -> None:
+        """A name that nobody will use again need not be remembered."""
+        if self._named:
+            return
+        with contextlib.suppress(Exception), _opened(self._options.connection) as plane:
+            plane.scope_forget(self._scope)
+
+
+@contextlib.contextmanager
+def _opened(connection: Connection) -> Iterator[DataPlane]:
+    """A client, and its errors in words for people."""
+    with connection.errors(), contextlib.closing(connection.open()) as plane:
+        yield plane
+
+
+def _attempt(context: TaskContext) -> int:
+    return int(context.taskAttemptId() << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS))
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _drain(batches: Iterator[Any]) -> None:
+    """Spark's task wants its rows taken, also when nobody needs them."""
+    for _ in batches:
+        pass
+
+
+def _with(staged: Staged, **changes: Any) -> Staged:
+    from dataclasses import replace
+
+    return replace(staged, **changes)
+
+
+def _lost(text: str) -> tuple[int, int, str] | None:
+    """(unroutable, over a limit, the first of them) of the broker's `N messages are unroutable, M are over the limit of a queue: ...`."""
+    counts, _, example = text.partition(": ")
+    numbers = [int(word) for word in counts.split() if word.isdigit()]
+    if len(numbers) != 2 or "unroutable" not in counts or not any(numbers):
+        return None
+    return numbers[0], numbers[1], example
+
+
+def _refused(staged: Sequence[Staged]) -> SourceError:
+    """One error for all tasks of a batch that were refused."""
+    refused = [one for one in staged if one.refused]
+    first = refused[0]
+    unroutable, over_limit = sum(one.unroutable for one in refused), sum(one.over_limit for one in refused)
+    if not unroutable and not over_limit:
+        more = f" (and {len(refused) - 1} more partitions were refused)" if len(refused) > 1 else ""
+        return SourceError(first.code, f"partition {first.part}: {first.refused}{more}. Nothing of the batch was published")
+    counts = " and ".join(
+        f"{count} {word}"
+        for count, word in ((unroutable, "unroutable messages"), (over_limit, "messages over the limit of a queue"))
+        if count
+    )
+    return SourceError(
+        "UNROUTABLE" if unroutable else "OVER_LIMIT",
+        f"batch {first.batch} has {counts}, for instance: {first.refused}. Nothing of the batch was published; "
+        "bind a queue or make room, or set option 'unroutable' (drop, exchange:NAME) or 'overLimit' (exchange:NAME)",
+    )
