@@ -105,6 +105,14 @@ class Limits:
     container_bytes_min: int = 512 * KIB
     # bytes; a container is read whole by recovery and copy-forward; more is refused at start
     container_bytes_max: int = 64 * MIB
+    # bytes that definitions need of the disk: for their own log (SQLite checkpoints it at 1,000 pages of 4 KiB) and growth of their file,
+    # and for their recovery at a start (shared memory file, first pages); publishers are blocked before they are used, see log/space.py
+    log_sql_bytes: int = 4 * MIB
+    log_sql_start_bytes: int = 1 * MIB
+    # containers of room that acks and outcomes may fill after publishers were blocked
+    log_ending_containers: int = 2
+    # bytes free beyond those at which blocked publishers go on: with them the reserve need not stand ready as containers
+    log_roomy_bytes: int = 1024 * MIB
     # streams of a multiplexed log (about 100 in CLFS, seed 003; a record's stream number has 8 bits); one more is refused
     log_streams_max: int = 100
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next

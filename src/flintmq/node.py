@@ -18,6 +18,7 @@ from flintmq.access.permissions import Permissions
 from flintmq.access.users import Users
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
+from flintmq.dataplane.node_part import DataPlane
 from flintmq.errors import OperatorError, ReplyCode, StoreError
 from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
@@ -86,6 +87,8 @@ class Node:
             log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
             if self.broker.transactions is not None and self.broker.transactions.restore():
                 log.warning("transactions wait for their manager's decision: %s", ", ".join(map(str, self.broker.transactions.recover())))
+        # What a pipeline's decision left to do is done before any listener opens.
+        self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs)
         self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         if store_log is not None:
@@ -126,6 +129,12 @@ class Node:
             thread = threading.Thread(target=loop.run, name=f"flintmq-io-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
+        if self.dataplane is not None:
+            self.dataplane.start()
+
+    def flight_port(self) -> int | None:
+        """The port of the Flight service, for which this waits some seconds; None: there is none, or it is not up in time."""
+        return None if self.dataplane is None else self.dataplane.wait_ready()
 
     def _listen(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
@@ -203,6 +212,8 @@ class Node:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        if self.dataplane is not None:
+            self.dataplane.stop()
         for loop in self.loops:
             loop.call(partial(self._stop_loop, loop))
         for thread in self._threads:

@@ -87,7 +87,11 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
     "--http-port", type=Port(), default="15672", show_default=True, help="Management port or 'off' (not built yet: reported as null)."
 )
 @click.option(
-    "--flight-port", type=Port(), default="15680", show_default=True, help="Arrow Flight port or 'off' (not built yet: reported as null)."
+    "--flight-port",
+    type=Port(),
+    default="15680",
+    show_default=True,
+    help="Arrow Flight port for the data pipeline, 0 for a free one, or 'off'; needs pyarrow, and a store (not --memory).",
 )
 @click.option("--data-dir", type=click.Path(), help="Directory of the broker; default: flintmq in the user's data directory.")
 @click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory.")
@@ -151,7 +155,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         "amqp_port": node.amqp_port,
         "amqps_port": node.amqps_port,
         "http_port": None,
-        "flight_port": None,
+        "flight_port": node.flight_port(),
         "store_dir": str(node.store.directory) if node.store is not None else None,
     }
     print(json.dumps(ready), flush=True)

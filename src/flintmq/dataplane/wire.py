@@ -12,6 +12,7 @@ This module is imported by the child process, too: nothing of the broker comes w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -135,10 +136,8 @@ class Channel:
         if self._closed:
             return
         self._closed = True
-        try:
+        with contextlib.suppress(OSError):  # the peer was faster
             self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the peer was faster
         self.socket.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import logging
 import secrets
 import threading
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,8 @@ class Broker:
         self.drops: Counter[str] = Counter()
         self.connection_ids = itertools.count(1)
         self.reply_queue_ids = itertools.count(2**63)
+        # called at the end of each housekeeping pass with its time (monotonic, milliseconds): quick, and never waiting
+        self.on_housekeeping: list[Callable[[int], None]] = []
         self.connections_opened = 0
         self.connections_closed = 0
         self.channels_opened = 0
@@ -355,3 +358,5 @@ class Broker:
                 self.transactions.tick()
             except StoreError:
                 log.exception("transactions that timed out are not rolled back")
+        for follow in self.on_housekeeping:
+            follow(now_ms)

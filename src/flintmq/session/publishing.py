@@ -87,7 +87,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
             properties["reply_to"] = queue.name
             changed = True
-        keys = [key, *_extra_keys(headers, "CC"), *_extra_keys(headers, "BCC")]
+        keys = [key, *extra_keys(headers, "CC"), *extra_keys(headers, "BCC")]
         if "BCC" in headers:
             properties["headers"] = {name: value for name, value in headers.items() if name != "BCC"}
             changed = True
@@ -113,7 +113,7 @@ def _invalid_expiration(value: str) -> str:
     return f"invalid expiration '{value}': {reason}"
 
 
-def _extra_keys(headers: dict[str, object], name: str) -> list[bytes]:
+def extra_keys(headers: dict[str, object], name: str) -> list[bytes]:
     """Routing keys of a CC or BCC header (RabbitMQ's sender-selected distribution)."""
     value = headers.get(name)
     if value is None:

@@ -1,0 +1,274 @@
+"""Where the messages of a block go: routes resolved as for a publish, what is unroutable or over a limit counted or sent elsewhere.
+
+in: a block of staged messages, its routes, the routing table as it is now. out: the block with routes and destinations as
+TransactionCoordinator.enqueue_block takes them, and counts.
+
+B1  A route is resolved once per distinct (exchange, key) of a block, unless an exchange on its way looks at headers.
+B2  A message is counted unroutable, or over a limit, at most once each. What is counted under `fail` makes the whole stage fail.
+B3  The bytes of a message change only where AMQP says so: a BCC header is not shown to consumers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.dataplane.plane import Caller, Plane, refusal_of
+from flintmq.dataplane.wire import Buffer, Refused
+from flintmq.errors import PeerError
+from flintmq.ports import Verb
+from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
+from flintmq.session.broker import DEST_REJECT_OVER
+from flintmq.session.publishing import extra_keys
+from flintmq.session.verbs import REPLY_TO
+from flintmq.transactions.bulk import BLOCK_ENTRY
+
+# property flags of a content header (AMQP 0-9-1, 4.2.6.1 and class basic)
+_HEADERS, _REPLY_TO, _USER_ID = 0x2000, 0x0200, 0x0010
+_LOOKED_AT = _HEADERS | _REPLY_TO | _USER_ID
+# where they stand in the header payload; its least size
+_FLAGS_AT, _HEADER_MIN = 12, 14
+_ROUTE = struct.Struct("<I")
+_ROUTE_AT = 4
+FAIL, DROP = "fail", "drop"
+
+Route = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What becomes of a message that can't go where it should: FAIL, DROP, or an exchange it is published to instead."""
+
+    action: str = FAIL
+    exchange: str = ""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a stage has. `first`: the first message that failed, for people."""
+
+    count: int = 0
+    bytes: int = 0
+    unroutable: int = 0
+    over_limit: int = 0
+    failed: int = 0
+    first: str = ""
+    # queue id -> (messages, bytes) that this stage puts there: they count against its limits
+    staged: dict[int, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Way:
+    """A route of a block. `resolved`: no headers decide; `plain`: no limits either."""
+
+    exchange: str
+    key: bytes
+    resolved: bool
+    plain: bool
+    queues: list[Any]
+    redirected: bool = False  # it is unroutable, and `queues` are those of the exchange that takes such messages
+    messages: int = 0
+
+
+class Router:
+    """Routes of one stage. Args: unroutable, over_limit: what becomes of such messages."""
+
+    def __init__(self, plane: Plane, caller: Caller, unroutable: Elsewhere, over_limit: Elsewhere) -> None:
+        self._plane = plane
+        self._caller = caller
+        self._unroutable = unroutable
+        self._over_limit = over_limit
+        self._vhost = plane.broker.vhosts[caller.vhost]
+
+    def place(self, block: Buffer, routes: Sequence[Route], counts: Counts) -> tuple[Buffer, list[Route], list[list[int]]]:
+        """(block, its routes, queue ids by route). Changes `counts`. Raises: Refused; then the stage can't go on."""
+        ways = [self._way(exchange, key) for exchange, key in routes]
+        changed: list[tuple[int, int]] = []  # (offset of an entry, its route from now on)
+        replaced: list[tuple[int, int, bytes]] = []  # (from, to, what stands there instead)
+        extra: dict[tuple[int, tuple[int, ...]], int] = {}
+        for at, end, route, header_len in _entries(block, len(ways)):
+            way = ways[route]
+            start = at + BLOCK_ENTRY.size
+            body_len = end - start - header_len
+            counts.count += 1
+            counts.bytes += body_len
+            flags = (block[start + _FLAGS_AT] << 8 | block[start + _FLAGS_AT + 1]) & _LOOKED_AT
+            header = bytes(block[start : start + header_len]) if flags else b""
+            if flags == _HEADERS and b"CC" not in header and way.resolved:
+                flags = 0  # headers that nobody asks about
+            if way.plain and not flags:
+                way.messages += 1
+                continue
+            queues, keys, new_header = self._look(way, bytes(block[start : start + header_len]), flags, counts)
+            queues = self._within_limits(way, keys, queues, body_len, counts)
+            index = extra.setdefault((route, tuple(queue.queue_id for queue in queues)), len(ways) + len(extra))
+            if new_header is None:
+                changed.append((at, index))
+            else:
+                replaced.append((at, end + (-(end - start) % 8), _entry(block, at, end, header_len, index, new_header)))
+        for way in ways:
+            if way.plain and not way.queues:
+                self._unrouted(way, way.messages, counts)
+            elif way.plain and way.redirected:
+                counts.unroutable += way.messages
+        destinations = [[queue.queue_id for queue in way.queues] for way in ways]
+        destinations += [list(destination) for _, destination in extra]
+        all_routes = [*routes, *(routes[route] for route, _ in extra)]
+        return _rewritten(block, changed, replaced), all_routes, destinations
+
+    # --- routes ---------------------------------------------------------------------------------------------------------
+
+    def _way(self, exchange: bytes, key: bytes) -> _Way:
+        name = exchange.decode("utf-8", "surrogateescape")
+        self._may_publish(name)
+        if not self._vhost.route_is_cacheable(name):
+            return _Way(name, key, False, False, [])
+        queues = self._queues(name, [key], {})
+        redirected = not queues
+        if redirected:
+            queues = self._other(self._unroutable, [key], {})
+        limited = any(queue.core.destination_flags & DEST_REJECT_OVER for queue in queues)
+        return _Way(name, key, True, not limited, queues, redirected and bool(queues))
+
+    def _may_publish(self, exchange: str) -> None:
+        self._plane.authorize(self._caller, Verb.WRITE, "exchange", [exchange])
+        try:
+            self._vhost.check_publish(exchange)
+        except PeerError as error:
+            raise refusal_of(error) from None
+
+    def _queues(self, exchange: str, keys: Sequence[bytes], headers: dict[str, object]) -> list[Any]:
+        """Queues of the broker; a reply address is none of them."""
+        broker = self._plane.broker
+        found: dict[int, Any] = {}
+        try:
+            for key in keys:
+                for handle in broker.handles_for(self._vhost, exchange, key, headers):
+                    queue = broker.queues.get(handle.queue_id)
+                    if queue is not None:
+                        found[queue.queue_id] = queue
+        except PeerError as error:
+            raise refusal_of(error) from None
+        return list(found.values())
+
+    def _other(self, elsewhere: Elsewhere, keys: Sequence[bytes], headers: dict[str, object]) -> list[Any]:
+        if not elsewhere.exchange:
+            return []
+        self._may_publish(elsewhere.exchange)
+        return self._queues(elsewhere.exchange, keys, headers)
+
+    def _look(self, way: _Way, header: bytes, flags: int, counts: Counts) -> tuple[list[Any], list[bytes], bytes | None]:
+        """(queues, routing keys, the header when it must change) of a message whose properties or whose queues' limits decide."""
+        if not flags:
+            return self._routed(way, [way.key], {}, counts), [way.key], None
+        limits = self._plane.limits
+        try:
+            size, properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)
+            headers = properties.get("headers")
+            headers = headers if isinstance(headers, dict) else {}
+            more = [*extra_keys(headers, "CC"), *extra_keys(headers, "BCC")]
+        except PeerError as error:
+            raise refusal_of(error) from None
+        user_id = properties.get("user_id")
+        if user_id is not None and user_id != self._caller.user:
+            raise Refused("BAD_ARGUMENT", f"user_id property set to '{user_id}' but authenticated user was '{self._caller.user}'")
+        if properties.get("reply_to") == REPLY_TO:
+            raise Refused("BAD_ARGUMENT", "reply_to: a stage has no channel that replies could come to")
+        new_header = None
+        if "BCC" in headers:
+            properties["headers"] = {name: value for name, value in headers.items() if name != "BCC"}
+            new_header = encode_properties(size, properties)
+        keys = [way.key, *more]
+        return self._routed(way, keys, headers, counts), keys, new_header
+
+    def _routed(self, way: _Way, keys: list[bytes], headers: dict[str, object], counts: Counts) -> list[Any]:
+        if way.resolved and len(keys) == 1:
+            counts.unroutable += way.redirected
+            return way.queues
+        queues = self._queues(way.exchange, keys, headers)
+        if not queues:
+            queues = self._other(self._unroutable, keys, headers)
+            counts.unroutable += bool(queues)
+        return queues
+
+    # --- counting -------------------------------------------------------------------------------------------------------
+
+    def _unrouted(self, way: _Way, messages: int, counts: Counts) -> None:
+        counts.unroutable += messages
+        if self._unroutable.action != DROP:
+            counts.failed += messages
+            counts.first = (
+                counts.first or f"exchange '{way.exchange}' with routing key '{way.key.decode('utf-8', 'replace')}' leads to no queue"
+            )
+
+    def _within_limits(self, way: _Way, keys: list[bytes], queues: list[Any], body_len: int, counts: Counts) -> list[Any]:
+        """Without queues that refuse more (x-overflow reject-publish): the message goes to the others, and where over_limit says."""
+        if not queues:
+            self._unrouted(way, 1, counts)
+            return []
+        full = [queue for queue in queues if self._is_full(queue, body_len, counts)]
+        if not full:
+            return queues
+        counts.over_limit += 1
+        others = self._other(self._over_limit, keys, {})
+        refuse = [queue for queue in others if queue in full or self._is_full(queue, body_len, counts)]
+        if not others or refuse:
+            counts.failed += 1
+            counts.first = counts.first or f"queue '{full[0].name}' is full (x-overflow reject-publish)"
+        queues = [queue for queue in queues if queue not in full]
+        return queues + [queue for queue in others if queue not in queues and queue not in refuse]
+
+    @staticmethod
+    def _is_full(queue: Any, body_len: int, counts: Counts) -> bool:
+        core = queue.core
+        if not core.destination_flags & DEST_REJECT_OVER:
+            return False
+        staged = counts.staged.setdefault(queue.queue_id, [0, 0])
+        if core.ready_count() + staged[0] >= core.max_length or core.ready_bytes() + staged[1] + body_len > core.max_bytes:
+            return True
+        staged[0] += 1
+        staged[1] += body_len
+        return False
+
+
+def _entries(block: Buffer, routes: int) -> Any:
+    """(offset, end without padding, route, length of the header) of each entry. Raises: Refused for a malformed block."""
+    at, size = 0, len(block)
+    unpack, head = BLOCK_ENTRY.unpack_from, BLOCK_ENTRY.size
+    while at < size:
+        if size - at < head:
+            raise Refused("BAD_ARGUMENT", f"block: {size - at} bytes at {at} are no entry")
+        length, route, header_len, _, _, _, _ = unpack(block, at)
+        end = at + head + length
+        if end > size or not _HEADER_MIN <= header_len <= length or route >= routes:
+            text = f"block: the entry at {at} makes no sense (length {length}, route {route}, header {header_len})"
+            raise Refused("BAD_ARGUMENT", text)
+        yield at, end, route, header_len
+        at = end + (-length % 8)
+
+
+def _entry(block: Buffer, at: int, end: int, header_len: int, index: int, header: bytes) -> bytes:
+    """The entry with another route and header."""
+    _, _, _, flags, priority, zero, expiration_ms = BLOCK_ENTRY.unpack_from(block, at)
+    content = header + bytes(block[at + BLOCK_ENTRY.size + header_len : end])
+    head = BLOCK_ENTRY.pack(len(content), index, len(header), flags, priority, zero, expiration_ms)
+    return head + content + bytes(-len(content) % 8)
+
+
+def _rewritten(block: Buffer, changed: list[tuple[int, int]], replaced: list[tuple[int, int, bytes]]) -> Buffer:
+    if not changed and not replaced:
+        return block
+    copy = bytearray(block)
+    for at, index in changed:
+        _ROUTE.pack_into(copy, at + _ROUTE_AT, index)
+    if not replaced:
+        return copy
+    parts: list[Buffer] = []
+    last = 0
+    for begin, end, entry in replaced:
+        parts += [memoryview(copy)[last:begin], entry]
+        last = end
+    parts.append(memoryview(copy)[last:])
+    return b"".join(parts)

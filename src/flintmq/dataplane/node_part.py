@@ -1,0 +1,56 @@
+"""The data plane of a node: service and supervisor, put together, started and stopped.
+
+in: the node's broker and durable store. out: what node.py calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from flintmq.config import Config
+from flintmq.dataplane.service import Service
+from flintmq.dataplane.supervisor import Supervisor, flight_is_installed
+from flintmq.session.broker import Broker
+
+log = logging.getLogger("flintmq.dataplane")
+
+
+class DataPlane:
+    """Args: config; broker: durable, restored; logs: its LogStore; flight_command: of the child, for tests. Raises: StoreError."""
+
+    def __init__(self, config: Config, broker: Broker, logs: Any, flight_command: Sequence[str] | None = None) -> None:
+        self._config = config
+        self._supervisor: Supervisor | None = None
+        self.service = Service(broker, logs)
+        self.service.restore()
+        broker.on_housekeeping.append(self.service.tick)
+        if config.flight_port is None:
+            return
+        if flight_command is None and not flight_is_installed():
+            log.warning("no Arrow Flight: pyarrow is not installed (pip install 'flintmq[flight]'), or say --flight-port off")
+            return
+        self._supervisor = Supervisor(config, logs.directory, self.service.serve, flight_command)
+        self.service.flight = self._supervisor.status
+
+    def start(self) -> None:
+        """Starts the Flight service; returns at once."""
+        if self._supervisor is not None:
+            self._supervisor.start()
+
+    def wait_ready(self) -> int | None:
+        """The port of the Flight service; None: there is none, or it is not up in time."""
+        return None if self._supervisor is None else self._supervisor.wait_ready(self._config.limits.flight_start_s)
+
+    @property
+    def flight_port(self) -> int | None:
+        """Where the Flight service listens now."""
+        return None if self._supervisor is None else self._supervisor.port
+
+    def stop(self) -> None:
+        """Ends the Flight service and every call that waits. Again is no error."""
+        self.service.stop()
+        if self._supervisor is not None:
+            self._supervisor.stop()
+        self.service.stages.close()

@@ -1,0 +1,244 @@
+"""What all parts of the data plane share: the broker, its store and coordinator, waiting for the disk, notes, who may do what.
+
+in: the parts' questions. out: values, or Refused.
+
+P1  Nobody waits for the disk on an I/O loop: only the threads of channels call `wait` and `durable`.
+P2  When the broker stops, or its disk has failed, every wait ends with Refused (STOPPING, STORE_FAILED): no thread is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from flintmq.dataplane.wire import Refused
+from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.ports import Resource, Verb
+from flintmq.session.broker import Broker
+from flintmq.transactions import BranchState, BranchView, Outcome, TransactionCoordinator, TransactionRefused, XaStatus, Xid
+from flintmq.transactions.effects import Session
+
+log = logging.getLogger("flintmq.dataplane")
+
+# kinds of notes in the transaction log (docs/DATAPLANE.md)
+NOTE_SUBSCRIPTION, NOTE_SCOPE, NOTE_STAGE, NOTE_LIFE = 1, 2, 3, 4
+# format ids of the transactions of sets and stages: "FLNS", "FLNG"
+FORMAT_SET, FORMAT_STAGE = 0x464C4E53, 0x464C4E47
+# seconds between two looks at whether a wait has lost its point
+_LOOK_S = 0.25
+
+_CODES = {
+    ReplyCode.ACCESS_REFUSED: "FORBIDDEN",
+    ReplyCode.NOT_ALLOWED: "FORBIDDEN",
+    ReplyCode.NOT_FOUND: "NOT_FOUND",
+    ReplyCode.RESOURCE_LOCKED: "FORBIDDEN",
+    ReplyCode.RESOURCE_ERROR: "LIMIT",
+    ReplyCode.CONTENT_TOO_LARGE: "LIMIT",
+}
+
+
+def _nothing() -> None:
+    pass
+
+
+def refusal_of(error: PeerError) -> Refused:
+    """What AMQP would refuse, in the words of the data plane."""
+    return Refused(_CODES.get(error.code, "BAD_ARGUMENT"), error.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf a call is made: an authenticated user in a virtual host."""
+
+    user: str
+    vhost: str
+
+
+class Plane:
+    """See module. Args: broker: of this node, durable; store: its LogStore."""
+
+    def __init__(self, broker: Broker, store: Any) -> None:
+        coordinator = broker.transactions
+        assert coordinator is not None, "the data plane stands on a durable store"
+        self.broker = broker
+        self.store = store
+        self.coordinator: TransactionCoordinator = coordinator
+        self.limits = broker.limits
+        self.clock = broker.clock
+        self.stopping = threading.Event()
+
+    # --- disk -----------------------------------------------------------------------------------------------------------
+
+    def wait(self, outcome: Outcome) -> XaStatus:
+        """The status, once it is durable and done in the queues. Raises: Refused (P2)."""
+        while True:
+            try:
+                return outcome.result(_LOOK_S)
+            except TimeoutError:
+                self.check_alive()
+
+    def durable(self, ticket: int) -> None:
+        """Returns when everything up to the ticket is durable. Raises: Refused (P2)."""
+        done = threading.Event()
+        self.store.on_durable(ticket, done.set)
+        while not done.wait(_LOOK_S):
+            self.check_alive()
+
+    def check_alive(self) -> None:
+        """Raises: Refused when the broker stops or its disk has failed."""
+        if self.store.failure is not None or self.store.messages.failed or self.store.transaction_records.failed:
+            raise Refused("STORE_FAILED", "the disk of the broker has failed: nothing is confirmed any more")
+        if self.stopping.is_set():
+            raise Refused("STOPPING", "the broker stops")
+
+    def pause(self, seconds: float) -> None:
+        """Waits. Raises: Refused (P2)."""
+        self.stopping.wait(seconds)
+        self.check_alive()
+
+    def settle(self) -> None:
+        """Returns when what both logs have now is durable, and so in their files. Raises: Refused (P2)."""
+        ends = [(log, log.tail) for log in (self.store.messages, self.store.transaction_records)]
+        self.store.on_durable(0, _nothing)  # wakes the writer
+        for log_, end in ends:
+            while log_.durable_lsn < end:
+                self.pause(0.001)
+
+    def make_room(self) -> None:
+        """Waits while publishers would have to: the log has more to write than its buffers should hold, or the disk is nearly full.
+
+        Raises: Refused (LOW_DISK) after some seconds of a full disk.
+        """
+        until = time.monotonic() + self.limits.acquire_wait_ms_max / 1000
+        messages = self.store.messages
+        most = self.broker.config.max_write_buffers << 20
+        while messages.tail - messages.durable_lsn > most or self.store.disk_low:
+            if self.store.disk_low and time.monotonic() >= until:
+                raise Refused("LOW_DISK", "low on disk: publishers are blocked until messages are consumed or space is freed")
+            self.pause(0.002)
+
+    # --- notes ----------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def encode(value: dict[str, Any]) -> bytes:
+        """The value of a note."""
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    def notes(self, kind: int) -> Iterable[tuple[bytes, dict[str, Any]]]:
+        """(key, value) of all notes of a kind. Raises: StoreError for one that this program did not write."""
+        for key, value in sorted(self.store.notes(kind).items()):
+            try:
+                decoded = json.loads(value)
+                if not isinstance(decoded, dict):
+                    raise ValueError("no object")
+            except ValueError as error:
+                raise StoreError(f"the transaction log has a note of kind {kind} that can't be read ({key!r}): {error}") from None
+            yield key, decoded
+
+    # --- names and permissions ------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Wall clock."""
+        return self.clock.wall_ms()
+
+    def vhost(self, caller: Caller) -> Any:
+        """The caller's virtual host. Raises: Refused when it is not there, or not for this user."""
+        try:
+            self.broker.permissions.authorize_vhost(caller.user, caller.vhost)
+        except PeerError as error:
+            raise refusal_of(error) from None
+        vhost = self.broker.vhosts.get(caller.vhost)
+        if vhost is None:
+            raise Refused("NOT_FOUND", f"there is no vhost '{caller.vhost}'")
+        return vhost
+
+    def authorize(self, caller: Caller, verb: Verb, kind: str, names: Iterable[str]) -> None:
+        """The one place where the data plane asks for permissions. Raises: Refused (FORBIDDEN)."""
+        for name in names:
+            try:
+                self.broker.permissions.authorize(caller.user, caller.vhost, verb, Resource(kind, name))
+            except PeerError as error:
+                raise refusal_of(error) from None
+
+    def may_read(self, caller: Caller, queues: Iterable[str]) -> bool:
+        """Whether the caller may read all of them."""
+        try:
+            self.authorize(caller, Verb.READ, "queue", queues)
+        except Refused:
+            return False
+        return True
+
+    def is_administrator(self, caller: Caller) -> bool:
+        """Whether the user has the tag `administrator`."""
+        record = self.broker.users.get(caller.user)
+        return record is not None and "administrator" in record.tags
+
+    def queue(self, vhost: str, name: str) -> Any:
+        """A queue that a pipeline may read. Raises: Refused NOT_FOUND, FORBIDDEN (another connection's exclusive one)."""
+        found = self.broker.vhosts.get(vhost)
+        if found is None:
+            raise Refused("NOT_FOUND", f"there is no vhost '{vhost}'")
+        try:
+            return found.queue(name)
+        except PeerError as error:
+            raise refusal_of(error) from None
+
+    def queue_name(self, queue_id: int) -> str:
+        """For people: also of a queue that is gone."""
+        queue = self.broker.queues.get(queue_id)
+        return queue.name if queue is not None else f"(deleted queue {queue_id})"
+
+    # --- transactions ---------------------------------------------------------------------------------------------------
+
+    def begin(self, session: Session, xid: Xid, *, log_transient: bool) -> None:
+        """A new branch without a timeout, in which the session works. Raises: Refused."""
+        self.coordinator.select(session)
+        try:
+            self.coordinator.start(session, xid, log_transient=log_transient)
+            self.coordinator.set_timeout(xid, 0)
+        except TransactionRefused as error:
+            raise refusal_of(error) from None
+
+    def prepare(self, session: Session, xid: Xid) -> None:
+        """Phase one, durable when this returns. Raises: Refused (NO_ROOM: it was rolled back)."""
+        try:
+            self.coordinator.end(session, xid)
+            outcome = self.coordinator.prepare(xid)
+        except TransactionRefused as error:
+            raise refusal_of(error) from None
+        finally:
+            self.coordinator.session_closed(session)
+        if self.wait(outcome) is not XaStatus.XA_OK:
+            raise Refused("NO_ROOM", "the log has no room for the outcome of another prepared transaction: free disk space")
+
+    def discard(self, session: Session, xid: Xid) -> Outcome | None:
+        """Rolls back what was not prepared; the name is free again when the outcome is there. None: there is nothing."""
+        self.coordinator.session_closed(session)
+        return self.roll_back(xid)
+
+    def roll_back(self, xid: Xid) -> Outcome | None:
+        """Rolls back a branch, prepared or not. None: it is not there, or decided already."""
+        try:
+            return self.coordinator.rollback(xid)
+        except TransactionRefused:
+            return None
+
+    def branches(self, format_id: int) -> dict[Xid, BranchView]:
+        """All branches whose xid has this format."""
+        return {view.xid: view for view in self.coordinator.list() if view.xid.format == format_id}
+
+    def branch(self, xid: Xid) -> BranchState | None:
+        """Its state, None when there is none: asked when something is not as it should be."""
+        return next((view.state for view in self.coordinator.list() if view.xid == xid), None)
+
+    def guarded(self, effect: Callable[[], Outcome]) -> Outcome:
+        """Runs a command of the coordinator. Raises: Refused (NOT_PREPARED) when it says that this can't be."""
+        try:
+            return effect()
+        except TransactionRefused as error:
+            raise Refused("NOT_PREPARED", error.text) from None

@@ -1,0 +1,241 @@
+"""The calls of the data plane: name -> who may, what is done, what comes back.
+
+in: requests of the Flight service (head, payload), each on behalf of a user. out: answers, or errors that begin with a code.
+
+V1  Every call goes through `dispatch`: the user's right to the virtual host is checked there, for all calls but `auth`; each method then
+    asks Plane.authorize for what it touches.
+V2  Nothing a peer sends ends in a trace at the peer: what is refused has its code; what is our own mistake is INTERNAL, and in the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from flintmq import __version__
+from flintmq.access.secret import Secret
+from flintmq.dataplane.arguments import Arguments
+from flintmq.dataplane.browse import Browses
+from flintmq.dataplane.plane import Caller, Plane, log, refusal_of
+from flintmq.dataplane.snapshots import Pins, Snapshots
+from flintmq.dataplane.stages import Stages
+from flintmq.dataplane.subscriptions import Subscriptions
+from flintmq.dataplane.wire import Channel, ChannelClosed, Payload, Refused, WireError
+from flintmq.errors import PeerError, StoreError
+from flintmq.session.broker import Broker
+
+_Method = Callable[[Caller, Arguments], dict[str, Any]]
+# bytes of a user name, of a password, and of a peer's address
+_USER_MAX, _PASSWORD_MAX, _PEER_MAX = 255, 4096, 255
+_CHECK_S = 30
+# an address that is not this machine's (RFC 5737)
+_ELSEWHERE = "192.0.2.1"
+
+
+class Service:
+    """See module. Args: broker: durable; store: its LogStore; directory: of the store, for people.
+
+    Threading: `dispatch` and `serve` from any thread but I/O loops; `tick` from an I/O loop.
+    """
+
+    def __init__(self, broker: Broker, store: Any) -> None:
+        self.plane = Plane(broker, store)
+        self.pins = Pins(self.plane)
+        times = self.pins.times["messages"]
+        self.subscriptions = Subscriptions(self.plane, times)
+        self.stages = Stages(self.plane)
+        self.browses = Browses(self.plane, self.pins, times)
+        self.snapshots = Snapshots(self.plane, self.pins)
+        self.flight: Callable[[], dict[str, Any]] = dict
+        self.calls = 0
+        self.refused = 0
+        subscriptions, stages, snapshots = self.subscriptions, self.stages, self.snapshots
+        self._calls: dict[str, _Method] = {
+            "sub.open": subscriptions.open,
+            "sub.acquire": subscriptions.acquire,
+            "sub.plan": subscriptions.plan,
+            "sub.commit": subscriptions.commit,
+            "sub.tail": subscriptions.tail,
+            "sub.list": subscriptions.list_all,
+            "sub.status": subscriptions.status,
+            "sub.reset": subscriptions.reset,
+            "scope.open": stages.open,
+            "scope.status": stages.status,
+            "scope.list": stages.list_all,
+            "scope.forget": stages.forget,
+            "stage.begin": stages.begin,
+            "stage.prepare": stages.prepare,
+            "stage.commit": stages.commit,
+            "stage.abort": stages.abort,
+            "browse.open": self.browses.open,
+            "browse.close": self.browses.close,
+            "log.snapshot": snapshots.snapshot,
+            "log.extend": snapshots.extend,
+            "log.release": snapshots.release,
+            "status": self.status,
+        }
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """After a restart, when queues and transactions are back, before any listener opens: what was decided is completed.
+
+        Raises: StoreError.
+        """
+        for outcome in (*self.subscriptions.restore(), *self.stages.restore()):
+            self.plane.wait(outcome)
+
+    def tick(self, now_ms: int) -> None:
+        """A housekeeping pass. Never waits for the disk."""
+        self.subscriptions.watch()
+        try:
+            self.stages.tick()
+        except StoreError:
+            log.exception("stages that were left behind are not rolled back")
+        self.pins.tick()
+
+    def stop(self) -> None:
+        """The broker stops: every call that waits ends with STOPPING."""
+        self.plane.stopping.set()
+
+    # --- requests -------------------------------------------------------------------------------------------------------
+
+    def serve(self, channel: Channel) -> None:
+        """Answers the requests of a channel until it is closed, or something comes that is no frame."""
+        try:
+            while True:
+                head, payload = channel.receive()
+                answer, parts = self.dispatch(head, payload)
+                try:
+                    channel.send(answer, parts)
+                except ValueError as error:  # larger than a frame may be
+                    channel.send({"error": "LIMIT", "text": str(error)})
+        except ChannelClosed:
+            pass
+        except WireError as error:
+            log.error("the channel to the Flight service is closed: %s", error)
+        finally:
+            channel.close()
+
+    def dispatch(self, head: dict[str, Any], payload: bytes | bytearray = b"") -> tuple[dict[str, Any], Payload]:
+        """Answer head and payload of one request. Never raises."""
+        self.calls += 1
+        try:
+            answer, parts = self._dispatch(head, payload)
+            return {"ok": answer}, parts
+        except Refused as error:
+            self.refused += 1
+            return {"error": error.code, "text": error.text}, b""
+        except PeerError as error:
+            self.refused += 1
+            refused = refusal_of(error)
+            return {"error": refused.code, "text": refused.text}, b""
+        except StoreError as error:
+            return {"error": "STORE_FAILED", "text": str(error)}, b""
+        except Exception:
+            log.exception("internal error in the call %r of the data plane", head.get("call"))
+            return {"error": "INTERNAL", "text": f"the broker failed in {head.get('call')!r}; its log says more"}, b""
+
+    def _dispatch(self, head: dict[str, Any], payload: bytes | bytearray) -> tuple[dict[str, Any], Payload]:
+        name = head.get("call")
+        if not isinstance(name, str):
+            raise Refused("BAD_ARGUMENT", "a request has no call")
+        arguments = Arguments(name, head)
+        if name == "auth":
+            return self.auth(head.get("user"), arguments), b""
+        caller = self._caller(head)
+        if name == "block":
+            return self.stages.block(caller, arguments, payload), b""
+        if len(payload):
+            raise Refused("BAD_ARGUMENT", f"{name} takes no payload")
+        if name == "rows":
+            return self.rows(caller, arguments)
+        method = self._calls.get(name)
+        if method is None:
+            raise Refused("UNKNOWN_CALL", f"there is no call {name[:80]!r}")
+        if name.startswith("log.") and not self.plane.is_administrator(caller):
+            raise Refused("FORBIDDEN", f"{name} needs the tag administrator, which user '{caller.user}' has not")
+        return method(caller, arguments), b""
+
+    def _caller(self, head: dict[str, Any]) -> Caller:
+        user, vhost = head.get("user"), head.get("vhost", "/")
+        if not isinstance(user, str) or not isinstance(vhost, str):
+            raise Refused("BAD_ARGUMENT", "user and vhost are names")
+        caller = Caller(user, vhost)
+        self.plane.vhost(caller)
+        return caller
+
+    def rows(self, caller: Caller, arguments: Arguments) -> tuple[dict[str, Any], Payload]:
+        """rows: of a ticket, with first and count."""
+        kind = arguments.choice("kind", ("set", "browse"))
+        if kind == "set":
+            return self.subscriptions.rows(caller, arguments)
+        return self.browses.rows(caller, arguments)
+
+    def auth(self, user: object, arguments: Arguments) -> dict[str, Any]:
+        """auth: {user, password} -> tags; `loopback_only`: the service must not let this user in from elsewhere.
+
+        `peer`: address of the client, when the service leaves that to us.
+        """
+        password = arguments.raw("password")
+        peer = arguments.text("peer", _PEER_MAX, "")
+        arguments.done()
+        if not isinstance(user, str) or not 1 <= len(user) <= _USER_MAX:
+            raise Refused("BAD_ARGUMENT", f"auth: user must be a name of at most {_USER_MAX} characters")
+        if not isinstance(password, str) or len(password) > _PASSWORD_MAX:
+            raise Refused("BAD_ARGUMENT", f"auth: password must be a string of at most {_PASSWORD_MAX} characters")
+        users = self.plane.broker.users
+        if users.refused_from(user, peer):
+            raise Refused("UNAUTHENTICATED", f"user '{user}' can only connect via localhost")
+        secret = Secret(password)
+        if not users.check_cached(user, secret) and not self._checked(user, secret):
+            raise Refused("UNAUTHENTICATED", "wrong user or password")
+        record = users.get(user)
+        loopback_only = users.refused_from(user, _ELSEWHERE)
+        return {"user": user, "tags": [] if record is None else list(record.tags), "loopback_only": loopback_only}
+
+    def _checked(self, user: str, password: Secret) -> bool:
+        """Waits for the pool that checks passwords: it bounds what checks cost."""
+        answered, result = threading.Event(), [False]
+
+        def answer(good: bool) -> None:
+            result[0] = good
+            answered.set()
+
+        try:
+            self.plane.broker.users.submit_check(user, password, answer)
+        except RuntimeError:
+            raise Refused("STOPPING", "the broker stops") from None
+        if not answered.wait(_CHECK_S):
+            raise Refused("BUSY", "too many logins at once")
+        return result[0]
+
+    def status(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """status: version, store, figures; of queues that sets hold messages of, those the caller may read."""
+        arguments.done()
+        store = self.plane.store
+        return {
+            "version": __version__,
+            "store": {"uuid": bytes(store.messages.store_uuid).hex(), "directory": store.directory},
+            "flight": self.flight(),
+            "calls": self.calls,
+            "refused": self.refused,
+            **self.subscriptions.counts(),
+            **self.stages.counts(),
+            **self.pins.counts(),
+            "queues": self.queues(caller),
+        }
+
+    def queues(self, caller: Caller) -> dict[str, dict[str, int]]:
+        """Queue -> ready, unacked, prepared_by_pipeline (a part of unacked): of queues that prepared sets hold messages of."""
+        found = {}
+        for name, prepared in sorted(self.subscriptions.prepared_by_queue(caller.vhost).items()):
+            if not self.plane.may_read(caller, [name]):
+                continue
+            try:
+                core = self.plane.queue(caller.vhost, name).core
+            except Refused:
+                continue
+            found[name] = {"ready": core.ready_count(), "unacked": core.unacked_count(), "prepared_by_pipeline": prepared}
+        return found

@@ -1,0 +1,601 @@
+"""Stages and scopes: messages that writers put aside, and the one decision that publishes those of a batch.
+
+in: the scope.* and stage.* calls, blocks of messages, time, a restart. out: prepared and committed transactions, notes of kinds 2 and 3.
+
+G1  A note of kind 2 is a scope: the highest committed batch, the epoch and the stages of that commit. Its key is vhost, NUL, name.
+G2  A stage is the branch FLNG / hash of vhost and scope / 16 random bytes. When it is prepared, a note of kind 3 (key: those bytes) says
+    what it is; it stands before the Prepare record, so every prepared stage has one.
+G3  A batch is committed at most once: `committed = b` with its stages is one durable note (TransactionCoordinator.decide), and what it
+    decides is completed by `restore`. Every other stage of the scope up to b is rolled back with it.
+G4  A call with an epoch below the scope's highest is refused and changes nothing.
+G5  A stage that lost a message (unroutable, over a limit, a refused block) can't be prepared.
+Locks, outermost first: a scope's, held while its decision becomes durable; a stage's, held during one block; `_lock` for the tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.core.checksum import crc32c_of
+from flintmq.dataplane.arguments import Arguments
+from flintmq.dataplane.blocks import DROP, FAIL, Counts, Elsewhere, Router
+from flintmq.dataplane.plane import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
+from flintmq.dataplane.wire import Buffer, Refused
+from flintmq.errors import PeerError, StoreError
+from flintmq.transactions import BranchState, Outcome, TransactionRefused, Xid
+
+_BATCH_MAX = 2**63 - 1
+_LIFE_KEY = b"scopes"
+_ID_BYTES = 16
+_EPOCH_SHIFT = 32
+
+OPEN, FAILED, PREPARED, ENDED = "open", "failed", "prepared", "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """One stage. `router`: None after a restart; `since_ms`: of its last block, then of its prepare (wall clock)."""
+
+    identity: bytes
+    scope: str
+    vhost: str
+    user: str
+    epoch: int
+    batch: int
+    part: int
+    attempt: int
+    since_ms: int
+    state: str = OPEN
+    reason: Refused | None = None
+    counts: Counts = field(default_factory=Counts)
+    crc: int = 0
+    router: Router | None = None
+    lock: Any = field(default_factory=threading.Lock)
+
+    @property
+    def stage_id(self) -> str:
+        return self.identity.hex()
+
+    @property
+    def session(self) -> tuple[str, bytes]:
+        return ("stage", self.identity)
+
+    @property
+    def xid(self) -> Xid:
+        return Xid(FORMAT_STAGE, global_id(self.vhost, self.scope), self.identity, self.vhost)
+
+    def facts(self) -> dict[str, Any]:
+        """The answer to stage.prepare."""
+        counts = self.counts
+        return {
+            "stage_id": self.stage_id,
+            "count": counts.count,
+            "bytes": counts.bytes,
+            "unroutable": counts.unroutable,
+            "over_limit": counts.over_limit,
+            "crc": self.crc,
+        }
+
+    def view(self, now_ms: int) -> dict[str, Any]:
+        """For scope.status."""
+        return {
+            **self.facts(),
+            "state": self.state,
+            "batch": self.batch,
+            "part": self.part,
+            "attempt": self.attempt,
+            "user": self.user,
+            "age_ms": max(0, now_ms - self.since_ms),
+        }
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """One scope. `committed`: -1 before the first commit; `epoch`: the highest that was seen; `user`: whose it is, "" nobody's yet."""
+
+    name: str
+    vhost: str
+    committed: int = -1
+    epoch: int = 0
+    user: str = ""
+    decided: list[str] = field(default_factory=list)
+    noted: bool = False
+    forgotten: bool = False
+    stages: dict[bytes, Stage] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.RLock)
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.vhost}\0{self.name}".encode()
+
+
+def global_id(vhost: str, scope: str) -> bytes:
+    """Global id of a scope's transactions: 32 bytes."""
+    return hashlib.blake2b(f"{vhost}\0{scope}".encode(), digest_size=32).digest()
+
+
+class Stages:
+    """See module. Threading: any thread but I/O loops; `tick` from any."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._lock = threading.Lock()
+        self._scopes: dict[tuple[str, str], Scope] = {}
+        self._stages: dict[bytes, Stage] = {}
+        self._epoch = 0
+        self._life_ticket = 0
+
+    # --- restart --------------------------------------------------------------------------------------------------------
+
+    def restore(self) -> list[Outcome]:
+        """After a restart, before anything is served. Returns what must be waited for. Raises: StoreError."""
+        plane, store = self._plane, self._plane.store
+        life = 1
+        for _, value in plane.notes(NOTE_LIFE):
+            life = max(life, int(value.get("life", 0)) + 1)
+        self._epoch = life << _EPOCH_SHIFT
+        self._life_ticket = store.note(NOTE_LIFE, _LIFE_KEY, plane.encode({"life": life}))
+        try:
+            for key, value in plane.notes(NOTE_SCOPE):
+                vhost, _, name = key.decode().partition("\0")
+                scope = Scope(name, vhost, int(value["committed"]), int(value["epoch"]), str(value["user"]), list(value["stages"]), True)
+                self._scopes[vhost, name] = scope
+            found = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"the notes of the pipeline's scopes can't be read: {error!r}") from None
+        outcomes = []
+        for xid, view in plane.branches(FORMAT_STAGE).items():
+            stage = found.pop(xid.branch_id, None)
+            if stage is not None and stage.xid == xid:
+                outcomes.append(self._restore_branch(stage, view.state))
+            elif view.state is BranchState.PREPARED:
+                log.warning("transaction %s belongs to no scope: it is rolled back", xid)
+                outcomes.append(plane.coordinator.rollback(xid))
+        for identity in found:  # they ended, and the crash came before their notes were removed
+            store.note(NOTE_STAGE, identity, b"")
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _restored(self, identity: bytes, value: dict[str, Any]) -> Stage:
+        stage = Stage(
+            identity,
+            str(value["scope"]),
+            str(value["vhost"]),
+            str(value["user"]),
+            int(value["epoch"]),
+            int(value["batch"]),
+            int(value["part"]),
+            int(value["attempt"]),
+            int(value["since_ms"]),
+            PREPARED,
+        )
+        stage.crc = int(value["crc"])
+        for name in ("count", "bytes", "unroutable", "over_limit"):
+            setattr(stage.counts, name, int(value[name]))
+        return stage
+
+    def _restore_branch(self, stage: Stage, state: BranchState) -> Outcome | None:
+        coordinator = self._plane.coordinator
+        scope = self._scopes.setdefault((stage.vhost, stage.scope), Scope(stage.scope, stage.vhost, user=stage.user))
+        decided = stage.batch <= scope.committed
+        if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
+            # An operator decided it: `decide` knows what to do with it, until its batch is committed.
+            if decided or state is BranchState.HEURISTIC_ROLLBACK:
+                self._plane.store.note(NOTE_STAGE, stage.identity, b"")
+                return coordinator.forget(stage.xid)
+        elif state is not BranchState.PREPARED:
+            return None
+        elif decided:
+            commits = stage.stage_id in scope.decided
+            log.info("scope %s: the %s of a stage of batch %d is completed", scope.name, "commit" if commits else "rollback", stage.batch)
+            self._plane.store.note(NOTE_STAGE, stage.identity, b"")
+            return coordinator.commit(stage.xid) if commits else coordinator.rollback(stage.xid)
+        scope.epoch = max(scope.epoch, stage.epoch)
+        scope.stages[stage.identity] = self._stages[stage.identity] = stage
+        return None
+
+    # --- calls: scopes --------------------------------------------------------------------------------------------------
+
+    def open(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """scope.open. A scope that is named hears of the new epoch at once: who came before is fenced from now on."""
+        name = arguments.text("scope", self._plane.limits.dataplane_name_max, None)
+        arguments.done()
+        self._plane.durable(self._life_ticket)
+        with self._lock:
+            self._epoch += 1
+            epoch = self._epoch
+        if name is None:
+            return {"epoch": epoch}
+        scope = self._scope(caller, name)
+        with scope.lock:
+            scope.epoch = max(scope.epoch, epoch)
+            return {"epoch": epoch, "committed": _batch_of(scope)}
+
+    def status(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """scope.status."""
+        name = arguments.text("scope", self._plane.limits.dataplane_name_max)
+        arguments.done()
+        with self._lock:
+            scope = self._scopes.get((caller.vhost, name))
+        return self._status(scope if scope is not None else Scope(name, caller.vhost))
+
+    def list_all(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """scope.list."""
+        arguments.done()
+        with self._lock:
+            found = [scope for scope in self._scopes.values() if scope.vhost == caller.vhost]
+        return {"scopes": [self._status(scope) for scope in sorted(found, key=lambda scope: scope.name)]}
+
+    def forget(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """scope.forget: its stages are rolled back, its committed batch is not known any more."""
+        name = arguments.text("scope", self._plane.limits.dataplane_name_max)
+        arguments.done()
+        with self._lock:
+            scope = self._scopes.get((caller.vhost, name))
+        if scope is None:
+            return {"scope": name, "forgotten": True, "rolled_back": 0}
+        with scope.lock:
+            self._check_owner(caller, scope)
+            rolled_back = self._end(list(scope.stages.values()))
+            scope.forgotten = True
+            if scope.noted:
+                self._plane.durable(self._plane.store.note(NOTE_SCOPE, scope.key, b""))
+            with self._lock:
+                self._scopes.pop((scope.vhost, scope.name), None)
+        log.warning("scope %s is forgotten, says user %s", name, caller.user)
+        return {"scope": name, "forgotten": True, "rolled_back": rolled_back}
+
+    # --- calls: stages --------------------------------------------------------------------------------------------------
+
+    def begin(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """stage.begin."""
+        plane, limits = self._plane, self._plane.limits
+        name = arguments.text("scope", limits.dataplane_name_max)
+        epoch = arguments.integer("epoch", 0, _BATCH_MAX)
+        batch = arguments.integer("batch", 0, _BATCH_MAX)
+        part = arguments.integer("part", 0, _BATCH_MAX, 0)
+        attempt = arguments.integer("attempt", 0, _BATCH_MAX, 0)
+        unroutable = _elsewhere(arguments, "unroutable", (FAIL, DROP), limits.name_bytes_max)
+        over_limit = _elsewhere(arguments, "over_limit", (FAIL,), limits.name_bytes_max)
+        arguments.done()
+        while True:
+            scope = self._scope(caller, name)
+            with scope.lock:
+                if scope.forgotten:
+                    continue
+                self._check_epoch(scope, epoch)
+                if batch <= scope.committed:
+                    return {"already": True, "committed": scope.committed}
+                identity = os.urandom(_ID_BYTES)
+                stage = Stage(identity, name, caller.vhost, caller.user, epoch, batch, part, attempt, plane.now_ms())
+                stage.router = Router(plane, caller, unroutable, over_limit)
+                with self._lock:
+                    if len(self._stages) >= limits.stages_max:
+                        raise Refused("LIMIT", f"there are {limits.stages_max} stages already")
+                    self._stages[identity] = stage
+                try:
+                    plane.begin(stage.session, stage.xid, log_transient=True)
+                except BaseException:
+                    self._drop(stage)
+                    raise
+                scope.stages[identity] = stage
+                return {"stage_id": stage.stage_id}
+
+    def block(self, caller: Caller, arguments: Arguments, payload: Buffer) -> dict[str, Any]:
+        """block."""
+        stage = self._stage(caller, arguments)
+        routes = self._routes(arguments)
+        arguments.done()
+        self._plane.make_room()
+        with stage.lock:
+            self._check_open(stage)
+            assert stage.router is not None
+            before = (stage.counts.count, stage.counts.bytes)
+            try:
+                block, all_routes, destinations = stage.router.place(payload, routes, stage.counts)
+                if stage.counts.failed == 0:  # else it won't be published: its messages are only counted
+                    self._plane.coordinator.enqueue_block(stage.session, stage.xid, bytes(block), all_routes, destinations)
+            except (Refused, PeerError, ValueError, StoreError) as error:
+                reason = error if isinstance(error, Refused) else _reason_of(error)
+                self._fail(stage, reason)
+                raise reason from None
+            stage.crc = crc32c_of(memoryview(payload), stage.crc)
+            stage.since_ms = self._plane.now_ms()
+            return {"count": stage.counts.count - before[0], "bytes": stage.counts.bytes - before[1]}
+
+    def prepare(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """stage.prepare."""
+        stage = self._stage(caller, arguments)
+        arguments.done()
+        plane = self._plane
+        with stage.lock:
+            if stage.state == PREPARED:
+                return stage.facts()
+            self._check_open(stage)
+            counts = stage.counts
+            if counts.failed:
+                text = f"{counts.unroutable} messages are unroutable, {counts.over_limit} are over the limit of a queue: {counts.first}"
+                self._fail(stage, Refused("STAGE_FAILED", text))
+                assert stage.reason is not None
+                raise stage.reason
+            stage.since_ms = plane.now_ms()
+            plane.store.note(NOTE_STAGE, stage.identity, plane.encode(self._note_of(stage)))
+            try:
+                plane.prepare(stage.session, stage.xid)
+            except Refused as error:
+                if error.code in ("STOPPING", "STORE_FAILED"):
+                    raise  # what is written is written
+                plane.store.note(NOTE_STAGE, stage.identity, b"")
+                self._fail(stage, Refused("STAGE_FAILED", error.text))
+                raise
+            stage.state = PREPARED
+            stage.router = None
+            return stage.facts()
+
+    @staticmethod
+    def _note_of(stage: Stage) -> dict[str, Any]:
+        facts = {key: value for key, value in stage.facts().items() if key != "stage_id"}
+        known = {"scope": stage.scope, "vhost": stage.vhost, "user": stage.user, "epoch": stage.epoch, "batch": stage.batch}
+        return {**facts, **known, "part": stage.part, "attempt": stage.attempt, "since_ms": stage.since_ms}
+
+    def commit(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """stage.commit: one decision."""
+        limits = self._plane.limits
+        name = arguments.text("scope", limits.dataplane_name_max)
+        epoch = arguments.integer("epoch", 0, _BATCH_MAX)
+        batch = arguments.integer("batch", 0, _BATCH_MAX)
+        given = arguments.raw("stage_ids")
+        ids = [] if given == [] else _stage_ids(arguments, given, limits.stages_max)
+        arguments.done()
+        scope = self._scope(caller, name)
+        with scope.lock:
+            if scope.forgotten:
+                raise Refused("NOT_PREPARED", f"scope '{name}' was forgotten")
+            self._check_owner(caller, scope)
+            self._check_epoch(scope, epoch)
+            if batch <= scope.committed:
+                return {"committed": scope.committed, "already": True, "rolled_back": 0}
+            chosen = [self._chosen(scope, one, batch) for one in ids]
+            others = [stage for stage in scope.stages.values() if stage.batch <= batch and stage not in chosen]
+            self._decide(scope, epoch, batch, chosen, others, caller.user)
+            return {"committed": batch, "already": False, "rolled_back": len(others)}
+
+    def _decide(self, scope: Scope, epoch: int, batch: int, chosen: list[Stage], others: list[Stage], user: str) -> None:
+        plane = self._plane
+        ids = [stage.stage_id for stage in chosen]
+        value = {"committed": batch, "epoch": epoch, "user": user, "stages": ids, "ms": plane.now_ms()}
+        note = (NOTE_SCOPE, scope.key, plane.encode(value))
+        commits, rollbacks = [stage.xid for stage in chosen], [stage.xid for stage in others]
+        with ExitStack() as held:
+            for stage in others:
+                held.enter_context(stage.lock)  # a block under way ends first
+            outcome = plane.guarded(lambda: plane.coordinator.decide(note, commits, rollbacks))
+            # What is written will happen, also when the wait below ends early: calls that come later wait for later records.
+            scope.committed, scope.epoch, scope.user, scope.decided, scope.noted = batch, epoch, user, ids, True
+            for stage in others:
+                self._ended(stage, Refused("STAGE_FAILED", f"batch {batch} of scope '{scope.name}' was committed without it"))
+        for stage in chosen:
+            self._ended(stage, Refused("STAGE_FAILED", f"batch {batch} of scope '{scope.name}' is committed"))
+        plane.wait(outcome)
+
+    def _ended(self, stage: Stage, reason: Refused) -> None:
+        """Its outcome is written."""
+        if stage.state == PREPARED:
+            self._plane.store.note(NOTE_STAGE, stage.identity, b"")
+        stage.state, stage.reason, stage.router = ENDED, reason, None
+        self._plane.coordinator.session_closed(stage.session)
+        self._drop(stage)
+
+    def _chosen(self, scope: Scope, stage_id: str, batch: int) -> Stage:
+        try:
+            stage = scope.stages.get(bytes.fromhex(stage_id))
+        except ValueError:
+            stage = None
+        if stage is None:
+            raise Refused("NOT_PREPARED", f"scope '{scope.name}' has no stage {stage_id}: it was rolled back, or belongs to another scope")
+        if stage.batch != batch:
+            raise Refused("NOT_PREPARED", f"stage {stage_id} is of batch {stage.batch}, not {batch}")
+        with stage.lock:
+            if stage.state != PREPARED:
+                raise Refused("NOT_PREPARED", f"stage {stage_id} is {stage.state}, not prepared")
+        return stage
+
+    def abort(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """stage.abort: stages of a batch are rolled back; with an epoch, only those that were begun with it or before."""
+        name = arguments.text("scope", self._plane.limits.dataplane_name_max)
+        batch = arguments.integer("batch", 0, _BATCH_MAX)
+        epoch = arguments.integer("epoch", 0, _BATCH_MAX, None)
+        arguments.done()
+        with self._lock:
+            scope = self._scopes.get((caller.vhost, name))
+        if scope is None:
+            return {"rolled_back": 0}
+        with scope.lock:
+            self._check_owner(caller, scope)
+            if epoch is not None:
+                self._check_epoch(scope, epoch)
+            found = [stage for stage in scope.stages.values() if stage.batch == batch and (epoch is None or stage.epoch <= epoch)]
+            return {"rolled_back": self._end(found)}
+
+    def _end(self, stages: list[Stage]) -> int:
+        """Rolls stages back (under their scope's lock); durable when this returns."""
+        outcomes = []
+        for stage in stages:
+            with stage.lock:
+                outcomes.append(self._roll_back(stage, Refused("STAGE_FAILED", "it was rolled back")))
+        for outcome in outcomes:
+            if outcome is not None:
+                self._plane.wait(outcome)
+        return len(stages)
+
+    # --- time -----------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Rolls back what was left behind. Never waits: what is in use now is looked at the next time."""
+        limits, now = self._plane.limits, self._plane.now_ms()
+        with self._lock:
+            found = list(self._stages.values())
+        for stage in found:
+            most = limits.stage_prepared_s if stage.state == PREPARED else limits.stage_unprepared_s
+            scope = self._scopes.get((stage.vhost, stage.scope))
+            if now - stage.since_ms <= most * 1000 or scope is None or not scope.lock.acquire(blocking=False):
+                continue
+            try:
+                if not stage.lock.acquire(blocking=False):
+                    continue
+                try:
+                    log.warning(
+                        "scope %s: a stage of batch %d (%s) was left behind: it is rolled back", stage.scope, stage.batch, stage.state
+                    )
+                    self._roll_back(stage, Refused("STAGE_FAILED", f"nothing was heard of it for {most} s: it was rolled back"))
+                finally:
+                    stage.lock.release()
+            finally:
+                scope.lock.release()
+
+    def close(self) -> None:
+        """The broker stops: what was not prepared is undone."""
+        with self._lock:
+            found = list(self._stages.values())
+        for stage in found:
+            if stage.state == OPEN:
+                self._plane.coordinator.session_closed(stage.session)
+
+    def counts(self) -> dict[str, int]:
+        """For `status`."""
+        with self._lock:
+            states = [stage.state for stage in self._stages.values()]
+            return {"scopes": len(self._scopes), "open_stages": states.count(OPEN), "prepared_stages": states.count(PREPARED)}
+
+    # --- inside ---------------------------------------------------------------------------------------------------------
+
+    def _scope(self, caller: Caller, name: str) -> Scope:
+        with self._lock:
+            scope = self._scopes.get((caller.vhost, name))
+            if scope is None:
+                if len(self._scopes) >= self._plane.limits.scopes_max:
+                    raise Refused("LIMIT", f"there are {self._plane.limits.scopes_max} scopes already: `scope.forget` some")
+                scope = self._scopes[caller.vhost, name] = Scope(name, caller.vhost, user=caller.user)
+        self._check_owner(caller, scope)
+        return scope
+
+    def _check_owner(self, caller: Caller, scope: Scope) -> None:
+        """Another user could else declare batches committed that never were. An administrator may."""
+        if scope.user not in ("", caller.user) and not self._plane.is_administrator(caller):
+            text = f"scope '{scope.name}' belongs to user '{scope.user}': take another one, or an administrator may `scope.forget` it"
+            raise Refused("FORBIDDEN", text)
+
+    def _check_epoch(self, scope: Scope, epoch: int) -> None:
+        if epoch < scope.epoch:
+            raise Refused("FENCED", f"scope '{scope.name}' is used with epoch {scope.epoch}, this is {epoch}: another driver has it")
+        if epoch > self._epoch:
+            raise Refused("BAD_ARGUMENT", f"epoch {epoch} was never given out (scope.open)")
+        scope.epoch = epoch
+
+    def _status(self, scope: Scope) -> dict[str, Any]:
+        now = self._plane.now_ms()
+        stages = sorted(scope.stages.values(), key=lambda stage: (stage.batch, stage.part, stage.attempt))
+        views = [stage.view(now) for stage in stages if stage.state in (OPEN, PREPARED)]
+        return {
+            "scope": scope.name,
+            "committed": _batch_of(scope),
+            "epoch": scope.epoch,
+            "user": scope.user,
+            "open": sum(view["state"] == OPEN for view in views),
+            "prepared": sum(view["state"] == PREPARED for view in views),
+            "stages": views,
+        }
+
+    def _stage(self, caller: Caller, arguments: Arguments) -> Stage:
+        stage_id = arguments.text("stage_id", 2 * _ID_BYTES)
+        with self._lock:
+            stage = self._stages.get(bytes.fromhex(stage_id)) if _is_hex(stage_id) else None
+        if stage is None or stage.vhost != caller.vhost:
+            raise Refused("NOT_FOUND", f"there is no stage {stage_id}: its batch was committed without it, or it was rolled back")
+        if stage.user != caller.user:
+            raise Refused("FORBIDDEN", f"stage {stage_id} belongs to another user")
+        return stage
+
+    @staticmethod
+    def _check_open(stage: Stage) -> None:
+        if stage.reason is not None:
+            raise Refused("STAGE_FAILED", stage.reason.text)
+        if stage.state != OPEN:
+            raise Refused("STAGE_FAILED", f"stage {stage.stage_id} is {stage.state}: it takes no more messages")
+
+    def _routes(self, arguments: Arguments) -> list[tuple[bytes, bytes]]:
+        value = arguments.raw("routes")
+        if not isinstance(value, list) or len(value) > self._plane.limits.block_routes_max:
+            raise arguments.refuse("routes", f"a list of at most {self._plane.limits.block_routes_max} pairs", value)
+        routes = []
+        for one in value:
+            if not isinstance(one, list) or len(one) != 2 or not all(isinstance(name, str) for name in one):
+                raise arguments.refuse("routes", "a list of [exchange, routing key]", one)
+            try:
+                exchange, key = one[0].encode("utf-8", "surrogateescape"), one[1].encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                raise arguments.refuse("routes", "a list of names in UTF-8", one) from None
+            if len(exchange) > 255 or len(key) > 255:
+                raise arguments.refuse("routes", "a list of names of at most 255 bytes", one)
+            routes.append((exchange, key))
+        return routes
+
+    def _fail(self, stage: Stage, reason: Refused) -> None:
+        """Under the stage's lock: its work is undone; it stays, to say why, until its batch is decided or its time is over."""
+        stage.state, stage.reason, stage.router = FAILED, reason, None
+        self._plane.discard(stage.session, stage.xid)
+
+    def _roll_back(self, stage: Stage, reason: Refused) -> Outcome | None:
+        """Under the scope's lock and the stage's."""
+        if stage.state == ENDED:
+            return None
+        outcome = self._plane.discard(stage.session, stage.xid)
+        self._ended(stage, reason)
+        return outcome
+
+    def _drop(self, stage: Stage) -> None:
+        with self._lock:
+            self._stages.pop(stage.identity, None)
+            scope = self._scopes.get((stage.vhost, stage.scope))
+        if scope is not None:
+            scope.stages.pop(stage.identity, None)
+
+
+def _batch_of(scope: Scope) -> int | None:
+    return None if scope.committed < 0 else scope.committed
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) == 2 * _ID_BYTES and all(one in "0123456789abcdef" for one in text)
+
+
+def _reason_of(error: Exception) -> Refused:
+    if isinstance(error, TransactionRefused | PeerError):
+        return refusal_of(error)
+    if isinstance(error, StoreError):
+        return Refused("STORE_FAILED", str(error))
+    return Refused("BAD_ARGUMENT", f"block: {error}")
+
+
+def _stage_ids(arguments: Arguments, value: object, most: int) -> list[str]:
+    """Ids of stages: like `Arguments.texts`, and there may be none."""
+    if not isinstance(value, list) or len(value) > most or not all(isinstance(one, str) and _is_hex(one) for one in value):
+        raise arguments.refuse("stage_ids", f"a list of at most {most} ids of stages", value)
+    if len(set(value)) != len(value):
+        raise arguments.refuse("stage_ids", "a list of different ids", value)
+    return value
+
+
+def _elsewhere(arguments: Arguments, name: str, actions: tuple[str, ...], most: int) -> Elsewhere:
+    """fail, drop, `exchange:NAME`, or the name of an exchange."""
+    value = arguments.text(name, most + len("exchange:"), FAIL)
+    if value in actions:
+        return Elsewhere(value)
+    exchange = value.removeprefix("exchange:")
+    if not exchange or (exchange == value and value == DROP):
+        raise arguments.refuse(name, f"{', '.join(actions)} or exchange:NAME", value)
+    return Elsewhere("exchange", exchange)

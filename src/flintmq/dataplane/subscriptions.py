@@ -1,0 +1,680 @@
+"""Subscriptions: a destructive reader's durable place on some queues, and the one set of messages it may have prepared.
+
+in: the sub.* calls, a restart. out: prepared and committed transactions, notes of kind 1, rows.
+
+U1  A note of kind 1 is the subscription: incarnation, epoch, committed, what was planned, queues. Its key is vhost, NUL, name.
+U2  The set `seq` is the branch FLNS / incarnation / seq. It is prepared exactly when seq == committed + 1 and the branch is there.
+U3  A call with an epoch below the present one is refused and changes nothing; the present one is durable before it is given out.
+U4  `committed = n` becomes durable in one step with the commit of set n (TransactionCoordinator.decide); `restore` completes it.
+Locks: `_lock` for the tables; each subscription's own, held while its change becomes durable. Never the second inside the first.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.dataplane.arguments import Arguments
+from flintmq.dataplane.plane import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log, refusal_of
+from flintmq.dataplane.sets import MessageSet, shares
+from flintmq.dataplane.times import LogTimes, QueueWatch, last_position, position_before
+from flintmq.dataplane.wire import Refused
+from flintmq.errors import StoreError
+from flintmq.ports import Verb
+from flintmq.transactions import BranchState, Outcome, TransactionRefused, Xid
+
+_SEQ_MAX = 2**63 - 1
+_POSITION_MAX = 2**64 - 1
+_BYTES_MAX = 2**62
+# seconds between two looks for messages in sub.acquire: the first, and the longest
+_LOOK_S, _LOOK_MAX_S = 0.001, 0.02
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One subscription. `planned`: (seq, epoch, wall ms at which its set was prepared) of the last sub.plan, None: not planned."""
+
+    name: str
+    vhost: str
+    incarnation: uuid.UUID
+    epoch: int
+    committed: int
+    queues: list[str]
+    created_ms: int
+    planned: tuple[int, int, int] | None = None
+    prepared: MessageSet | None = None
+    deleted: bool = False
+    # queue id -> (last position, messages that may still be taken): set by sub.tail with drain, until the next sub.open
+    drain: dict[int, list[int]] | None = None
+    lock: Any = field(default_factory=threading.RLock)
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.vhost}\0{self.name}".encode()
+
+    def value(self, **changes: Any) -> dict[str, Any]:
+        """The note's value. `changes`: what it is about to become."""
+        value = {
+            "id": str(self.incarnation),
+            "epoch": self.epoch,
+            "committed": self.committed,
+            "planned": self.planned,
+            "queues": self.queues,
+            "created_ms": self.created_ms,
+        }
+        return {**value, **changes}
+
+    def xid(self, seq: int) -> Xid:
+        """Of the transaction of a set."""
+        return Xid(FORMAT_SET, self.incarnation.bytes, seq.to_bytes(8, "big"), self.vhost)
+
+    def is_planned(self, seq: int) -> bool:
+        return self.planned is not None and self.planned[0] == seq
+
+
+class Subscriptions:
+    """See module. Threading: any thread but I/O loops."""
+
+    def __init__(self, plane: Plane, times: LogTimes) -> None:
+        self._plane = plane
+        self._times = times
+        self._lock = threading.Lock()
+        self._by_name: dict[tuple[str, str], Subscription] = {}
+        self._by_id: dict[uuid.UUID, Subscription] = {}
+        self._watches: dict[int, QueueWatch] = {}
+
+    # --- restart --------------------------------------------------------------------------------------------------------
+
+    def restore(self) -> list[Outcome]:
+        """After a restart, before anything is served. Returns what must be waited for. Raises: StoreError."""
+        plane = self._plane
+        for key, value in plane.notes(NOTE_SUBSCRIPTION):
+            try:
+                vhost, _, name = key.decode().partition("\0")
+                planned = value["planned"]
+                found = Subscription(
+                    name,
+                    vhost,
+                    uuid.UUID(value["id"]),
+                    int(value["epoch"]),
+                    int(value["committed"]),
+                    list(value["queues"]),
+                    int(value["created_ms"]),
+                    None if planned is None else (int(planned[0]), int(planned[1]), int(planned[2])),
+                )
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                raise StoreError(f"the note of subscription {key!r} can't be read: {error!r}") from None
+            self._add(found)
+        outcomes = [self._restore_branch(xid, view.state) for xid, view in plane.branches(FORMAT_SET).items()]
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _restore_branch(self, xid: Xid, state: BranchState) -> Outcome | None:
+        coordinator = self._plane.coordinator
+        found = self._by_id.get(uuid.UUID(bytes=xid.global_id)) if len(xid.global_id) == 16 else None
+        seq = int.from_bytes(xid.branch_id[:8], "big")
+        if found is not None and found.vhost != xid.vhost:
+            found = None
+        try:
+            if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
+                return self._operator_decided(found, seq, xid, state)
+            if state is not BranchState.PREPARED:
+                return None
+            if found is not None and (seq <= found.committed or len(xid.branch_id) != 8):
+                log.info("subscription %s: the commit of set %d is completed", found.name, seq)
+                return coordinator.commit(xid)
+            if found is not None and seq == found.committed + 1:
+                since = found.planned[2] if found.planned is not None and found.planned[0] == seq else self._plane.now_ms()
+                found.prepared = MessageSet(seq, xid, coordinator.runs(xid), self._plane.queue_name, since)
+                return None
+            log.warning("transaction %s belongs to no subscription: it is rolled back", xid)
+            return coordinator.rollback(xid)
+        except TransactionRefused as error:
+            raise StoreError(f"transaction {xid} of a subscription can't be completed: {error}") from None
+
+    def _operator_decided(self, found: Subscription | None, seq: int, xid: Xid, state: BranchState) -> Outcome:
+        """Somebody decided a set with `flintmq tx`: the subscription goes on from there."""
+        if found is not None and state is BranchState.HEURISTIC_COMMIT and seq == found.committed + 1:
+            found.committed = seq
+            self._plane.store.note(NOTE_SUBSCRIPTION, found.key, self._plane.encode(found.value()))
+        log.warning("set %d of subscription %s: an operator decided (%s)", seq, found.name if found else "?", state.value)
+        return self._plane.coordinator.forget(xid)
+
+    def watch(self) -> None:
+        """Once per housekeeping pass: remembers how far the queues have come (I/O loop)."""
+        now_us = self._plane.now_ms() * 1000
+        queues = self._plane.broker.queues
+        for queue_id, one in list(self._watches.items()):
+            if queue_id in queues:
+                one.sample(now_us)
+            else:
+                del self._watches[queue_id]
+
+    # --- calls ----------------------------------------------------------------------------------------------------------
+
+    def open(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.open."""
+        plane, limits = self._plane, self._plane.limits
+        name = arguments.text("name", limits.dataplane_name_max)
+        mode = arguments.choice("mode", ("create", "attach"), "create")
+        queues = arguments.texts("queues", limits.name_bytes_max, limits.subscription_queues_max, None if mode == "attach" else [])
+        start = self._start(arguments)
+        arguments.done()
+        if queues == []:
+            raise Refused("BAD_ARGUMENT", "sub.open: queues is missing")
+        plane.authorize(caller, Verb.READ, "queue", queues or [])
+        while True:
+            with self._lock:
+                found = self._by_name.get((caller.vhost, name))
+            if found is None:
+                if mode == "attach":
+                    raise Refused("NOT_FOUND", f"there is no subscription '{name}' in vhost '{caller.vhost}'")
+                cores = [plane.queue(caller.vhost, queue).core for queue in queues]
+                created = Subscription(name, caller.vhost, uuid.uuid4(), 1, 0, queues, plane.now_ms())
+                with created.lock:
+                    if self._claim(created):
+                        try:
+                            self._create(created, cores, start)
+                        except BaseException:
+                            self._remove(created)
+                            raise
+                        return self._opened(created)
+                continue
+            with found.lock:
+                if found.deleted:
+                    continue
+                plane.authorize(caller, Verb.READ, "queue", found.queues)
+                if queues is not None and sorted(queues) != sorted(found.queues):
+                    text = f"subscription '{name}' reads {', '.join(found.queues)}: it can't be opened with {', '.join(queues)}"
+                    raise Refused("QUEUES_DIFFER", f"{text}; take another name, or `sub.reset` it with action delete")
+                for queue in found.queues:
+                    plane.queue(caller.vhost, queue)
+                found.drain = None
+                self._note(found, epoch=found.epoch + 1)
+                return self._opened(found)
+
+    def _start(self, arguments: Arguments) -> tuple[str, int]:
+        value = arguments.raw("start", "earliest")
+        if value in ("earliest", "latest"):
+            return value, 0
+        if isinstance(value, dict) and len(value) == 1:
+            kind, number = next(iter(value.items()))
+            if kind in ("lsn", "time_us") and isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**63:
+                return kind, number
+        raise arguments.refuse("start", '"earliest", "latest", {"lsn": n} or {"time_us": n}', value)
+
+    @staticmethod
+    def _opened(found: Subscription) -> dict[str, Any]:
+        prepared = None if found.prepared is None else found.prepared.seq
+        return {
+            "sub_id": str(found.incarnation),
+            "epoch": found.epoch,
+            "committed": found.committed,
+            "prepared": prepared,
+            "planned": prepared is not None and found.is_planned(prepared),
+            "queues": found.queues,
+        }
+
+    def acquire(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.acquire."""
+        plane, limits = self._plane, self._plane.limits
+        found, epoch, seq = self._subject(caller, arguments)
+        messages = min(arguments.integer("max_messages", 1, _SEQ_MAX, limits.acquire_messages_max), limits.acquire_messages_max)
+        size = min(arguments.integer("max_bytes", 1, _SEQ_MAX, limits.acquire_bytes_max), limits.acquire_bytes_max)
+        wait_ms = min(arguments.integer("max_wait_ms", 0, 2**31, 0), limits.acquire_wait_ms_max)
+        on_lost = arguments.choice("onlost", ("fail", "redeliver"), "fail")
+        arguments.done()
+        until = time.monotonic() + wait_ms / 1000
+        pause = _LOOK_S
+        while True:
+            with found.lock:
+                self._check(found, epoch)
+                self._check_seq(found, seq)
+                if seq > found.committed + 1:
+                    raise self._ahead(found, seq)
+                held = self._prepared(found)
+                if held is not None:
+                    if found.planned is None or found.planned[0] != seq or found.planned[1] >= epoch:
+                        return held.facts()
+                    if on_lost == "fail":
+                        raise self._lost(found, seq)
+                    log.warning("subscription %s: set %d goes back to its queues: the reader's checkpoint is lost", found.name, seq)
+                    self._roll_back(found, held)
+                held = self._acquire(found, seq, messages, size)
+                if held is not None:
+                    return held.facts()
+            if time.monotonic() >= until:
+                return {"seq": seq, "count": 0, "bytes": 0, "queues": []}
+            plane.pause(min(pause, max(0.0, until - time.monotonic())))
+            pause = min(pause * 1.5, _LOOK_MAX_S)
+
+    def plan(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.plan."""
+        found, epoch, seq = self._subject(caller, arguments)
+        slices = arguments.integer("slices", 1, self._plane.limits.slices_max, 1)
+        arguments.done()
+        with found.lock:
+            self._check(found, epoch)
+            self._check_seq(found, seq)
+            held = self._prepared(found)
+            if held is None or held.seq != seq:
+                raise Refused("NOT_PREPARED", f"subscription '{found.name}': set {seq} is not prepared")
+            if found.planned != (seq, epoch, held.since_ms):
+                self._note(found, planned=(seq, epoch, held.since_ms))
+            bounds = held.bounds(min(slices, held.count))
+        ticket = {"kind": "set", "sub_id": str(found.incarnation), "epoch": epoch, "seq": seq}
+        tickets = [{**ticket, "slice": number, "slices": len(bounds) - 1} for number in range(len(bounds) - 1)]
+        return {"seq": seq, "count": held.count, "bytes": held.bytes, "tickets": tickets}
+
+    def rows(self, caller: Caller, arguments: Arguments) -> tuple[dict[str, Any], list[bytes]]:
+        """rows of a ticket of kind set."""
+        found, epoch, seq = self._subject(caller, arguments)
+        slices = arguments.integer("slices", 1, self._plane.limits.slices_max, 1)
+        number = arguments.integer("slice", 0, slices - 1, 0)
+        first = arguments.integer("first", 0, _SEQ_MAX, 0)
+        count = arguments.integer("count", 1, _SEQ_MAX, self._plane.limits.dataplane_rows_max)
+        arguments.done()
+        with found.lock:
+            self._check(found, epoch)
+            self._check_seq(found, seq)
+            held = found.prepared
+            if held is None or held.seq != seq:
+                raise Refused("NOT_PREPARED", f"subscription '{found.name}': set {seq} is not prepared")
+            if slices > held.count:
+                raise Refused("BAD_ARGUMENT", f"rows: set {seq} has {held.count} rows, not {slices} slices")
+            bounds = held.bounds(slices)
+        # Without the lock: slices are read concurrently. Whoever commits meanwhile does not need these rows any more.
+        begin = min(bounds[number] + first, bounds[number + 1])
+        queues, payload, end = held.rows(begin, min(begin + count, bounds[number + 1]), self._plane.limits)
+        if found.prepared is not held:
+            raise Refused("NOT_PREPARED", f"subscription '{found.name}': set {seq} was decided while it was read")
+        return {"queues": queues, "more": end < bounds[number + 1]}, payload
+
+    def commit(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.commit."""
+        found = self._known(caller, arguments)
+        epoch = arguments.integer("epoch", 1, _SEQ_MAX)
+        upto = arguments.integer("upto", 0, _SEQ_MAX)
+        arguments.done()
+        with found.lock:
+            self._check(found, epoch)
+            if upto > found.committed:
+                held = self._prepared(found)
+                if upto > found.committed and (held is None or held.seq != upto):
+                    raise self._ahead(found, upto)
+                if held is not None and upto > found.committed:
+                    self._commit(found, held)
+            return {"committed": found.committed}
+
+    def tail(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.tail. From memory: no record is read but for what was there before the broker started."""
+        found = self._known(caller, arguments)
+        epoch = arguments.integer("epoch", 1, _SEQ_MAX, None)
+        drain = arguments.boolean("drain", False)
+        arguments.done()
+        now_ms = self._plane.now_ms()
+        queues = []
+        marks: dict[int, list[int]] = {}
+        held = found.prepared
+        for name in found.queues:
+            try:
+                queue = self._plane.queue(found.vhost, name)
+            except Refused:
+                continue  # deleted: sub.acquire says so
+            core = queue.core
+            watch = self._watched(queue.queue_id, core)
+            ready = core.ready_count()
+            marks[queue.queue_id] = [last_position(core), ready + core.unacked_count() if core.priorities() > 1 else _SEQ_MAX]
+            queues.append(
+                {
+                    "queue": name,
+                    "ready": ready,
+                    "bytes": core.ready_bytes(),
+                    "oldest_us": watch.oldest_us() if ready else None,
+                    "prepared": held.held(queue.queue_id) if held is not None else 0,
+                    "next": core.next_available(0),
+                    "last": marks[queue.queue_id][0],
+                }
+            )
+        if epoch is not None or drain:
+            with found.lock:
+                self._check(found, found.epoch if epoch is None else epoch)
+                if drain:
+                    found.drain = marks
+        oldest = min((one["oldest_us"] for one in queues if one["oldest_us"] is not None), default=None)
+        return {
+            "queues": queues,
+            "behind_messages": sum(one["ready"] for one in queues),
+            "behind_bytes": sum(one["bytes"] for one in queues),
+            "oldest_age_ms": None if oldest is None else max(0, now_ms - oldest // 1000),
+        }
+
+    def list_all(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.list: those whose queues the caller may read."""
+        arguments.done()
+        with self._lock:
+            found = [one for one in self._by_name.values() if one.vhost == caller.vhost]
+        readable = (one for one in sorted(found, key=lambda one: one.name) if self._plane.may_read(caller, one.queues))
+        return {"subscriptions": [self._status(one) for one in readable]}
+
+    def status(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.status."""
+        name = arguments.text("name", self._plane.limits.dataplane_name_max)
+        arguments.done()
+        return self._status(self._named(caller, name))
+
+    def reset(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.reset: an operator decides. The reader that has the subscription open is fenced."""
+        name = arguments.text("name", self._plane.limits.dataplane_name_max)
+        action = arguments.choice("action", ("redeliver", "commit", "delete"))
+        seq = arguments.integer("seq", 1, _SEQ_MAX, None)
+        arguments.done()
+        found = self._named(caller, name)
+        with found.lock:
+            if found.deleted:
+                raise self._unknown(caller, name)
+            held = self._prepared(found)
+            if seq is not None and (held is None or held.seq != seq):
+                return self._status(found)  # done before
+            log.warning("subscription %s: reset (%s) by user %s", name, action, caller.user)
+            if action == "commit":
+                if held is not None:
+                    self._commit(found, held, epoch=found.epoch + 1)
+                return self._status(found)
+            if held is not None:
+                self._roll_back(found, held, epoch=found.epoch + 1)
+            if action == "delete":
+                found.deleted = True
+                self._plane.durable(self._plane.store.note(NOTE_SUBSCRIPTION, found.key, b""))
+                self._remove(found)
+                return {**self._status(found), "deleted": True}
+            return self._status(found)
+
+    def prepared_by_queue(self, vhost: str) -> dict[str, int]:
+        """Queue name -> messages that prepared sets of subscriptions hold: neither ready nor lost."""
+        found: dict[str, int] = {}
+        with self._lock:
+            all_ = list(self._by_name.values())
+        for one in all_:
+            held = one.prepared
+            if one.vhost == vhost and held is not None:
+                for run in held.runs:
+                    name = held.names[run.queue_id]
+                    found[name] = found.get(name, 0) + run.count
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """For `status`."""
+        with self._lock:
+            all_ = list(self._by_name.values())
+        return {"subscriptions": len(all_), "prepared_sets": sum(one.prepared is not None for one in all_)}
+
+    # --- tables ---------------------------------------------------------------------------------------------------------
+
+    def _claim(self, created: Subscription) -> bool:
+        """Enters a new one under its name; False when somebody else was faster."""
+        with self._lock:
+            if len(self._by_name) >= self._plane.limits.subscriptions_max:
+                raise Refused("LIMIT", f"there are {self._plane.limits.subscriptions_max} subscriptions already")
+            if (created.vhost, created.name) in self._by_name:
+                return False
+            self._by_name[created.vhost, created.name] = created
+            self._by_id[created.incarnation] = created
+            return True
+
+    def _add(self, found: Subscription) -> None:
+        self._by_name[found.vhost, found.name] = found
+        self._by_id[found.incarnation] = found
+        for name in found.queues:
+            try:
+                queue = self._plane.queue(found.vhost, name)
+            except Refused:
+                continue
+            self._watched(queue.queue_id, queue.core)
+
+    def _remove(self, found: Subscription) -> None:
+        found.deleted = True
+        with self._lock:
+            self._by_name.pop((found.vhost, found.name), None)
+            self._by_id.pop(found.incarnation, None)
+
+    def _watched(self, queue_id: int, core: Any) -> QueueWatch:
+        watch = self._watches.get(queue_id)
+        if watch is None:
+            watch = self._watches.setdefault(queue_id, QueueWatch(core, self._times, self._plane.now_ms() * 1000))
+        return watch
+
+    def _known(self, caller: Caller, arguments: Arguments) -> Subscription:
+        identity = arguments.identity("sub_id")
+        with self._lock:
+            found = self._by_id.get(identity)
+        if found is None or found.vhost != caller.vhost:
+            raise Refused("NOT_FOUND", f"there is no subscription with id {identity} in vhost '{caller.vhost}': it was deleted")
+        self._plane.authorize(caller, Verb.READ, "queue", found.queues)
+        return found
+
+    def _named(self, caller: Caller, name: str) -> Subscription:
+        with self._lock:
+            found = self._by_name.get((caller.vhost, name))
+        if found is None:
+            raise self._unknown(caller, name)
+        self._plane.authorize(caller, Verb.READ, "queue", found.queues)
+        return found
+
+    @staticmethod
+    def _unknown(caller: Caller, name: str) -> Refused:
+        return Refused("NOT_FOUND", f"there is no subscription '{name}' in vhost '{caller.vhost}'")
+
+    def _subject(self, caller: Caller, arguments: Arguments) -> tuple[Subscription, int, int]:
+        found = self._known(caller, arguments)
+        return found, arguments.integer("epoch", 1, _SEQ_MAX), arguments.integer("seq", 1, _SEQ_MAX)
+
+    # --- rules: all under the subscription's lock -----------------------------------------------------------------------
+
+    @staticmethod
+    def _check(found: Subscription, epoch: int) -> None:
+        if found.deleted:
+            raise Refused("NOT_FOUND", f"subscription '{found.name}' was deleted")
+        if epoch < found.epoch:
+            raise Refused(
+                "FENCED", f"subscription '{found.name}' was opened again (epoch {found.epoch}, this is {epoch}): another reader has it"
+            )
+        if epoch > found.epoch:
+            raise Refused(
+                "BAD_ARGUMENT", f"subscription '{found.name}': epoch {epoch} was never given out (the present one is {found.epoch})"
+            )
+
+    @staticmethod
+    def _check_seq(found: Subscription, seq: int) -> None:
+        if seq <= found.committed:
+            text = f"subscription '{found.name}' has committed set {found.committed}, and is asked for set {seq}: the checkpoint is older"
+            raise Refused("CHECKPOINT_BEHIND", text)
+
+    @staticmethod
+    def _ahead(found: Subscription, seq: int) -> Refused:
+        text = f"subscription '{found.name}' has committed set {found.committed}, and is asked for set {seq}, which was never prepared"
+        return Refused("CHECKPOINT_AHEAD", f"{text}: the checkpoint belongs to another subscription, or the broker's store is older")
+
+    @staticmethod
+    def _lost(found: Subscription, seq: int) -> Refused:
+        text = f"set {seq} of subscription '{found.name}' was planned by an earlier reader, and this reader's checkpoint does not know it"
+        return Refused("CHECKPOINT_LOST", f"{text}: start with the old checkpoint, or say onlost redeliver, or `sub.reset`")
+
+    def _prepared(self, found: Subscription) -> MessageSet | None:
+        """The prepared set. What happened to it behind our back (an operator's `flintmq tx`, a deleted queue) is taken note of first."""
+        held = found.prepared
+        if held is None:
+            return None
+        coordinator = self._plane.coordinator
+        try:
+            runs = coordinator.runs(held.xid)
+            if sum(run.count for run in runs) == held.count:
+                return held
+        except TransactionRefused:
+            runs = ()
+        state = self._plane.branch(held.xid)
+        if state is BranchState.PREPARED:
+            found.prepared = MessageSet(held.seq, held.xid, runs, self._plane.queue_name, held.since_ms)
+            return found.prepared
+        found.prepared = None
+        if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
+            self._plane.wait(self._operator_decided(found, held.seq, held.xid, state))
+        return None
+
+    def _note(self, found: Subscription, **changes: Any) -> None:
+        """Changes the subscription, durable when this returns."""
+        ticket = self._plane.store.note(NOTE_SUBSCRIPTION, found.key, self._plane.encode(found.value(**changes)))
+        for name, value in changes.items():
+            setattr(found, name, value)
+        self._plane.durable(ticket)
+
+    def _decide(self, found: Subscription, commits: Sequence[Xid], rollbacks: Sequence[Xid], **changes: Any) -> None:
+        """Changes the subscription in one step with transactions; durable and done in the queues when this returns."""
+        note = (NOTE_SUBSCRIPTION, found.key, self._plane.encode(found.value(**changes)))
+        outcome = self._plane.guarded(lambda: self._plane.coordinator.decide(note, commits, rollbacks))
+        # What is written will happen, also when the wait below ends early: calls that come later wait for later records.
+        for name, value in changes.items():
+            setattr(found, name, value)
+        found.prepared = None
+        self._plane.wait(outcome)
+
+    def _commit(self, found: Subscription, held: MessageSet, **changes: Any) -> None:
+        self._decide(found, [held.xid], [], committed=held.seq, planned=None, **changes)
+
+    def _roll_back(self, found: Subscription, held: MessageSet, **changes: Any) -> None:
+        self._decide(found, [], [held.xid], planned=None, **changes)
+
+    # --- taking messages ------------------------------------------------------------------------------------------------
+
+    def _acquire(self, found: Subscription, seq: int, messages: int, size: int) -> MessageSet | None:
+        """Prepares a set of what is there; None when nothing is."""
+        plane = self._plane
+        queues = []
+        for name in found.queues:
+            queue = plane.queue(found.vhost, name)
+            plane.broker.vhosts[found.vhost].touch(queue)
+            queues.append(queue)
+        turn = seq % len(queues)  # another queue is first each time
+        queues = queues[turn:] + queues[:turn]
+        ready = [min(queue.core.ready_count(), self._allowed(found, queue.queue_id)) for queue in queues]
+        if not any(ready):
+            return None
+        xid = found.xid(seq)
+        session = ("set", found.incarnation, seq)
+        plane.begin(session, xid, log_transient=False)
+        try:
+            taken = self._take(found, queues, ready, messages, size, session, xid)
+            if taken:
+                plane.prepare(session, xid)
+        except BaseException:
+            plane.discard(session, xid)
+            raise
+        if not taken:
+            outcome = plane.discard(session, xid)
+            if outcome is not None:
+                plane.wait(outcome)  # the name must be free for the next try
+            return None
+        if found.drain is not None:
+            for queue_id, count in taken.items():
+                found.drain[queue_id][1] -= count
+        found.prepared = MessageSet(seq, xid, plane.coordinator.runs(xid), plane.queue_name, plane.now_ms())
+        return found.prepared
+
+    @staticmethod
+    def _allowed(found: Subscription, queue_id: int) -> int:
+        if found.drain is None:
+            return _SEQ_MAX
+        upto, count = found.drain.get(queue_id, (0, 0))
+        return max(0, count) if upto else 0
+
+    def _take(
+        self, found: Subscription, queues: Sequence[Any], ready: Sequence[int], messages: int, size: int, session: Any, xid: Xid
+    ) -> dict[int, int]:
+        """Holds messages: each queue gets its share, then what others left. Returns how many by queue id."""
+        taken: dict[int, int] = {}
+        bodies = [queue.core.ready_bytes() if count else 0 for queue, count in zip(queues, ready, strict=True)]
+        for counts, sizes in ((shares(ready, messages), shares(bodies, size)), (ready, [size] * len(queues))):
+            for queue, count, most in zip(queues, counts, sizes, strict=True):
+                count = min(count - taken.get(queue.queue_id, 0), messages)
+                most = min(most, size)
+                if count <= 0 or (most <= 0 and taken):
+                    continue
+                upto = found.drain[queue.queue_id][0] if found.drain is not None else 0
+                facts = self._hold(session, xid, queue.queue_id, count, max(1, most), found.name, upto)
+                if facts.count:
+                    taken[queue.queue_id] = taken.get(queue.queue_id, 0) + facts.count
+                    messages -= facts.count
+                    size -= facts.bytes
+        return taken
+
+    def _hold(self, session: Any, xid: Xid, queue_id: int, messages: int, size: int, consumer: str, upto: int) -> Any:
+        try:
+            return self._plane.coordinator.hold_run(
+                session, xid, queue_id, messages_max=messages, bytes_max=size, consumer=consumer, upto=upto
+            )
+        except TransactionRefused as error:
+            raise refusal_of(error) from None
+
+    # --- a new subscription ---------------------------------------------------------------------------------------------
+
+    def _create(self, created: Subscription, cores: Sequence[Any], start: tuple[str, int]) -> None:
+        """Writes the note; what stands before the start is committed with it, unread."""
+        kind, number = start
+        skipped: list[Xid] = []
+        lsn = self._times.lsn_at(number) if kind == "time_us" else number
+        try:
+            for core in cores:
+                upto = 0
+                if kind == "latest":
+                    upto = last_position(core)
+                elif kind != "earliest":
+                    upto = position_before(core, lsn)
+                while upto and self._skip(created, core.queue_id, upto, skipped):
+                    pass
+            if skipped:
+                self._decide(created, skipped, [])
+            else:
+                self._note(created)
+        except BaseException:
+            for xid in skipped:
+                self._plane.roll_back(xid)  # without effect once it is decided
+            raise
+        for core in cores:
+            self._watched(core.queue_id, core)
+
+    def _skip(self, created: Subscription, queue_id: int, upto: int, skipped: list[Xid]) -> bool:
+        """Prepares the dequeue of a part of what stands up to a position. False when nothing does."""
+        plane = self._plane
+        branch = bytes(8) + len(skipped).to_bytes(4, "big")  # longer than that of any set: restore tells them by it
+        xid = Xid(FORMAT_SET, created.incarnation.bytes, branch, created.vhost)
+        session = ("skip", created.incarnation, len(skipped))
+        plane.begin(session, xid, log_transient=False)
+        try:
+            facts = self._hold(session, xid, queue_id, plane.limits.acquire_messages_max, _BYTES_MAX, created.name, upto)
+            if not facts.count:
+                outcome = plane.discard(session, xid)
+                if outcome is not None:
+                    plane.wait(outcome)
+                return False
+            plane.prepare(session, xid)
+        except BaseException:
+            plane.discard(session, xid)
+            raise
+        skipped.append(xid)
+        return True
+
+    def _status(self, found: Subscription) -> dict[str, Any]:
+        held = found.prepared
+        return {
+            "name": found.name,
+            "vhost": found.vhost,
+            **self._opened(found),
+            "created_ms": found.created_ms,
+            "prepared_messages": 0 if held is None else held.count,
+            "prepared_bytes": 0 if held is None else held.bytes,
+            "prepared_age_ms": None if held is None else max(0, self._plane.now_ms() - held.since_ms),
+            "prepared_queues": {} if held is None else {held.names[run.queue_id]: held.held(run.queue_id) for run in held.runs},
+        }

@@ -1,0 +1,238 @@
+"""The Flight service as a child process: started with its socket pairs, restarted when it dies, taken down with the broker.
+
+in: the node's configuration, a Service that answers. out: the child, its port, its log lines on our standard error.
+
+C1  The child has one end of each pair, the broker the other, and nobody else has either: when the broker is gone, however that came, the
+    child reads the end of its first channel and exits.
+C2  Any channel that ends takes the whole child with it: a child with fewer channels would only be slower without anybody knowing.
+C3  A child that can't run costs the broker nothing but log lines: the start goes on without it, and it is tried again with back-off.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flintmq.config import Config
+from flintmq.dataplane.wire import Channel, ChannelClosed, WireError
+from flintmq.errors import FlintError
+
+log = logging.getLogger("flintmq.flight")
+
+MODULE = "flintmq.pipeline.flight"
+# seconds for the child to exit by itself, then after SIGTERM
+_END_S, _TERM_S = 3.0, 2.0
+# a child that lived so long was well: back-off begins anew
+_WELL_S = 60.0
+# bytes of one log line of the child
+_LINE_MAX = 16_384
+
+
+def flight_is_installed() -> bool:
+    """Whether the child could import what it needs. Nothing is imported here."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+class Child:
+    """One life of the Flight service."""
+
+    def __init__(self, command: Sequence[str], channels: int, config: Config) -> None:
+        pairs = [socket.socketpair() for _ in range(channels)]
+        theirs = [pair[1] for pair in pairs]
+        self.channels = [Channel(pair[0], config.limits) for pair in pairs]
+        descriptors = [one.fileno() for one in theirs]
+        try:
+            self.process = subprocess.Popen(
+                [*command, "--channels", ",".join(map(str, descriptors))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=descriptors,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for one in theirs:
+                one.close()
+
+    def close(self) -> None:
+        """Tells the child to end."""
+        for channel in self.channels:
+            channel.close()
+
+    def end(self) -> int:
+        """Ends the child, by force if it must be. Returns its exit code (negative: a signal)."""
+        self.close()
+        for wait_s, act in ((_END_S, self.process.terminate), (_TERM_S, self.process.kill)):
+            try:
+                return self.process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                act()
+        return self.process.wait()
+
+
+class Supervisor:
+    """See module. Args: config; store_dir: for the child; serve: answers the requests of a channel until it ends; command: of the child,
+    without its channels (tests)."""
+
+    def __init__(self, config: Config, store_dir: str, serve: Callable[[Channel], None], command: Sequence[str] | None = None) -> None:
+        self._config = config
+        self._store_dir = store_dir
+        self._serve = serve
+        self._command = command
+        self._port = config.flight_port or 0
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._listening: int | None = None
+        self._attempts = 0
+        self._pid: int | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- the node -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the child; returns at once."""
+        self._thread = threading.Thread(target=self._run, name="flintmq-flight", daemon=True)
+        self._thread.start()
+
+    def wait_ready(self, timeout_s: float) -> int | None:
+        """The child's port when it listens; None when the first try failed or took too long (it is tried on)."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._listening is not None or self._attempts > 0 or self._stopping.is_set(), timeout_s)
+            if self._listening is None and self._attempts == 0:
+                log.warning("the Flight service is not up after %g s: the broker goes on without it until it is", timeout_s)
+            return self._listening
+
+    @property
+    def port(self) -> int | None:
+        """Where the child listens now; None while it does not."""
+        return self._listening
+
+    def status(self) -> dict[str, Any]:
+        """For the call `status`."""
+        return {"port": self._listening, "pid": self._pid, "failed_starts": self._attempts}
+
+    def stop(self) -> None:
+        """Takes the child down; it is gone when this returns. Again is no error."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_END_S + _TERM_S + 5)
+
+    # --- the child's life -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        limits = self._config.limits
+        pause_ms = limits.flight_restart_ms
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                code = self._live()
+                why = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
+            except OSError as error:
+                why = f"could not be started: {error.strerror}"
+            except (FlintError, ValueError) as error:
+                why = f"could not be started: {error}"
+            finally:
+                self._listens(None, None)
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - began > _WELL_S:
+                pause_ms = limits.flight_restart_ms
+            with self._changed:
+                self._attempts += 1
+                self._changed.notify_all()
+            log.error("the Flight service %s; it is started again in %d ms", why, pause_ms)
+            self._stopping.wait(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, limits.flight_restart_ms_max)
+
+    def _live(self) -> int:
+        """From start to end. Returns the exit code."""
+        child = Child(self._command_line(), self._config.limits.dataplane_channels, self._config)
+        try:
+            threading.Thread(target=self._copy_log, args=(child.process,), name="flintmq-flight-log", daemon=True).start()
+            self._await_ready(child)
+            ended = threading.Event()
+            for number, channel in enumerate(child.channels):
+                name = f"flintmq-dataplane-{number}"
+                threading.Thread(target=self._serve_channel, args=(channel, ended), name=name, daemon=True).start()
+            while not ended.wait(0.2) and not self._stopping.is_set():
+                pass
+        except WireError as error:
+            if not self._stopping.is_set():
+                log.error("the Flight service: %s", error)
+        finally:
+            code = child.end()
+        return code
+
+    def _await_ready(self, child: Child) -> None:
+        """The first frame says the port. A child that ends before it is told by its exit code."""
+        first = child.channels[0]
+        done = threading.Event()
+        guard = threading.Thread(target=self._end_late, args=(child, done), name="flintmq-flight-start", daemon=True)
+        guard.start()
+        try:
+            head, _ = first.receive()
+        except ChannelClosed:
+            raise WireError("it ended before it listened") from None
+        finally:
+            done.set()
+        port = head.get("port")
+        if head.get("call") != "ready" or not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
+            raise WireError(f"its first frame is not the one that says its port: {str(head)[:200]}")
+        self._port = port  # a later child takes the same one: clients know it
+        self._listens(port, child.process.pid)
+        log.info("Arrow Flight on %s:%d (process %d)", self._config.host, port, child.process.pid)
+
+    def _end_late(self, child: Child, done: threading.Event) -> None:
+        """A child that never says anything, or a broker that stops meanwhile, must not keep us."""
+        until = time.monotonic() + 2 * self._config.limits.flight_start_s
+        while not done.wait(0.1):
+            if self._stopping.is_set() or time.monotonic() > until:
+                child.close()
+                return
+
+    def _serve_channel(self, channel: Channel, ended: threading.Event) -> None:
+        try:
+            self._serve(channel)
+        finally:
+            channel.close()
+            ended.set()
+
+    def _listens(self, port: int | None, pid: int | None) -> None:
+        with self._changed:
+            self._listening, self._pid = port, pid
+            if port is not None:
+                self._attempts = 0
+            self._changed.notify_all()
+
+    def _command_line(self) -> list[str]:
+        if self._command is not None:
+            return [*self._command, "--port", str(self._port)]
+        config = self._config
+        command = [sys.executable, "-m", MODULE, "--host", config.host, "--port", str(self._port), "--store-dir", self._store_dir]
+        if config.tls_cert:
+            command += ["--tls-cert", config.tls_cert]
+            if config.tls_key:
+                command += ["--tls-key", config.tls_key]
+        return [*command, "--log-level", config.log_level]
+
+    @staticmethod
+    def _copy_log(process: subprocess.Popen[bytes]) -> None:
+        """The child's lines, each behind `flight: `."""
+        stream = process.stderr
+        assert stream is not None
+        with stream:
+            while line := stream.readline(_LINE_MAX):
+                text = line.decode("utf-8", "replace").rstrip("\n")
+                sys.stderr.write(f"flight: {text}\n")
+                sys.stderr.flush()

@@ -1,0 +1,178 @@
+"""When something came: time of a log record, LSN of a time, age of a queue's oldest message.
+
+in: containers of the message log (the page cache, mostly), samples of the queues' tails taken every housekeeping pass. out: microseconds
+of the wall clock, LSNs.
+
+T1  Nothing read here decides what becomes of a message: a wrong time would be a wrong figure, or another start of a new subscription.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from flintmq.ports import POSITION_INDEX_BITS
+from flintmq.store.log.inspect import BLOCK_HEADER, SECTOR, Block, blocks_in, read_block
+from flintmq.store.log.inspect_records import HEADER_SIZE, aligned
+
+_SUFFIX = ".flog"
+# samples of one level of a queue; when there are more, every other one goes
+_SAMPLES_MAX = 1_024
+# levels whose oldest message is looked at
+_LEVELS_MAX = 32
+_INDEX_MASK = (1 << POSITION_INDEX_BITS) - 1
+
+
+class LogTimes:
+    """Times of the message log. Args: managed: its ManagedLog. Threading: any thread."""
+
+    def __init__(self, managed: Any) -> None:
+        self._managed = managed
+        self._size: int = managed.container_size
+        self._directory = Path(managed.directory)
+
+    def sequences(self) -> list[int]:
+        """Sequence numbers of all containers that exist, dead ones included, oldest first."""
+        names = (path.stem for path in self._directory.iterdir() if path.suffix == _SUFFIX)
+        return sorted(int(name) for name in names if len(name) == 20 and name.isascii() and name.isdecimal())
+
+    def lsn_at(self, time_us: int) -> int:
+        """LSN of the first record that was written at that time or later; the log's tail when there is none."""
+        sequences = self.sequences()
+        low, high = 0, len(sequences)
+        while low < high:  # the last container whose first block is not later
+            middle = (low + high) // 2
+            block = self._first_block(sequences[middle])
+            if block is not None and block.time_us <= time_us:
+                low = middle + 1
+            else:
+                high = middle
+        for sequence in sequences[max(0, low - 1) :]:
+            data, start = self._load(sequence)
+            blocks = list(blocks_in(data, start))
+            behind = bisect_right([block.time_us for block in blocks], time_us)
+            for block in blocks[max(0, behind - 1) :]:
+                for lsn, written_us in self._records(data, start, block):
+                    if written_us >= time_us:
+                        return lsn
+        tail: int = self._managed.tail
+        return tail
+
+    def time_of(self, lsn: int) -> int | None:
+        """When the record at this LSN was written; None when it is not there any more, or not yet on disk."""
+        data, start = self._load(lsn // self._size)
+        for block in blocks_in(data, start):
+            if block.lsn < lsn < block.lsn + block.length:
+                at = lsn - start
+                return block.time_us + int.from_bytes(data[at + 12 : at + 16], "little")
+        return None
+
+    def _path(self, sequence: int) -> Path:
+        return self._directory / f"{sequence:020d}{_SUFFIX}"
+
+    def _first_block(self, sequence: int) -> Block | None:
+        try:
+            descriptor = os.open(self._path(sequence), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            data = os.pread(descriptor, BLOCK_HEADER, SECTOR)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        # read_block wants the whole block to be there; for the times of its first record the header will do
+        length = int.from_bytes(data[4:8], "little")
+        if length > self._size:
+            return None
+        return read_block(data.ljust(max(length, BLOCK_HEADER), b"\0"), 0, sequence * self._size + SECTOR)
+
+    def _load(self, sequence: int) -> tuple[bytes, int]:
+        try:
+            return self._path(sequence).read_bytes(), sequence * self._size
+        except OSError:
+            return b"", sequence * self._size
+
+    @staticmethod
+    def _records(data: bytes, start: int, block: Block) -> Any:
+        at, end = block.lsn - start + BLOCK_HEADER, block.lsn - start + block.length
+        while at + HEADER_SIZE <= end:
+            length = int.from_bytes(data[at : at + 4], "little")
+            if length < HEADER_SIZE:
+                return
+            yield start + at, block.time_us + int.from_bytes(data[at + 12 : at + 16], "little")
+            at += aligned(length, 8)
+
+
+class QueueWatch:
+    """How far a queue had come when: the age of any entry that came since, logged or not, without reading anything."""
+
+    def __init__(self, core: Any, times: LogTimes, now_us: int) -> None:
+        self.core = core
+        self._times = times
+        self._samples: list[deque[tuple[int, int]]] = [deque() for _ in range(core.priorities())]
+        self._before: tuple[int, int] = (0, 0)  # (position, time) of the last entry that was looked up in the log
+        self.sample(now_us)
+
+    def sample(self, now_us: int) -> None:
+        """Remembers the tails. Cheap: for every housekeeping pass."""
+        for level, samples in enumerate(self._samples):
+            tail = self.core.tail(level)
+            if samples and samples[-1][0] == tail:
+                continue
+            samples.append((tail, now_us))
+            if len(samples) > _SAMPLES_MAX:
+                kept = list(samples)
+                samples.clear()
+                samples.extend(kept[::2] if len(kept) % 2 else [*kept[::2], kept[-1]])
+
+    def oldest_us(self) -> int | None:
+        """When the oldest available entry came, to one housekeeping pass; None when there is none."""
+        found: list[int] = []
+        for level in range(min(len(self._samples), _LEVELS_MAX)):
+            position = self.core.next_available(level << POSITION_INDEX_BITS | 1)
+            if position and position >> POSITION_INDEX_BITS == level:
+                found.append(self.time_of(position))
+        return min(found, default=None)
+
+    def time_of(self, position: int) -> int:
+        """When the entry came."""
+        samples = self._samples[position >> POSITION_INDEX_BITS]
+        index = position & _INDEX_MASK
+        if samples[0][0] >= index:  # it was there before we looked
+            if self._before[0] != position:
+                message_id = self.core.message_id_at(position)
+                written = self._times.time_of(message_id) if message_id else None
+                self._before = (position, samples[0][1] if written is None else written)
+            return self._before[1]
+        return next((time_us for tail, time_us in samples if tail >= index), samples[-1][1])
+
+
+def position_before(core: Any, lsn: int) -> int:
+    """Position of the last entry that stands before the first one with this LSN or a later one, in position order; 0: there is none.
+
+    Entries that are not in the log have no LSN: they belong to the logged one behind them.
+    """
+    last = 0
+    position = core.next_available(0)
+    while position:
+        message_id = core.message_id_at(position)
+        if message_id >= lsn:
+            break
+        if message_id:
+            last = position
+        position = core.next_available(position + 1)
+    return last
+
+
+def last_position(core: Any) -> int:
+    """The position up to which entries of the queue were given out; 0: none were."""
+    level: int = core.priorities() - 1
+    if level == 0:
+        return int(core.tail(0))
+    if not any(core.tail(one) for one in range(level + 1)):
+        return 0
+    return (level << POSITION_INDEX_BITS) + int(core.tail(level))
