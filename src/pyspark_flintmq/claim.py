@@ -320,8 +320,7 @@ def matching_queues(plane: Plane, options: QueueOptions) -> list[str]:
             "FORBIDDEN", f"option 'queuePattern' needs a user with the tag administrator, '{options.connection.user}' is none: use 'queues'"
         ) from None
     try:
-        known = snapshot["queues"].values()
-        names = sorted(queue["name"] for queue in known if queue["vhost"] == options.connection.vhost)
+        names = sorted(name for vhost, name in snapshot["queues"].values() if vhost == options.connection.vhost)
     finally:
         plane.action("log.release", id=snapshot["id"])
     names = [name for name in names if pattern_matches(options.pattern, name)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -33,6 +32,11 @@ from pyspark_flintmq.queue_stream import TicketPartition, read_ticket
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+# Positions are counted in 63 bits.
+_POSITION_MAX = 2**63
+_COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
 def batch_reader(options: QueueOptions, schema: StructType, *, pushdown: bool) -> DataSourceReader:
@@ -81,62 +85,51 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
 
 
 class PushingBrowseReader(BrowseReader):
-    """The same, and filters on queue, position, lsn and enqueued_time narrow what is fetched."""
+    """The same, and filters on queue and position narrow what is fetched.
+
+    Not those on times or LSNs: a message that a transaction published early and enqueued late stands behind newer ones, so no range of
+    positions holds exactly what such a filter means. `startingTimestamp` and its like are what saves work there.
+    """
 
     def __init__(self, options: QueueOptions) -> None:
         super().__init__(options)
         self._queues: frozenset[str] | None = None
-        # Bounds of each column in the data plane's units, both included.
-        self._bounds: dict[str, tuple[int, int]] = {}
+        # Positions, the first one included, the last one not.
+        self._low, self._high = 0, _POSITION_MAX
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for one in filters:
-            self._take(one)
-        # All are given back: Spark checks each row again, so a bound may be wider than its filter, never narrower.
+            if isinstance(one, EqualTo | In) and one.attribute == ("queue",):
+                values = (one.value,) if isinstance(one, EqualTo) else tuple(one.value)
+                names = frozenset(str(value) for value in values if value is not None)
+                self._queues = names if self._queues is None else self._queues & names
+            elif isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual) and one.attribute == (
+                "position",
+            ):
+                self._narrow(one)
+        # All are given back: Spark checks each row again, so what is fetched may be more than a filter lets through, never less.
         return filters
 
-    def _take(self, one: Filter) -> None:
-        if isinstance(one, EqualTo | In) and one.attribute == ("queue",):
-            values = {one.value} if isinstance(one, EqualTo) else set(one.value)
-            names = frozenset(str(value) for value in values if value is not None)
-            self._queues = names if self._queues is None else self._queues & names
-        elif isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual) and len(one.attribute) == 1:
-            key = {"position": "position", "lsn": "lsn", "enqueued_time": "time_us"}.get(one.attribute[0])
-            value = _number(one.value)
-            if key is None or value is None:
-                return
-            low, high = self._bounds.get(key, (0, 2**63 - 1))
-            if not isinstance(one, LessThan | LessThanOrEqual):
-                low = max(low, value)
-            if not isinstance(one, GreaterThan | GreaterThanOrEqual):
-                high = min(high, value)
-            self._bounds[key] = (low, high)
+    def _narrow(self, one: Any) -> None:
+        if not isinstance(one.value, int):
+            return
+        above = one.value + 1
+        if isinstance(one, EqualTo | GreaterThanOrEqual):
+            self._low = max(self._low, one.value)
+        elif isinstance(one, GreaterThan):
+            self._low = max(self._low, above)
+        if isinstance(one, EqualTo | LessThanOrEqual):
+            self._high = min(self._high, above)
+        elif isinstance(one, LessThan):
+            self._high = min(self._high, one.value)
 
     def _wanted(self, queue: str) -> bool:
-        return self._queues is None or queue in self._queues
+        return self._low < self._high and (self._queues is None or queue in self._queues)
 
     def _range(self) -> tuple[Position, Position]:
-        """The browse takes one start and one end: those of the options, narrowed by the first column that has bounds."""
         start, end = super()._range()
-        for key, (low, high) in self._bounds.items():
-            start = _narrowed(start, key, low, max)
-            end = _narrowed(end, key, high, min)
+        if self._low > 0 and (start == "earliest" or "position" in start):
+            start = {"position": max(self._low, start["position"] if isinstance(start, dict) else 0)}
+        if self._high < _POSITION_MAX and (end == "latest" or "position" in end):
+            end = {"position": min(self._high, end["position"] if isinstance(end, dict) else _POSITION_MAX)}
         return start, end
-
-
-def _narrowed(given: Position, key: str, bound: int, choose: Any) -> Position:
-    if not 0 < bound < 2**63 - 1:
-        return given
-    if isinstance(given, str):
-        return {key: bound}
-    if key in given:
-        return {key: choose(given[key], bound)}
-    return given
-
-
-def _number(value: Any) -> int | None:
-    """A whole number; of a time its microseconds since 1970 (Spark's filters have times without zone in UTC)."""
-    if isinstance(value, datetime):
-        since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

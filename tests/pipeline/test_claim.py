@@ -1,0 +1,391 @@
+"""Wherever the driver dies, whatever arrives late: each message is in exactly one batch, in order, and a batch never changes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flintmq.pipeline.flight.errors import PlaneError
+from pyspark_flintmq import claim as claim_module
+from pyspark_flintmq.claim import Claim
+from pyspark_flintmq.errors import ConnectionLost, SourceError
+from pyspark_flintmq.queue_options import QueueOptions
+from tests.pipeline.fake_broker import Crash, Plan
+from tests.pipeline.fake_plane import FakePlane, FakeSpark
+
+MESSAGES = [b"m%d" % i for i in range(10)]
+LIMITS = (4, 10**6)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_module.time, "sleep", lambda seconds: None)
+
+
+def options(**raw: Any) -> QueueOptions:
+    given = {"queue": "q"} if not {"queues", "queuePattern"} & raw.keys() else {}
+    return QueueOptions.stream({**given, "maxMessagesPerTrigger": "4", **{key: str(value) for key, value in raw.items()}})
+
+
+def spark(plan: Plan | None = None, messages: list[bytes] = MESSAGES, **raw: Any) -> FakeSpark:
+    return FakeSpark(FakePlane({"q": messages}, plan), options(**raw))
+
+
+def live_on(driver: FakeSpark) -> None:
+    """Restarts the driver until one life comes to its end."""
+    while True:
+        try:
+            driver.run()
+            return
+        except Crash:
+            continue
+        except SourceError as e:
+            # An opening call of a dead driver that arrives late fences the living one: it is started again, nothing is lost.
+            assert e.code == "FENCED"
+            assert driver.plane.late_opens > 0
+            driver.plane.late_opens -= 1
+
+
+def assert_exactly_once(driver: FakeSpark, messages: list[bytes]) -> None:
+    assert driver.bodies() == messages
+    assert not any(driver.plane.queues.values())
+    assert all(sub.prepared is None for sub in driver.plane.subs.values())
+
+
+def code(error: pytest.ExceptionInfo[SourceError]) -> str:
+    assert "\n" not in str(error.value)
+    return error.value.code
+
+
+def test_without_a_crash_all_arrive_in_batches_of_the_limit() -> None:
+    driver = spark()
+    driver.run()
+    assert [len(rows) for rows in driver.sink.values()] == [4, 4, 2]
+    assert_exactly_once(driver, MESSAGES)
+
+
+def test_one_kill_at_each_point_and_its_call_arriving_at_each_point() -> None:
+    probe = spark()
+    probe.run()
+    points = probe.plane.plan.passed
+    assert {"before sub.commit", "after sub.acquire", "after sub.plan", "after offsets", "after the sink", "after commits"} <= set(points)
+    for i, name in enumerate(points):
+        for turn in range(6):
+            driver = spark(Plan([i]))
+            turns = iter(range(100))
+
+            def meanwhile(driver: FakeSpark = driver, turns: Any = turns, turn: int = turn) -> None:
+                if driver.plane.plan.died_at and next(turns) == turn:
+                    driver.plane.arrive()
+
+            driver.meanwhile = meanwhile
+            live_on(driver)
+            assert driver.bodies() == MESSAGES, f"killed at point {i}, {name}"
+            assert_exactly_once(driver, MESSAGES)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    steps=st.lists(st.integers(0, 40), max_size=8),
+    sizes=st.lists(st.integers(0, 6), min_size=1, max_size=4),
+    late=st.integers(0, 9),
+    twice=st.booleans(),
+    restarts=st.booleans(),
+    partitions=st.integers(1, 5),
+)
+def test_any_series_of_kills(steps: list[int], sizes: list[int], late: int, twice: bool, restarts: bool, partitions: int) -> None:
+    """Several queues, messages published meanwhile, answers lost, calls of dead drivers that arrive late, the broker restarted."""
+    plane = FakePlane({"a": [], "b": []}, Plan(steps))
+    plane.twice = twice
+    driver = FakeSpark(plane, options(queues="a,b", minPartitions=partitions))
+    sent: dict[str, list[bytes]] = {"a": [], "b": []}
+    to_come = [(queue, size) for size in sizes for queue in ("a", "b")]
+    turns = iter(range(10_000))
+
+    def meanwhile() -> None:
+        turn = next(turns)
+        if to_come and turn % 2 == 0:
+            queue, size = to_come.pop()
+            bodies = [f"{queue}{len(sent[queue]) + i}".encode() for i in range(size)]
+            sent[queue] += bodies
+            plane.publish(queue, bodies)
+        if turn % 10 == late:
+            plane.arrive()
+            if restarts:
+                plane.restart()
+
+    driver.meanwhile = meanwhile
+    for _ in range(200):
+        live_on(driver)
+        if not to_come and not any(plane.queues.values()):
+            break
+    found = driver.bodies()
+    for queue, bodies in sent.items():
+        assert [body for body in found if body.startswith(queue.encode())] == bodies
+    assert len(found) == sum(map(len, sent.values()))
+    assert all(sub.prepared is None for sub in plane.subs.values())
+
+
+def test_available_now_ends_at_what_was_there_when_it_began() -> None:
+    driver = spark()
+    driver.meanwhile = lambda: driver.plane.publish("q", [b"later"])
+    driver.run()
+    assert driver.bodies() == MESSAGES
+
+
+def test_available_now_comes_to_an_end_when_the_broker_forgot_where_it_began() -> None:
+    driver = spark()
+    calls = iter(range(1000))
+
+    def meanwhile() -> None:
+        driver.plane.publish("q", [b"later %d" % next(calls)] * 5)
+        driver.plane.restart()
+
+    driver.meanwhile = meanwhile
+    driver.run()
+    assert driver.bodies()[:10] == MESSAGES
+    assert len(driver.sink) <= 4
+
+
+def test_nothing_is_opened_before_a_call_needs_it_and_closing_changes_nothing() -> None:
+    plane = FakePlane({"q": MESSAGES})
+    claim = Claim(options(), lambda: plane)
+    claim.drain()
+    assert plane.calls == []
+    start = claim.initial()
+    assert claim.initial() == start == {"sub_id": claim.sub_id, "seq": 0}
+    end = claim.latest(start, *LIMITS)
+    before = copy.deepcopy(plane.subs)
+    claim.close()
+    claim.close()
+    assert plane.subs == before
+    assert plane.closed == 1
+    assert end["seq"] == 1
+
+
+def test_an_acknowledged_batch_is_committed_when_spark_asks_for_the_next_one_not_before() -> None:
+    plane = FakePlane({"q": MESSAGES})
+    claim = Claim(options(), lambda: plane)
+    first = claim.latest(claim.initial(), *LIMITS)
+    claim.tickets({**first, "seq": 0}, first)
+    assert plane.subs["spark:q"].committed == 0
+    second = claim.latest(first, *LIMITS)
+    assert plane.subs["spark:q"].committed == 1
+    claim.commit(second)
+    assert plane.subs["spark:q"].committed == 2
+    claim.commit(first)
+    assert plane.subs["spark:q"].committed == 2
+
+
+def test_a_second_query_fences_the_first_one() -> None:
+    plane = FakePlane({"q": MESSAGES})
+    old, new = Claim(options(), lambda: plane), Claim(options(), lambda: plane)
+    offset = old.latest(old.initial(), *LIMITS)
+    assert new.initial()["seq"] == 0
+    for call in (
+        lambda: old.latest(offset, *LIMITS),
+        lambda: old.commit(offset),
+        lambda: old.tickets({**offset, "seq": 0}, offset),
+        lambda: old.lag(),
+    ):
+        with pytest.raises(SourceError, match="one subscription serves one streaming query") as error:
+            call()
+        assert code(error) == "FENCED"
+    assert new.latest(new.initial(), *LIMITS) == offset, "the set that was prepared stays the same"
+    old.close()
+    assert plane.subs["spark:q"].committed == 0
+
+
+def test_a_deleted_checkpoint_is_noticed_while_its_last_batch_is_open() -> None:
+    driver = spark(Plan([]))
+    driver.plane.plan.steps = [11]
+    with pytest.raises(Crash):
+        driver.run()
+    assert driver.plane.subs["spark:q"].planned is not None
+    fresh = FakeSpark(driver.plane, driver.options)
+    for _ in range(2):
+        with pytest.raises(SourceError, match="onLostCheckpoint=redeliver") as error:
+            fresh.run()
+        assert code(error) == "CHECKPOINT_LOST"
+    again = FakeSpark(driver.plane, options(onLostCheckpoint="redeliver"))
+    again.run()
+    assert sorted({*driver.bodies(), *again.bodies()}) == sorted(MESSAGES)
+    assert_exactly_once(again, again.bodies())
+
+
+def test_a_checkpoint_that_was_deleted_between_batches_goes_on() -> None:
+    driver = spark()
+    driver.run()
+    driver.plane.publish("q", [b"x"])
+    fresh = FakeSpark(driver.plane, driver.options)
+    fresh.run()
+    assert fresh.bodies() == [b"x"]
+
+
+def test_an_old_copy_of_the_checkpoint_is_refused() -> None:
+    driver = spark()
+    offsets, commits = {}, set()
+
+    def meanwhile() -> None:
+        if len(driver.commits) == 1 and not offsets:
+            offsets.update(driver.offsets)
+            commits.update(driver.commits)
+
+    driver.meanwhile = meanwhile
+    driver.run()
+    assert len(driver.commits) == 3
+    with pytest.raises(SourceError, match="old copy of the checkpoint") as error:
+        FakeSpark(driver.plane, driver.options, dict(offsets), set(commits)).run()
+    assert code(error) == "CHECKPOINT_BEHIND"
+    with pytest.raises(SourceError) as error:
+        FakeSpark(driver.plane, driver.options, {**offsets, 1: driver.offsets[1]}, set(commits)).run()
+    assert code(error) == "CHECKPOINT_BEHIND"
+
+
+def test_an_old_copy_of_the_store_is_refused() -> None:
+    driver = spark()
+    old = copy.deepcopy(driver.plane)
+    driver.run()
+    old.subs = {name: copy.deepcopy(sub) for name, sub in driver.plane.subs.items()}
+    old.subs["spark:q"].committed = 1
+    with pytest.raises(SourceError, match="store is an older copy") as error:
+        FakeSpark(old, driver.options, driver.offsets, driver.commits).run()
+    assert code(error) == "CHECKPOINT_AHEAD"
+
+
+def test_a_checkpoint_of_another_subscription_is_refused_and_none_is_made() -> None:
+    driver = spark()
+    driver.run()
+    other = FakePlane({"q": MESSAGES})
+    with pytest.raises(SourceError, match="does not have") as error:
+        FakeSpark(other, driver.options, driver.offsets, driver.commits).run()
+    assert code(error) == "CHECKPOINT_FOREIGN"
+    assert other.subs == {}
+    FakeSpark(other, driver.options).run()
+    other.subs["spark:q"].sub_id = "made again"
+    with pytest.raises(SourceError, match="made again") as error:
+        FakeSpark(other, driver.options, driver.offsets, driver.commits).run()
+    assert code(error) == "CHECKPOINT_FOREIGN"
+    for strange in ({}, {"sub_id": "x"}, {"sub_id": "x", "seq": "many"}):
+        with pytest.raises(SourceError) as error:
+            Claim(options(), lambda: other).latest(strange, *LIMITS)
+        assert code(error) == "CHECKPOINT_FOREIGN"
+
+
+def test_other_queues_under_the_same_name_are_refused() -> None:
+    plane = FakePlane({"q": [], "other": []})
+    Claim(options(subscription="s"), lambda: plane).initial()
+    with pytest.raises(SourceError, match="another option 'subscription'") as error:
+        Claim(options(subscription="s", queue="other"), lambda: plane).initial()
+    assert code(error) == "QUEUES_DIFFER"
+
+
+def test_a_queue_that_is_not_there() -> None:
+    with pytest.raises(SourceError) as error:
+        Claim(options(), lambda: FakePlane({"other": []})).initial()
+    assert code(error) == "QUEUE_MISSING"
+
+
+def test_a_pattern_takes_the_queues_of_its_first_start() -> None:
+    plane = FakePlane({"orders.a": [b"1"], "orders.b": [b"2"], "other": [b"3"]})
+    driver = FakeSpark(plane, options(queuePattern="orders.?"))
+    driver.run()
+    assert sorted(driver.bodies()) == [b"1", b"2"]
+    plane.queues["orders.c"] = []
+    plane.publish("orders.a", [b"4"])
+    driver.run()
+    fresh = FakeSpark(plane, options(queuePattern="orders.?"))
+    fresh.run()
+    assert plane.subs["spark:orders.?"].queues == ["orders.a", "orders.b"]
+    assert driver.bodies()[2:] == [b"4"]
+    with pytest.raises(SourceError) as error:
+        Claim(options(queuePattern="none*"), lambda: plane).initial()
+    assert code(error) == "QUEUE_MISSING"
+
+
+def test_min_messages_wait_for_the_delay_but_not_in_available_now() -> None:
+    now = [100.0]
+    plane = FakePlane({"q": MESSAGES[:3]})
+    claim = Claim(options(minMessagesPerTrigger=4, maxTriggerDelay="10s"), lambda: plane, lambda: now[0])
+    first = claim.latest(claim.initial(), *LIMITS)
+    assert first["seq"] == 1, "the first batch does not wait"
+    plane.publish("q", [b"x"])
+    now[0] += 5
+    assert claim.latest(first, *LIMITS) == first
+    assert plane.subs["spark:q"].committed == 1, "waiting for messages does not hold back the commit"
+    plane.publish("q", [b"x"] * 3)
+    now[0] += 1
+    second = claim.latest(first, *LIMITS)
+    assert second["seq"] == 2
+    plane.publish("q", [b"x"])
+    assert claim.latest(second, *LIMITS) == second
+    now[0] += 10
+    assert claim.latest(second, *LIMITS)["seq"] == 3
+    claim = Claim(options(minMessagesPerTrigger=4), lambda: plane, lambda: now[0])
+    claim.drain()
+    plane.publish("q", [b"y"])
+    assert claim.latest(claim.initial(), *LIMITS)["seq"] == 3
+
+
+def test_lag_is_what_waits_and_is_not_asked_for_at_every_poll() -> None:
+    now = [0.0]
+    plane = FakePlane({"q": MESSAGES})
+    claim = Claim(options(), lambda: plane, lambda: now[0])
+    assert claim.lag() == {}
+    start = claim.initial()
+    assert claim.lag() == {"messages_behind": 10, "bytes_behind": 20, "oldest_age_ms": 5}
+    for _ in range(10):
+        claim.lag()
+    assert plane.calls.count("sub.tail") == 1
+    claim.latest(start, *LIMITS)
+    assert claim.lag()["messages_behind"] == 6
+    now[0] += 1
+    claim.lag()
+    assert plane.calls.count("sub.tail") == 3
+
+
+def test_a_set_that_lost_messages_stops_the_query_once() -> None:
+    plane = FakePlane({"q": MESSAGES})
+    claim = Claim(options(), lambda: plane)
+    start = claim.initial()
+    end = claim.latest(start, *LIMITS)
+    prepared = plane.subs["spark:q"].prepared
+    assert prepared is not None
+    prepared.pop()
+    with pytest.raises(SourceError, match="had 4 messages when it was prepared, and has 3 now") as error:
+        claim.tickets(start, end)
+    assert code(error) == "DATA_LOSS"
+    again = Claim(options(), lambda: plane)
+    assert sum(len(list(plane.read(ticket.encode()))) for ticket in again.tickets(start, end)) == 3
+    plane2 = FakePlane({"q": MESSAGES})
+    calm = Claim(options(failOnDataLoss="false"), lambda: plane2)
+    end = calm.latest(calm.initial(), *LIMITS)
+    plane2.subs["spark:q"].prepared = plane2.subs["spark:q"].prepared[:1]  # type: ignore[index]
+    assert len(calm.tickets({**end, "seq": 0}, end)) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (PlaneError("UNAVAILABLE", "nobody"), "UNREACHABLE"),
+        (PlaneError("UNAUTHENTICATED", "wrong password"), "LOGIN_REFUSED"),
+        (PlaneError("FORBIDDEN", "not yours"), "FORBIDDEN"),
+        (PlaneError("STOPPING", "going down"), "STOPPING"),
+    ],
+)
+def test_errors_have_one_line_and_a_code(told: PlaneError, expected: str) -> None:
+    plane = FakePlane({"q": []})
+
+    def fail(name: str) -> None:
+        raise told
+
+    plane.failing = fail
+    with pytest.raises(SourceError) as error:
+        Claim(options(password="s3cret"), lambda: plane).initial()
+    assert code(error) == expected
+    assert "s3cret" not in str(error.value)
+    assert isinstance(error.value, ConnectionLost) == (expected == "UNREACHABLE")
