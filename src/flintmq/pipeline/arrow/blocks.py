@@ -1,0 +1,570 @@
+"""Messages to publish: record batches as blocks of content headers and bodies (see blocks.pxd; docs/DATAPLANE.md, call `block`).
+
+in: record batches with any of the sink's columns, constants. out: (routes, block) pairs; a block holds whole messages in row order.
+
+I1  What leaves here was read back by the broker's own scan of content headers: the broker refuses no entry for its form.
+I2  A row that can't be a message raises EncodeError naming row and column; nothing is dropped or cut to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.cimports.flintmq.core.buffer import get32, put16, put32, put64
+from cython.cimports.flintmq.core.content import (
+    CONTENT_EXPIRES,
+    CONTENT_HEADERS,
+    CONTENT_PERSISTENT,
+    CONTENT_PRIORITY,
+    CONTENT_REPLY_TO,
+)
+from cython.cimports.flintmq.core.crc32c import crc32c
+from cython.cimports.flintmq.protocol.v0_9_1.scan import (
+    CONTENT_HEADER_SIZE,
+    EXPIRATION_INVALID,
+    PRIORITY_ABSENT,
+    PROP_CONTENT_TYPE,
+    PROP_EXPIRATION,
+    PROP_HEADERS,
+    PROP_PRIORITY,
+    PROP_REPLY_TO,
+    props_scan_t,
+    scan_properties,
+)
+from cython.cimports.flintmq.protocol.v0_9_1.tables import TYPE_LONGSTR, TYPE_VOID
+from cython.cimports.flintmq.store.log.record import set16, set32, set64
+from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
+from cython.cimports.libc.string import memcmp, memcpy, memset
+
+INPUTS = (
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+    "headers_raw",
+    "body",
+    "exchange",
+    "routing_key",
+)
+NUMBERS = frozenset(("delivery_mode", "priority", "timestamp"))
+# bytes of an entry before its header
+ENTRY_HEAD = cython.declare(uint64_t, 24)
+# distinct routes in a block; more begin a new one
+ROUTES_MAX = cython.declare(uint32_t, 4096)
+SLOTS = cython.declare(uint32_t, 16384)
+SHORT_MAX = cython.declare(uint64_t, 255)
+MESSAGE_MAX = cython.declare(uint64_t, 0x7FFFFFFF)
+BLOCK_BYTES = 4 * 1024 * 1024
+DELIVERY_MODE = 2
+
+
+class EncodeError(ValueError):
+    """A column or a row that can't become a message. `row`: its number, None when the column as a whole is wrong; `column`: its name."""
+
+    def __init__(self, row: int | None, column: str, text: str) -> None:
+        where = f"column {column}" if row is None else f"row {row}, column {column}"
+        super().__init__(f"{where}: {text}")
+        self.row = row
+        self.column = column
+        self.text = text
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """exchange, routing_key: where a message goes whose row does not say; constants: column -> value for all messages, above a column
+    of that name; block_bytes: a block is closed before it gets longer (one message may be); delivery_mode is 2 where nothing says it."""
+
+    exchange: str = ""
+    routing_key: str = ""
+    constants: Mapping[str, str | bytes | int] = field(default_factory=dict)
+    block_bytes: int = BLOCK_BYTES
+
+
+def _cast(column: Any, kind: Any, name: str, wanted: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise EncodeError(None, name, f"type {column.type}: {wanted} is needed ({str(error).splitlines()[0]})") from error
+
+
+def _canonical(column: Any, name: str) -> Any:
+    """The column as the one Arrow type that is read here: string, binary, int64, map<string, string>. Raises: EncodeError."""
+    import pyarrow as pa
+
+    types = pa.types
+    kind = column.type
+    if types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if name == "timestamp":
+        if types.is_integer(kind):
+            return _cast(column, pa.int64(), name, "whole seconds or a timestamp")
+        if not types.is_timestamp(kind):
+            raise EncodeError(None, name, f"type {kind}: a timestamp, or whole seconds, is needed")
+        micros = column.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64())
+        import pyarrow.compute as pc
+
+        # Down to the whole second before, also before 1970.
+        rest = pc.subtract(micros, pc.multiply(pc.divide(micros, 1_000_000), 1_000_000))
+        whole = pc.divide(pc.subtract(micros, rest), 1_000_000)
+        return pc.if_else(pc.less(rest, 0), pc.subtract(whole, 1), whole)
+    if name in NUMBERS:
+        if not types.is_integer(kind):
+            raise EncodeError(None, name, f"type {kind}: a whole number is needed")
+        return _cast(column, pa.int64(), name, "a whole number")
+    if name == "headers":
+        if not types.is_map(kind):
+            raise EncodeError(None, name, f"type {kind}: a map of strings to strings is needed")
+        return column
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    octets = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or types.is_binary_view(kind)
+    if name in ("body", "headers_raw"):
+        if not (octets or (text and name == "body")):
+            raise EncodeError(None, name, f"type {kind}: {'binary or a string' if name == 'body' else 'binary'} is needed")
+        return _cast(column, pa.binary(), name, "binary")
+    if name == "expiration" and types.is_integer(kind):
+        return column.cast(pa.string())
+    if not text:
+        raise EncodeError(None, name, f"type {kind}: a string is needed")
+    return _cast(column, pa.string(), name, "a string")
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _present(source: cython.pointer(input_t), row: uint32_t) -> cython.bint:
+    bit: uint64_t = cython.cast(uint64_t, source.bit) + row
+    return source.kind != INPUT_NONE and (source.valid == cython.NULL or source.valid[bit >> 3] >> (bit & 7) & 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _text(
+    source: cython.pointer(input_t),
+    row: uint32_t,
+    p: cython.pointer(cython.pointer(cython.const[uint8_t])),
+    n: cython.pointer(uint64_t),
+) -> cython.bint:
+    """The row's bytes, or what stands for them; false: there are none."""
+    if _present(source, row):
+        p[0] = source.data + source.offsets[row]
+        n[0] = cython.cast(uint64_t, source.offsets[row + 1] - source.offsets[row])
+        return True
+    p[0] = source.otherwise
+    n[0] = source.otherwise_size
+    return source.otherwise != cython.NULL
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(source: cython.pointer(input_t), row: uint32_t, value: cython.pointer(int64_t)) -> cython.bint:
+    if _present(source, row):
+        value[0] = source.numbers[row]
+        return True
+    value[0] = source.number_otherwise
+    return value[0] != -1
+
+
+@cython.cclass
+class Encoder:
+    """One record batch. Args: batch; options; first_row: number of its first row, for errors."""
+
+    def __cinit__(self, batch, options, first_row: uint64_t):
+        i: uint32_t
+        self.kept = []
+        self.first_row = first_row
+        self.rows = batch.num_rows
+        self.block_bytes = max(1, int(options.block_bytes))
+        self.slots = cython.cast(cython.pointer(uint32_t), calloc(SLOTS, 4))
+        self.routes = cython.cast(cython.pointer(route_t), malloc(ROUTES_MAX * cython.sizeof(route_t)))
+        if self.slots == cython.NULL or self.routes == cython.NULL:
+            raise MemoryError
+        for i in range(IN_COUNT):
+            self.inputs[i].number_otherwise = -1
+        unknown = set(options.constants) - set(INPUTS)
+        if unknown:
+            raise EncodeError(None, sorted(unknown)[0], "no such column can be a constant")
+        names = batch.schema.names
+        for i in range(IN_COUNT):
+            name = INPUTS[i]
+            if name in options.constants:
+                self._constant(i, name, options.constants[name])
+                continue
+            if name == "exchange" or name == "routing_key":
+                self._constant(i, name, getattr(options, name))
+            elif name == "delivery_mode":
+                self.inputs[i].number_otherwise = DELIVERY_MODE
+            at = name if name in names else "value" if name == "body" and "value" in names else None
+            if at is None:
+                continue
+            if names.count(at) > 1:
+                raise EncodeError(None, at, "there are several columns of this name")
+            self._column(i, name, batch.column(names.index(at)))
+        if self.inputs[IN_BODY].kind == INPUT_NONE and self.inputs[IN_BODY].otherwise == cython.NULL:
+            raise EncodeError(None, "body", "the column is missing")
+
+    def __dealloc__(self):
+        free(self.out)
+        free(self.routes)
+        free(self.slots)
+
+    def _constant(self, i: uint32_t, name, value):
+        data: bytes
+        if name in NUMBERS:
+            if not isinstance(value, int) or value < 0:
+                raise EncodeError(None, name, f"{value!r} is no whole number")
+            self.inputs[i].number_otherwise = value
+            return
+        if name == "headers":
+            raise EncodeError(None, name, "constant headers are given as headers_raw")
+        data = value if isinstance(value, bytes) else str(value).encode()
+        self.kept.append(data)
+        self.inputs[i].otherwise = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(data))
+        self.inputs[i].otherwise_size = PyBytes_GET_SIZE(data)
+
+    def _column(self, i: uint32_t, name, column):
+        import pyarrow as pa
+
+        if pa.types.is_null(column.type) or (column.null_count == len(column) and name != "body"):
+            return
+        column = _canonical(column, name)
+        if name in NUMBERS:
+            self._take(cython.address(self.inputs[i]), column, INPUT_INT)
+        elif name == "headers":
+            self._take(cython.address(self.inputs[i]), column, INPUT_MAP)
+            keys = _cast(column.keys, pa.string(), name, "a map of strings to strings")
+            self._take(cython.address(self.names), keys, INPUT_TEXT)
+            self._take(cython.address(self.values), _cast(column.items, pa.string(), name, "a map of strings to strings"), INPUT_TEXT)
+        else:
+            self._take(cython.address(self.inputs[i]), column, INPUT_TEXT)
+
+    def _take(self, input, array, kind):
+        """Points the input at the array's buffers, which are kept."""
+        address: cython.size_t
+        buffers = array.buffers()
+        offset: uint64_t = array.offset
+        self.kept.append(array)
+        input.kind = kind
+        input.valid = cython.NULL
+        if buffers[0] is not None and array.null_count:
+            address = buffers[0].address
+            input.valid = cython.cast(cython.pointer(uint8_t), address)
+            input.bit = cython.cast(uint32_t, offset & 7)
+            input.valid += offset >> 3
+        if buffers[1] is None:  # an array without rows
+            input.kind = INPUT_NONE
+            return 0
+        address = buffers[1].address
+        if kind == INPUT_INT:
+            input.numbers = cython.cast(cython.pointer(int64_t), address) + offset
+            return 0
+        input.offsets = cython.cast(cython.pointer(int32_t), address) + offset
+        if kind == INPUT_TEXT and buffers[2] is not None:
+            address = buffers[2].address
+            input.data = cython.cast(cython.pointer(uint8_t), address)
+        return 0
+
+    # --- one message
+
+    def _reserve(self, more):
+        size: uint64_t = self.size * 2 if self.size else 65536
+        out: cython.pointer(uint8_t)
+        if self.used + more <= self.size:
+            return True
+        while size < self.used + more:
+            size *= 2
+        out = cython.cast(cython.pointer(uint8_t), realloc(self.out, size))
+        if out == cython.NULL:
+            return False
+        self.out = out
+        self.size = size
+        return True
+
+    def _route(self, exchange, exchange_size, key, key_size):
+        """Index of the route in this block; ROUTES_MAX: the block can't take another one."""
+        route: cython.pointer(route_t)
+        slot: uint32_t
+        if self.route_count:
+            route = cython.address(self.routes[self.last_route])
+            if (
+                route.exchange_size == exchange_size
+                and route.key_size == key_size
+                and memcmp(route.key, key, key_size) == 0
+                and memcmp(route.exchange, exchange, exchange_size) == 0
+            ):
+                return self.last_route
+        slot = crc32c(crc32c(exchange_size, exchange, exchange_size), key, key_size) % SLOTS
+        while self.slots[slot]:
+            route = cython.address(self.routes[self.slots[slot] - 1])
+            if (
+                route.exchange_size == exchange_size
+                and route.key_size == key_size
+                and memcmp(route.key, key, key_size) == 0
+                and memcmp(route.exchange, exchange, exchange_size) == 0
+            ):
+                self.last_route = self.slots[slot] - 1
+                return self.last_route
+            slot = (slot + 1) % SLOTS
+        if self.route_count == ROUTES_MAX:
+            return ROUTES_MAX
+        route = cython.address(self.routes[self.route_count])
+        route.exchange = exchange
+        route.exchange_size = exchange_size
+        route.key = key
+        route.key_size = key_size
+        self.last_route = self.route_count
+        self.route_count += 1
+        self.slots[slot] = self.route_count
+        return self.last_route
+
+    def _map_size(self, row):
+        """Bytes of the row's header map as a field table, without its length; -1: a name is too long."""
+        source: cython.pointer(input_t) = cython.address(self.inputs[IN_HEADERS])
+        i: int32_t
+        size: int64_t = 0
+        n: int32_t
+        for i in range(source.offsets[row], source.offsets[row + 1]):
+            n = self.names.offsets[i + 1] - self.names.offsets[i]
+            if n > 255:
+                return -1
+            size += 2 + n
+            if _present(cython.address(self.values), i):
+                size += 4 + self.values.offsets[i + 1] - self.values.offsets[i]
+        return size
+
+    def _put_map(self, p, row):
+        source: cython.pointer(input_t) = cython.address(self.inputs[IN_HEADERS])
+        i: int32_t
+        n: uint32_t
+        for i in range(source.offsets[row], source.offsets[row + 1]):
+            n = self.names.offsets[i + 1] - self.names.offsets[i]
+            p[0] = cython.cast(uint8_t, n)
+            memcpy(p + 1, self.names.data + self.names.offsets[i], n)
+            p += 1 + n
+            if _present(cython.address(self.values), i):
+                n = self.values.offsets[i + 1] - self.values.offsets[i]
+                p[0] = TYPE_LONGSTR
+                put32(p + 1, n)
+                memcpy(p + 5, self.values.data + self.values.offsets[i], n)
+                p += 5 + n
+            else:
+                p[0] = TYPE_VOID
+                p += 1
+        return p
+
+    def _row(self, row):
+        """Appends the row to the block; ROW_*: it did not, and why (`bad`: the input)."""
+        p: cython.pointer(cython.const[uint8_t]) = cython.NULL
+        key: cython.pointer(cython.const[uint8_t]) = cython.NULL
+        exchange: cython.pointer(cython.const[uint8_t]) = cython.NULL
+        body: cython.pointer(cython.const[uint8_t]) = cython.NULL
+        entry: cython.pointer(uint8_t)
+        at: cython.pointer(uint8_t)
+        n: uint64_t = 0
+        key_size: uint64_t = 0
+        exchange_size: uint64_t = 0
+        body_size: uint64_t = 0
+        size: uint64_t = CONTENT_HEADER_SIZE
+        table: int64_t = -1
+        number: int64_t = 0
+        raw: cython.bint
+        i: uint32_t
+        route: uint32_t
+        flags: uint16_t = 0
+        header: uint32_t
+        found: props_scan_t
+        content_flags: uint8_t = 0
+        self.bad = IN_BODY
+        if not _text(cython.address(self.inputs[IN_BODY]), row, cython.address(body), cython.address(body_size)):
+            return ROW_NULL
+        self.bad = IN_EXCHANGE
+        _text(cython.address(self.inputs[IN_EXCHANGE]), row, cython.address(exchange), cython.address(exchange_size))
+        if exchange_size > SHORT_MAX:
+            return ROW_LONG
+        self.bad = IN_ROUTING_KEY
+        _text(cython.address(self.inputs[IN_ROUTING_KEY]), row, cython.address(key), cython.address(key_size))
+        if key_size > SHORT_MAX:
+            return ROW_LONG
+        raw = _text(cython.address(self.inputs[IN_HEADERS_RAW]), row, cython.address(p), cython.address(n))
+        if raw:
+            self.bad = IN_HEADERS_RAW
+            if n < 4 or get32(p) != n - 4:
+                return ROW_TABLE
+            table = cython.cast(int64_t, n - 4)
+        elif _present(cython.address(self.inputs[IN_HEADERS]), row):
+            self.bad = IN_HEADERS
+            table = self._map_size(row)
+            if table < 0:
+                return ROW_NAME_LONG
+        if table >= 0:
+            size += 4 + cython.cast(uint64_t, table)
+        for i in range(IN_PROPERTIES):
+            self.bad = i
+            if i == IN_HEADERS:
+                continue
+            if i == IN_DELIVERY_MODE or i == IN_PRIORITY:
+                if _number(cython.address(self.inputs[i]), row, cython.address(number)) and (number < 0 or number > 255):
+                    return ROW_OCTET
+                size += 1
+            elif i == IN_TIMESTAMP:
+                size += 8
+            elif _text(cython.address(self.inputs[i]), row, cython.address(p), cython.address(n)):
+                if n > SHORT_MAX:
+                    return ROW_LONG
+                size += 1 + n
+        self.bad = IN_BODY
+        if size + body_size > MESSAGE_MAX:
+            return ROW_HUGE
+        if self.used and self.used + ENTRY_HEAD + size + body_size + 8 > self.block_bytes:
+            return ROW_FULL
+        if not self._reserve(ENTRY_HEAD + size + body_size + 8):
+            return ROW_MEMORY
+        route = self._route(exchange, cython.cast(uint32_t, exchange_size), key, cython.cast(uint32_t, key_size))
+        if route == ROUTES_MAX:
+            return ROW_FULL
+        entry = self.out + self.used
+        at = entry + ENTRY_HEAD + CONTENT_HEADER_SIZE
+        for i in range(IN_PROPERTIES):
+            if i == IN_HEADERS:
+                if table < 0:
+                    continue
+                put32(at, cython.cast(uint32_t, table))
+                at += 4
+                if raw:
+                    _text(cython.address(self.inputs[IN_HEADERS_RAW]), row, cython.address(p), cython.address(n))
+                    memcpy(at, p + 4, n - 4)
+                    at += n - 4
+                else:
+                    at = self._put_map(at, row)
+            elif i == IN_DELIVERY_MODE or i == IN_PRIORITY:
+                if not _number(cython.address(self.inputs[i]), row, cython.address(number)):
+                    continue
+                at[0] = cython.cast(uint8_t, number)
+                at += 1
+            elif i == IN_TIMESTAMP:
+                if not _number(cython.address(self.inputs[i]), row, cython.address(number)):
+                    continue
+                if number < 0:
+                    self.bad = i
+                    return ROW_TIME
+                put64(at, cython.cast(uint64_t, number))
+                at += 8
+            else:
+                if not _text(cython.address(self.inputs[i]), row, cython.address(p), cython.address(n)):
+                    continue
+                at[0] = cython.cast(uint8_t, n)
+                memcpy(at + 1, p, n)
+                at += 1 + n
+            flags |= cython.cast(uint16_t, PROP_CONTENT_TYPE >> i)
+        header = cython.cast(uint32_t, at - entry - ENTRY_HEAD)
+        put16(entry + ENTRY_HEAD, 60)
+        put16(entry + ENTRY_HEAD + 2, 0)
+        put64(entry + ENTRY_HEAD + 4, body_size)
+        put16(entry + ENTRY_HEAD + 12, flags)
+        if scan_properties(entry + ENTRY_HEAD, header, cython.address(found)) != 0:
+            self.bad = IN_HEADERS_RAW if raw else IN_HEADERS
+            return ROW_TABLE
+        if found.expiration_ms == EXPIRATION_INVALID:
+            self.bad = IN_EXPIRATION
+            return ROW_EXPIRATION
+        if found.delivery_mode == 2:
+            content_flags |= CONTENT_PERSISTENT
+        if flags & PROP_EXPIRATION:
+            content_flags |= CONTENT_EXPIRES
+        if flags & PROP_HEADERS:
+            content_flags |= CONTENT_HEADERS
+        if flags & PROP_REPLY_TO:
+            content_flags |= CONTENT_REPLY_TO
+        if flags & PROP_PRIORITY:
+            content_flags |= CONTENT_PRIORITY
+        memcpy(at, body, body_size)
+        set32(entry, cython.cast(uint32_t, header + body_size))
+        set32(entry + 4, route)
+        set32(entry + 8, header)
+        entry[12] = content_flags
+        entry[13] = found.priority if found.priority != PRIORITY_ABSENT else 0
+        set16(entry + 14, 0)
+        set64(entry + 16, cython.cast(uint64_t, found.expiration_ms))
+        self.used += ENTRY_HEAD + header + body_size
+        while self.used & 7:
+            self.out[self.used] = 0
+            self.used += 1
+        return ROW_FINE
+
+    def block(self) -> tuple[list[list[str]], bytes] | None:
+        """The next block and its routes [[exchange, routing key], ...]; None after the last row. Raises: EncodeError, MemoryError."""
+        how: cython.int = ROW_FINE
+        i: uint32_t
+        self.used = 0
+        self.route_count = 0
+        self.last_route = 0
+        if self.next >= self.rows:
+            return None
+        memset(self.slots, 0, SLOTS * 4)
+        with cython.nogil:
+            while self.next < self.rows:
+                how = self._row(self.next)
+                if how != ROW_FINE:
+                    break
+                self.next += 1
+        if how > ROW_FULL:
+            raise self._error(how)
+        routes: list = []
+        for i in range(self.route_count):
+            exchange = PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.routes[i].exchange), self.routes[i].exchange_size)
+            key = PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.routes[i].key), self.routes[i].key_size)
+            routes.append([exchange.decode(), key.decode()])
+        return routes, PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.out), self.used)
+
+    def _error(self, how: cython.int):
+        if how == ROW_MEMORY:
+            return MemoryError("no memory for a block of messages")
+        text = {
+            ROW_NULL: "is null; an empty message has an empty body",
+            ROW_LONG: f"more than {SHORT_MAX} bytes of UTF-8",
+            ROW_NAME_LONG: f"the name of a header has more than {SHORT_MAX} bytes",
+            ROW_EXPIRATION: "no expiration: a decimal number of milliseconds from 0 to 2^32 - 1 is needed",
+            ROW_TABLE: "no field table that the broker takes (its length, a type, more than 1024 fields, or nested too deep)",
+            ROW_OCTET: "not in 0..255",
+            ROW_TIME: "before 1970: AMQP's timestamp has no sign",
+            ROW_HUGE: "the message has more than 2 GiB",
+        }[how]
+        return EncodeError(self.first_row + self.next, INPUTS[self.bad], text)
+
+
+def blocks_of(batch: Any, options: EncodeOptions | None = None, *, first_row: int = 0) -> Iterator[tuple[list[list[str]], bytes]]:
+    """Blocks of all rows of a record batch, in order, for the call `block`.
+
+    Args: batch: columns `body` (or `value`: binary or string; required unless it is a constant), exchange, routing_key, headers
+    (map of strings), headers_raw (above headers where not null), and the basic properties; other columns are ignored; first_row:
+    number of the batch's first row, for errors.
+    Raises: EncodeError: a column of a wrong type, a row that can't be a message (blocks given out before are whole).
+    """
+    encoder: Encoder = Encoder(batch, options or EncodeOptions(), first_row)
+    while True:
+        block = encoder.block()
+        if block is None:
+            return
+        yield block
