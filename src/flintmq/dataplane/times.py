@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class LogTimes:
             return b"", sequence * self._size
 
     @staticmethod
-    def _records(data: bytes, start: int, block: Block) -> Any:
+    def _records(data: bytes, start: int, block: Block) -> Iterator[tuple[int, int]]:
         at, end = block.lsn - start + BLOCK_HEADER, block.lsn - start + block.length
         while at + HEADER_SIZE <= end:
             length = int.from_bytes(data[at : at + 4], "little")
