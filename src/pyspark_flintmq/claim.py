@@ -28,6 +28,10 @@ IDLE_FIRST_S, IDLE_MAX_S = 0.005, 0.1
 # Seconds for which figures of the backlog are good enough for a progress report.
 LAG_AGE_S = 0.5
 
+# Refusals of a broker that may be over soon (publishers are blocked, the disk is nearly full), and seconds between two tries.
+LATER = ("NO_ROOM", "LOW_DISK")
+LATER_S = 0.5
+
 Offset = dict[str, Any]
 # What a progress report shows, and what it is called in the answer to sub.tail.
 _FIGURES = (("messages_behind", "behind_messages"), ("bytes_behind", "behind_bytes"), ("oldest_age_ms", "oldest_age_ms"))
@@ -245,11 +249,17 @@ class Claim:
         return self._call(name, at, sub_id=self.sub_id, epoch=self.epoch, **arguments)
 
     def _call(self, name: str, at: int | None = None, /, **arguments: Any) -> Any:
-        try:
-            with self._options.connection.errors():
-                return self._opened_plane().action(name, **arguments)
-        except SourceError as e:
-            raise self._explained(e, at) from e.__cause__
+        options = self._options
+        until = self._now() + options.connection.timeout
+        while True:
+            try:
+                with options.connection.errors():
+                    return self._opened_plane().action(name, **arguments)
+            except SourceError as e:
+                if e.code not in LATER or self._now() >= until:
+                    raise self._explained(e, at) from e.__cause__
+                log.warning("%s: %s, trying again", name, e)
+            time.sleep(LATER_S)
 
     def _opened_plane(self) -> Plane:
         if self._plane is None:

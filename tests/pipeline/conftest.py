@@ -1,10 +1,11 @@
 """Fixtures of the pipeline's tests: a broker, a queue on it, one Spark session for all.
 
-`amqp_url` is our own broker, or the one that FLINTMQ_TEST_URL names.
+`amqp_url` is our own broker, or the one that FLINTMQ_TEST_URL names; `plane_broker` is always our own, with a data plane.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import pika
 import pytest
 
 from flintmq.errors import OperatorError
-from tests.support.broker import Broker, unique
+from tests.support.broker import ENV_URL, Broker, unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 def amqp_url() -> Iterator[str]:
     with Broker() as broker:
         yield broker.url
+
+
+@pytest.fixture(scope="session")
+def plane_broker() -> Iterator[Broker]:
+    """A durable broker with its data plane."""
+    pytest.importorskip("pyarrow")
+    if os.environ.get(ENV_URL):
+        pytest.skip(f"needs a broker with a data plane, but {ENV_URL} names another one")
+    with Broker("--flight-port", "0") as broker:
+        yield broker
 
 
 @pytest.fixture

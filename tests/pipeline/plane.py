@@ -1,0 +1,119 @@
+"""Help for tests with a real data plane: publishing, looking, a client under the model of Spark, a broker that is killed and comes back.
+
+In: a `Broker` with `--flight-port`. Out: options of the source, bodies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+
+from flintmq.pipeline.flight.client import DataPlane
+from tests.pipeline.fake_broker import Plan
+from tests.support.broker import Broker
+
+
+def flight_port(broker: Broker) -> int:
+    return int(broker.ready["flight_port"])
+
+
+def source_options(broker: Broker, **options: Any) -> dict[str, str]:
+    """Options of `format("flintmq")` for this broker."""
+    given = {"host": broker.host, "flightPort": flight_port(broker), "timeout": 20, **options}
+    return {key: str(value) for key, value in given.items()}
+
+
+@contextlib.contextmanager
+def channel_of(broker: Broker) -> Iterator[Any]:
+    """A pika channel with confirms."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    try:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+    finally:
+        with contextlib.suppress(pika.exceptions.AMQPError):
+            connection.close()
+
+
+def publish(broker: Broker, queue: str, bodies: list[bytes], **properties: Any) -> None:
+    """Declares the queue (durable) and publishes persistent messages, confirmed."""
+    with channel_of(broker) as channel:
+        channel.queue_declare(queue, durable=True)
+        for body in bodies:
+            channel.basic_publish("", queue, body, pika.BasicProperties(**{"delivery_mode": 2, **properties}))
+
+
+def ready(broker: Broker, queue: str) -> int:
+    with channel_of(broker) as channel:
+        return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+
+def bodies_left(broker: Broker, queue: str) -> list[tuple[bytes, bool]]:
+    """(body, redelivered) of what an AMQP client gets; it stays in the queue."""
+    with channel_of(broker) as channel:
+        found = []
+        while True:
+            method, _, body = channel.basic_get(queue)
+            if method is None:
+                return found
+            found.append((body, method.redelivered))
+
+
+class RealPlane:
+    """The client as `FakeSpark` uses it: with points at which the driver may die. Every life of the driver has a client of its own."""
+
+    def __init__(self, broker: Broker, plan: Plan | None = None) -> None:
+        self.broker = broker
+        self.plan = plan or Plan()
+        self.late_opens = 0
+        self._client: DataPlane | None = None
+
+    def client(self) -> DataPlane:
+        if self._client is None:
+            self._client = DataPlane(self.broker.host, flight_port(self.broker), timeout_s=20)
+        return self._client
+
+    def action(self, name: str, /, **arguments: Any) -> Any:
+        self.plan.point(f"before {name}")
+        answer = self.client().action(name, **arguments)
+        self.plan.point(f"after {name}")
+        return answer
+
+    def read(self, ticket: bytes) -> Iterator[bytes]:
+        for batch in self.client().read(ticket, columns=["body"]):
+            yield from batch.column("body").to_pylist()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class RestartingBroker:
+    """A broker that can be killed and started again on the same store and ports."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ports = ("0", "0")
+        self.broker = self._start()
+
+    def _start(self) -> Broker:
+        broker = Broker("--data-dir", str(self._directory), "--port", self._ports[0], "--flight-port", self._ports[1])
+        broker.start()
+        self._ports = (str(broker.port), str(flight_port(broker)))
+        return broker
+
+    def kill(self) -> None:
+        self.broker.kill()
+        self.broker.stop()
+
+    def restart(self) -> None:
+        self.broker = self._start()
+
+    def stop(self) -> None:
+        self.broker.stop()
