@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -293,3 +294,27 @@ def test_images_are_reproducible_and_different() -> None:
     assert first != [image.choice for image in disk.images(limit=200, seed=4)]
     files = [digest(image.files) for image in disk.images(limit=200, seed=3)]
     assert len(set(files)) > 100
+
+
+@pytest.mark.parametrize("size", [512, 4096, 300_000, 4 << 20])
+def test_what_is_reserved_has_its_size_and_reads_as_zeros_also_when_it_cannot_be_read_beforehand(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OsFiles()
+    tried: list[int] = []
+
+    def refuse(fd: int, _buffers: object, offset: int) -> int:
+        tried.append(offset)
+        raise OSError(errno.EIO, "no")
+
+    for name, broken in (("read", False), ("refused", True)):
+        path = str(tmp_path / name)
+        fd = files.open(path, create=True)
+        with monkeypatch.context() as patch:
+            if broken:
+                patch.setattr("os.preadv", refuse)
+            files.allocate(fd, size, False)
+        assert files.size(path) == size
+        assert files.read(fd, size, 0) == bytes(size)
+        files.close(fd)
+    assert tried == [0]

@@ -32,7 +32,7 @@ from cython.cimports.libc.string import memcpy, memmove, memset
 
 LSN_NEVER = cython.declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
 # bytes of write buffers kept for reuse (one at least): their pages are mapped already
-SPARE_BYTES = cython.declare(uint64_t, 4 << 20)
+SPARE_BYTES = cython.declare(uint64_t, 8 << 20)
 
 
 # --- life -------------------------------------------------------------------------------------------------------------------
