@@ -61,7 +61,7 @@ class Codec:
 
     def decode(self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None) -> list[Any]:
         at, batches = 0, []
-        for queue, rows in queues:
+        for queue, rows, *_ in queues:
             positions, bodies = [], []
             for _ in range(rows):
                 position, _, where, length, _, _ = ROW.unpack_from(payload, at * ROW.size)
@@ -114,7 +114,7 @@ class FakeBroker:
     def _auth(self, head: dict[str, Any], payload: bytes) -> Any:
         if self.users.get(head["user"]) != head["password"]:
             raise Refused("UNAUTHENTICATED", "no")
-        return {"tags": []}
+        return {"tags": [], "loopback_only": head["user"] == "guest"}
 
     def _serve(self, channel: Channel) -> None:
         try:
@@ -176,4 +176,5 @@ class Plane:
 
     def __exit__(self, *exc: object) -> None:
         self.service.close()
+        self.link.close()
         self.broker.close()

@@ -16,27 +16,28 @@ ACTIONS: dict[str, str] = {
     "sub.acquire": "prepare the next set: sub_id, epoch, seq, max_messages, max_bytes, max_wait_ms, onlost",
     "sub.plan": "tickets of a prepared set: sub_id, epoch, seq, slices",
     "sub.commit": "commit sets: sub_id, epoch, upto",
-    "sub.tail": "what waits: name, drain",
+    "sub.tail": "what waits: sub_id, drain, epoch",
     "sub.list": "all subscriptions of the vhost",
     "sub.status": "one subscription: name",
-    "sub.reset": "for operators: name, action redeliver|commit|delete",
+    "sub.reset": "for operators: name, action redeliver|commit|delete, seq",
     "scope.open": "a number above all given out before: fences older writers",
     "scope.status": "one scope: scope",
     "scope.list": "all scopes of the vhost",
     "scope.forget": "forget a scope: scope",
-    "stage.begin": "begin the stage of one task attempt: scope, epoch, batch, part, attempt",
+    "stage.begin": "begin the stage of one task attempt: scope, epoch, batch, part, attempt, unroutable, over_limit",
     "stage.prepare": "prepare a stage: stage_id",
     "stage.commit": "commit stages and roll back others up to the batch: scope, epoch, batch, stage_ids",
     "stage.abort": "roll back: scope, batch",
     "log.snapshot": "keep the containers of now readable: ttl_s, logs",
     "log.extend": "keep them longer: id, ttl_s",
     "log.release": "let them go: id",
-    "browse.open": "tickets to read without consuming: queues, start, end, max_messages",
+    "browse.open": "tickets to read without consuming: queues, start, end, max_messages, slices",
+    "browse.close": "let a browse go: id",
     "status": "version, store and figures",
 }
 
 # What the service itself writes into the head of a request: a client's argument of such a name would speak for somebody else.
-RESERVED = frozenset({"call", "user", "vhost", "payload", "password"})
+RESERVED = frozenset({"call", "user", "vhost"})
 
 
 def read_object(body: bytes, what: str, limit: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 from pyarrow import flight
 
 from flintmq.config import Limits
-from flintmq.pipeline.flight.errors import BUSY, FORBIDDEN, UNAUTHENTICATED, PlaneError, to_flight
+from flintmq.pipeline.flight.errors import BAD_ARGUMENT, BUSY, FORBIDDEN, UNAUTHENTICATED, PlaneError, to_flight
 from flintmq.pipeline.flight.headers import VHOST_HEADER
 from flintmq.pipeline.flight.link import Caller, Link
 
@@ -196,16 +196,13 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             try:
                 answer, _ = self._link.call("auth", None, {"user": user, "password": password})
             except PlaneError as error:
-                if error.may_retry:
+                if error.code not in (UNAUTHENTICATED, FORBIDDEN, BAD_ARGUMENT):
                     raise
-                log.warning("login refused for user %r: %s", user, error.code)
+                log.warning("login refused for user %r", user)
                 raise PlaneError(UNAUTHENTICATED, REFUSED) from None
+            identity = Identity(user, bool(answer.get("loopback_only", True)))
         finally:
             self._checks.release()
-        loopback_only = user == "guest"
-        if isinstance(answer, dict):
-            loopback_only = bool(answer.get("loopback_only", loopback_only))
-        identity = Identity(user, loopback_only)
         self._vault.remember(mac, identity)
         return identity
 

@@ -146,21 +146,23 @@ class DataPlane:
         """Commits the sets up to `upto`; returns what is committed now. Raises: PlaneError FENCED, CHECKPOINT_AHEAD, NOT_FOUND."""
         return int(_field(self.action("sub.commit", sub_id=sub_id, epoch=epoch, upto=upto), "committed"))
 
-    def sub_tail(self, sub_id: str, *, drain: bool = False) -> Tail:
-        """What waits in the subscription's queues."""
-        return Tail.read(self.action("sub.tail", sub_id=sub_id, drain=drain))
+    def sub_tail(self, sub_id: str, *, drain: bool = False, epoch: int | None = None) -> Tail:
+        """What waits in the subscription's queues. Args: drain: later sets end with what is there now; epoch: fences a drain."""
+        arguments: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
+        return Tail.read(self.action("sub.tail", sub_id=sub_id, drain=drain, **arguments))
 
-    def sub_list(self) -> Any:
-        """All subscriptions of the vhost."""
-        return self.action("sub.list")
+    def sub_list(self) -> list[dict[str, Any]]:
+        """All subscriptions of the vhost whose queues the user may read."""
+        return list(_field(self.action("sub.list"), "subscriptions"))
 
     def sub_status(self, name: str) -> dict[str, Any]:
         """One subscription, by name."""
         return _object(self.action("sub.status", name=name))
 
-    def sub_reset(self, name: str, action: str) -> dict[str, Any]:
+    def sub_reset(self, name: str, action: str, *, seq: int | None = None) -> dict[str, Any]:
         """For operators: `redeliver` rolls the prepared set back, `commit` commits it unread, `delete` forgets the subscription."""
-        return _object(self.action("sub.reset", name=name, action=action))
+        arguments: dict[str, Any] = {} if seq is None else {"seq": seq}
+        return _object(self.action("sub.reset", name=name, action=action, **arguments))
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
@@ -195,9 +197,9 @@ class DataPlane:
         """committed, and the open stages."""
         return _object(self.action("scope.status", scope=scope))
 
-    def scope_list(self) -> Any:
+    def scope_list(self) -> list[dict[str, Any]]:
         """All scopes of the vhost."""
-        return self.action("scope.list")
+        return list(_field(self.action("scope.list"), "scopes"))
 
     def scope_forget(self, scope: str) -> Any:
         """Forgets a scope that nobody writes to any more: its batches could be written twice afterwards."""
@@ -223,12 +225,19 @@ class DataPlane:
     def browse_open(
         self, queues: Sequence[str], *, start: Any = None, end: Any = None, max_messages: int | None = None, **options: Any
     ) -> Browse:
-        """Tickets for messages that stay in their queues. Raises: PlaneError NOT_FOUND, FORBIDDEN."""
+        """Tickets for messages that stay in their queues. Args: start, end: {"position": n}, {"lsn": n} or {"time_us": t}; options: slices.
+
+        Raises: PlaneError NOT_FOUND, FORBIDDEN.
+        """
         given = {"start": start, "end": end, "max_messages": max_messages, **options}
         answer = _object(
             self.action("browse.open", queues=list(queues), **{name: value for name, value in given.items() if value is not None})
         )
         return Browse.read({**answer, "tickets": _tickets(answer)})
+
+    def browse_close(self, browse_id: str) -> Any:
+        """Lets a browse go before its time. Again is no error."""
+        return self.action("browse.close", id=browse_id)
 
     def status(self) -> dict[str, Any]:
         """Version, store UUID, figures of service and broker."""

@@ -28,8 +28,8 @@ DAMAGED = "DAMAGED"
 PROTOCOL = "PROTOCOL"
 TIMED_OUT = "TIMED_OUT"
 
-# Nothing was decided: the same call may succeed a moment later.
-RETRIED = frozenset({BUSY, UNAVAILABLE})
+# The same call may succeed a moment later, or after the broker's restart.
+RETRIED = frozenset({BUSY, UNAVAILABLE, "STOPPING", "STORE_FAILED", "NO_ROOM", "LOW_DISK"})
 
 # bytes of an error text that travel: gRPC keeps trailers under 8 KiB, and percent-encodes
 TEXT_MAX = 2_000
@@ -67,8 +67,7 @@ def to_flight(error: BaseException) -> Any:
     kind = {
         UNAUTHENTICATED: flight.FlightUnauthenticatedError,
         FORBIDDEN: flight.FlightUnauthorizedError,
-        BUSY: flight.FlightUnavailableError,
-        UNAVAILABLE: flight.FlightUnavailableError,
+        **dict.fromkeys(RETRIED, flight.FlightUnavailableError),
         INTERNAL: flight.FlightInternalError,
     }.get(error.code, flight.FlightServerError)
     # One line, and no control characters: names that some peer chose must not reach somebody else's terminal as they are.

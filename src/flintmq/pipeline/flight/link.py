@@ -72,6 +72,14 @@ class Link:
         self._give_back(channel)
         return answer
 
+    def close(self) -> None:
+        """Closes the channels that no call holds; those that do end with their call."""
+        with self._changed:
+            free, self._free, self._alive = self._free, [], 0
+            self._changed.notify_all()
+        for channel in free:
+            channel.close()
+
     def _take(self) -> Channel:
         deadline = 0.0
         with self._changed:

@@ -37,7 +37,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Subscription(Answer):
     """`sub.open`. committed: seq of the last committed set; prepared: seq of the set that is prepared, None: none; planned: whether
-    `sub.plan` was called for it; prepared_epoch tells under which epoch, when the service says so."""
+    `sub.plan` was called for it."""
 
     sub_id: str
     epoch: int
@@ -71,10 +71,12 @@ class Tail(Answer):
 
 @dataclass(frozen=True, slots=True)
 class StageBegun(Answer):
-    """`stage.begin`. stage_id: None when the batch is committed already: drain the input and write nothing."""
+    """`stage.begin`. stage_id: None when the batch is committed already: drain the input and write nothing; committed: the scope's highest
+    committed batch, given then."""
 
     stage_id: str | None = None
     already: bool = False
+    committed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,12 @@ class Prepared(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Committed(Answer):
-    """`stage.commit`. committed: the scope's highest committed batch; already: it was committed before this call."""
+    """`stage.commit`. committed: the scope's highest committed batch; already: it was committed before this call;
+    rolled_back: stages that were not of this commit."""
 
     committed: int
     already: bool = False
+    rolled_back: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,12 @@ class Snapshot(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Browse(Answer):
-    """`browse.open`. tickets: for `DataPlane.read`, in the queues' order."""
+    """`browse.open`. tickets: for `DataPlane.read`, in the queues' order; count: messages; queues: how many of each."""
 
     id: str
     tickets: list[bytes] = field(default_factory=list)
+    count: int = 0
+    queues: Any = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
