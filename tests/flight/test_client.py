@@ -1,0 +1,193 @@
+"""A client goes on through everything that passes: servers that come late, go away, are busy; and says clearly when it does not."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flintmq.dataplane.wire import Refused
+from flintmq.pipeline.flight.client import DataPlane
+from flintmq.pipeline.flight.errors import PlaneError, code_of, shorten
+from flintmq.pipeline.flight.results import Acquired, Subscription
+from tests.flight.fake import FakeBroker, Plane, body_of, table_of
+
+TICKET = b'{"kind":"set","sub_id":"s","epoch":1,"seq":1,"slice":0,"slices":1}'
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def refused(call: Callable[[], Any]) -> PlaneError:
+    with pytest.raises(PlaneError) as caught:
+        call()
+    return caught.value
+
+
+def test_a_server_that_comes_late_is_waited_for(start: Callable[..., Plane]) -> None:
+    """A call made before anybody listens succeeds when somebody does."""
+    port = free_port()
+    client = DataPlane("127.0.0.1", port, user="ann", password="secret", timeout_s=20)
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(client.status()))
+    thread.start()
+    broker = FakeBroker()
+    broker.answers["status"] = lambda head, _: {"version": "1"}
+    start(port=port, broker=broker)
+    thread.join(20)
+    assert answers and answers[0]["version"] == "1"
+
+
+def test_nobody_there_is_said_after_the_time_is_over() -> None:
+    """UNAVAILABLE names the address and the time, in one line."""
+    port = free_port()
+    error = refused(lambda: DataPlane("127.0.0.1", port, timeout_s=0.2).status())
+    assert error.code == "UNAVAILABLE"
+    assert f"127.0.0.1:{port} within 0.2 s" in error.text
+    assert "\n" not in error.text
+    assert refused(lambda: DataPlane("127.0.0.1", port, timeout_s=0.2).put("s", [pa.record_batch({"body": pa.array([b"x"])})])).code == "UNAVAILABLE"
+    assert refused(lambda: next(DataPlane("127.0.0.1", port, timeout_s=0.2).read(TICKET))).code == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize("code", ["BUSY", "STOPPING", "STORE_FAILED", "NO_ROOM"])
+def test_what_passes_is_tried_again(plane: Plane, code: str) -> None:
+    """Refusals that mean "later" are not the caller's affair, unless they stay."""
+    left = [2]
+
+    def status(head: dict[str, Any], _: bytes) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise Refused(code, "later")
+        return {}
+
+    plane.broker.answers["status"] = status
+    plane.client().status()
+    assert len(plane.broker.calls("status")) == 3
+    left[0] = 1_000_000
+    error = refused(lambda: plane.client(timeout_s=0.2).status())
+    assert error.code == code
+    assert error.text.endswith("later")
+
+
+@pytest.mark.parametrize("code", ["FENCED", "NOT_FOUND", "CHECKPOINT_LOST", "INTERNAL", "BAD_ARGUMENT"])
+def test_what_is_decided_is_not_tried_again(plane: Plane, code: str) -> None:
+    """A refusal comes at once, after one call."""
+
+    def no(head: dict[str, Any], _: bytes) -> Any:
+        raise Refused(code, "no")
+
+    plane.broker.answers["status"] = no
+    assert refused(lambda: plane.client().status()).code == code
+    assert len(plane.broker.calls("status")) == 1
+
+
+def test_reading_goes_on_where_it_stopped(plane: Plane) -> None:
+    """The service breaks off in the middle of a set: every row once, in order."""
+    reached = threading.Event()
+
+    def rows(head: dict[str, Any], _: bytes) -> Any:
+        first = head["first"]
+        count = min(10, 100 - first)
+        if first == 50 and not reached.is_set():
+            reached.set()
+            raise Refused("STOPPING", "the broker stops")
+        return {"queues": [["q", count]], "more": first + count < 100}, table_of([(first + i, 2000) for i in range(count)])
+
+    plane.broker.answers["rows"] = rows
+    got: list[Any] = []
+    for batch in plane.client().read(TICKET):
+        got += batch.to_pylist()
+    assert reached.is_set()
+    assert [row["position"] for row in got] == list(range(100))
+    assert [row["body"] for row in got] == [body_of("q", i, 2000) for i in range(100)]
+
+
+def test_put_is_not_repeated(plane: Plane) -> None:
+    """A block refused for now fails the put: what arrived is unknown to its caller."""
+    calls = []
+
+    def block(head: dict[str, Any], payload: bytes) -> Any:
+        calls.append(payload)
+        raise Refused("LOW_DISK", "later")
+
+    plane.broker.answers["block"] = block
+    assert refused(lambda: plane.client().put("s", [pa.record_batch({"body": pa.array([b"x"])})])).code == "LOW_DISK"
+    assert len(calls) == 1
+
+
+def test_batches_of_another_schema_are_the_callers_mistake(plane: Plane) -> None:
+    """BAD_ARGUMENT, and the call ends."""
+    plane.broker.answers["block"] = lambda head, payload: None
+    batches = [pa.record_batch({"body": pa.array([b"x"])}), pa.record_batch({"other": pa.array([1])})]
+    assert refused(lambda: plane.client().put("s", batches)).code == "BAD_ARGUMENT"
+
+
+def test_a_closed_client_says_so(plane: Plane) -> None:
+    """At once, without tries; closing twice is no error."""
+    client = plane.client()
+    client.close()
+    client.close()
+    assert "closed" in refused(client.status).text
+
+
+def test_answers_are_typed(plane: Plane) -> None:
+    """Known fields have names, new ones are kept, missing ones are PROTOCOL."""
+    answer = {"sub_id": "x", "epoch": 4, "committed": 0, "prepared": None, "planned": False, "queues": ["q"], "since": 1}
+    plane.broker.answers["sub.open"] = lambda head, _: answer
+    opened = plane.client().sub_open("s", ["q"])
+    assert opened == Subscription("x", 4, 0, None, False, ["q"])
+    assert opened.more == {"since": 1}
+    assert bool(Acquired.read({"count": 0})) is False
+    del answer["epoch"]
+    assert refused(lambda: plane.client().sub_open("s", ["q"])).code == "PROTOCOL"
+    plane.broker.answers["stage.begin"] = lambda head, _: {"already": True, "committed": 9}
+    begun = plane.client().stage_begin("sc", 1, 9)
+    assert (begun.stage_id, begun.already, begun.committed) == (None, True, 9)
+    plane.broker.answers["sub.plan"] = lambda head, _: {"tickets": [{"kind": "set", "slice": 0}]}
+    assert [json.loads(ticket) for ticket in plane.client().sub_plan("x", 1, 1, 1)] == [{"kind": "set", "slice": 0}]
+
+
+def test_errors_travel_between_processes_and_clients_do_not() -> None:
+    """Spark pickles exceptions; a client has threads and a password."""
+    error = pickle.loads(pickle.dumps(PlaneError("FENCED", "x")))
+    assert (error.code, error.text, str(error)) == ("FENCED", "x", "FENCED: x")
+    with pytest.raises(TypeError, match="another process"):
+        pickle.dumps(DataPlane())
+
+
+def test_importing_the_client_is_light() -> None:
+    """Neither pyarrow nor gRPC is there before the first call: workers fork."""
+    code = "import sys; from flintmq.pipeline.flight.client import DataPlane; DataPlane('h', 1); print('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("FENCED: old. Detail: Failed. gRPC client debug context: UNKNOWN", "FENCED: old"),
+        ("Flight returned unavailable error, with message: nobody there. gRPC client debug context: x. Client context: OK", "nobody there"),
+        ("plain", "plain"),
+    ],
+)
+def test_what_grpc_adds_is_taken_away(text: str, short: str) -> None:
+    """People read one sentence, without debug context."""
+    assert shorten(text) == short
+
+
+def test_codes_in_messages() -> None:
+    """A message that begins with a code gives it; another does not."""
+    assert code_of("NOT_FOUND: queue 'a: b'") == ("NOT_FOUND", "queue 'a: b'")
+    assert code_of("Not found: x") is None
+    assert code_of("x") is None
