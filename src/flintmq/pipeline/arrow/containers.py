@@ -388,6 +388,67 @@ class Containers:
         view.span_last = low - 1
         return span
 
+    # --- for Python callers (log.py); the lock is held
+
+    def learned_size(self) -> int:
+        """The container size, once a container with a good header is there; else 0. Raises: OSError."""
+        self.learn()
+        return self.container_size
+
+    def headers_in(self, sequence: int) -> list[tuple[int, int, int, int, int, int, int]]:
+        """Every block header of a container that checks, ascending: (lsn, end without padding, epoch, durable hint, previous, base,
+        flags). Empty when the container is not there. Raises: OSError."""
+        found: list = []
+        block: block_t
+        size: uint64_t = self.container_size
+        offset: uint64_t = CONTAINER_HEADER
+        start: uint64_t = sequence
+        start *= size
+        view: cython.pointer(view_t) = self.open(sequence)
+        if view != cython.NULL:
+            self.load(view, 0, size)
+        self.raise_error()
+        while view != cython.NULL and offset + BLOCK_HEADER <= size:
+            if block_decode(view.bytes + offset, start + offset, size - offset, cython.address(block)):
+                end = block.lsn + block.length
+                found.append((block.lsn, end, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
+                offset = align_sector(offset + block.length)
+            else:
+                offset += SECTOR
+        return found
+
+    def block_good(self, lsn: int) -> bool:
+        """Whether the block at this LSN and all of its records check. Raises: OSError."""
+        record: record_t
+        block: block_t
+        size: uint64_t = self.container_size
+        at: uint64_t = BLOCK_HEADER
+        where: uint64_t = lsn
+        offset: uint64_t = where % size
+        count: uint32_t = 0
+        view: cython.pointer(view_t) = self.open(where // size)
+        if view == cython.NULL or not self.load(view, 0, size):
+            self.raise_error()
+            return False
+        if offset + BLOCK_HEADER > size or not block_decode(view.bytes + offset, where, size - offset, cython.address(block)):
+            return False
+        while at < block.length:
+            if not record_decode(view.bytes + offset + at, where + at, block.length - at, 0, True, cython.address(record)):
+                return False
+            at += align8(record.length)
+            count += 1
+        return count == block.records
+
+    def begun_at(self, lsn: int) -> bool:
+        """Whether a block was begun at this LSN, good or not: what stands there names the LSN."""
+        size: uint64_t = self.container_size
+        where: uint64_t = lsn
+        offset: uint64_t = where % size
+        view: cython.pointer(view_t) = self.open(where // size)
+        if view == cython.NULL or offset + BLOCK_HEADER > size or not self.load(view, offset, BLOCK_HEADER):
+            return False
+        return le64(view.bytes + offset + 8) == where
+
     # --- contents
 
     def content(self, record, out):

@@ -13,8 +13,8 @@ cdef enum:
 # The columns of a message that its content gives: exchange, routing key, body, properties. body_max: bytes of the body kept, -1 all.
 # False: malformed, nothing was put.
 cdef bint put_content(Table table, uint32_t row, content_t *content, int64_t body_max) noexcept nogil
-# Time of the message's Message-Enqueue (on this queue and position, when the queue is not 0) when it follows the content in the same
-# block; 0: it does not.
+# Time of the message's Message-Enqueue on this queue (0: any) at this position (0: any) when it follows the content in the same block;
+# 0: it does not.
 cdef uint64_t enqueued_us(Containers containers, uint64_t message, uint64_t after, uint64_t queue, uint64_t position) noexcept nogil
 
 cdef class Decoder:

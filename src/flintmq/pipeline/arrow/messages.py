@@ -89,7 +89,7 @@ def enqueued_us(containers, message, after, queue, position):
         if record.type != RECORD_ENQUEUE or record.undo_prev != message or record.size < 16:
             break
         if queue == 0 or le64(record.data) == queue:
-            if le64(record.data + 8) == position:
+            if position == 0 or le64(record.data + 8) == position:
                 return span.time_us + record.time_us
             if found == 0 and (queue or position_waits(le64(record.data + 8))):
                 found = span.time_us + record.time_us

@@ -1,0 +1,816 @@
+"""One container of a log as record batches (see scan.pxd; docs/FORMAT.md, "Reading").
+
+in: a container file, or its bytes. out: record batches of the tables `records` or `log_messages`; what was damaged, torn, incomplete.
+
+I1  Nothing is handed out whose CRC does not match its own LSN. The whole file is read into our memory first, then its header again: a
+    container that was recycled meanwhile raises ContainerGone and gives no row.
+I2  What does not check below `end` (or below a later block's durable hint) is damage: an error, or counted with PERMISSIVE, where the
+    good records of a damaged block are still given. What does not check above it is a torn tail: counted, never given.
+I3  The end of a container is believed only when the next one's first block names our last block, or there is no next one to ask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.cimports.flintmq.core.crc32c import crc32c
+from cython.cimports.flintmq.pipeline.arrow.containers import CONTENT_BAD, CONTENT_GOOD, Containers, content_t, view_t
+from cython.cimports.flintmq.pipeline.arrow.messages import enqueued_us, put_content
+from cython.cimports.flintmq.pipeline.arrow.table import (
+    COL_NONE,
+    Table,
+    col_bool,
+    col_bytes,
+    col_int32,
+    col_int64,
+    col_text,
+    column_t,
+)
+from cython.cimports.flintmq.pipeline.arrow.text import M_BODY, M_COPY, M_ENQUEUED, M_LSN, M_PUBLISHED, find_message_id, put_route, put_time, route_good
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    CONTAINER_HEADER,
+    CONTENT_FIXED,
+    PLACE_SIZE,
+    RECORD_CHUNK,
+    RECORD_COMMIT,
+    RECORD_COPY,
+    RECORD_DEQUEUE,
+    RECORD_DTX_START,
+    RECORD_ENQUEUE,
+    RECORD_HEADER,
+    RECORD_HEURISTIC,
+    RECORD_MESSAGE_DELETE,
+    RECORD_NAME,
+    RECORD_NOTE,
+    RECORD_QUEUE_END,
+    RECORD_QUEUE_MARK,
+    RECORD_REDELIVERED,
+    RECORD_START,
+    RECORD_TX_COPY,
+    RECORD_TX_START,
+    SECTOR,
+    align8,
+    align_sector,
+    block_decode,
+    block_t,
+    le16,
+    le32,
+    le64,
+    position_number,
+    position_waits,
+    record_decode,
+    record_t,
+)
+from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcmp, memcpy
+
+from flintmq.pipeline.arrow import schema
+
+LOGS = {"messages": 1, "transactions": 2}
+STREAMS = {"records": "records", "messages": "log_messages"}
+MODES = ("FAILFAST", "PERMISSIVE")
+# Looking for the next record inside a damaged block checks at most this many times the block's bytes (as in store/log/scan.py).
+SALVAGE_EFFORT = cython.declare(uint64_t, 64)
+# bytes of bodies in one record batch
+BATCH_BYTES = cython.declare(uint64_t, 32 * 1024 * 1024)
+# stretches of damage that are told one by one
+TOLD_MAX = 1000
+
+KINDS = {
+    1: b"Message-Start",
+    2: b"Message-Chunk",
+    3: b"Message-Delete",
+    4: b"Message-Enqueue",
+    5: b"Message-Dequeue",
+    6: b"Message-Copy",
+    7: b"Queue-Mark",
+    8: b"Queue-Redelivered",
+    9: b"Name",
+    10: b"Queue-End",
+    33: b"Dtx-Start",
+    34: b"Tx-Start",
+    35: b"Prepare",
+    36: b"Commit",
+    37: b"Rollback",
+    38: b"Delete",
+    39: b"End",
+    40: b"Tx-Copy",
+    41: b"Heuristic",
+    42: b"Note",
+    43: b"Acquire-Set",
+}
+REASONS = {1: b"ack", 2: b"reject", 3: b"expire", 4: b"drop", 5: b"purge", 6: b"move"}
+STATES = {1: b"open", 2: b"prepared", 3: b"committed", 4: b"rolled back"}
+OUTCOMES = {0: b"forgotten", 1: b"committed", 2: b"rolled back"}
+
+_kinds = cython.declare(cython.p_char[64])
+_reasons = cython.declare(cython.p_char[8])
+_states = cython.declare(cython.p_char[8])
+_outcomes = cython.declare(cython.p_char[8])
+
+
+def _fill_names() -> None:
+    i: uint32_t
+    for i in range(64):
+        _kinds[i] = PyBytes_AS_STRING(KINDS[i]) if i in KINDS else cython.NULL
+    for i in range(8):
+        _reasons[i] = PyBytes_AS_STRING(REASONS[i]) if i in REASONS else cython.NULL
+        _states[i] = PyBytes_AS_STRING(STATES[i]) if i in STATES else cython.NULL
+        _outcomes[i] = PyBytes_AS_STRING(OUTCOMES[i]) if i in OUTCOMES else cython.NULL
+
+
+_fill_names()
+
+
+class LogDamaged(Exception):
+    """A container that was durable once does not check. `lsn`: where."""
+
+    def __init__(self, text: str, lsn: int) -> None:
+        super().__init__(text)
+        self.lsn = lsn
+
+
+class ContainerGone(Exception):
+    """The container is not there (any more): given back or recycled. Online, only a snapshot keeps containers where they are."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_name(c: cython.pointer(column_t), row: uint32_t, text: cython.p_char) -> cython.void:
+    size: uint32_t = 0
+    if text == cython.NULL or c.kind == COL_NONE:
+        return
+    while text[size]:
+        size += 1
+    col_bytes(c, row, text, size)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_position(table: Table, row: uint32_t, position: uint64_t) -> cython.void:
+    if position_waits(position):
+        col_int64(table.columns + R_WAITING, row, position_number(position))
+    elif position:
+        col_int64(table.columns + R_POSITION, row, cython.cast(int64_t, position))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_expiry(c: cython.pointer(column_t), row: uint32_t, expires_ms: uint64_t) -> cython.void:
+    if expires_ms and expires_ms < cython.cast(uint64_t, 1) << 53:
+        put_time(c, row, expires_ms * 1000)
+
+
+@cython.cclass
+class ContainerScan:
+    """Iterator of record batches over one container. After it ended: `records` and `blocks` read, `damage` (texts; PERMISSIVE),
+    `torn` (1: a torn tail was left out), `incomplete` (messages whose chunks are missing), `warnings` (texts for all of these).
+
+    Args: see scan_container.
+    """
+
+    def __init__(self, path, log, stream, columns, body, base, end, mode, rows_max, memory, store_uuid):
+        header: bytes
+        if log not in LOGS or stream not in STREAMS or mode not in MODES:
+            raise ValueError(f"log {log!r}, stream {stream!r}, mode {mode!r}: not among {list(LOGS)}, {list(STREAMS)}, {list(MODES)}")
+        if stream == "messages" and log != "messages":
+            raise ValueError("the stream of messages is in the message log")
+        name = STREAMS[stream]
+        self.log = log
+        self.stream = STREAM_MESSAGES if stream == "messages" else STREAM_RECORDS
+        self.columns = schema.TABLES[name]
+        self.wanted = frozenset(column for column, _, _ in schema.select(name, columns))
+        self.schema = schema.arrow_schema(name, columns)
+        self.body_max = schema.body_limit(body)
+        self.needs_enqueued = "enqueued_time" in self.wanted
+        self.needs_content = bool(self.wanted & {"exchange", "routing_key", "message_id", "body"})
+        self.base = base
+        self.end_known = end is not None
+        self.end = end if end is not None else 0
+        self.strict = mode == "FAILFAST"
+        self.rows_max = max(1, min(rows_max, 1 << 20))
+        self.damage = []
+        self.warnings = []
+        if isinstance(path, (bytes, bytearray, memoryview)):
+            data = bytes(path)
+            self.path = ""
+            header = data[:512]
+        else:
+            data = None
+            self.path = os.fspath(path)
+            try:
+                with open(self.path, "rb") as file:
+                    header = file.read(CONTAINER_HEADER)
+            except FileNotFoundError as error:
+                raise ContainerGone(f"{self.path} is gone") from error
+        number = _sequence_of(self.path)
+        size = int.from_bytes(header[48:56], "little")
+        if (
+            len(header) < CONTAINER_HEADER
+            or header[:12] != b"FLNTLOG1\1\0\0\0"
+            or crc32c(0, cython.cast(cython.p_char, header), 508) != int.from_bytes(header[508:512], "little")
+            or size % 4096
+            or not 4096 <= size <= 1 << 30
+            or int.from_bytes(header[12:16], "little") != SECTOR
+        ):
+            self.ended = True
+            self._damaged(0, 0, "the container's header does not check")
+            return
+        if int.from_bytes(header[32:36], "little") != LOGS[log]:
+            raise ValueError(f"{self.path or 'the container'} belongs to another log than {log}")
+        if store_uuid is not None and header[16:32] != store_uuid:
+            raise ContainerGone(f"{self.path or 'the container'} belongs to another store")
+        self.sequence = int.from_bytes(header[40:48], "little")
+        if number and self.sequence != number:
+            raise ContainerGone(f"{self.path} holds container {self.sequence} by now")
+        if not 0 < self.sequence < 1 << 33:
+            raise ValueError(f"{self.path or 'the container'} has the impossible sequence number {self.sequence}")
+        directory = os.path.dirname(os.path.abspath(self.path)) if self.path else ""
+        self.containers = Containers(directory, header[16:32], LOGS[log], memory, size)
+        self.start = self.sequence * size
+        self.offset = CONTAINER_HEADER
+        if data is not None:
+            self.containers.give(self.sequence, data.ljust(size, b"\0")[:size])
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        rows: uint32_t
+        table: Table
+        if self.ended:
+            raise StopIteration
+        with self.containers.lock:
+            if not self.started:
+                self._load()
+            table = Table(self.columns, self.wanted, self.schema, self.rows_max)
+            rows = self._fill(table)
+            self.containers.raise_error()
+        if rows == 0:
+            raise StopIteration
+        return table.finish(rows)
+
+    def _load(self):
+        """Reads the whole container, then its header again."""
+        again: bytes
+        self.started = True
+        self.view = self.containers.open(self.sequence)
+        if self.view == cython.NULL:
+            self.ended = True
+            self.containers.raise_error()
+            raise ContainerGone(f"{self.path} was recycled")
+        self.view.pins = 1
+        self.containers.load(self.view, 0, self.containers.container_size)
+        self.containers.raise_error()
+        if self.path:
+            try:
+                with open(self.path, "rb") as file:
+                    again = file.read(CONTAINER_HEADER)
+            except FileNotFoundError:
+                again = b""
+            if len(again) != CONTAINER_HEADER or memcmp(PyBytes_AS_STRING(again), self.view.bytes, CONTAINER_HEADER) != 0:
+                self.ended = True
+                raise ContainerGone(f"{self.path} was recycled while it was read")
+        return 0
+
+    def _damaged(self, lsn, upto, text):
+        """Raises with FAILFAST, else notes it. [lsn, upto): the stretch; 0: all of it."""
+        where = self.path or f"container {self.sequence}"
+        if lsn:
+            where += f": LSN {lsn}" + (f" to {upto}" if upto else "")
+        message = f"{where}: {text}"
+        if self.strict:
+            self.ended = True
+            raise LogDamaged(message, lsn)
+        if len(self.damage) < TOLD_MAX:
+            self.damage.append(message)
+            self.warnings.append(message)
+        return 0
+
+    def _torn_at(self, lsn: uint64_t) -> None:
+        self.torn = 1
+        self.warnings.append(f"{self.path or f'container {self.sequence}'}: torn tail at LSN {lsn} left out: it was never durable")
+
+    # --- blocks
+
+    def _next_block(self):
+        """Finds the next block of the chain in this container; false: there is none."""
+        size: uint64_t = self.containers.container_size
+        lsn: uint64_t
+        found: uint64_t
+        hint: uint64_t
+        first: uint64_t
+        other: block_t
+        while self.offset + BLOCK_HEADER <= size:
+            lsn = self.start + self.offset
+            if self.end_known and lsn >= self.end:
+                return False
+            if (
+                block_decode(self.view.bytes + self.offset, lsn, size - self.offset, cython.address(self.block))
+                and self.block.epoch >= self.epoch
+                and (self.last == 0 or self.block.previous == self.last)
+            ):
+                return True
+            # No block continues the chain here: is there a good one further on, and was this place durable?
+            first = 0
+            hint = 0
+            found = self.offset
+            while found + BLOCK_HEADER <= size:
+                if (
+                    block_decode(self.view.bytes + found, self.start + found, size - found, cython.address(other))
+                    and other.epoch >= self.epoch
+                    and not (self.end_known and other.lsn >= self.end)
+                ):
+                    hint = max(hint, other.durable_hint)
+                    first = first or found
+                found += SECTOR
+            if first == 0:
+                self._chain_end(lsn)
+                return False
+            if not self.end_known and hint <= lsn:
+                self._torn_at(lsn)
+                return False
+            self._damaged(
+                lsn,
+                self.start + first,
+                "no commit block where the one before ends" if first != self.offset else "the block names another one as its predecessor",
+            )
+            self.offset = first
+            self.last = 0
+        if self.offset < size or self.last:
+            self._chain_end(self.start + self.offset)
+        return False
+
+    def _chain_end(self, lsn: uint64_t) -> None:
+        """No block of this container follows at `lsn`: is that the end of the container?"""
+        size: uint64_t = self.containers.container_size
+        next_start: uint64_t = self.start + size
+        view: cython.pointer(view_t)
+        block: block_t
+        written: cython.bint = False
+        p: cython.pointer(cython.const[uint8_t]) = self.view.bytes + (lsn - self.start)
+        if lsn + BLOCK_HEADER <= next_start:
+            # A whole header with another LSN is an old one of a recycled file.
+            written = le64(p + 8) == lsn or (le32(p) == BLOCK_MAGIC and crc32c(0, p, 60) != le32(p + 60))
+        if self.end_known and self.end <= next_start:
+            if lsn < self.end:
+                self._damaged(lsn, self.end, "no commit block, though it was durable")
+            return
+        view = self.containers.open(self.sequence + 1)
+        if (
+            view != cython.NULL
+            and self.containers.load(view, CONTAINER_HEADER, BLOCK_HEADER)
+            and block_decode(
+                view.bytes + CONTAINER_HEADER, next_start + CONTAINER_HEADER, size - CONTAINER_HEADER, cython.address(block)
+            )
+            and block.epoch >= self.epoch
+        ):
+            if self.last == 0 or block.previous != self.last:
+                self._damaged(lsn, next_start, "blocks are missing between this one and the next container's")
+            return
+        if self.end_known:
+            if written or self.last == 0:
+                self._damaged(lsn, next_start, "no commit block, though it was durable")
+        elif written:
+            self._torn_at(lsn)
+
+    def _enter(self):
+        """Checks the records of the block that was found; false: it is torn, the container ends before it."""
+        p: cython.pointer(cython.const[uint8_t]) = self.view.bytes + self.offset
+        at: uint32_t = BLOCK_HEADER
+        count: uint32_t = 0
+        good: cython.bint = True
+        hint: uint64_t = self.end
+        offset: uint64_t
+        record: record_t
+        other: block_t
+        size: uint64_t = self.containers.container_size
+        with cython.nogil:
+            while at < self.block.length:
+                if not record_decode(p + at, self.block.lsn + at, self.block.length - at, 0, True, cython.address(record)):
+                    good = False
+                    break
+                at += cython.cast(uint32_t, align8(record.length))
+                count += 1
+        self.salvaging = False
+        if not good and not self.end_known:
+            offset = align_sector(self.offset + self.block.length)
+            while offset + BLOCK_HEADER <= size:
+                if block_decode(self.view.bytes + offset, self.start + offset, size - offset, cython.address(other)):
+                    hint = max(hint, other.durable_hint)
+                offset += SECTOR
+            if hint <= self.block.lsn:
+                self._torn_at(self.block.lsn)
+                return False
+        if not good:
+            self.salvaging = True
+            self.effort = SALVAGE_EFFORT * self.block.length
+        elif count != self.block.records:
+            text = f"the block should hold {self.block.records} records and holds {count}"
+            self._damaged(self.block.lsn, self.block.lsn + self.block.length, text)
+        self.inside = True
+        self.at = BLOCK_HEADER
+        self.item = 0
+        return True
+
+    def _good_record(self, at):
+        """Offset in the block of the first record from `at` on that checks; the block's length: none."""
+        p: cython.pointer(cython.const[uint8_t]) = self.view.bytes + self.offset
+        record: record_t
+        while at + RECORD_HEADER <= self.block.length:
+            if record_decode(p + at, self.block.lsn + at, self.block.length - at, 0, False, cython.address(record)):
+                if self.effort < record.length:
+                    break
+                self.effort -= record.length
+                if record_decode(p + at, self.block.lsn + at, self.block.length - at, 0, True, cython.address(record)):
+                    return at
+            at += 8
+        return self.block.length
+
+    def _fill(self, table):
+        """Rows from the next record on, until the table is full or the container has ended."""
+        row: uint32_t = 0
+        how: cython.int = PUT_DONE
+        good: uint32_t
+        lsn: uint64_t
+        record: record_t
+        body: cython.pointer(column_t) = table.columns + (M_BODY if self.stream == STREAM_MESSAGES else R_BODY)
+        with cython.nogil:
+            while row < table.room and body.used < BATCH_BYTES:
+                if not self.inside:
+                    with cython.gil:
+                        if not self._next_block() or not self._enter():
+                            self.ended = True
+                    if self.ended:
+                        break
+                if self.at >= self.block.length:
+                    self.inside = False
+                    self.blocks += 1
+                    self.last = self.block.lsn
+                    self.epoch = self.block.epoch
+                    self.offset = align_sector(self.offset + self.block.length)
+                    continue
+                lsn = self.block.lsn + self.at
+                if not record_decode(
+                    self.view.bytes + self.offset + self.at,
+                    lsn,
+                    self.block.length - self.at,
+                    0,
+                    self.salvaging and self.item == 0,
+                    cython.address(record),
+                ):
+                    good = self._good_record(self.at + 8)
+                    with cython.gil:
+                        self._damaged(lsn, self.block.lsn + good, "records do not check")
+                    self.at = good
+                    continue
+                if lsn >= self.base and not (self.end_known and lsn >= self.end):
+                    how = self._put(table, cython.address(row), cython.address(record))
+                    if how == PUT_MORE:
+                        break
+                    if how == PUT_DONE:
+                        self.records += 1
+                    else:
+                        with cython.gil:
+                            self.containers.raise_error()
+                            self._unfit(how, lsn, record.type)
+                self.at += cython.cast(uint32_t, align8(record.length))
+                self.item = 0
+        return row
+
+    def _unfit(self, how: cython.int, lsn: uint64_t, kind: uint8_t) -> None:
+        if how == PUT_SHORT:
+            self.incomplete += 1
+            limit: uint64_t = self.end if self.end_known else 0
+            text = "chunks of the message are missing"
+            if limit and lsn + self.containers.container_size < limit and lsn >= self.base:
+                self._damaged(lsn, 0, text)
+            elif len(self.warnings) < TOLD_MAX:
+                self.warnings.append(f"{self.path or f'container {self.sequence}'}: LSN {lsn}: {text}")
+        else:
+            self._damaged(lsn, 0, f"a record of type {kind} whose fields make no sense")
+
+    def _put(self, table, row, record):
+        if self.stream == STREAM_MESSAGES:
+            return self._put_message(table, row, record)
+        return self._put_record(table, row, record)
+
+    # --- messages
+
+    def _put_message(self, table, row, record):
+        content: content_t
+        columns: cython.pointer(column_t) = table.columns
+        thing: uint64_t = record.lsn
+        copied: cython.bint = record.type == RECORD_COPY
+        time_us: uint64_t = 0
+        how: cython.int
+        if record.type != RECORD_START and not copied:
+            return PUT_DONE
+        if copied:
+            thing = record.undo_prev
+        how = self.containers.content(record, cython.address(content))
+        if how != CONTENT_GOOD:
+            return PUT_BAD if how == CONTENT_BAD else PUT_SHORT
+        if self.needs_enqueued and not copied:
+            time_us = enqueued_us(self.containers, thing, content.end, 0, 0)
+        if not put_content(table, row[0], cython.address(content), self.body_max):
+            return PUT_BAD
+        col_int64(columns + M_LSN, row[0], cython.cast(int64_t, thing))
+        if time_us == 0:
+            time_us = content.published_us
+        if time_us:
+            put_time(columns + M_ENQUEUED, row[0], time_us)
+        if content.published_us:
+            put_time(columns + M_PUBLISHED, row[0], content.published_us)
+        col_bool(columns + M_COPY, row[0], copied)
+        row[0] += 1
+        return PUT_DONE
+
+    # --- records
+
+    def _common(self, table, row, record):
+        columns: cython.pointer(column_t) = table.columns
+        kind: uint8_t = record.type
+        col_int64(columns + R_LSN, row, cython.cast(int64_t, record.lsn))
+        if self.containers.log == 1:
+            col_bytes(columns + R_LOG, row, b"messages", 8)
+        else:
+            col_bytes(columns + R_LOG, row, b"transactions", 12)
+        col_int64(columns + R_CONTAINER, row, cython.cast(int64_t, self.sequence))
+        if kind < 64 and _kinds[kind] != cython.NULL:
+            _put_name(columns + R_KIND, row, _kinds[kind])
+        else:
+            col_bytes(columns + R_KIND, row, b"unknown", 7)
+        put_time(columns + R_TIME, row, self.block.time_us + record.time_us)
+        col_int32(columns + R_LENGTH, row, cython.cast(int32_t, record.length))
+        if self.containers.log == 1:
+            if kind == RECORD_START:
+                col_int64(columns + R_MSG_LSN, row, cython.cast(int64_t, record.lsn))
+            elif kind < RECORD_QUEUE_MARK and record.undo_prev:
+                col_int64(columns + R_MSG_LSN, row, cython.cast(int64_t, record.undo_prev))
+            if record.tx:
+                col_int64(columns + R_TX_LSN, row, cython.cast(int64_t, record.tx))
+            _put_expiry(columns + R_EXPIRES, row, cython.cast(uint64_t, record.expires_at_ms))
+        elif kind != RECORD_NOTE:
+            col_int64(columns + R_TX_LSN, row, cython.cast(int64_t, record.undo_prev if record.undo_prev else record.lsn))
+
+    def _content(self, table, row, record):
+        """Content columns of a Message-Start or -Copy; PUT_BAD: nothing was put."""
+        columns: cython.pointer(column_t) = table.columns
+        data: cython.pointer(cython.const[uint8_t]) = record.data
+        size: uint64_t = record.size
+        skip: uint64_t = 0
+        wanted: uint64_t
+        have: uint64_t
+        message_id: cython.pointer(cython.const[uint8_t])
+        found: content_t
+        whole: record_t
+        how: cython.int = CONTENT_GOOD
+        found.published_us = self.block.time_us + record.time_us
+        if record.type == RECORD_COPY:
+            found.published_us = 0
+            skip = 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE
+            if le32(data + 4) & 1:
+                if skip + 8 > size:
+                    return PUT_BAD
+                found.published_us = le64(data + skip)
+                skip += 8
+        if skip + CONTENT_FIXED > size:
+            return PUT_BAD
+        data += skip
+        size -= skip + CONTENT_FIXED
+        found.body_len = le32(data)
+        found.header_len = le32(data + 4)
+        found.route_len = le16(data + 8)
+        have = cython.cast(uint64_t, found.header_len) + found.route_len
+        if le32(data + 12) != size or size > have + found.body_len:
+            return PUT_BAD
+        if self.needs_content:
+            wanted = found.body_len
+            if columns[R_BODY].kind == COL_NONE:
+                wanted = 0
+            elif self.body_max >= 0 and wanted > cython.cast(uint64_t, self.body_max):
+                wanted = cython.cast(uint64_t, self.body_max)
+            if size >= have + wanted:
+                found.route = data + CONTENT_FIXED
+                found.header = found.route + found.route_len
+                found.body = found.header + found.header_len
+            else:
+                memcpy(cython.address(whole), record, cython.sizeof(record_t))
+                have = found.published_us
+                how = self.containers.content(cython.address(whole), cython.address(found))
+                found.published_us = have
+                if how == CONTENT_BAD:
+                    return PUT_BAD
+            if how == CONTENT_GOOD:
+                if not route_good(found.route, found.route_len):
+                    return PUT_BAD
+                put_route(columns + R_EXCHANGE, columns + R_ROUTING_KEY, row, found.route, found.route_len)
+                if columns[R_MESSAGE_ID].kind != COL_NONE:
+                    message_id = find_message_id(found.header, found.header_len)
+                    if message_id != cython.NULL:
+                        col_text(columns + R_MESSAGE_ID, row, message_id + 1, message_id[0])
+                if self.body_max != 0:
+                    col_bytes(columns + R_BODY, row, found.body, wanted)
+        col_int64(columns + R_BODY_LENGTH, row, found.body_len)
+        if found.published_us:
+            put_time(columns + R_PUBLISHED, row, found.published_us)
+        return PUT_DONE if how == CONTENT_GOOD else PUT_SHORT
+
+    def _put_record(self, table, row, record):
+        columns: cython.pointer(column_t) = table.columns
+        data: cython.pointer(cython.const[uint8_t]) = record.data
+        size: uint64_t = record.size
+        kind: uint8_t = record.type
+        count: uint64_t = 0
+        how: cython.int = PUT_DONE
+        if self.containers.log == 2:
+            if kind < RECORD_DTX_START or kind == 64:
+                return PUT_BAD
+            if kind == RECORD_ACQUIRE_SET:
+                if size < 8 or 8 + cython.cast(uint64_t, le32(data)) * 24 != size:
+                    return PUT_BAD
+                count = le32(data)
+                while True:
+                    if row[0] >= table.room:
+                        return PUT_MORE
+                    self._common(table, row[0], record)
+                    if le32(data + 4):
+                        col_int64(columns + R_CONSUMER, row[0], le32(data + 4))
+                    if count:
+                        data = record.data + 8 + cython.cast(uint64_t, self.item) * 24
+                        col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
+                        col_int64(columns + R_POSITION, row[0], cython.cast(int64_t, le64(data + 8)))
+                        col_int64(columns + R_COUNT, row[0], cython.cast(int64_t, le64(data + 16)))
+                        data = record.data
+                    row[0] += 1
+                    self.item += 1
+                    if self.item >= count:
+                        return PUT_DONE
+            if (kind == RECORD_TX_COPY and (size < 6 or data[0] > 4)) or (kind == RECORD_HEURISTIC and (size < 1 or data[0] > 2)):
+                return PUT_BAD
+            self._common(table, row[0], record)
+            if kind == RECORD_TX_COPY:
+                _put_name(columns + R_REASON, row[0], _states[data[0]])
+            elif kind == RECORD_HEURISTIC:
+                _put_name(columns + R_REASON, row[0], _outcomes[data[0]])
+            row[0] += 1
+            return PUT_DONE
+        if kind >= RECORD_DTX_START:
+            return PUT_BAD
+        if kind == RECORD_COPY:
+            if size < 8 or 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE > size:
+                return PUT_BAD
+            count = le32(data)
+            while True:
+                if row[0] >= table.room:
+                    return PUT_MORE
+                how = self._content(table, row[0], record)
+                if how == PUT_BAD:
+                    return how
+                self._common(table, row[0], record)
+                if count:
+                    data = record.data + 8 + cython.cast(uint64_t, self.item) * PLACE_SIZE
+                    col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
+                    _put_position(table, row[0], le64(data + 8))
+                    _put_expiry(columns + R_EXPIRES, row[0], le64(data + 16))
+                    if le64(data + 24) or le64(data + 32):
+                        col_int64(columns + R_TX_LSN, row[0], cython.cast(int64_t, le64(data + 24) if le64(data + 24) else le64(data + 32)))
+                row[0] += 1
+                self.item += 1
+                if self.item >= count:
+                    return how
+        if kind == RECORD_START:
+            how = self._content(table, row[0], record)
+            if how == PUT_BAD:
+                return how
+            self._common(table, row[0], record)
+        elif kind == RECORD_ENQUEUE:
+            if size < 16:
+                return PUT_BAD
+            self._common(table, row[0], record)
+            col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
+            _put_position(table, row[0], le64(data + 8))
+        elif kind == RECORD_DEQUEUE:
+            if size < 32:
+                return PUT_BAD
+            self._common(table, row[0], record)
+            col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
+            _put_position(table, row[0], le64(data + 8))
+            if le64(data + 16):
+                put_time(columns + R_DELIVERED, row[0], le64(data + 16))
+            if le32(data + 24):
+                col_int64(columns + R_CONSUMER, row[0], le32(data + 24))
+            col_int32(columns + R_DELIVERIES, row[0], le16(data + 28))
+            if data[30] < 8:
+                _put_name(columns + R_REASON, row[0], _reasons[data[30]])
+        else:
+            if kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END:
+                if size < 8:
+                    return PUT_BAD
+                self._common(table, row[0], record)
+                col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
+            elif kind == RECORD_NAME:
+                if size < 16:
+                    return PUT_BAD
+                self._common(table, row[0], record)
+                if le32(data) == 1:
+                    col_int64(columns + R_CONSUMER, row[0], cython.cast(int64_t, le64(data + 8)))
+            else:
+                self._common(table, row[0], record)
+        row[0] += 1
+        return how
+
+    # --- for transactions (log.py)
+
+    def report(self, lsn: int, text: str) -> None:
+        """Damage that the reader of `tuples` found: as if found here."""
+        self._damaged(lsn, 0, text)
+
+    def tuples(self) -> Iterator[list]:
+        """Lists of (lsn, type, undo_prev, time_us, own fields), one per block, of the records as `__next__` would read them."""
+        record: record_t
+        p: cython.pointer(uint8_t)
+        found: list
+        with self.containers.lock:
+            if self.ended:
+                return
+            if not self.started:
+                self._load()
+        while True:
+            with self.containers.lock:
+                if not self._next_block() or not self._enter():
+                    self.ended = True
+                    return
+                found = self._tuples_of()
+            yield found
+
+    def _tuples_of(self) -> list:
+        record: record_t
+        found: list = []
+        good: uint32_t
+        p: cython.pointer(uint8_t) = self.view.bytes + self.offset
+        while self.at < self.block.length:
+            if not record_decode(
+                p + self.at, self.block.lsn + self.at, self.block.length - self.at, self.block.time_us, self.salvaging, cython.address(record)
+            ):
+                good = self._good_record(self.at + 8)
+                self._damaged(self.block.lsn + self.at, self.block.lsn + good, "records do not check")
+                self.at = good
+                continue
+            self.at += cython.cast(uint32_t, align8(record.length))
+            if record.lsn >= self.base and not (self.end_known and record.lsn >= self.end):
+                self.records += 1
+                data = PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.data), record.size)
+                found.append((record.lsn, record.type, record.undo_prev, record.time_us, data))
+        self.inside = False
+        self.blocks += 1
+        self.last = self.block.lsn
+        self.epoch = self.block.epoch
+        self.offset = align_sector(self.offset + self.block.length)
+        return found
+
+
+def _sequence_of(path: str) -> int:
+    """Sequence number that a container's file name says; 0: another name."""
+    name = os.path.basename(path)
+    digits = name.removesuffix(".flog")
+    return int(digits) if len(name) == 25 and len(digits) == 20 and digits.isascii() and digits.isdigit() else 0
+
+
+def scan_container(
+    path: Any,
+    *,
+    log: str = "messages",
+    stream: str = "records",
+    columns: Iterable[str] | None = None,
+    body: str | None = None,
+    base: int = 0,
+    end: int | None = None,
+    mode: str = "FAILFAST",
+    rows_max: int = schema.LOG_ROWS_PER_BATCH,
+    memory: int = 0,
+    store_uuid: bytes | None = None,
+) -> ContainerScan:
+    """Record batches of one container: of schema.RECORDS (stream `records`) or schema.LOG_MESSAGES (stream `messages`).
+
+    Args: path: of the file (the next containers beside it are read where a message's chunks go on there), or the container's bytes;
+    log: "messages" or "transactions"; columns: names wanted, None all; body: None all of it, "none" (null or empty), "prefix:N";
+    base: first LSN given, 0 all that is there; end: LSN below which the log was durable (of a snapshot, or log_ends), None: not known;
+    mode: FAILFAST (damage raises) or PERMISSIVE (damage is counted and skipped); rows_max: per batch; memory: bytes of other
+    containers held; store_uuid: 16 bytes that the container's header must name.
+    Raises: LogDamaged, ContainerGone, OSError; ValueError for a wrong argument.
+    """
+    return ContainerScan(path, log, stream, columns, body, base, end, mode, rows_max, memory, store_uuid)
