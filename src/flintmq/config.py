@@ -210,7 +210,7 @@ class Limits:
     # how much lower than the broker's the priority of the Flight service is (nice): bulk reads cost throughput, not latency
     flight_nice: int = 5
     # milliseconds that calls may take to end when the broker stops; then the service ends without them
-    flight_stop_ms: int = 2_000
+    flight_stop_ms: int = 500
 
 
 @dataclass(slots=True)

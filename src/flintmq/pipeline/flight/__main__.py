@@ -14,7 +14,7 @@ import os
 import select
 import signal
 import sys
-import threading
+import time
 from pathlib import Path
 
 from flintmq.config import Limits
@@ -22,6 +22,8 @@ from flintmq.dataplane.wire import Channel
 
 EXIT_UNAVAILABLE = 69
 EXIT_CONFIG = 78
+# seconds between two looks at whether calls still run
+STOP_LOOK_S = 0.01
 
 log = logging.getLogger("flintmq.flight")
 
@@ -86,9 +88,12 @@ def serve(options: argparse.Namespace, channels: list[Channel], limits: Limits) 
     channels[0].send({"call": "ready", "port": service.port})
     log.info("Arrow Flight on %s://%s:%d", service.scheme, options.host, service.port)
     wait_for_end(channels[0].socket.fileno(), ended)
-    # A client that reads slowly must not keep the process: what is unfinished is asked for again anyway.
-    threading.Timer(limits.flight_stop_ms / 1000, os._exit, [0]).start()
-    service.close()
+    link.close()
+    # Calls end by themselves now, but for readers that do not read; what is unfinished is asked for again anyway. gRPC's own shutdown
+    # would wait for those, and for connections that are idle.
+    deadline = time.monotonic() + limits.flight_stop_ms / 1000
+    while service.gate.running and time.monotonic() < deadline:
+        time.sleep(STOP_LOOK_S)
     logging.shutdown()
     os._exit(0)
 

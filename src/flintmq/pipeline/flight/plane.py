@@ -62,7 +62,7 @@ class Codec:
         return self._containers.Containers(f"{self._store_dir}/messages", memory=self._memory)
 
     def decode(self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None) -> list[Any]:
-        result: list[Any] = self._messages.rows_to_batches(reader, payload, queues, columns=columns, body=body)
+        result: list[Any] = self._messages.rows_to_batches(reader, bytes(payload), queues, columns=columns, body=body)
         return result
 
     def options(self, arguments: dict[str, Any]) -> Any:
