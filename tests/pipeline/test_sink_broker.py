@@ -1,0 +1,251 @@
+"""The sink's writers on a real broker, without Spark: what an AMQP client reads back, and what is left behind."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pika
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from pyspark_flintmq.connection import Connection
+from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.schema import spark_schema
+from pyspark_flintmq.sink import FlintStreamWriter, Staged, _Place
+from tests.support.broker import Broker, unique
+
+BODY = t.StructType([t.StructField("body", t.BinaryType()), t.StructField("routing_key", t.StringType())])
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker("--flight-port", "0") as running:
+        yield running
+
+
+@pytest.fixture
+def channel(broker: Broker) -> Iterator[Any]:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    yield connection.channel()
+    if connection.is_open:
+        connection.close()
+
+
+@pytest.fixture
+def queue(channel: Any) -> str:
+    name = unique("sink")
+    channel.queue_declare(name, durable=True)
+    return name
+
+
+def writer(broker: Broker, schema: t.StructType = BODY, **options: str) -> FlintStreamWriter:
+    return FlintStreamWriter(schema, {"flightPort": str(broker.ready["flight_port"]), "exchange": "", "timeout": "20", **options})
+
+
+def attempt(made: FlintStreamWriter, scope: str, batch: int, part: int, *batches: pa.RecordBatch) -> Staged:
+    there = pickle.loads(pickle.dumps(made))
+    return there._stage(_Place(scope, there._epoch, batch, part, 0), iter(batches))  # type: ignore[no-any-return]
+
+
+def rows(key: str, *bodies: bytes) -> pa.RecordBatch:
+    return pa.record_batch({"body": list(bodies), "routing_key": [key] * len(bodies)})
+
+
+def drain(channel: Any, queue: str) -> list[bytes]:
+    got = []
+    while True:
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        if method is None:
+            return got
+        got.append(body)
+
+
+def garbage(broker: Broker, scope: str) -> int:
+    plane = Connection.take({"flightPort": str(broker.ready["flight_port"])})[0].open()
+    try:
+        status = plane.scope_status(scope)
+        return int(status["open"]) + int(status["prepared"])
+    finally:
+        plane.close()
+
+
+def test_a_batch_is_published_once_and_nothing_stays(broker: Broker, channel: Any, queue: str) -> None:
+    """Retried attempts, a repeated commit and a batch that runs again give each message once, in order, and no stage is left."""
+    scope = unique("query")
+    made = writer(broker)
+    attempt(made, scope, 0, 0, rows(queue, b"a"))
+    many = [b"%d" % i for i in range(25_000)]
+    messages = [attempt(made, scope, 0, 0, rows(queue, *many)), attempt(made, scope, 0, 1, rows(queue, b"z"))]
+    assert drain(channel, queue) == []
+    writer(broker).commit(messages, 0)
+    writer(broker).commit(messages, 0)
+    again = attempt(writer(broker), scope, 0, 0, rows(queue, b"a"))
+    assert again.already
+    writer(broker).commit([again], 0)
+    assert drain(channel, queue) == [*many, b"z"]
+    assert garbage(broker, scope) == 0
+
+
+def test_a_driver_left_behind_commits_nothing(broker: Broker, channel: Any, queue: str) -> None:
+    """The older driver's commit is refused while the newer works and after; its abort leaves the newer one's stages."""
+    scope = unique("query")
+    zombie, new = writer(broker), writer(broker)
+    old = attempt(zombie, scope, 0, 0, rows(queue, b"a"))
+    message = attempt(new, scope, 0, 0, rows(queue, b"a"))
+    with pytest.raises(SourceError, match=r"^FLINTMQ_FENCED: "):
+        zombie.commit([old], 0)
+    zombie.abort([old, None], 0)
+    new.commit([message], 0)
+    with pytest.raises(SourceError, match=r"^FLINTMQ_FENCED: "):
+        zombie.commit([old], 0)
+    assert drain(channel, queue) == [b"a"]
+    assert garbage(broker, scope) == 0
+
+
+def test_all_properties_arrive_exactly(broker: Broker, channel: Any, queue: str) -> None:
+    """What the columns say is what an AMQP client reads, bit for bit where the AMQP types are kept in `headers_raw`."""
+    moment = datetime.fromtimestamp(1_700_000_000, UTC)
+    table = b"\x01nI\x00\x00\x00\x05" + b"\x01tt\x01" + b"\x01bx\x00\x00\x00\x02\xff\x00"
+    row: dict[str, Any] = {
+        "queue": "other", "position": 1, "lsn": 2, "enqueued_time": moment, "exchange": "elsewhere", "routing_key": queue,
+        "redelivered": True, "body": b"\xff\x00body", "headers": [("shadowed", "1")], "headers_raw": len(table).to_bytes(4, "big") + table,
+        "content_type": "application/x", "content_encoding": "gzip", "delivery_mode": 1, "priority": 7, "correlation_id": "c",
+        "reply_to": "r", "expiration": "3600000", "message_id": "é", "timestamp": moment, "type": "t", "user_id": "guest",
+        "app_id": "a", "cluster_id": "cl", "published_time": moment, "delivery_count": 3,
+    }  # fmt: skip
+    plain = {**dict.fromkeys(row), "body": b"", "routing_key": queue, "exchange": "", "headers": [("k", "v"), ("none", None)]}
+    scope = unique("query")
+    made = writer(broker, spark_schema())
+    batch = pa.RecordBatch.from_pylist(
+        [row, plain],
+        schema=pa.schema([(name, _arrow(made, name, row)) for name in spark_schema().names]),
+    )
+    made.commit([attempt(made, scope, 0, 0, batch)], 0)
+    _, properties, body = channel.basic_get(queue, auto_ack=True)
+    got = {name: value for name, value in vars(properties).items() if value is not None}
+    assert body == row["body"]
+    assert got.pop("headers") == {"n": 5, "t": True, "b": b"\xff\x00"}
+    assert got == {
+        **{name: row[name] for name in ("content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to")},
+        **{name: row[name] for name in ("expiration", "message_id", "type", "user_id", "app_id", "cluster_id")},
+        "timestamp": 1_700_000_000,
+    }
+    _, properties, body = channel.basic_get(queue, auto_ack=True)
+    assert body == b"" and {name: value for name, value in vars(properties).items() if value is not None} == {
+        "headers": {"k": "v", "none": None},
+        "delivery_mode": 2,
+    }
+
+
+def _arrow(made: FlintStreamWriter, name: str, row: dict[str, Any]) -> pa.DataType:
+    from pyspark_flintmq.schema import arrow_schema
+
+    return arrow_schema().field(name).type
+
+
+def test_constants_reach_every_message(broker: Broker, channel: Any, queue: str) -> None:
+    """Options are properties of all messages of a write."""
+    scope = unique("query")
+    only_body = t.StructType([t.StructField("value", t.StringType())])
+    raw = {"flightPort": str(broker.ready["flight_port"]), "queue": queue, "contentType": "text/plain", "priority": "3", "appId": "job"}
+    made = FlintStreamWriter(only_body, {**raw, "expiration": "60000", "deliveryMode": "1"})
+    made.commit([attempt(made, scope, 0, 0, pa.record_batch({"value": ["é", "b"]}))], 0)
+    for body in ("é".encode(), b"b"):
+        _, properties, got = channel.basic_get(queue, auto_ack=True)
+        assert got == body
+        assert (properties.content_type, properties.priority, properties.app_id) == ("text/plain", 3, "job")
+        assert (properties.expiration, properties.delivery_mode, properties.headers) == ("60000", 1, None)
+
+
+def test_unroutable_messages(broker: Broker, channel: Any, queue: str) -> None:
+    """They fail the batch with their number over all partitions, or are dropped, or go to another exchange."""
+    scope, lost = unique("query"), unique("lost")
+    channel.exchange_declare(lost, "fanout")
+    channel.queue_declare(lost)
+    channel.queue_bind(lost, lost)
+
+    def batch(number: int, **options: str) -> None:
+        made = writer(broker, **options)
+        parts = [rows(queue, b"1"), pa.concat_batches([rows("nowhere", b"2", b"3"), rows(queue, b"4")]), rows("nowhere", b"5")]
+        writer(broker, **options).commit([attempt(made, scope, number, i, one) for i, one in enumerate(parts)], number)
+
+    with pytest.raises(
+        SourceError, match=r"^FLINTMQ_UNROUTABLE: batch 0 has 3 unroutable messages, for instance: exchange '' with routing key 'nowhere'"
+    ):
+        batch(0)
+    assert drain(channel, queue) == [] and garbage(broker, scope) == 0
+    batch(0, unroutable="drop")
+    assert drain(channel, queue) == [b"1", b"4"]
+    batch(1, unroutable=f"exchange:{lost}")
+    assert drain(channel, queue) == [b"1", b"4"] and drain(channel, lost) == [b"2", b"3", b"5"]
+
+
+def test_messages_over_a_limit(broker: Broker, channel: Any) -> None:
+    """A queue that refuses when it is full fails the batch, or its messages go to another exchange."""
+    scope, full, other = unique("query"), unique("full"), unique("other")
+    channel.queue_declare(full, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    channel.exchange_declare(other, "fanout")
+    channel.queue_declare(other)
+    channel.queue_bind(other, other)
+    message = attempt(writer(broker), scope, 0, 0, rows(full, b"1", b"2", b"3"))
+    with pytest.raises(SourceError, match=r"^FLINTMQ_OVER_LIMIT: batch 0 has 1 messages over the limit of a queue"):
+        writer(broker).commit([message], 0)
+    message = attempt(writer(broker, overLimit=f"exchange:{other}"), scope, 0, 0, rows(full, b"1", b"2", b"3"))
+    writer(broker).commit([message], 0)
+    assert drain(channel, full) == [b"1", b"2"] and drain(channel, other) == [b"3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"password": "wrong"}, "LOGIN_REFUSED"),
+        ({"vhost": "nowhere"}, "FORBIDDEN"),
+        ({"flightPort": "1", "timeout": "1"}, "UNREACHABLE"),
+    ],
+)
+def test_who_may_not_write_hears_it_before_any_task(broker: Broker, options: dict[str, str], code: str) -> None:
+    """Login, virtual host and reachability are checked with the plan; the error has no password in it."""
+    with pytest.raises(SourceError) as caught:
+        writer(broker, **options)
+    assert caught.value.code == code and "wrong" not in caught.value.text.replace("user or password is wrong", "")
+
+
+def test_an_exchange_that_is_missing(broker: Broker) -> None:
+    """The broker's own words name the exchange."""
+    with pytest.raises(SourceError, match=r"^FLINTMQ_NOT_FOUND: .*'nowhere'"):
+        attempt(writer(broker, exchange="nowhere"), unique("query"), 0, 0, rows("k", b"1"))
+
+
+def test_a_broker_killed_between_prepare_and_commit(tmp_path: Path) -> None:
+    """What was prepared survives kill -9 of the broker, and the driver's commit, made again, publishes it once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kept = ("--data-dir", str(tmp_path / "data"), "--flight-port", str(port))
+    scope = unique("query")
+    first = Broker(*kept)
+    with first:
+        connection = pika.BlockingConnection(pika.URLParameters(first.url))
+        connection.channel().queue_declare("q", durable=True)
+        connection.close()
+        made = writer(first)
+        attempt(made, scope, 0, 0, rows("q", b"loser"))
+        message = attempt(made, scope, 0, 0, rows("q", b"a", b"b"))
+        first.kill()
+    with Broker(*kept) as second:
+        made.commit([message], 0)
+        made.commit([message], 0)
+        connection = pika.BlockingConnection(pika.URLParameters(second.url))
+        assert drain(connection.channel(), "q") == [b"a", b"b"]
+        connection.close()
+        assert garbage(second, scope) == 0
+        second.kill()
+    with Broker(*kept) as third:
+        again = attempt(writer(third), scope, 0, 0, rows("q", b"a", b"b"))
+        assert again.already
