@@ -3,7 +3,7 @@
 in: the parts' questions. out: values, or Refused.
 
 P1  Nobody waits for the disk on an I/O loop: only the threads of channels call `wait` and `durable`.
-P2  When the broker stops, or its disk has failed, every wait ends with Refused (STOPPING, STORE_FAILED): no thread is left behind.
+P2  When the broker stops, or its disk has failed, every wait ends with Refused (UNAVAILABLE): no thread is left behind.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class Plane:
     def check_alive(self) -> None:
         """Raises: Refused when the broker stops or its disk has failed."""
         if self.store.failure is not None or self.store.messages.failed or self.store.transaction_records.failed:
-            raise Refused("STORE_FAILED", "the disk of the broker has failed: nothing is confirmed any more")
+            raise Refused("UNAVAILABLE", "the disk of the broker has failed: nothing is confirmed any more")
         if self.stopping.is_set():
-            raise Refused("STOPPING", "the broker stops")
+            raise Refused("UNAVAILABLE", "the broker stops")
 
     def pause(self, seconds: float) -> None:
         """Waits. Raises: Refused (P2)."""
@@ -184,9 +184,12 @@ class Plane:
         if found is None:
             raise Refused("NOT_FOUND", f"there is no vhost '{vhost}'")
         try:
-            return found.queue(name)
+            queue = found.queue(name)
         except PeerError as error:
             raise refusal_of(error) from None
+        if queue.exclusive:
+            raise Refused("FORBIDDEN", f"queue '{name}' in vhost '{vhost}' is exclusive to a connection")
+        return queue
 
     def queue_name(self, queue_id: int) -> str:
         """For people: also of a queue that is gone."""

@@ -96,7 +96,7 @@ class Service:
         self.pins.tick()
 
     def stop(self) -> None:
-        """The broker stops: every call that waits ends with STOPPING."""
+        """The broker stops: every call that waits ends with UNAVAILABLE."""
         self.plane.stopping.set()
 
     # --- requests -------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Service:
             refused = refusal_of(error)
             return {"error": refused.code, "text": refused.text}, b""
         except StoreError as error:
-            return {"error": "STORE_FAILED", "text": str(error)}, b""
+            return {"error": "UNAVAILABLE", "text": str(error)}, b""
         except Exception:
             log.exception("internal error in the call %r of the data plane", head.get("call"))
             return {"error": "INTERNAL", "text": f"the broker failed in {head.get('call')!r}; its log says more"}, b""
@@ -206,7 +206,7 @@ class Service:
         try:
             self.plane.broker.users.submit_check(user, password, answer)
         except RuntimeError:
-            raise Refused("STOPPING", "the broker stops") from None
+            raise Refused("UNAVAILABLE", "the broker stops") from None
         if not answered.wait(_CHECK_S):
             raise Refused("BUSY", "too many logins at once")
         return result[0]

@@ -327,7 +327,7 @@ class Stages:
             try:
                 plane.prepare(stage.session, stage.xid)
             except Refused as error:
-                if error.code in ("STOPPING", "STORE_FAILED"):
+                if error.code == "UNAVAILABLE":
                     raise  # what is written is written
                 plane.store.note(NOTE_STAGE, stage.identity, b"")
                 self._fail(stage, Refused("STAGE_FAILED", error.text))
@@ -577,7 +577,7 @@ def _reason_of(error: Exception) -> Refused:
     if isinstance(error, TransactionRefused | PeerError):
         return refusal_of(error)
     if isinstance(error, StoreError):
-        return Refused("STORE_FAILED", str(error))
+        return Refused("UNAVAILABLE", str(error))
     return Refused("BAD_ARGUMENT", f"block: {error}")
 
 

@@ -600,7 +600,7 @@ class Subscriptions:
             for queue, count, most in zip(queues, counts, sizes, strict=True):
                 count = min(count - taken.get(queue.queue_id, 0), messages)
                 most = min(most, size)
-                if count <= 0 or (most <= 0 and taken):
+                if count <= 0 or (taken and not self._fits(queue.core, most, size)):
                     continue
                 upto = found.drain[queue.queue_id][0] if found.drain is not None else 0
                 facts = self._hold(session, xid, queue.queue_id, count, max(1, most), found.name, upto)
@@ -609,6 +609,18 @@ class Subscriptions:
                     messages -= facts.count
                     size -= facts.bytes
         return taken
+
+    @staticmethod
+    def _fits(core: Any, share: int, size: int) -> bool:
+        """Whether a run of `share` bytes stays within `size`: its first message is taken whatever its size."""
+        if size <= 0:
+            return False
+        if core.ready_bytes() <= share:
+            return True
+        try:
+            return len(core.message_at(core.next_available(0))[3]) <= size
+        except KeyError:
+            return False  # gone meanwhile: the next set is not far
 
     def _hold(self, session: Any, xid: Xid, queue_id: int, messages: int, size: int, consumer: str, upto: int) -> Any:
         try:
