@@ -31,9 +31,15 @@ class Plan:
     kind: type[BaseException] = Crash
     passed: list[str] = field(default_factory=list)
     died_at: list[str] = field(default_factory=list)
+    # name of a point to die at, once
+    at: str = ""
 
     def point(self, name: str) -> None:
         self.passed.append(name)
+        if name == self.at:
+            self.at = ""
+            self.died_at.append(name)
+            raise self.kind(name)
         if self.steps:
             if self.steps[0] <= 0:
                 self.steps.pop(0)

@@ -104,16 +104,16 @@ class RestartingBroker:
 
     def _start(self) -> Broker:
         broker = Broker("--data-dir", str(self._directory), "--port", self._ports[0], "--flight-port", self._ports[1])
-        broker.start()
+        broker.__enter__()
         self._ports = (str(broker.port), str(flight_port(broker)))
         return broker
 
     def kill(self) -> None:
         self.broker.kill()
-        self.broker.stop()
+        self.broker.__exit__()
 
     def restart(self) -> None:
         self.broker = self._start()
 
     def stop(self) -> None:
-        self.broker.stop()
+        self.broker.__exit__()

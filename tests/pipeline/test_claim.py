@@ -201,8 +201,7 @@ def test_a_second_query_fences_the_first_one() -> None:
 
 
 def test_a_deleted_checkpoint_is_noticed_while_its_last_batch_is_open() -> None:
-    driver = spark(Plan([]))
-    driver.plane.plan.steps = [11]
+    driver = spark(Plan(at="before the sink"))
     with pytest.raises(Crash):
         driver.run()
     assert driver.plane.subs["spark:q"].planned is not None

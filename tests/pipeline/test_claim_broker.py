@@ -114,10 +114,10 @@ def test_a_deleted_subscription_is_not_made_anew_by_an_old_checkpoint(plane_brok
 
 
 def test_redeliver_gives_the_messages_of_a_lost_checkpoint_again(plane_broker: Broker, queue: str) -> None:
-    driver = driver_of(plane_broker, queue, Plan([11]))
+    driver = driver_of(plane_broker, queue)
+    driver.plane.plan.at = "before the sink"
     with pytest.raises(Crash):
         driver.run()
-    assert driver.plane.plan.died_at == ["before the sink"]
     with pytest.raises(SourceError) as error:
         driver_of(plane_broker, queue).run()
     assert error.value.code == "CHECKPOINT_LOST"
@@ -157,7 +157,7 @@ def test_a_broker_that_is_away_is_waited_for_no_longer_than_the_timeout(restarti
     claim = Claim(given, given.connection.open)
     start = claim.initial()
     restarting.kill()
-    with pytest.raises(SourceError, match="no answer from the data plane") as error:
+    with pytest.raises(SourceError, match="does not answer") as error:
         claim.latest(start, 4, 10**6)
     assert error.value.code == "UNREACHABLE"
     restarting.restart()
