@@ -65,7 +65,7 @@ def test_a_store_of_format_1_opens_with_everything_that_was_in_it(store: Path) -
             assert held(opening) == EXPECTED["queues"]
             assert [xid.hex() for xid in opening.in_doubt()] == list(EXPECTED["in_doubt"])
             for xid, entries in EXPECTED["in_doubt"].items():
-                enqueues, dequeues = opening.in_doubt_entries(opening.transaction_of(bytes.fromhex(xid)))
+                enqueues, dequeues, _ = opening.in_doubt_entries(opening.transaction_of(bytes.fromhex(xid)))
                 assert [one[0] for one in enqueues] == entries["enqueues"]
                 assert [list(one[:2]) for one in dequeues] == entries["dequeues"]
             assert {key.decode(): value.decode() for key, value in opening.notes(1).items()} == EXPECTED["notes"]

@@ -71,7 +71,7 @@ class TransactionStoreContract(ABC):
         tx = self.prepared(store)
         for _ in range(crashes):
             store = self.crash(store)
-        enqueues, dequeues = store.in_doubt_entries(store.transaction_of(b"xid"))
+        enqueues, dequeues, _ = store.in_doubt_entries(store.transaction_of(b"xid"))
         items = [RecoveredEnqueue(*item) for item in enqueues]
         assert [(item.queue_id, item.expires_at_ms) for item in items] == [(1, 0), (2, 123), (1, 0)]
         assert enqueues[0][1] == enqueues[1][1] != enqueues[2][1]

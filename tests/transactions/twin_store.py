@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from flintmq.errors import StoreError
+from flintmq.ports import DequeueReason, StoredContent
 from flintmq.store.memory import MemoryStore, _State
 from flintmq.transactions import CommitRow, HeuristicOutcome, RecoveredEnqueue, RecoveredTransaction
+from flintmq.transactions.bulk import block_entries
 from flintmq.transactions.xid import ENCODED_BYTES_MAX
 
 
@@ -17,6 +20,7 @@ class _TwinState(_State):
         super().__init__()
         self.heuristics: dict[int, HeuristicOutcome] = {}
         self.notes: dict[tuple[int, bytes], bytes] = {}
+        self.sets: dict[int, tuple] = {}
 
     def note(self, kind: int, key: bytes, value: bytes) -> None:
         self.notes[kind, key] = value
@@ -39,6 +43,106 @@ def _places(queue_id: int, rows: Sequence[CommitRow]) -> Iterator[int]:
             yield from range(row.first, row.first + row.length)
 
 
+class TwinStage:
+    """See Stage: messages as records of the store."""
+
+    def __init__(self, store: TwinStore, tx: int) -> None:
+        self._store = store
+        self.tx = tx
+        self.rows = 0
+        self.items: list[list] = []  # queue, message, content, priority, expiry, position
+
+    @property
+    def enqueues(self) -> int:
+        return len(self.items)
+
+    def queue_counts(self) -> dict[int, int]:
+        return dict(Counter(item[0] for item in self.items))
+
+    def plan(self, routes, destinations, ttls):
+        return routes, destinations, ttls
+
+    def add(self, plan, block: bytes, at: int, now_ms: int) -> int:
+        routes, destinations, ttls = plan
+        for entry in block_entries(block, len(routes)):
+            content = StoredContent(*routes[entry.route], entry.header, entry.body)
+            if not destinations[entry.route]:
+                continue
+            message_id = self._store.append_content(content, priority=entry.priority)
+            for core, ttl in zip(destinations[entry.route], ttls[entry.route], strict=True):
+                times = [time for time in (ttl, entry.expiration_ms) if time >= 0]
+                expires = now_ms + min(times) if times else 0
+                self._store.enqueue(core.queue_id, 0, message_id, tx=self.tx, expires_at_ms=expires)
+                self.items.append([core.queue_id, message_id, content, entry.priority, expires, 0])
+        return len(block)
+
+    def reserve(self, core) -> list[tuple[int, int, int]]:
+        rows = []
+        for item in self.items:
+            if item[0] == core.queue_id:
+                item[5] = core.next(item[3])
+                rows.append((core.queue_id, item[5], 1))
+        return rows
+
+    def placed(self, queue_id: int):
+        return [(position, message_id, content) for queue, message_id, content, _, _, position in self.items if queue == queue_id]
+
+    def drop_queue(self, queue_id: int) -> None:
+        self.items = [item for item in self.items if item[0] != queue_id]
+
+
+class TwinBulk:
+    """See BulkStore: sets are logged as single dequeues, whose order is kept."""
+
+    rows_max = 1000
+    disk_low = False
+
+    def __init__(self, store: TwinStore) -> None:
+        self._store = store
+
+    def in_background(self, work) -> None:
+        work()
+
+    def let_write(self, most: int = 0) -> None:
+        pass
+
+    def check(self, block: bytes, routes: int):
+        entries = list(block_entries(block, routes))
+        counts = [sum(entry.route == route for entry in entries) for route in range(routes)]
+        return len(entries), sum(len(entry.body) for entry in entries), counts
+
+    def consumer(self, name: str) -> int:
+        return len(name)
+
+    def taken(self, run) -> None:
+        pass
+
+    def held(self, run):
+        return run
+
+    def acquire(self, tx: int, runs, consumer_id: int) -> None:
+        rows = [(run.queue_id, first, count) for run in runs for first, count in run.ranges()]
+        self._store.record(lambda state: state.sets.__setitem__(tx, (rows, consumer_id, 1)))
+
+    def dequeue_run(self, run, consumer_id: int) -> None:
+        for position, entry in run.entries:
+            if entry.message_id and run.queue_id in self._store.queue_ids():
+                self._store.dequeue(run.queue_id, position, DequeueReason.ACK)
+        run.settle()
+
+    def stage(self, tx: int) -> TwinStage:
+        return TwinStage(self._store, tx)
+
+    def commit(self, tx: int, rows) -> int:
+        return self._store.commit_rows(tx, [CommitRow(*row) for row in rows])
+
+    def settle_stage(self, stage, committed: bool) -> None:
+        pass
+
+    def finish(self, tx: int) -> None:
+        self._store.record(lambda state: state.sets.pop(tx, None))
+
+
 class TwinStore(MemoryStore):
     """See TransactionStore. `full`: there is no room for the outcome of a transaction, so none can be prepared."""
 
@@ -47,6 +151,15 @@ class TwinStore(MemoryStore):
         self._state: _TwinState = _TwinState()
         self.full = False
         self.written: list[str] = []  # names of the records of transactions
+        self.bulk = TwinBulk(self)
+
+    def record(self, change) -> int:
+        """Writes a record."""
+        with self._lock:
+            return self._write(change)
+
+    def queue_ids(self) -> set[int]:
+        return set(self._state.queues)
 
     def crash(self) -> TwinStore:
         found, base = TwinStore(), super().crash()
@@ -79,7 +192,7 @@ class TwinStore(MemoryStore):
     def in_doubt_entries(self, tx: int) -> RecoveredTransaction:
         state, record = self._state, self._state.transactions[tx]
         enqueues = [RecoveredEnqueue(*item, state.priorities[item[1]], len(state.contents[item[1]].body)) for item in record.enqueues]
-        return RecoveredTransaction(enqueues, list(record.dequeues))
+        return RecoveredTransaction(enqueues, list(record.dequeues), state.sets.get(tx, ((), 0, 0)))
 
     def commit_rows(self, tx: int, rows: Sequence[CommitRow]) -> int:
         with self._lock:

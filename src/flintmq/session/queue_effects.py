@@ -18,6 +18,7 @@ from typing import Any
 
 from flintmq.ports import POSITION_INDEX_BITS, StoredContent
 from flintmq.queue.handle import new_owner
+from flintmq.queue.runs import Run
 from flintmq.transactions.effects import HeldEntry, PendingEnqueue, Session
 
 log = logging.getLogger("flintmq.transactions")
@@ -108,9 +109,12 @@ class BrokerQueueEffects:
             held.discard((core.queue_id, position))
         return True
 
-    def next_available(self, queue_id: int, position: int) -> int:
-        core = self._core(queue_id)
-        return 0 if core is None else int(core.next_available(position))
+    def run(self, queue_id: int) -> Run | None:
+        core = self.core(queue_id)
+        return None if core is None else Run(core)
+
+    def core(self, queue_id: int) -> Any:
+        return None if self.durable(queue_id) is None else self._core(queue_id)
 
     def ttl_ms(self, queue_id: int) -> int:
         core = self._core(queue_id)
@@ -159,6 +163,15 @@ class BrokerQueueEffects:
         except Exception:  # the transaction is committed: a restart puts the entries there
             log.critical("queue id %d: a committed transaction is not seen before the next restart", queue_id, exc_info=True)
 
+    def publish_stage(self, queue_id: int, stage: Any) -> None:
+        core = self._core(queue_id)
+        if core is None:
+            return
+        try:
+            stage.publish(core, lambda: _keep_limit(core))
+        except Exception:  # the transaction is committed: a restart puts the entries there
+            log.critical("queue id %d: a committed transaction is not seen before the next restart", queue_id, exc_info=True)
+
     def _core(self, queue_id: int) -> Any:
         queue = self._queues.get(queue_id)
         return None if queue is None else queue.core
@@ -178,5 +191,10 @@ def _keep_limit(core: Any) -> None:
     if core.destination_flags & (DEST_LIMITED | DEST_DEAD_LETTERS) != DEST_LIMITED:
         return
     while core.ready_count() > core.max_length or core.ready_bytes() > core.max_bytes:
-        if core.take_head(REASON_DROP) is None:
+        # Nobody looks at the message: one that is not in memory is not read.
+        if core.take_head(REASON_DROP, _ignore) is None:
             return
+
+
+def _ignore(message: Any) -> None:
+    pass

@@ -1,7 +1,7 @@
 # Message content as records of the log: written whole or in chunks, read back from records.
 #
 # In the log a content is one run of bytes: route, content header payload, body (docs/FORMAT.md, Message-Start).
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t, content_t
 from flintmq.store.log.log cimport log_t
 from flintmq.store.log.record cimport record_t
@@ -20,3 +20,5 @@ cdef uint64_t content_write(log_t *log, uint8_t kind, uint32_t split_above, uint
 cdef content_t *content_from_record(arena_t *arena, record_t *record, uint32_t *filled) noexcept nogil
 # Puts a chunk into it; false when it does not fit.
 cdef bint content_add_chunk(content_t *content, record_t *record) noexcept nogil
+# The same for a content that is not longer than split_above, from its bytes: `route` as in the run, `data` its header and body (`length` bytes in all).
+cdef uint64_t content_write_small(log_t *log, uint32_t follows, const uint8_t *route, uint16_t route_len, const uint8_t *data, uint32_t header_len, uint32_t length, uint8_t flags, uint8_t priority) noexcept nogil

@@ -10,11 +10,12 @@ from cython.cimports.flintmq.core.content import content_body, content_frame, co
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_append, log_append_done, log_begin, log_end, log_live, log_room, log_time
 from cython.cimports.flintmq.store.log.record import (
     CONTENT_FIXED,
-    PLACE_SIZE,
     RECORD_CHUNK,
     RECORD_COPY,
     RECORD_HEADER,
+    RECORD_START,
     align8,
+    copy_prefix,
     le16,
     le32,
     record_encode,
@@ -86,7 +87,7 @@ def content_from_record(arena, record, filled):
     if record.type == RECORD_COPY:
         if size < 8:
             return cython.NULL
-        places = 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE
+        places = copy_prefix(data)
         if places > size:
             return cython.NULL
         data += places
@@ -177,3 +178,27 @@ def content_write(log, kind, split_above, follows, content):
         log_append_done(log, record, length, lsn)
         offset += piece
     return first
+
+
+def content_write_small(log, follows, route, route_len, data, header_len, length, flags, priority):
+    total: uint32_t = route_len + length
+    size: uint32_t = RECORD_HEADER + CONTENT_FIXED + total
+    lsn: uint64_t = 0
+    record: cython.pointer(uint8_t)
+    own: cython.pointer(uint8_t)
+    log_room(log, cython.cast(uint32_t, align8(size)) + follows)
+    record = log_append(log, size, cython.address(lsn))
+    if record == cython.NULL:
+        return LSN_NEVER
+    own = record_encode(record, size, RECORD_START, 0, 0, log_time(log), 0, 0, 0)
+    set32(own, length - header_len)
+    set32(own + 4, header_len)
+    set16(own + 8, route_len)
+    own[10] = flags
+    own[11] = priority
+    set32(own + 12, total)
+    memcpy(own + CONTENT_FIXED, route, route_len)
+    memcpy(own + CONTENT_FIXED + route_len, data, length)
+    log_append_done(log, record, size, lsn)
+    log_live(log, lsn, align8(size) + follows)
+    return lsn

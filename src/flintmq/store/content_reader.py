@@ -25,7 +25,6 @@ from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
     CONTENT_FIXED,
-    PLACE_SIZE,
     RECORD_CHUNK,
     RECORD_COPY,
     RECORD_HEADER,
@@ -35,6 +34,7 @@ from cython.cimports.flintmq.store.log.record import (
     align_sector,
     block_decode,
     block_t,
+    copy_prefix,
     le32,
     record_decode,
     record_t,
@@ -138,7 +138,7 @@ class ContentReader:
             return False
         data = record.data
         if record.type == RECORD_COPY and record.size >= 8:
-            skip = 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE
+            skip = copy_prefix(data)
         elif record.type != RECORD_START:
             return False
         if skip + CONTENT_FIXED > record.size:

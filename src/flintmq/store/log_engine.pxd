@@ -38,5 +38,6 @@ cdef class LogEngine(LogPort):
     cdef public object on_maintain             # -> None: maintenance should run soon
     cdef readonly object maintenance           # Maintenance, or None
     cdef object lock_file
+    cdef readonly object bulk                  # BulkTransactions
     cdef bint closed
     cdef object _apply(self, object transaction)

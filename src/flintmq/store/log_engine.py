@@ -21,7 +21,7 @@ from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
-from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, restored_t
+from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_live
@@ -32,6 +32,7 @@ from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, P
 from cython.cimports.flintmq.store.message_list import list_free_all, list_new, location_t, message_add, message_name, message_t
 from cython.cimports.flintmq.store.message_log import (
     ml_dequeue,
+    ml_dequeue_plain,
     ml_dequeue_tx,
     ml_durable_lsn,
     ml_enqueue,
@@ -51,7 +52,7 @@ from cython.cimports.libc.string import memset
 from flintmq.errors import StoreError
 from flintmq.ports import TxState
 from flintmq.store import failpoints, marks
-from flintmq.store.log.containers import MESSAGES, PAGES, TRANSACTIONS, sequence_of
+from flintmq.store.log.containers import MESSAGES, PAGES, TRANSACTIONS, clear_temporaries, sequence_of
 from flintmq.store.log.space import message_floors, page_floors
 from flintmq.store.opening import clear_pages, repair_tail, set_damage_aside
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Row, Transaction, TransactionLog
@@ -64,7 +65,6 @@ WRITE_BUFFER = 1 << 20
 SMALL_AHEAD = 2
 # bytes of a transaction log container at most
 SMALL_CONTAINER = 1 << 20
-PERSISTENT = 1
 
 
 @cython.cclass
@@ -85,6 +85,7 @@ class LogEngine(LogPort):
         self.lock_file = None
         self.closed = False
         self.maintenance = None
+        self.bulk = None
 
     def __dealloc__(self):
         list_free_all(cython.address(self.ml.messages))
@@ -159,6 +160,9 @@ class LogEngine(LogPort):
         self.port.pressure = ml_pressure
         self._settle_recovered()
         self._prove_tail()
+        from flintmq.store.tx_runs import BulkTransactions
+
+        self.bulk = BulkTransactions(self, threads)
         if threads:
             from flintmq.store.maintenance import Maintenance
 
@@ -174,7 +178,7 @@ class LogEngine(LogPort):
         # Nor may the mark of a clean stop be the last block while this run delivers messages: deliveries are not logged.
         if not reopened and not self.was_clean:
             return
-        marks.write_opened(self)
+        marks.write_nothing(self)
         self.writer.flush()
         for managed in reopened:
             if managed.durable_lsn >= managed.tail:
@@ -203,12 +207,12 @@ class LogEngine(LogPort):
         managed.set_floors(floors)
         managed.set_ahead(max(2, initial))
         if not scan.container_size:
-            managed.clear_temporaries()
+            clear_temporaries(self.files, directory)
             managed.open_new(initial, epoch)
             return managed
         # Also after a clean stop: that a read shows its last block does not say that the block was synced.
-        repair_tail(self.files, directory, scan.tail, container_size, scan._hint)
-        managed.clear_temporaries()
+        repair_tail(self.files, directory, scan.tail, container_size, scan.hint)
+        clear_temporaries(self.files, directory)
         managed.open_at(scan.tail, scan.last_block, epoch, scan.base)
         first = scan.base // container_size
         here = sorted(number for number in map(sequence_of, self.files.list_dir(directory)) if number is not None)
@@ -252,6 +256,10 @@ class LogEngine(LogPort):
             ]
             transaction.dequeues = [Dequeue(*one) for one in found.dequeues]
             transaction.messages = {one.message_id for one in (*transaction.enqueues, *transaction.dequeues)}
+            transaction.sets = [Row(*row) for row in found.sets]
+            transaction.consumer_id = found.consumer_id
+            transaction.acquired_us = found.acquired_us
+            transaction.bulk = bool(transaction.sets) and transaction.state is TxState.PREPARED
             transaction.references = found.references
             self.transactions.adopt(transaction)
         log_begin(self.messages.log)
@@ -286,6 +294,9 @@ class LogEngine(LogPort):
             self.transaction_records.append(*marks.filler(self.recovery.named_tx_max - self.transaction_records.tail))
         for message_id in self.recovery.homeless:
             self.messages.append(marks.MESSAGE_DELETE, b"", message_id)
+        # Sets whose Commit was durable and whose End was not: what still stands is dequeued now, and not put back.
+        for queue_id, position, message_id, consumer_id, acquired_us in self.recovery.taken:
+            ml_dequeue_plain(cython.address(self.ml), queue_id, position, message_id, consumer_id, REASON_ACK, acquired_us, 0)
         for transaction in list(transactions.table.values()):
             found = self.recovery.transactions[transaction.tx]
             if transaction.tx < self.transaction_records.base or found.start_lost:
@@ -334,18 +345,20 @@ class LogEngine(LogPort):
         """Writes what is buffered and closes. clean: nobody uses the store any more, so the next start need not flag redeliveries."""
         if self.closed:
             return
+        if self.bulk is not None:
+            self.bulk.stop()
         self.closed = True
         if self.maintenance is not None:
             self.maintenance.stop()
         self.loader.stop()
         if clean and self.failure is None:
             marks.write_redelivered(self, [self._redelivered(handle) for handle in self.queues.values()])
-            marks.write_marks(self, self._tails(0))
+            marks.write_marks(self, self.tails_below(0))
         self.writer.stop()
         written = self.failure is None and self._write_rest()
         if clean and written:
             failpoints.hit("restart-marked")
-            marks.write_clean(self)
+            marks.write_nothing(self)
             self.writer.flush(BLOCK_CLEAN)
         self._run_due()
         self.reader.close()
@@ -385,8 +398,9 @@ class LogEngine(LogPort):
             position = last + 1
         return handle.queue.id, ranges
 
-    def _tails(self, below: int):
-        """(queue id, highest index per level, handle) of queues whose last record in the log is below that LSN (0: of all).
+    def tails_below(self, below: int) -> list:
+        """(queue id, highest index per level, handle) of queues whose last record in the log is below that LSN (0: of all): their marks
+        must be written anew before the base passes it.
 
         A queue of several levels is always among them: its last record says nothing of the other levels. So are those that recovery
         found and that are not back yet (handle None).
@@ -409,10 +423,6 @@ class LogEngine(LogPort):
         result.extend((queue_id, list(levels), None) for queue_id, levels in recovered.items() if any(levels))
         return result
 
-    def tails_below(self, lsn: int) -> list:
-        """Marks that must be written anew before the base passes `lsn`."""
-        return self._tails(lsn)
-
     def marked(self, handle: QueueHandle, lsn: int) -> None:
         """A mark of the queue stands at this LSN."""
         if lsn > handle.queue.logged_at:
@@ -427,14 +437,14 @@ class LogEngine(LogPort):
         return what
 
     def take_released(self) -> list:
-        """Transactions that dead messages named, one for each such message, since the last call."""
+        """(transaction, messages that named it and are dead) since the last call."""
         released: list = []
         i: uint32_t
         if not at_load32(cython.address(self.ml.released_count)):
             return released
         log_begin(self.ml.log)
         for i in range(self.ml.released_count):
-            released.append(self.ml.released[i])
+            released.append((self.ml.released[i].tx, self.ml.released[i].messages))
         at_store32(cython.address(self.ml.released_count), 0)
         log_end(self.ml.log)
         return released
@@ -553,22 +563,19 @@ class LogEngine(LogPort):
     def _apply(self, transaction):
         """The outcome is durable: places become plain or go, dead messages are deleted, End is written."""
         committed: cython.bint = transaction.state is TxState.COMMITTED
-        dead: list = []
         for message_id in sorted(transaction.messages):
-            if ml_settle_tx(cython.address(self.ml), transaction.tx, message_id, committed):
-                dead.append(message_id)
+            ml_settle_tx(cython.address(self.ml), transaction.tx, message_id, committed)
         try:
             self.transactions.end(transaction)
         except StoreError:
             pass  # the disk failed: recovery ends it
         self.collect_released()
-        return dead
 
     def collect_released(self) -> None:
         """Transactions whose last message is gone get their Delete record."""
         with self.lock:
-            for tx in self.take_released():
-                self.transactions.release(tx)
+            for tx, messages in self.take_released():
+                self.transactions.release(tx, messages)
 
     def load_now(self, message_id):
         content: cython.pointer(content_t)

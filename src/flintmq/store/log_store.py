@@ -16,10 +16,11 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
-from cython.cimports.flintmq.queue.types import delivery_t, restored_t
+from cython.cimports.flintmq.queue.types import restored_t
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.log.record import position_waiting
 from cython.cimports.flintmq.store.log.scan import LogScan
+from cython.cimports.flintmq.store.log_engine import LogEngine
 from cython.cimports.flintmq.store.message_list import list_find, message_t
 from cython.cimports.flintmq.store.message_log import (
     ml_dequeue_plain,
@@ -41,8 +42,6 @@ from flintmq.store import marks
 from flintmq.store.log.containers import MESSAGES, TRANSACTIONS
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.transaction_log import Dequeue, Enqueue, Heuristic, Row, rows_of
-
-from cython.cimports.flintmq.store.log_engine import LogEngine
 
 log = logging.getLogger("flintmq.store")
 
@@ -78,8 +77,10 @@ class LogStore(LogEngine):
         """Opens or creates the logs under `directory` (which exists) and recovers them.
 
         Args: files: file port, None for the operating system; sizes in bytes; known_queues: ids of durable queues; queue_high_water: no
-        id above it was ever given out; archive_dir: where dead containers are copied before they go (its parent exists); threads: False: nothing runs by itself, see flush() and maintain() (tests).
-        Raises: OperatorError (69): another broker has the store; StoreError: another store's logs, unknown format, damage that can't be set aside.
+        id above it was ever given out; archive_dir: where dead containers are copied before they go (its parent exists); threads: False:
+        nothing runs by itself, see flush() and maintain() (tests).
+        Raises: OperatorError (69): another broker has the store; StoreError: another store's logs, unknown format, damage that can't be
+        set aside.
         """
         store: LogStore = LogStore()
         store.files = files or OsFiles()
@@ -215,7 +216,6 @@ class LogStore(LogEngine):
 
     def _message_at(self, queue_id, position):
         """Id of the message at this place: from the queue itself, the message list, or what recovery found. Raises: KeyError."""
-        delivery: delivery_t
         number: uint64_t = 0
         entries: cython.pointer(restored_t)
         i: uint64_t
@@ -343,12 +343,16 @@ class LogStore(LogEngine):
 
     def in_doubt_entries(self, tx: int) -> tuple:
         """What a prepared transaction holds: enqueues as (queue id, message id, expires_at_ms, priority or None, body length), dequeues as
-        (queue id, position). Reads the first record of every message it enqueues. Raises: KeyError."""
+        (queue id, position), and runs: (rows as (queue id, first position, count), consumer id, when they were acquired).
+
+        Reads the first record of every message it enqueues. Raises: KeyError.
+        """
         with self.lock:
             transaction = self.transactions.table[tx]
             return (
                 [(one.queue_id, one.message_id, one.expires_at_ms, *self._facts(one.message_id)) for one in transaction.enqueues],
                 [(one.queue_id, one.position) for one in transaction.dequeues],
+                (list(transaction.sets), transaction.consumer_id, transaction.acquired_us),
             )
 
     def _facts(self, message_id):
@@ -397,6 +401,9 @@ class LogStore(LogEngine):
             for transaction in self.transactions.table.values():
                 transaction.enqueues = [one for one in transaction.enqueues if one.queue_id != queue_id]
                 transaction.dequeues = [one for one in transaction.dequeues if one.queue_id != queue_id]
+                transaction.sets = [one for one in transaction.sets if one.queue_id != queue_id]
+                if transaction.stage is not None:
+                    transaction.stage.drop_queue(queue_id)
             return self._ticket(end, 0)
 
     def entries(self, queue_id: int) -> object:
@@ -423,8 +430,18 @@ class LogStore(LogEngine):
                 for queue, position, _ in one.dequeues
                 if queue == queue_id
             }
+            sets = [
+                (first, first + count, tx)
+                for tx, one in fresh.transactions.items()
+                if one.state == PREPARED_STATE
+                for queue, first, count in one.sets
+                if queue == queue_id
+            ]
             entries = fresh.entries(queue_id, cython.address(number))
             for i in range(number):
+                for first, end_, tx in sets:
+                    if first <= entries[i].position < end_:
+                        doubt[entries[i].position] = tx
                 found.append(
                     StoredEntry(
                         queue_id,

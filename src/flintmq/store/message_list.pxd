@@ -19,6 +19,8 @@ cdef struct message_t:
     uint32_t named_room
     location_t *locations
     uint64_t *named             # transactions that records of this message name: they stay valid as long as it lives
+    location_t first_location   # room for the first of each: most have no more
+    uint64_t first_named
 
 cdef message_t *list_find(map64_t *messages, uint64_t message_id) noexcept nogil
 # NULL: no memory.

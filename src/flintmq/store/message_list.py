@@ -10,7 +10,8 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_next, map64_put, map64_remove, map64_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
+from cython.cimports.libc.string import memcpy
 
 
 @cython.cfunc
@@ -33,6 +34,10 @@ def list_new(messages, message_id):
     if message == cython.NULL:
         return cython.NULL
     message.id = message_id
+    message.locations = cython.address(message.first_location)
+    message.room = 1
+    message.named = cython.address(message.first_named)
+    message.named_room = 1
     if not map64_put(messages, message_id, cython.cast(uint64_t, message)):
         free(message)
         return cython.NULL
@@ -43,8 +48,10 @@ def list_new(messages, message_id):
 @cython.nogil
 @cython.exceptval(check=False)
 def _free(message: cython.pointer(message_t)) -> cython.void:
-    free(message.locations)
-    free(message.named)
+    if message.locations != cython.address(message.first_location):
+        free(message.locations)
+    if message.named != cython.address(message.first_named):
+        free(message.named)
     free(message)
 
 
@@ -62,12 +69,28 @@ def list_free_all(messages):
     map64_free(messages)
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _grown(old: cython.p_void, inside: cython.bint, count: uint32_t, room: uint32_t, size: cython.size_t) -> cython.p_void:
+    """An array with more room. inside: the old one is the message's own."""
+    new: cython.p_void
+    if not inside:
+        return realloc(old, room * size)
+    new = malloc(room * size)
+    if new != cython.NULL:
+        memcpy(new, old, count * size)
+    return new
+
+
 def message_add(message, queue_id, position, expires_at_ms):
     room: uint32_t
     locations: cython.pointer(location_t)
     if message.count == message.room:
-        room = message.room * 2 if message.room else 2
-        locations = cython.cast(cython.pointer(location_t), realloc(message.locations, room * cython.sizeof(location_t)))
+        room = message.room * 2
+        locations = cython.cast(
+            cython.pointer(location_t), _grown(message.locations, message.room == 1, message.room, room, cython.sizeof(location_t))
+        )
         if locations == cython.NULL:
             return cython.NULL
         message.locations = locations
@@ -107,8 +130,10 @@ def message_name(message, tx):
         if message.named[i] == tx:
             return False
     if message.named_count == message.named_room:
-        room = message.named_room * 2 if message.named_room else 2
-        named = cython.cast(cython.pointer(uint64_t), realloc(message.named, room * cython.sizeof(uint64_t)))
+        room = message.named_room * 2
+        named = cython.cast(
+            cython.pointer(uint64_t), _grown(message.named, message.named_room == 1, message.named_room, room, cython.sizeof(uint64_t))
+        )
         if named == cython.NULL:
             return False
         message.named = named

@@ -8,13 +8,17 @@ from flintmq.store.log.log cimport log_t
 from flintmq.store.log.writer cimport writer_t
 from flintmq.store.message_list cimport location_t, message_t
 
+cdef struct released_t:
+    uint64_t tx
+    uint64_t messages           # dead ones that named it
+
 cdef struct message_log_t:
     log_t *log
     log_t *pages                # NULL: nothing is spilled
     writer_t *writer
     void *loader                # loader_t of content_loader.pxd
     map64_t messages            # the message list
-    uint64_t *released          # transactions that a dead message no longer names: one entry per (message, transaction)
+    released_t *released        # transactions that dead messages no longer name
     uint32_t released_count     # atomic; changed under log.lock
     uint32_t released_room
     uint64_t unwritten_max      # bytes appended and not written above which publishers wait
@@ -48,6 +52,13 @@ cdef bint ml_give_position(message_log_t *ml, uint64_t tx, uint64_t message_id, 
 cdef uint64_t ml_write_content(message_log_t *ml, content_t *content) noexcept nogil
 cdef uint64_t ml_enqueue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, int64_t expires_at_ms) noexcept nogil
 cdef uint64_t ml_dequeue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
+
+# --- with the log's lock held, for loops over many messages
+cdef uint64_t ml_dequeue_locked(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
+cdef uint64_t ml_write_enqueue(log_t *log, uint64_t message_id, uint64_t queue_id, uint64_t position, int64_t expires_at_ms, uint64_t tx) noexcept nogil
+cdef uint64_t ml_write_delete(log_t *log, uint64_t message_id) noexcept nogil
+# The message's life is over, by the record before LSN `by`. `message`: its list entry or NULL.
+cdef void ml_ended(message_log_t *ml, uint64_t message_id, message_t *message, uint64_t by) noexcept nogil
 
 # The listed message that has a place at (queue, position), 0: none. O(listed messages).
 cdef uint64_t ml_find_listed(message_log_t *ml, uint64_t queue_id, uint64_t position) noexcept nogil

@@ -82,12 +82,7 @@ def _ml(context: cython.p_void) -> cython.pointer(message_log_t):
 # --- records ----------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write_enqueue(
-    log: cython.pointer(log_t), message_id: uint64_t, queue_id: uint64_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t
-) -> uint64_t:
+def ml_write_enqueue(log, message_id, queue_id, position, expires_at_ms, tx):
     flags: uint16_t = (RECORD_EXPIRES if expires_at_ms else 0) | (RECORD_TRANSACTION if tx else 0)
     length: uint32_t = record_prefix(flags) + 16
     lsn: uint64_t = 0
@@ -136,10 +131,7 @@ def _write_dequeue(
     return lsn + length
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write_delete(log: cython.pointer(log_t), message_id: uint64_t) -> uint64_t:
+def ml_write_delete(log, message_id):
     lsn: uint64_t = 0
     record: cython.pointer(uint8_t) = log_append(log, RECORD_HEADER, cython.address(lsn))
     if record == cython.NULL:
@@ -151,15 +143,19 @@ def _write_delete(log: cython.pointer(log_t), message_id: uint64_t) -> uint64_t:
 
 def ml_release_name(ml, tx):
     room: uint32_t
-    released: cython.pointer(uint64_t)
+    released: cython.pointer(released_t)
+    if ml.released_count and ml.released[ml.released_count - 1].tx == tx:
+        ml.released[ml.released_count - 1].messages += 1
+        return
     if ml.released_count == ml.released_room:
         room = ml.released_room * 2 if ml.released_room else 64
-        released = cython.cast(cython.pointer(uint64_t), realloc(ml.released, room * cython.sizeof(uint64_t)))
+        released = cython.cast(cython.pointer(released_t), realloc(ml.released, room * cython.sizeof(released_t)))
         if released == cython.NULL:
             return  # the transaction's record stays until the next restart: space, not safety
         ml.released = released
         ml.released_room = room
-    ml.released[ml.released_count] = tx
+    ml.released[ml.released_count].tx = tx
+    ml.released[ml.released_count].messages = 1
     at_store32(cython.address(ml.released_count), ml.released_count + 1)
 
 
@@ -173,10 +169,7 @@ def _release_names(ml: cython.pointer(message_log_t), message: cython.pointer(me
         ml_release_name(ml, message.named[i])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ended(ml: cython.pointer(message_log_t), message_id: uint64_t, message: cython.pointer(message_t), by: uint64_t) -> cython.void:
+def ml_ended(ml, message_id, message, by):
     """The message's life is over, by the record before LSN `by` (I3). `message`: its list entry or NULL."""
     log_dead(ml.log, log_where(ml.log, message_id), by)
     if ml.log.moved.count:
@@ -200,7 +193,7 @@ def _new_message(ml: cython.pointer(message_log_t), content: cython.pointer(cont
     if listed or long_:
         message = list_new(cython.address(ml.messages), message_id)
         if message == cython.NULL:
-            log_dead(ml.log, message_id, _write_delete(ml.log, message_id))
+            log_dead(ml.log, message_id, ml_write_delete(ml.log, message_id))
             return LSN_NEVER
         message.holds = holds
     content.message_id = message_id
@@ -225,7 +218,7 @@ def ml_enqueue(context, queue, position, slot, expires_at_ms):
         slot.message_id = message_id
         message = list_find(cython.address(ml.messages), message_id)
         if message == cython.NULL or message_add(message, queue.id, position, expires_at_ms) != cython.NULL:
-            lsn = _write_enqueue(ml.log, message_id, queue.id, position, expires_at_ms, 0)
+            lsn = ml_write_enqueue(ml.log, message_id, queue.id, position, expires_at_ms, 0)
             at_store64(cython.address(queue.logged_at), lsn)
     log_end(ml.log)
     return lsn
@@ -244,25 +237,30 @@ def ml_dequeue(context, queue, position, slot, owner, reason, delivered_us):
     )
 
 
-def ml_dequeue_plain(ml, queue_id, position, message_id, owner, reason, delivered_us, delivery_count):
+def ml_dequeue_locked(ml, queue_id, position, message_id, owner, reason, delivered_us, delivery_count):
     lsn: uint64_t
     location: cython.pointer(location_t)
     message: cython.pointer(message_t)
     last: cython.bint = True
-    if message_id == 0:
-        return LSN_NEVER  # its enqueue found a failed log
-    log_begin(ml.log)
     message = list_find(cython.address(ml.messages), message_id)
     if message != cython.NULL:
         location = message_find(message, queue_id, position)
         if location == cython.NULL or location.dequeued_by:
-            log_end(ml.log)
             return 0
         message_drop(message, location)
         last = message.count == 0 and message.holds == 0
     lsn = _write_dequeue(ml.log, message_id, queue_id, position, owner, reason, delivered_us, delivery_count, 0, last)
     if last:
-        _ended(ml, message_id, message, lsn)
+        ml_ended(ml, message_id, message, lsn)
+    return lsn
+
+
+def ml_dequeue_plain(ml, queue_id, position, message_id, owner, reason, delivered_us, delivery_count):
+    lsn: uint64_t
+    if message_id == 0:
+        return LSN_NEVER  # its enqueue found a failed log
+    log_begin(ml.log)
+    lsn = ml_dequeue_locked(ml, queue_id, position, message_id, owner, reason, delivered_us, delivery_count)
     log_end(ml.log)
     return lsn
 
@@ -275,7 +273,7 @@ def ml_placed(context, content):
     if message != cython.NULL and message.holds:
         message.holds = 0
         if message.count == 0:
-            _ended(ml, message.id, message, _write_delete(ml.log, message.id))
+            ml_ended(ml, message.id, message, ml_write_delete(ml.log, message.id))
     log_end(ml.log)
 
 
@@ -351,7 +349,7 @@ def ml_enqueue_plain(ml, queue_id, position, message_id, expires_at_ms):
     if message != cython.NULL and message_find(message, queue_id, position) == cython.NULL:
         message.holds = 0
         if message_add(message, queue_id, position, expires_at_ms) != cython.NULL:
-            lsn = _write_enqueue(ml.log, message_id, queue_id, position, expires_at_ms, 0)
+            lsn = ml_write_enqueue(ml.log, message_id, queue_id, position, expires_at_ms, 0)
     log_end(ml.log)
     return lsn
 
@@ -376,7 +374,7 @@ def ml_enqueue_tx(ml, tx, queue_id, position, slot, content, message_id, expires
             message_name(message, tx)
             if slot != cython.NULL:
                 slot.message_id = message_id[0]
-            lsn = _write_enqueue(ml.log, message_id[0], queue_id, position, expires_at_ms, tx)
+            lsn = ml_write_enqueue(ml.log, message_id[0], queue_id, position, expires_at_ms, tx)
     log_end(ml.log)
     return lsn
 
@@ -441,7 +439,7 @@ def ml_settle_tx(ml, tx, message_id, committed):
             i += 1
         dead = message.count == 0 and message.holds == 0
         if dead:
-            _ended(ml, message_id, message, _write_delete(ml.log, message_id))
+            ml_ended(ml, message_id, message, ml_write_delete(ml.log, message_id))
     log_end(ml.log)
     return dead
 
@@ -478,27 +476,32 @@ def ml_drop_queue(ml, queue_id):
     key: uint64_t = 0
     word: uint64_t = 0
     i: uint32_t
+    n: uint64_t
+    count: uint64_t
+    more: cython.bint = True
     message: cython.pointer(message_t)
-    dead: cython.pointer(message_t) = cython.NULL
-    log_begin(ml.log)
-    while True:
-        # The map must not change while it is walked: one dead message is taken out, then the walk begins anew.
+    dead: cython.pointer(message_t)[256]
+    while more:
+        # The map must not change while it is walked: some dead messages are taken out, then the walk begins anew.
+        count = 0
         cursor = 0
-        dead = cython.NULL
-        while dead == cython.NULL and map64_next(
-            cython.address(ml.messages), cython.address(cursor), cython.address(key), cython.address(word)
-        ):
+        more = False
+        log_begin(ml.log)
+        while map64_next(cython.address(ml.messages), cython.address(cursor), cython.address(key), cython.address(word)):
             message = cython.cast(cython.pointer(message_t), cython.cast(cython.p_void, word))
             i = 0
             while i < message.count:
                 if message.locations[i].queue_id == queue_id:
                     message_drop(message, cython.address(message.locations[i]))
                     if message.count == 0 and message.holds == 0:
-                        dead = message
+                        dead[count] = message
+                        count += 1
                 else:
                     i += 1
-        if dead == cython.NULL:
-            break
-        # Queue-End ends its places; this ends the message, which may name transactions.
-        _ended(ml, dead.id, dead, _write_delete(ml.log, dead.id))
-    log_end(ml.log)
+            if count == 256:
+                more = True
+                break
+        for n in range(count):
+            # Queue-End ends its places; this ends the message, which may name transactions.
+            ml_ended(ml, dead[n].id, dead[n], ml_write_delete(ml.log, dead[n].id))
+        log_end(ml.log)

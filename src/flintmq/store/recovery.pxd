@@ -18,6 +18,7 @@ cdef class Recovery:
     cdef readonly dict marks             # queue id -> tuple of highest position index per level, from Queue-Mark and from entries
     cdef readonly list unknown_queues    # ids the log names that are not in SQL and at or below its high water: their entries ended
     cdef readonly list homeless          # ids of messages that stand nowhere, have no end in the log and name a transaction: delete them
+    cdef readonly list taken             # entries of committed sets that still stood: (queue id, position, message id, consumer id, acquired us)
     cdef readonly uint64_t named_tx_max  # highest transaction id that the message log names; new ones must be higher
     cdef readonly object report          # RecoveryReport (recovery.py): counts for the log line, damage, torn tails, what was lost
     # Entries of a queue that come back, ascending position (array owned by Recovery); flags of restored_t: redelivered, held (in doubt: dequeued by

@@ -12,7 +12,6 @@ I4  After an unclean stop every entry counts as delivered before; so it does whe
 
 from __future__ import annotations
 
-import heapq
 import struct
 
 import cython
@@ -20,6 +19,7 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.hash64 import map64_get
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
 from cython.cimports.flintmq.store.log.record import (
+    RECORD_ACQUIRE_SET,
     RECORD_COMMIT,
     RECORD_DTX_START,
     RECORD_END,
@@ -36,7 +36,14 @@ from cython.cimports.flintmq.store.log.record import (
 )
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.recovery_read import work_record
-from cython.cimports.flintmq.store.recovery_result import result_fill, result_mark_range, result_sort, work_decide
+from cython.cimports.flintmq.store.recovery_result import (
+    result_fill,
+    result_hold_range,
+    result_mark_range,
+    result_range,
+    result_sort,
+    work_decide,
+)
 from cython.cimports.flintmq.store.recovery_state import (
     LOST_NO_PLACE,
     LOST_NO_POSITION,
@@ -68,10 +75,11 @@ from cython.cimports.flintmq.store.recovery_state import (
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.string import memmove
 
 from flintmq.errors import StoreError
 from flintmq.store import decisions
-from flintmq.store.recovery_report import COMMITTED, OPEN, PREPARED, ROLLED_BACK, Lost, RecoveredTx, RecoveryReport
+from flintmq.store.recovery_report import COMMITTED, OPEN, PREPARED, ROLLED_BACK, Lost, RecoveredTx, RecoveryReport, in_call_order
 
 _CODES = {
     OPEN: decisions.Enqueue.OPEN,
@@ -102,7 +110,11 @@ def _on_transaction(context: cython.p_void, record: cython.pointer(record_t)) ->
             return
         try:
             recovery._transaction(
-                record.lsn, record.type, record.undo_prev, PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.data), record.size)
+                record.lsn,
+                record.type,
+                record.undo_prev,
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.data), record.size),
+                record.time_us,
             )
         except Exception as error:
             recovery._error = error
@@ -120,29 +132,6 @@ def _xid(data: bytes, at: int) -> bytes:
     if at + 2 + length > len(data):
         raise ValueError("an xid runs past the end of its record")
     return data[at + 2 : at + 2 + length]
-
-
-def _in_call_order(found: list) -> list:
-    """Enqueues of a transaction in doubt. found: (order in the log, queue id, ..., number), as RecoveredTx has them behind the first.
-
-    Within a queue the numbers say the order. Over queues it is the order of the records, which a Message-Copy changes: of the first ones
-    of each queue that are left, the one that stands first in the log comes next.
-    """
-    queues: dict = {}
-    for item in sorted(found, key=lambda item: (item[6], item[0]), reverse=True):
-        queues.setdefault(item[1], []).append(item)
-    heads = [left.pop() for left in queues.values()]
-    heapq.heapify(heads)
-    ordered = []
-    while heads:
-        item = heads[0]
-        left = queues[item[1]]
-        if left:
-            heapq.heapreplace(heads, left.pop())
-        else:
-            heapq.heappop(heads)
-        ordered.append(item[1:])
-    return ordered
 
 
 @cython.cclass
@@ -180,6 +169,7 @@ class Recovery:
         self.marks = {}
         self.unknown_queues = []
         self.homeless = []
+        self.taken = []
         self.report = RecoveryReport()
         self._error = None
 
@@ -240,7 +230,7 @@ class Recovery:
                 " (`flintmq log repair --accept-loss` opens it without them)"
             )
 
-    def _transaction(self, lsn: int, kind: int, tx_id: int, data: bytes) -> None:
+    def _transaction(self, lsn: int, kind: int, tx_id: int, data: bytes, time_us: int) -> None:
         """Takes in one record of the transaction log. Raises: ValueError, struct.error for fields that make no sense."""
         if kind == RECORD_TX_START:
             self.transactions[lsn] = RecoveredTx(lsn)
@@ -264,8 +254,13 @@ class Recovery:
             if state not in _CODES:
                 raise ValueError(f"a Tx-Copy has state {state}")
             xid = _xid(data, 4)
-            rows = _rows(data, 6 + len(xid) + 3 & ~3)
-            self.transactions[tx_id] = RecoveredTx(tx_id, xid, state, rows, heuristic, bool(ended))
+            at = 6 + len(xid) + 3 & ~3
+            rows = _rows(data, at)
+            tx = self.transactions[tx_id] = RecoveredTx(tx_id, xid, state, rows, heuristic, bool(ended))
+            if data[3] & 1:
+                at += 8 + 24 * len(rows)
+                tx.sets = _rows(data, at)
+                tx.consumer_id = struct.unpack_from("<I", data, at + 4)[0]
             return
         tx = self.transactions.get(tx_id)
         if tx is None:
@@ -279,6 +274,11 @@ class Recovery:
             tx.state = ROLLED_BACK
         elif kind == RECORD_END:
             tx.ended = True
+            tx.sets = []
+        elif kind == RECORD_ACQUIRE_SET:
+            tx.sets += _rows(data, 0)
+            tx.consumer_id = struct.unpack_from("<I", data, 4)[0]
+            tx.acquired_us = time_us
         elif kind == RECORD_HEURISTIC:
             tx.heuristic = data[0]
         elif kind == RECORD_TX_DELETE:
@@ -333,7 +333,7 @@ class Recovery:
                     tx.state = ROLLED_BACK
                     tx.was_open = True
         for tx in self.transactions.values():
-            tx.enqueues = _in_call_order(tx.enqueues)
+            tx.enqueues = in_call_order(tx.enqueues)
             tx.dequeues = [item[1:] for item in sorted(tx.dequeues)]
 
     # --- queues and messages
@@ -446,10 +446,49 @@ class Recovery:
                 queue.count -= twice
                 for at in range(queue.count, queue.count + twice):
                     self._lose(self._entries[queue.start + at].message_id, queue.id, self._entries[queue.start + at].position, LOST_TAKEN)
+        for tx in self.transactions.values():
+            for row in tx.sets:
+                if tx.state == PREPARED or (tx.state == COMMITTED and not tx.ended):
+                    self._set_row(tx, row)
         for i in range(work.ranges.count):
             span = cython.cast(cython.pointer(range_t), work.ranges.data) + i
             queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + span.queue
             result_mark_range(self._entries + queue.start, queue.count, span.first, span.last)
+
+    def _set_row(self, tx: object, row: tuple) -> None:
+        """A run of positions that a transaction dequeues: held while it is in doubt; taken out once it has committed."""
+        work: cython.pointer(work_t) = cython.address(self._work)
+        number: uint64_t = 0
+        queue: cython.pointer(queue_info_t)
+        first: uint64_t
+        count: uint64_t
+        taken: uint64_t
+        i: uint64_t
+        start: uint64_t = 0
+        queue_id, first, count = row
+        if not map64_get(cython.address(work.queue_index), cython.cast(uint64_t, queue_id) + 1, cython.address(number)):
+            return
+        queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + number
+        if tx.state == PREPARED:
+            result_hold_range(self._entries + queue.start, queue.count, first, count)
+            return
+        taken = result_range(self._entries + queue.start, queue.count, first, count, cython.address(start))
+        for i in range(start, start + taken):
+            self.taken.append(
+                (
+                    queue_id,
+                    self._entries[queue.start + i].position,
+                    self._entries[queue.start + i].message_id,
+                    tx.consumer_id,
+                    tx.acquired_us,
+                )
+            )
+        memmove(
+            self._entries + queue.start + start,
+            self._entries + queue.start + start + taken,
+            (queue.count - start - taken) * cython.sizeof(restored_t),
+        )
+        queue.count -= taken
 
     def _lose(self, message_id: int, queue_id: int, position: int, row: int) -> None:
         special = {

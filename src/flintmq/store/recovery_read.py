@@ -26,6 +26,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_REDELIVERED,
     RECORD_START,
     align8,
+    copy_prefix,
     le16,
     le32,
     le64,
@@ -303,7 +304,7 @@ def _on_copy(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> 
         work.malformed += 1
         return
     count = le32(data)
-    at = 8 + count * PLACE_SIZE
+    at = copy_prefix(data)
     if at > record.size or not _content_fits(data + at, record.size - cython.cast(uint32_t, at)) or record.undo_prev == 0:
         work.malformed += 1
         return

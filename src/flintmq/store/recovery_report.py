@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,10 @@ class RecoveredTx:
     that name it; at 0 a transaction with an outcome may be deleted, once the homeless messages are. Prepared ones only: `enqueues`
     (queue id, message id, expires_at_ms, position or 0, body length, number) in the order of the calls (per queue; over queues as far as
     the log tells), where `number` is the running number of an enqueue that waits for its position, else -1; and `dequeues` (queue id,
-    position, message id) in LSN order.
+    position, message id) in LSN order. `sets`: rows (queue id, first position, count) that it dequeues, for
+    consumer_id, acquired at acquired_us
+    (microseconds of the wall clock, 0 not known); empty once
+    it ended.
     """
 
     id: int
@@ -32,6 +36,9 @@ class RecoveredTx:
     start_lost: bool = False
     enqueues: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     dequeues: list[tuple[int, int, int]] = field(default_factory=list)
+    sets: list[tuple[int, int, int]] = field(default_factory=list)
+    consumer_id: int = 0
+    acquired_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +85,26 @@ class RecoveryReport:
         if self.lost_count:
             text += f"; {self.lost_count} entries lost"
         return text
+
+
+def in_call_order(found: list[Any]) -> list[Any]:
+    """Enqueues of a transaction in doubt. found: (order in the log, queue id, ..., number), as RecoveredTx has them behind the first.
+
+    Within a queue the numbers say the order. Over queues it is the order of the records, which a Message-Copy changes: of the first ones
+    of each queue that are left, the one that stands first in the log comes next.
+    """
+    queues: dict[int, list[Any]] = {}
+    for item in sorted(found, key=lambda item: (item[6], item[0]), reverse=True):
+        queues.setdefault(item[1], []).append(item)
+    heads = [left.pop() for left in queues.values()]
+    heapq.heapify(heads)
+    ordered = []
+    while heads:
+        item = heads[0]
+        left = queues[item[1]]
+        if left:
+            heapq.heapreplace(heads, left.pop())
+        else:
+            heapq.heappop(heads)
+        ordered.append(item[1:])
+    return ordered

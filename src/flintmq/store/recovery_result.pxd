@@ -11,3 +11,7 @@ cdef void result_fill(work_t *work, restored_t *entries, live_t *live, location_
 cdef uint64_t result_sort(restored_t *entries, uint64_t count) noexcept nogil
 # Flags the entries with positions first..last as delivered before.
 cdef void result_mark_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t last) noexcept nogil
+# How many entries have positions first..first+length-1; `*start`: the first of them.
+cdef uint64_t result_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t length, uint64_t *start) noexcept nogil
+# Those of a set in doubt: held, and in the same delivery as before.
+cdef void result_hold_range(restored_t *entries, uint64_t count, uint64_t first, uint64_t length) noexcept nogil

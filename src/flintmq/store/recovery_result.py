@@ -359,8 +359,7 @@ def result_sort(entries, count):
     return count - kept
 
 
-def result_mark_range(entries, count, first, last):
-    """Flags the entries with positions first..last as delivered before."""
+def result_range(entries, count, first, length, start):
     low: uint64_t = 0
     high: uint64_t = count
     middle: uint64_t
@@ -370,6 +369,27 @@ def result_mark_range(entries, count, first, last):
             low = middle + 1
         else:
             high = middle
-    while low < count and entries[low].position <= last:
-        entries[low].flags |= RESTORED_REDELIVERED
+    start[0] = low
+    while low < count and entries[low].position - first < length:
         low += 1
+    return low - start[0]
+
+
+def result_hold_range(entries, count, first, length):
+    at: uint64_t = 0
+    last: uint64_t = result_range(entries, count, first, length, cython.address(at))
+    last += at
+    while at < last:
+        # It is still in the delivery that it was in when the broker stopped.
+        entries[at].flags = entries[at].flags & ~cython.cast(uint32_t, RESTORED_REDELIVERED) | RESTORED_HELD
+        at += 1
+
+
+def result_mark_range(entries, count, first, last):
+    """Flags the entries with positions first..last as delivered before."""
+    at: uint64_t = 0
+    number: uint64_t = result_range(entries, count, first, last - first + 1, cython.address(at))
+    number += at
+    while at < number:
+        entries[at].flags |= RESTORED_REDELIVERED
+        at += 1

@@ -22,9 +22,13 @@ from flintmq.ports import TxState
 
 XID_BYTES_MAX = 512
 
-DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE = range(33, 43)
+DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 # state numbers of Tx-Copy
 STATES = (TxState.OPEN, TxState.PREPARED, TxState.COMMITTED, TxState.ROLLED_BACK)
+# rows in one Acquire-Set: it must fit into the smallest write buffer
+SET_ROWS_MAX = 512
+# rows of all sets of a transaction: a Tx-Copy holds them in one record
+SETS_ROWS_MAX = 20_000
 # kind of the note that marks a clean stop
 NOTE_RUN = 0
 
@@ -97,6 +101,11 @@ class Transaction:
     messages: set[int] = field(default_factory=set)
     references: int = 0
     numbers: dict[int, int] = field(default_factory=dict)  # queue id -> number of its next enqueue there
+    sets: list[Row] = field(default_factory=list)  # runs of positions that it dequeues, in the order in which they were acquired
+    consumer_id: int = 0  # that the log names for them
+    acquired_us: int = 0  # wall clock; 0 = not known
+    stage: Any = None  # Stage of tx_runs.py
+    bulk: bool = False  # has sets or staged messages: its effects take their time, End comes when `bulk` is cleared
 
     def next_number(self, queue_id: int) -> int:
         """The running number of one more enqueue on this queue."""
@@ -161,6 +170,25 @@ class TransactionLog:
             transaction.messages.add(message_id)
             transaction.references += 1
 
+    def acquire(self, transaction: Transaction, rows: Sequence[Row], consumer_id: int, acquired_us: int) -> None:
+        """Acquire-Set: the transaction dequeues what stands at these positions."""
+        for at in range(0, len(rows), self.set_rows_max):
+            part = rows[at : at + self.set_rows_max]
+            self.log.append(ACQUIRE_SET, _set_of(part, consumer_id), transaction.tx)
+        transaction.sets.extend(rows)
+        transaction.consumer_id = consumer_id
+        transaction.acquired_us = acquired_us
+
+    @property
+    def set_rows_max(self) -> int:
+        """Rows of one Acquire-Set."""
+        return min(SET_ROWS_MAX, self.rows_max)
+
+    @property
+    def rows_max(self) -> int:
+        """Rows, of a Commit or of all sets, that fit into one record: what a transaction may have of each."""
+        return int(min(SETS_ROWS_MAX, max(16, (self.log.container_size - 4096) // 64)))
+
     def prepare(self, transaction: Transaction) -> int:
         """Returns the LSN behind the record. Raises: ValueError not distributed; StoreError without room for the outcome."""
         if transaction.xid is None:
@@ -187,20 +215,22 @@ class TransactionLog:
 
     def end(self, transaction: Transaction) -> None:
         """Its effects are applied to all queues. Its Delete follows when no message names it any more."""
-        if transaction.ended:
+        if transaction.ended or transaction.bulk:
             return
         self.log.append(END, b"", transaction.tx)
         transaction.ended = True
         transaction.enqueues = []
         transaction.dequeues = []
         transaction.messages = set()
+        transaction.sets = []
+        transaction.stage = None
         self.collect(transaction)
 
-    def release(self, tx: int) -> None:
-        """A message that named the transaction is gone."""
+    def release(self, tx: int, messages: int = 1) -> None:
+        """So many messages that named the transaction are gone."""
         transaction = self.table.get(tx)
         if transaction is not None:
-            transaction.references -= 1
+            transaction.references -= messages
             self.collect(transaction)
 
     def collect(self, transaction: Transaction) -> None:
@@ -278,8 +308,14 @@ class TransactionLog:
     @staticmethod
     def _copy_of(transaction: Transaction) -> bytes:
         xid = transaction.xid or b""
-        head = bytes([STATES.index(transaction.state) + 1, transaction.heuristic, int(transaction.ended), 0])
+        head = bytes([STATES.index(transaction.state) + 1, transaction.heuristic, int(transaction.ended), int(bool(transaction.sets))])
         head += struct.pack("<H", len(xid)) + xid
         head += bytes(-len(head) % 4)
         rows = b"".join(struct.pack("<QQQ", *row) for row in transaction.rows)
-        return head + struct.pack("<II", len(transaction.rows), 0) + rows
+        sets = _set_of(transaction.sets, transaction.consumer_id) if transaction.sets else b""
+        return head + struct.pack("<II", len(transaction.rows), 0) + rows + sets
+
+
+def _set_of(rows: Sequence[Row], consumer_id: int) -> bytes:
+    """A table of rows with the consumer, as Acquire-Set has it."""
+    return struct.pack("<II", len(rows), consumer_id) + b"".join(struct.pack("<QQQ", *row) for row in rows)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from flintmq.clock import Clock
@@ -34,6 +35,10 @@ from flintmq.transactions.xid import Xid
 _log = logging.getLogger(__name__)
 _S = BranchState
 _NS = 1_000_000_000
+# pause between two pieces of a long command, so that those who wait for the lock get it
+YIELD_S = 0.00005
+# bytes of the message log that are not written yet above which a block waits
+STAGED_UNWRITTEN_MAX = 6 << 20
 
 
 class TransactionCoordinator:
@@ -177,11 +182,26 @@ class TransactionCoordinator:
 
         Args: bytes_max: of bodies; a message that is larger alone is taken all the same when nothing is held yet by this call; consumer:
         what the log names as their consumer; upto: the last position that may be taken, 0 = any.
-        Returns: what was taken, perhaps nothing. Refused: as `dequeue`.
+        Returns: what was taken, perhaps nothing; less than is there also where consumers have left very many gaps (BulkStore.rows_max).
+        Refused: as `dequeue`. Takes the lock for a millisecond at a time: others get in between.
         """
-        with self._serial:
-            work = self._working(session, xid).work
-            return work.hold_run(queue_id, messages_max, bytes_max, consumer, upto)
+        count = size = cursor = start = 0
+        more = True
+        while more:
+            with self._serial:
+                work = self._working(session, xid).work
+                if not cursor:
+                    start = work.run_count(queue_id)
+                left = bytes_max - size
+                got, got_bytes, more, cursor = work.hold_piece(
+                    queue_id, cursor, messages_max - count, max(left, 0), consumer, upto, count == 0
+                )
+                count, size = count + got, size + got_bytes
+                if not more:
+                    first = work.last_position(queue_id, start) if count else 0
+                    return RunFacts(count, size, first, work.last_position(queue_id, -1) if count else 0)
+            time.sleep(YIELD_S)
+        raise InvariantError("a run has an end")
 
     def runs(self, xid: Xid) -> Sequence[HeldRun]:
         """What `hold_run` took, one per queue, also after a restart. Refused: NOT_FOUND."""
@@ -194,10 +214,28 @@ class TransactionCoordinator:
         """Enrols the messages of a block (transactions/bulk.py), as if by `enqueue`; they are logged whatever they and their queues are.
 
         Args: routes: exchange and routing key by the entries' route index; destinations: ids of queues, by the same index.
-        Refused: as `enqueue`. Raises: ValueError a malformed block, or one for other routes: nothing was enrolled.
+        Waits while much is not written yet; takes the lock for a millisecond at a time. Their contents are not kept in memory.
+        Refused: as `enqueue`; ILLEGAL_STATE also in a branch with single enqueues.
+        Raises: ValueError a malformed block, or one for other routes: nothing was enrolled. StoreError: the branch can only be rolled back.
         """
+        bulk = self._store.bulk
+        if len(routes) != len(destinations) or any(len(part) > 255 for route in routes for part in route):
+            raise ValueError(f"{len(routes)} routes of at most 255 bytes each need as many destinations, not {len(destinations)}")
+        messages, size, counts = bulk.check(block, len(routes))
         with self._serial:
-            return self._working(session, xid).work.enqueue_block(block, routes, destinations, self._clock.wall_ms())
+            work = self._working(session, xid).work
+            stage, plan = work.plan_block(routes, destinations, counts)
+            before, now_ms = stage.enqueues, self._clock.wall_ms()
+        at = 0
+        while at < len(block):
+            bulk.let_write(STAGED_UNWRITTEN_MAX)
+            with self._serial:
+                if self._working(session, xid).work is not work:
+                    raise TransactionRefused(Condition.ILLEGAL_STATE, f"transaction {xid} was rolled back meanwhile")
+                at = stage.add(plan, block, at, now_ms)
+            time.sleep(YIELD_S)
+        unroutable = sum(count for one, count in zip(destinations, counts, strict=True) if not one)
+        return BlockFacts(messages, stage.enqueues - before, size, unroutable)
 
     def local(self, session: Session | None = None) -> LocalTransaction:
         """A transaction of this process only; `session`: whose acquired entries it may dequeue."""
@@ -457,15 +495,23 @@ class TransactionCoordinator:
                 self._registry.remove(branch)
             outcome.resolve(step.status)
 
-        self._serial.later(branch.lsn, durable)
+        self._afterwards(branch, durable)
         return outcome
+
+    def _afterwards(self, branch: Branch, effect: Callable[[], None]) -> None:
+        """Has the effect of the branch's outcome happen when that is durable."""
+        if branch.work.takes_time:
+            bulk = self._store.bulk
+            self._serial.later(branch.lsn, lambda: bulk.in_background(effect))
+        else:
+            self._serial.later(branch.lsn, effect)
 
     def _undo(self, branch: Branch, state: BranchState) -> None:
         """An unprepared branch becomes a tombstone: its work is undone now, it remains to tell."""
         branch.lsn = max(branch.lsn, branch.work.rollback())
         branch.state = state
         branch.since_ns = self._clock.monotonic_ns()
-        self._serial.later(branch.lsn, branch.work.undo)
+        self._afterwards(branch, branch.work.undo)
 
     def _heuristic(self, branch: Branch, state: BranchState) -> None:
         """An operator's decision: note it, then do it. A crash in between is completed by `restore`, so a note is never wrong."""
@@ -473,7 +519,7 @@ class TransactionCoordinator:
         self._store.note_heuristic(work.tx, commits)
         branch.lsn = work.commit() if commits else work.rollback()
         branch.state = state
-        self._serial.later(branch.lsn, work.apply if commits else work.undo)
+        self._afterwards(branch, work.apply if commits else work.undo)
         _log.warning("transaction %s: an operator %s it", branch.xid, "committed" if commits else "rolled back")
 
     def _happens(self, branch: Branch, event: Event) -> None:

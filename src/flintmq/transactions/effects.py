@@ -13,11 +13,12 @@ E4  No method calls the coordinator while it holds a lock that another of these 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from flintmq.ports import Store, StoredContent
+from flintmq.transactions.bulk import HeldRun
 
 # Whoever issues commands: a protocol session, a Flight call, a Python object. Compared by equality.
 Session = Hashable
@@ -76,8 +77,12 @@ class QueueEffects(Protocol):
         """
         ...
 
-    def next_available(self, queue_id: int, position: int) -> int:
-        """Position of the first available entry at or after `position`, 0: there is none."""
+    def run(self, queue_id: int) -> Run | None:
+        """An empty run of this queue's entries, for one transaction; None: there is no such queue."""
+        ...
+
+    def core(self, queue_id: int) -> object | None:
+        """The queue as a Stage knows it; None: there is none. It counts as one that has records in the log."""
         ...
 
     def ttl_ms(self, queue_id: int) -> int:
@@ -107,6 +112,10 @@ class QueueEffects(Protocol):
         """The entries appear at their reserved positions and consumers are notified."""
         ...
 
+    def publish_stage(self, queue_id: int, stage: Stage) -> None:
+        """As `publish`, for what a stage has for this queue."""
+        ...
+
 
 # --- what the store must offer beyond ports.Store ------------------------------------------------------------------------
 
@@ -122,10 +131,12 @@ class RecoveredEnqueue(NamedTuple):
 
 
 class RecoveredTransaction(NamedTuple):
-    """What an in-doubt transaction holds: enqueues in the order they were asked for, dequeues as (queue id, position)."""
+    """What an in-doubt transaction holds: enqueues in the order they were asked for, dequeues as (queue id, position), and what it held as
+    runs: (rows as (queue id, first position, count), consumer id, when they were acquired in microseconds)."""
 
     enqueues: Sequence[RecoveredEnqueue]
     dequeues: Sequence[tuple[int, int]]
+    runs: tuple[Sequence[tuple[int, int, int]], int, int] = ((), 0, 0)
 
 
 class CommitRow(NamedTuple):
@@ -144,9 +155,132 @@ class HeuristicOutcome(NamedTuple):
     committed: bool
 
 
+class Run(Protocol):
+    """Entries of one queue that a transaction holds, in the order in which it took them (queue/runs.py). bytes: of bodies."""
+
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def range_count(self) -> int: ...
+
+    def hold(
+        self, cursor: int, messages_max: int, bytes_max: int, upto: int, alone: bool, ranges_max: int, pieces: int
+    ) -> tuple[int, int, bool, int]:
+        """Takes available entries from position `cursor` on, some hundreds times `pieces` at most; the first one may be larger than
+        bytes_max with `alone`. Returns: how many, bytes, whether there may be more within the limits, where to go on."""
+        ...
+
+    def adopt(self, ranges: Sequence[tuple[int, int]], acquired_us: int) -> None:
+        """Takes over what a restart put back held."""
+        ...
+
+    def position(self, number: int) -> int:
+        """Of an entry by its number in the run; negative: from the end."""
+        ...
+
+    def release(self) -> None:
+        """Its entries are AVAILABLE again, at their places, flagged redelivered."""
+        ...
+
+
+class Stage(Protocol):
+    """Messages that one transaction enqueues by blocks (store/tx_runs.py)."""
+
+    @property
+    def enqueues(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+
+    def queue_counts(self) -> dict[int, int]:
+        """Queue id -> messages that enter it."""
+        ...
+
+    def plan(
+        self, routes: Sequence[tuple[bytes, bytes]], destinations: Sequence[Sequence[object]], ttls: Sequence[Sequence[int]]
+    ) -> object:
+        """Where the messages of a block go. Raises: ValueError."""
+        ...
+
+    def add(self, plan: object, block: bytes, at: int, now_ms: int) -> int:
+        """Stages a piece of a checked block from byte `at` on. Returns where to go on. Raises: StoreError."""
+        ...
+
+    def reserve(self, core: object) -> list[tuple[int, int, int]]:
+        """Positions for its messages on this queue, as QueueEffects.reserve gives them: rows of the Commit."""
+        ...
+
+    def drop_queue(self, queue_id: int) -> None:
+        """The queue was deleted."""
+        ...
+
+
+class BulkStore(Protocol):
+    """Sets and stages in the log."""
+
+    @property
+    def rows_max(self) -> int: ...
+    @property
+    def disk_low(self) -> bool: ...
+
+    def in_background(self, work: Callable[[], None]) -> None:
+        """Runs it where it may take its time: not on the log's writer."""
+        ...
+
+    def let_write(self, most: int = 0) -> None:
+        """Waits until little (or `most` bytes) of what was appended is not written yet."""
+        ...
+
+    def check(self, block: bytes, routes: int) -> tuple[int, int, list[int]]:
+        """(messages, bytes of bodies, messages per route). Raises: ValueError: the block is malformed."""
+        ...
+
+    def consumer(self, name: str) -> int:
+        """The consumer id that the log names for a name; 0 for none."""
+        ...
+
+    def taken(self, run: Run) -> None:
+        """The run has grown."""
+        ...
+
+    def held(self, run: Run) -> HeldRun:
+        """The run as its readers see it."""
+        ...
+
+    def acquire(self, tx: int, runs: Sequence[Run], consumer_id: int) -> None:
+        """Logs what the transaction holds; then it is prepared or committed. Raises: StoreError."""
+        ...
+
+    def dequeue_run(self, run: Run, consumer_id: int) -> None:
+        """The commit is durable: the entries are dequeued, in the log and in their queue."""
+        ...
+
+    def stage(self, tx: int) -> Stage:
+        """The stage of a transaction."""
+        ...
+
+    def commit(self, tx: int, rows: Sequence[tuple[int, int, int]]) -> int:
+        """As commit_rows, for a transaction with a stage."""
+        ...
+
+    def settle_stage(self, stage: Stage, committed: bool) -> None:
+        """The outcome is durable: its messages stand at their positions, or are gone."""
+        ...
+
+    def finish(self, tx: int) -> None:
+        """The outcome of a transaction with runs or a stage is done everywhere."""
+        ...
+
+
 @runtime_checkable
 class TransactionStore(Store, Protocol):
     """ports.Store and what distributed transactions need besides."""
+
+    @property
+    def bulk(self) -> BulkStore: ...
 
     def transaction_of(self, xid: bytes) -> int:
         """Id of the transaction with this xid. Raises: KeyError."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flintmq.ports import POSITION_INDEX_BITS, StoredContent
+from flintmq.transactions.bulk import INLINE, ROW, Octets
 from flintmq.transactions.effects import HeldEntry, PendingEnqueue, Session
 
 # Owner of an entry that a transaction holds; no session equals it.
@@ -27,6 +29,101 @@ class MemoryEntry:
     content: StoredContent | None
     owner: Session | None = None
     redelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCore:
+    """A queue as a stage knows it."""
+
+    effects: MemoryQueueEffects
+    queue_id: int
+
+    def next(self, priority: int | None) -> int:
+        """The next position for a message of this priority."""
+        return self.effects.reserve_next(self.queue_id, priority)
+
+
+class MemoryRun:
+    """See Run in effects.py."""
+
+    def __init__(self, effects: MemoryQueueEffects, queue_id: int) -> None:
+        self._effects = effects
+        self.queue_id = queue_id
+        self.entries: list[tuple[int, MemoryEntry]] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.entries)
+
+    @property
+    def bytes(self) -> int:
+        return sum(_body_len(entry) for _, entry in self.entries)
+
+    @property
+    def range_count(self) -> int:
+        return len(self.ranges())
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """(first position, count) of runs of neighbouring positions."""
+        found: list[tuple[int, int]] = []
+        for position, _ in self.entries:
+            if found and sum(found[-1]) == position:
+                found[-1] = (found[-1][0], found[-1][1] + 1)
+            else:
+                found.append((position, 1))
+        return found
+
+    def hold(
+        self, cursor: int, messages_max: int, bytes_max: int, upto: int, alone: bool, ranges_max: int, pieces: int
+    ) -> tuple[int, int, bool, int]:
+        count = size = 0
+        for position, entry in sorted(self._effects.queues.get(self.queue_id, {}).items()):
+            if entry.owner is not None or position < cursor:
+                continue
+            fits = size + _body_len(entry) <= bytes_max or (alone and not count)
+            if (upto and position > upto) or count == messages_max or not fits:
+                break
+            new_range = not self.entries or self.entries[-1][0] + 1 != position
+            if new_range and self.range_count == ranges_max:
+                break
+            entry.owner = HELD
+            self.entries.append((position, entry))
+            count, size = count + 1, size + _body_len(entry)
+        return count, size, False, 0
+
+    def adopt(self, ranges: Sequence[tuple[int, int]], acquired_us: int) -> None:
+        for first, count in ranges:
+            for position, entry in sorted(self._effects.queues[self.queue_id].items()):
+                if first <= position < first + count and entry.owner is None:
+                    entry.owner = HELD
+                    self.entries.append((position, entry))
+
+    def position(self, number: int) -> int:
+        return self.entries[number][0]
+
+    def release(self) -> None:
+        self._effects.release(self.queue_id, [position for position, _ in self.entries])
+
+    def settle(self) -> None:
+        """Its entries go."""
+        self._effects.settle(self.queue_id, [position for position, _ in self.entries])
+
+    def rows(self, first: int, count: int) -> tuple[Octets, list[Octets]]:
+        """See HeldRun: all contents inline."""
+        rows, contents = [], []
+        for position, entry in self.entries[first : first + count]:
+            content = entry.content
+            if content is None:
+                raise KeyError(position)
+            rows.append(ROW.pack(position, entry.message_id, 0, len(content.body), 0, int(entry.redelivered), 0))
+            route = b"".join(bytes([len(part)]) + part for part in (content.exchange, content.routing_key))
+            run = route + content.header + content.body
+            contents.append(INLINE.pack(len(run), len(content.header), 0) + run)
+        return b"".join(rows), contents
+
+
+def _body_len(entry: MemoryEntry) -> int:
+    return 0 if entry.content is None else len(entry.content.body)
 
 
 class MemoryQueueEffects:
@@ -86,9 +183,23 @@ class MemoryQueueEffects:
             entry.owner = HELD
             return HeldEntry(logged=entry.message_id != 0, delivery_count=int(entry.redelivered))
 
-    def next_available(self, queue_id: int, position: int) -> int:
+    def run(self, queue_id: int) -> MemoryRun | None:
+        return MemoryRun(self, queue_id) if queue_id in self.queues else None
+
+    def core(self, queue_id: int) -> MemoryCore | None:
+        return MemoryCore(self, queue_id) if queue_id in self.queues else None
+
+    def publish_stage(self, queue_id: int, stage: Any) -> None:
         with self._lock:
-            return next((at for at, entry in sorted(self.queues.get(queue_id, {}).items()) if at >= position and entry.owner is None), 0)
+            queue = self.queues.get(queue_id)
+            if queue is not None:
+                for position, message_id, content in stage.placed(queue_id):
+                    queue[position] = MemoryEntry(message_id, content)
+
+    def reserve_next(self, queue_id: int, priority: int | None) -> int:
+        """One position, as `reserve` gives them."""
+        with self._lock:
+            return self._next(queue_id, priority)
 
     def ttl_ms(self, queue_id: int) -> int:
         return self.ttls.get(queue_id, -1)

@@ -15,17 +15,22 @@ from collections.abc import Sequence
 
 from flintmq.errors import InvariantError
 from flintmq.ports import DequeueReason, StoredContent
-from flintmq.transactions.bulk import INLINE, ROW, BlockFacts, HeldRun, Octets, RunFacts, block_entries
+from flintmq.transactions.bulk import HeldRun
 from flintmq.transactions.effects import (
     CommitRow,
     MessageRef,
     PendingEnqueue,
     QueueEffects,
     RecoveredTransaction,
+    Run,
     Session,
+    Stage,
     TransactionStore,
 )
 from flintmq.transactions.errors import Condition, TransactionRefused
+
+# hundreds of entries that a run takes in one go, under the coordinator's lock: less than a millisecond
+HOLD_PIECES = 32
 
 
 class Work:
@@ -59,16 +64,25 @@ class Work:
         self._dequeues: dict[tuple[int, int], bool] = {}
         self._queue_ids: set[int] = set()  # of all enrolments
         self._placed: dict[int, list[tuple[int, PendingEnqueue]]] = {}  # filled by commit
+        self._runs: dict[int, Run] = {}  # by queue
+        self._consumer_id = 0  # whom the log names for them
+        self._acquired = False  # the log knows them
+        self._stage: Stage | None = None
 
     @property
     def enqueue_count(self) -> int:
         """Messages that wait to enter queues."""
-        return len(self._enqueues)
+        return len(self._enqueues) + (0 if self._stage is None else self._stage.enqueues)
 
     @property
     def dequeue_count(self) -> int:
         """Entries that are held."""
-        return len(self._dequeues)
+        return len(self._dequeues) + sum(run.count for run in self._runs.values())
+
+    @property
+    def takes_time(self) -> bool:
+        """Its effects are many: not for the thread that made the outcome durable."""
+        return bool(self._runs) or self._stage is not None
 
     def queues(self) -> dict[int, tuple[int, int]]:
         """Queue id -> (enqueues, dequeues)."""
@@ -79,6 +93,13 @@ class Work:
         for queue_id, _ in self._dequeues:
             enqueues, dequeues = found.get(queue_id, (0, 0))
             found[queue_id] = (enqueues, dequeues + 1)
+        for queue_id, run in list(self._runs.items()):
+            enqueues, dequeues = found.get(queue_id, (0, 0))
+            found[queue_id] = (enqueues, dequeues + run.count)
+        if self._stage is not None:
+            for queue_id, count in self._stage.queue_counts().items():
+                enqueues, dequeues = found.get(queue_id, (0, 0))
+                found[queue_id] = (enqueues + count, dequeues)
         return found
 
     def touches(self, queue_id: int) -> bool:
@@ -99,6 +120,8 @@ class Work:
             ref = message
         if (ref, queue_id) in self._enqueues:
             return ref
+        if self._stage is not None:
+            raise TransactionRefused(Condition.ILLEGAL_STATE, "a transaction with blocks takes no single enqueue")
         survives = self._effects.durable(queue_id)
         if survives is None:
             raise TransactionRefused(Condition.NOT_FOUND, f"there is no queue {queue_id}")
@@ -159,54 +182,70 @@ class Work:
         self._dequeues[queue_id, position] = copied
         self._queue_ids.add(queue_id)
 
-    def hold_run(self, queue_id: int, messages_max: int, bytes_max: int, consumer: str, upto: int) -> RunFacts:
-        """See TransactionCoordinator.hold_run."""
-        count = size = first = last = 0
-        while count < messages_max:
-            position = self._effects.next_available(queue_id, last + 1)
-            if not position or (upto and position > upto):
-                break
-            body_len = len(self._effects.content(queue_id, position).body)
-            if count and size + body_len > bytes_max:
-                break
-            try:
-                self.dequeue(queue_id, position, None, DequeueReason.ACK, consumer, "spark")
-            except TransactionRefused:
-                last = position
-                continue  # a consumer was quicker
-            count, size, first, last = count + 1, size + body_len, first or position, position
-        return RunFacts(count, size, first, last)
+    # --- many at once ---------------------------------------------------------------------------------------------------
+
+    def hold_piece(
+        self, queue_id: int, cursor: int, messages_max: int, bytes_max: int, consumer: str, upto: int, alone: bool
+    ) -> tuple[int, int, bool, int]:
+        """A piece of TransactionCoordinator.hold_run: how many, bytes, whether there may be more, where to go on."""
+        run = self._runs.get(queue_id) or self._effects.run(queue_id)
+        if run is None:
+            raise TransactionRefused(Condition.NOT_FOUND, f"there is no queue {queue_id}")
+        left = self._enrolments_max - self.enqueue_count - self.dequeue_count
+        ranges_left = self._store.bulk.rows_max - sum(one.range_count for one in self._runs.values() if one is not run)
+        if left <= 0 or ranges_left <= 0:
+            self._too_many()
+        self._runs[queue_id] = run
+        self._queue_ids.add(queue_id)
+        found = run.hold(cursor, min(messages_max, left), bytes_max, upto, alone, ranges_left, HOLD_PIECES)
+        self._store.bulk.taken(run)
+        if consumer and not self._consumer_id:
+            self._consumer_id = self._store.bulk.consumer(consumer)
+        return found
 
     def runs(self) -> list[HeldRun]:
         """See TransactionCoordinator.runs."""
-        return [_Run(self._effects, queue_id, sorted(positions)) for queue_id, positions in self._held().items()]
+        return [self._store.bulk.held(run) for run in self._runs.values() if run.count]
 
-    def enqueue_block(
-        self, block: bytes, routes: Sequence[tuple[bytes, bytes]], destinations: Sequence[Sequence[int]], now_ms: int
-    ) -> BlockFacts:
-        """See TransactionCoordinator.enqueue_block."""
-        if len(routes) != len(destinations):
-            raise ValueError(f"{len(routes)} routes and destinations for {len(destinations)}")
-        entries = list(block_entries(block, len(routes)))
-        for queue_id in {queue_id for one in destinations for queue_id in one}:
-            if self._effects.durable(queue_id) is None:
+    def last_position(self, queue_id: int, number: int) -> int:
+        """Of an entry of the queue's run by its number; negative: from the end."""
+        return self._runs[queue_id].position(number)
+
+    def run_count(self, queue_id: int) -> int:
+        """Entries of the queue's run."""
+        run = self._runs.get(queue_id)
+        return 0 if run is None else run.count
+
+    def plan_block(
+        self, routes: Sequence[tuple[bytes, bytes]], destinations: Sequence[Sequence[int]], counts: Sequence[int]
+    ) -> tuple[Stage, object]:
+        """Checks whether a block may enter. Args: counts: messages per route."""
+        if self._enqueues:
+            raise TransactionRefused(Condition.ILLEGAL_STATE, "a transaction with single enqueues takes no block")
+        queue_ids = {queue_id for one in destinations for queue_id in one}
+        cores = {queue_id: self._effects.core(queue_id) for queue_id in queue_ids}
+        for queue_id, core in cores.items():
+            if core is None:
                 raise TransactionRefused(Condition.NOT_FOUND, f"there is no queue {queue_id}")
-        enqueues = unroutable = 0
-        for entry in entries:
-            exchange, key = routes[entry.route]
-            message: StoredContent | MessageRef = StoredContent(exchange, key, entry.header, entry.body)
-            for queue_id in destinations[entry.route]:
-                ttls = [ttl for ttl in (entry.expiration_ms, self._effects.ttl_ms(queue_id)) if ttl >= 0]
-                expires = now_ms + min(ttls) if ttls else 0
-                message = self.enqueue(queue_id, message, durable=True, priority=entry.priority, expires_at_ms=expires)
-                enqueues += 1
-            unroutable += not destinations[entry.route]
-        return BlockFacts(len(entries), enqueues, sum(len(entry.body) for entry in entries), unroutable)
+        more = sum(len(one) * count for one, count in zip(destinations, counts, strict=True))
+        if self.enqueue_count + self.dequeue_count + more > self._enrolments_max:
+            self._too_many()
+        bulk = self._store.bulk
+        if bulk.disk_low:
+            raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, "there is no room on the disk for more messages")
+        if self._stage is None:
+            self._stage = bulk.stage(self._begin())
+        if self._stage.rows >= bulk.rows_max:
+            text = "the messages of this transaction stand on too many queues and priority levels by turns"
+            raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        ttls = [[self._effects.ttl_ms(queue_id) for queue_id in one] for one in destinations]
+        self._queue_ids |= queue_ids
+        return self._stage, self._stage.plan(routes, [[cores[queue_id] for queue_id in one] for one in destinations], ttls)
 
     def recover(self, tx: int, found: RecoveredTransaction) -> None:
         """Takes over what a prepared transaction holds after a restart; entries of queues that are gone are left out."""
         self.tx = tx
-        enqueues, dequeues = found
+        enqueues, dequeues, (rows, self._consumer_id, acquired_us) = found
         messages: dict[int, MessageRef] = {}
         for queue_id, message_id, expires_at_ms, priority, body_len in enqueues:
             ref = messages.setdefault(message_id, MessageRef(None, message_id, body_len=body_len, priority=priority))
@@ -215,22 +254,48 @@ class Work:
         for queue_id, position in dequeues:
             if self._effects.hold(queue_id, position, None) is not None:
                 self._dequeues[queue_id, position] = False
-        self._queue_ids = {key[1] for key in self._enqueues} | {key[0] for key in self._dequeues}
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        for queue_id, first, count in rows:
+            ranges.setdefault(queue_id, []).append((first, count))
+        for queue_id, found_ranges in ranges.items():
+            run = self._effects.run(queue_id)
+            if run is not None:
+                run.adopt(found_ranges, acquired_us)
+                self._store.bulk.taken(run)
+                self._runs[queue_id] = run
+        self._acquired = True
+        self._queue_ids = {key[1] for key in self._enqueues} | {key[0] for key in self._dequeues} | set(self._runs)
 
     def drop_queue(self, queue_id: int) -> None:
         """The queue was deleted: what was enrolled for it has no place any more."""
         self._queue_ids.discard(queue_id)
         self._enqueues = {key: value for key, value in self._enqueues.items() if key[1] != queue_id}
         self._dequeues = {key: value for key, value in self._dequeues.items() if key[0] != queue_id}
+        run = self._runs.pop(queue_id, None)
+        if run is not None:
+            # Nobody else ends its messages: they would stay in the log until the next restart.
+            bulk = self._store.bulk
+            bulk.in_background(lambda: bulk.dequeue_run(run, 0))
+        if self._stage is not None:
+            self._stage.drop_queue(queue_id)
 
     # --- outcome --------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> int:
         """Phase one. Returns the LSN. Raises: StoreError without room for the outcome."""
+        self._acquire()
         return self._store.prepare(self._begin())
+
+    def _acquire(self) -> None:
+        """What is held as runs, in the log."""
+        runs = [run for run in self._runs.values() if run.count]
+        if runs and not self._acquired:
+            self._store.bulk.acquire(self._begin(), runs, self._consumer_id)
+            self._acquired = True
 
     def commit(self) -> int:
         """Gives every new entry its position and writes the decision. Returns the LSN that `apply` waits for, 0 if nothing is logged."""
+        self._acquire()
         wanted: dict[int, list[PendingEnqueue]] = {}
         for enqueue in self._enqueues.values():
             wanted.setdefault(enqueue.queue_id, []).append(enqueue)
@@ -243,8 +308,20 @@ class Work:
             rows += _rows(queue_id, [position for position, enqueue in self._placed[queue_id] if enqueue.logged])
         if not self.tx:
             return 0
+        if self._stage is not None:
+            return self._store.bulk.commit(self.tx, self._reserve_stage(self._stage))
         firsts = {row.queue_id: row.first for row in rows}
         return self._store.commit(self.tx, firsts) if len(firsts) == len(rows) else self._store.commit_rows(self.tx, rows)
+
+    def _reserve_stage(self, stage: Stage) -> list[tuple[int, int, int]]:
+        rows: list[tuple[int, int, int]] = []
+        for queue_id in stage.queue_counts():
+            core = self._effects.core(queue_id)
+            if core is None:
+                stage.drop_queue(queue_id)
+            else:
+                rows += stage.reserve(core)
+        return rows
 
     def rollback(self) -> int:
         """Writes that nothing happened. Returns the LSN that `undo` waits for, 0 if nothing is logged."""
@@ -260,23 +337,41 @@ class Work:
 
     def apply(self) -> None:
         """The commit is durable: it happens in the queues."""
+        stage = self._stage
+        for run in self._runs.values():
+            self._store.bulk.dequeue_run(run, self._consumer_id)
+        if stage is not None:
+            self._store.bulk.settle_stage(stage, True)
         for queue_id, positions in self._held().items():
             self._effects.settle(queue_id, positions)
         for queue_id, entries in self._placed.items():
             self._effects.publish(queue_id, entries)
-        self._clear()
+        if stage is not None:
+            for queue_id in stage.queue_counts():
+                self._effects.publish_stage(queue_id, stage)
+        self._finish()
 
     def undo(self) -> None:
         """The rollback is durable: held entries go back."""
+        for run in self._runs.values():
+            run.release()
+        if self._stage is not None:
+            self._store.bulk.settle_stage(self._stage, False)
         for queue_id, positions in self._held().items():
             self._effects.release(queue_id, positions)
-        self._clear()
+        self._finish()
 
     # --- inside -----------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        if self.tx and (self._acquired or self._stage is not None):
+            self._store.bulk.finish(self.tx)
+        self._clear()
 
     def _clear(self) -> None:
         """A tombstone or a heuristic outcome may be remembered for long, its work need not. New objects: a reader may have the old."""
         self._messages, self._enqueues, self._dequeues, self._placed, self._queue_ids = set(), {}, {}, {}, set()
+        self._runs, self._stage = {}, None
 
     def _held(self) -> dict[int, list[int]]:
         held: dict[int, list[int]] = {}
@@ -290,36 +385,12 @@ class Work:
         return self.tx
 
     def _admit(self) -> None:
-        if len(self._enqueues) + len(self._dequeues) >= self._enrolments_max:
-            text = f"a transaction has at most {self._enrolments_max} enqueues and dequeues"
-            raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        if self.enqueue_count + self.dequeue_count >= self._enrolments_max:
+            self._too_many()
 
-
-class _Run:
-    """See HeldRun: entries that are enrolled one by one."""
-
-    def __init__(self, effects: QueueEffects, queue_id: int, positions: list[int]) -> None:
-        self._effects = effects
-        self._positions = positions
-        self.queue_id = queue_id
-        self.count = len(positions)
-
-    @property
-    def bytes(self) -> int:
-        return sum(len(self._effects.content(self.queue_id, position).body) for position in self._positions)
-
-    def ranges(self) -> list[tuple[int, int]]:
-        return [(row.first, row.length) for row in _rows(self.queue_id, self._positions)]
-
-    def rows(self, first: int, count: int) -> tuple[Octets, list[Octets]]:
-        rows, contents = [], []
-        for position in self._positions[first : first + count]:
-            content = self._effects.content(self.queue_id, position)
-            rows.append(ROW.pack(position, 0, 0, len(content.body), 0, 0, 0))
-            route = bytes([len(content.exchange)]) + content.exchange + bytes([len(content.routing_key)]) + content.routing_key
-            run = route + content.header + content.body
-            contents.append(INLINE.pack(len(run), len(content.header), 0) + run)
-        return b"".join(rows), contents
+    def _too_many(self) -> None:
+        text = f"a transaction has at most {self._enrolments_max} enqueues and dequeues, and its runs {self._store.bulk.rows_max} pieces"
+        raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
 
 def _rows(queue_id: int, positions: list[int]) -> list[CommitRow]:

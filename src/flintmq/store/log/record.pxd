@@ -13,6 +13,7 @@ cdef enum:
     RECORD_HEADER = 24
     CONTENT_FIXED = 16          # the fixed fields of Message-Start before the content
     PLACE_SIZE = 40             # one place of a Message-Copy
+    COPY_PUBLISHED = 1          # flag of a Message-Copy: the time of its Message-Start follows the places
     SPLIT_ABOVE = 16384         # bytes of content; more is cut into chunks
 
 cdef enum:                      # types of records
@@ -36,6 +37,7 @@ cdef enum:                      # types of records
     RECORD_TX_COPY = 40
     RECORD_HEURISTIC = 41
     RECORD_NOTE = 42
+    RECORD_ACQUIRE_SET = 43
     RECORD_PAGE_CONTENT = 64
 
 cdef enum:                      # flags of a record
@@ -94,6 +96,10 @@ cdef inline uint64_t le64(const uint8_t *p) noexcept nogil:
     cdef uint64_t value
     memcpy(&value, p, 8)
     return value
+
+# Bytes of a Message-Copy before what it has in common with Message-Start. The caller has 8 readable bytes.
+cdef inline uint64_t copy_prefix(const uint8_t *p) noexcept nogil:
+    return 8 + <uint64_t>le32(p) * PLACE_SIZE + (8 if le32(p + 4) & COPY_PUBLISHED else 0)
 
 cdef inline void set16(uint8_t *p, uint16_t value) noexcept nogil:
     memcpy(p, &value, 2)

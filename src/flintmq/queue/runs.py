@@ -1,0 +1,539 @@
+"""Many entries of a queue at once, for transactions (see runs.pxd).
+
+in: distributed transactions of the data plane. out: held, settled, released, reserved and published entries.
+
+R1  What a run holds is as queue_hold_at leaves it: acquired by the broker, counted as unacked, out of the window's account when cold.
+R2  The list's lock is held for at most CHUNK entries at a time. Consumers are woken once for each chunk, after it is there: they wake
+    each other while there is more.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.clock import wall_us
+from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_t
+from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters, pointer_lower
+from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_taken
+from cython.cimports.flintmq.queue.entry_list import (
+    list_claim_locked,
+    list_delete_locked,
+    list_directory_find,
+    list_set_expiry_locked,
+    list_slot_locked,
+)
+from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.pull import queue_wake_if_available
+from cython.cimports.flintmq.queue.slot import (
+    slot_body_len,
+    slot_content,
+    slot_dequeue,
+    slot_hold,
+    slot_release,
+    slot_set_cold,
+    slot_unhold,
+)
+from cython.cimports.flintmq.queue.types import (
+    ENTRY_ACQUIRED,
+    ENTRY_ASIDE,
+    ENTRY_AVAILABLE,
+    ENTRY_COUNT_SHIFT,
+    ENTRY_FAILED,
+    ENTRY_HELD,
+    ENTRY_LOGGED,
+    ENTRY_NOT_RESIDENT,
+    ENTRY_OWNER_SHIFT,
+    ENTRY_REDELIVERED,
+    ENTRY_STATE_MASK,
+    ENTRY_UNSTEALABLE,
+    MESSAGE_SPILLED_BIT,
+    level_t,
+    list_t,
+    queue_t,
+    segment_t,
+    slot_t,
+)
+from cython.cimports.flintmq.queue.upkeep import queue_reclaim
+from cython.cimports.libc.stdint import int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, realloc
+from cython.cimports.libc.string import memset
+
+INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
+LEVEL_SHIFT = cython.declare(uint32_t, 56)
+# entries in one section under the list's lock (about 10 us), and slots passed there
+CHUNK = cython.declare(uint32_t, 256)
+PASSED_MAX = cython.declare(uint32_t, 2048)
+
+
+# --- holding ------------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _room(run: cython.pointer(run_t), more: uint64_t) -> cython.bint:
+    entries: cython.pointer(run_entry_t)
+    room: uint64_t
+    if run.count + more <= run.room:
+        return True
+    room = max(run.room * 2, run.count + more)
+    entries = cython.cast(cython.pointer(run_entry_t), realloc(run.entries, room * cython.sizeof(run_entry_t)))
+    if entries == cython.NULL:
+        return False
+    run.entries = entries
+    run.room = room
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _note(run: cython.pointer(run_t), slot: cython.pointer(slot_t), position: uint64_t, state: uint64_t, body_len: uint32_t) -> cython.void:
+    """Appends an entry; there is room."""
+    entry: cython.pointer(run_entry_t) = run.entries + run.count
+    if run.count == 0 or (entry - 1).position + 1 != position:
+        run.ranges += 1
+    entry.position = position
+    entry.message_id = slot.message_id
+    entry.body_len = body_len
+    entry.deliveries = cython.cast(uint16_t, state >> ENTRY_COUNT_SHIFT)
+    entry.flags = cython.cast(uint8_t, (RUN_REDELIVERED if state & ENTRY_REDELIVERED else 0) | (RUN_LOGGED if state & ENTRY_LOGGED else 0))
+    entry.zero = 0
+    run.count += 1
+    run.bytes += body_len
+
+
+def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
+    entries: cython.pointer(list_t) = cython.address(queue.entries)
+    level_no: uint32_t = cython.cast(uint32_t, cursor[0] >> LEVEL_SHIFT)
+    index: uint64_t = cursor[0] & INDEX_MASK
+    level: cython.pointer(level_t)
+    segment: cython.pointer(segment_t)
+    slot: cython.pointer(slot_t)
+    place: uint32_t
+    start: uint64_t
+    end: uint64_t
+    tail: uint64_t
+    position: uint64_t
+    state: uint64_t
+    body_len: uint32_t
+    taken: uint32_t = 0
+    passed: uint32_t = 0
+    cold: uint32_t = 0
+    bytes_: uint64_t = 0
+    what: cython.int = HOLD_MORE
+    floored: cython.bint
+    if not _room(run, CHUNK):
+        return HOLD_NO_MEMORY
+    spin_lock(cython.address(entries.lock))
+    while what == HOLD_MORE and taken < CHUNK and passed < PASSED_MAX:
+        if level_no >= entries.level_count:
+            what = HOLD_END
+            break
+        level = entries.levels + level_no
+        tail = level.tail
+        start = max(index, max(level.floor, cython.cast(uint64_t, 1)))
+        floored = start <= max(level.floor, cython.cast(uint64_t, 1))
+        index = start
+        while index <= tail and taken < CHUNK and passed < PASSED_MAX and what == HOLD_MORE:
+            place = list_directory_find(level, index)
+            if place >= level.count:
+                index = tail + 1
+                break
+            segment = level.directory[level.start + place]
+            if segment.base > index:
+                index = segment.base
+            end = min(segment.base + segment.count, tail + 1)
+            slot = segment.slots + (index - segment.base)
+            while index < end and taken < CHUNK and passed < PASSED_MAX:
+                state = at_load64(cython.address(slot.state))
+                if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
+                    position = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | index
+                    if upto and position > upto:
+                        what = HOLD_END
+                        break
+                    if messages[0] == 0:
+                        what = HOLD_FULL
+                        break
+                    state = slot_hold(slot, False)
+                    if state:
+                        body_len = slot_body_len(slot)
+                        if (body_len > bytes_left[0] and not (alone and taken == 0)) or (
+                            run.ranges >= ranges_max and (run.entries + run.count - 1).position + 1 != position
+                        ):
+                            slot_unhold(slot, state)
+                            what = HOLD_FULL
+                            break
+                        _note(run, slot, position, state, body_len)
+                        if state & ENTRY_NOT_RESIDENT:
+                            cold += 1
+                            state |= ENTRY_ASIDE
+                        slot_unhold(slot, (state & ~cython.cast(uint64_t, ENTRY_STATE_MASK)) | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE)
+                        messages[0] -= 1
+                        bytes_left[0] -= min(cython.cast(uint64_t, body_len), bytes_left[0])
+                        bytes_ += body_len
+                        taken += 1
+                slot += 1
+                index += 1
+                passed += 1
+        # Everything from the floor to here is taken: releases lower it, under this lock.
+        if floored and index > level.floor:
+            at_store64(cython.address(level.floor), index)
+        if what == HOLD_MORE and index > tail:
+            level_no += 1
+            index = 0
+    if taken:
+        at_store64(cython.address(entries.taken), entries.taken + taken)
+        at_store64(cython.address(entries.taken_bytes), entries.taken_bytes + bytes_)
+        if cold:
+            count_cold(entries, -cython.cast(cython.longlong, cold))
+    spin_unlock(cython.address(entries.lock))
+    cursor[0] = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | index
+    if cold:  # were consumers parked on them, those behind are theirs now
+        manager_changed(queue)
+        queue_wake_if_available(queue)
+        manager_wake_waiters(queue)
+    return what
+
+
+def run_adopt(queue, run, first, count):
+    entries: cython.pointer(list_t) = cython.address(queue.entries)
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    state: uint64_t
+    body_len: uint32_t
+    last: uint64_t = first + count
+    at: uint64_t
+    until: uint64_t
+    if not _room(run, min(count, cython.cast(uint64_t, CHUNK))):
+        return False
+    while first < last:
+        if not _room(run, min(last - first, cython.cast(uint64_t, CHUNK))):
+            return False
+        spin_lock(cython.address(entries.lock))
+        until = min(last, first + CHUNK)
+        for at in range(first, until):
+            slot = list_slot_locked(entries, at, cython.address(segment))
+            state = at_load64(cython.address(slot.state)) if slot != cython.NULL else 0
+            if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED | ENTRY_HELD or not state & ENTRY_LOGGED:
+                continue
+            body_len = slot_body_len(slot)
+            count_arrival(entries, body_len)
+            count_taken(entries, body_len)
+            # Nobody else may change a held entry: a store will do.
+            at_store64(cython.address(slot.state), state & ~cython.cast(uint64_t, ENTRY_HELD))
+            _note(run, slot, at, state, body_len)
+        spin_unlock(cython.address(entries.lock))
+        first += CHUNK
+    return True
+
+
+# --- outcome --------------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _came(queue: cython.pointer(queue_t), position: uint64_t) -> cython.void:
+    """Entries from here on are available at places that readers may have passed."""
+    pointer_lower(cython.address(queue.puller.released), position)
+    manager_available(queue, position, cython.NULL, cython.NULL, True, True)
+    manager_wake_waiters(queue)
+
+
+def run_release(queue, entries, count):
+    list_: cython.pointer(list_t) = cython.address(queue.entries)
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    level: cython.pointer(level_t)
+    state: uint64_t
+    body_len: uint32_t
+    position: uint64_t
+    lowest: uint64_t
+    at: uint64_t = 0
+    until: uint64_t
+    while at < count:
+        until = min(count, at + CHUNK)
+        lowest = 0
+        spin_lock(cython.address(list_.lock))
+        while at < until:
+            position = entries[at].position
+            at += 1
+            slot = list_slot_locked(list_, position, cython.address(segment))
+            state = at_load64(cython.address(slot.state)) if slot != cython.NULL else 0
+            if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED or state >> ENTRY_OWNER_SHIFT:
+                continue
+            body_len = slot_body_len(slot)  # before the CAS: it is still ours
+            if not slot_release(slot, 0, True):
+                continue
+            level = list_.levels + segment.level
+            if level.floor > position & INDEX_MASK:
+                at_store64(cython.address(level.floor), position & INDEX_MASK)
+            if position < list_.expiry_resume:
+                list_.expiry_resume = position
+            if state & ENTRY_ASIDE:
+                count_cold(list_, 1)
+                if state & ENTRY_FAILED:
+                    at_store64(cython.address(list_.failed), list_.failed - 1)
+            at_store64(cython.address(list_.released_bytes), list_.released_bytes + body_len)
+            at_store64(cython.address(list_.released), list_.released + 1)
+            if lowest == 0 or position < lowest:
+                lowest = position
+        spin_unlock(cython.address(list_.lock))
+        if lowest:
+            _came(queue, lowest)
+
+
+def run_settle(queue, entries, count):
+    list_: cython.pointer(list_t) = cython.address(queue.entries)
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    content: cython.pointer(content_t)
+    contents: cython.pointer(content_t)[256]
+    spilled: uint64_t[256]
+    content_count: uint32_t
+    spilled_count: uint32_t
+    i: uint32_t
+    at: uint64_t = 0
+    until: uint64_t
+    retired: uint32_t
+    while at < count:
+        until = min(count, at + CHUNK)
+        content_count = 0
+        spilled_count = 0
+        spin_lock(cython.address(list_.lock))
+        while at < until:
+            slot = list_slot_locked(list_, entries[at].position, cython.address(segment))
+            at += 1
+            if slot == cython.NULL or at_load64(cython.address(slot.state)) & ENTRY_HELD or not slot_dequeue(slot, 0):
+                continue
+            content = slot_content(slot)
+            if content != cython.NULL:
+                contents[content_count] = content
+                content_count += 1
+            if slot.message_id >> MESSAGE_SPILLED_BIT:
+                spilled[spilled_count] = slot.message_id
+                spilled_count += 1
+            list_delete_locked(list_, slot, segment)
+        spin_unlock(cython.address(list_.lock))
+        for i in range(content_count):
+            content_decref(contents[i])
+        if queue.port != cython.NULL and queue.port.unspill != cython.NULL:
+            for i in range(spilled_count):
+                queue.port.unspill(queue.port.context, spilled[i])
+        retired = at_load32(cython.address(list_.retired_count))
+        if retired > at_load32(cython.address(queue.manager.consumer_count)) >> 6 and retired > at_load32(
+            cython.address(list_.reclaim_after)
+        ):
+            queue_reclaim(queue, True)
+
+
+# --- messages that enter ----------------------------------------------------------------------------------------------------------
+
+
+def run_level(queue, priority):
+    like: content_t
+    if queue.entries.ops.in_order:
+        return 0
+    memset(cython.address(like), 0, cython.sizeof(content_t))
+    if priority >= 0:
+        like.flags = CONTENT_PRIORITY
+        like.priority = cython.cast(uint8_t, min(priority, 255))
+    return queue.entries.ops.level_of(cython.address(queue.entries), cython.address(like))
+
+
+def run_reserve(queue, placed, count):
+    list_: cython.pointer(list_t) = cython.address(queue.entries)
+    slot: cython.pointer(slot_t)
+    at: uint64_t = 0
+    until: uint64_t
+    index: uint64_t
+    level: uint32_t
+    while at < count:
+        until = min(count, at + CHUNK)
+        # A producer may have reserved the next position and be telling the log of it.
+        spin_lock(cython.address(queue.log_lock))
+        spin_lock(cython.address(list_.lock))
+        while at < until:
+            level = run_level(queue, placed[at].priority)
+            index = list_.levels[level].tail + 1
+            slot = list_claim_locked(list_, level, index, 0)
+            if slot == cython.NULL:
+                spin_unlock(cython.address(list_.lock))
+                spin_unlock(cython.address(queue.log_lock))
+                return at
+            slot.message_id = 0
+            slot_set_cold(slot, 0)
+            at_store64(cython.address(slot.state), ENTRY_HELD | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE | ENTRY_NOT_RESIDENT | ENTRY_ASIDE)
+            at_store64(cython.address(list_.levels[level].tail), index)
+            placed[at].position = (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index
+            at += 1
+        spin_unlock(cython.address(list_.lock))
+        spin_unlock(cython.address(queue.log_lock))
+    return count
+
+
+def run_publish(queue, placed, count):
+    list_: cython.pointer(list_t) = cython.address(queue.entries)
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    level: cython.pointer(level_t)
+    one: cython.pointer(placed_t)
+    state: uint64_t
+    index: uint64_t
+    lowest: uint64_t
+    at: uint64_t = 0
+    until: uint64_t
+    while at < count:
+        until = min(count, at + CHUNK)
+        lowest = 0
+        spin_lock(cython.address(list_.lock))
+        while at < until:
+            one = placed + at
+            at += 1
+            slot = list_slot_locked(list_, one.position, cython.address(segment))
+            state = at_load64(cython.address(slot.state)) if slot != cython.NULL else 0
+            if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED | ENTRY_HELD or slot.message_id or one.message_id == 0:
+                continue
+            slot.message_id = one.message_id
+            slot_set_cold(slot, one.body_len)
+            index = one.position & INDEX_MASK
+            if one.expires_at_ms:
+                list_set_expiry_locked(list_, segment, index, one.expires_at_ms)
+            level = list_.levels + segment.level
+            count_arrival(list_, one.body_len)
+            count_cold(list_, 1)
+            if level.floor > index:
+                at_store64(cython.address(level.floor), index)
+            if one.position < list_.expiry_resume:
+                list_.expiry_resume = one.position
+            if lowest == 0 or one.position < lowest:
+                lowest = one.position
+            at_store64(cython.address(slot.state), ENTRY_AVAILABLE | ENTRY_LOGGED | ENTRY_NOT_RESIDENT)
+        spin_unlock(cython.address(list_.lock))
+        if lowest:
+            _came(queue, lowest)
+
+
+# --- the Python face ----------------------------------------------------------------------------------------------------------------
+
+
+@cython.cclass
+class Run:
+    """Entries of one queue that a transaction holds. Args: handle: the queue. Threading: `hold` and `adopt` in one thread at a time."""
+
+    def __cinit__(self, handle: QueueHandle):
+        self.handle = handle
+        self.lock = threading.Lock()
+
+    def __dealloc__(self):
+        free(self.run.entries)
+
+    @property
+    def queue_id(self) -> int:
+        return self.handle.queue.id
+
+    @property
+    def count(self) -> int:
+        return self.run.count
+
+    @property
+    def bytes(self) -> int:
+        """Of bodies."""
+        return self.run.bytes
+
+    def hold(self, cursor: int, messages_max: int, bytes_max: int, upto: int, alone: bool, ranges_max: int, pieces: int) -> tuple:
+        """Takes available entries from position `cursor` on, at most `pieces` times some hundreds.
+
+        Returns: (how many, bytes of bodies, whether there may be more within these limits, where to go on). Raises: MemoryError.
+        """
+        at: uint64_t = cursor
+        messages: uint64_t = messages_max
+        bytes_left: uint64_t = bytes_max
+        last: uint64_t = upto
+        first_alone: cython.bint = alone
+        most: uint32_t = ranges_max
+        left: uint32_t = pieces
+        what: cython.int = HOLD_MORE
+        count: uint64_t = self.run.count
+        bytes_: uint64_t = self.run.bytes
+        with self.lock:
+            if self.acquired_us == 0:
+                self.acquired_us = wall_us()
+            with cython.nogil:
+                while what == HOLD_MORE and left:
+                    what = run_hold(
+                        self.handle.queue,
+                        cython.address(self.run),
+                        cython.address(at),
+                        last,
+                        cython.address(messages),
+                        cython.address(bytes_left),
+                        first_alone and self.run.count == count,
+                        most,
+                    )
+                    left -= 1
+        if what == HOLD_NO_MEMORY:
+            raise MemoryError("no memory for a run")
+        return (self.run.count - count, self.run.bytes - bytes_, what == HOLD_MORE, at)
+
+    def adopt(self, ranges: object, acquired_us: int) -> None:
+        """Takes over what recovery put back held. Args: ranges: (first position, count), in order. Raises: MemoryError."""
+        first: uint64_t
+        count: uint64_t
+        done: cython.bint = True
+        self.acquired_us = acquired_us
+        with self.lock:
+            for one in ranges:
+                first, count = one
+                with cython.nogil:
+                    done = done and run_adopt(self.handle.queue, cython.address(self.run), first, count)
+        if not done:
+            raise MemoryError("no memory for a run")
+
+    def release(self, at: int = 0, count: int = -1) -> None:
+        """Entries at..at+count-1 of the run (-1: all) are available again, flagged redelivered; those that are not held are left alone."""
+        start: uint64_t = min(cython.cast(uint64_t, at), self.run.count)
+        number: uint64_t = self.run.count - start if count < 0 else min(cython.cast(uint64_t, count), self.run.count - start)
+        with cython.nogil:
+            run_release(self.handle.queue, self.run.entries + start, number)
+
+    def settle(self) -> None:
+        """All its entries go; the log is told nothing."""
+        with cython.nogil:
+            run_settle(self.handle.queue, self.run.entries, self.run.count)
+
+    def position(self, number: int) -> int:
+        """Of its entry `number` (from 0; negative: from the end)."""
+        at: int = number if number >= 0 else self.run.count + number
+        if not 0 <= at < self.run.count:
+            raise IndexError(number)
+        return self.run.entries[cython.cast(uint64_t, at)].position
+
+    @property
+    def range_count(self) -> int:
+        """How many `ranges` there are."""
+        return self.run.ranges
+
+    def ranges(self) -> list:
+        """(first position, count) of its runs of neighbouring positions, in order."""
+        found: list = []
+        i: uint64_t
+        first: uint64_t = 0
+        count: uint64_t = 0
+        position: uint64_t
+        for i in range(self.run.count):
+            position = self.run.entries[i].position
+            if count and position == first + count:
+                count += 1
+                continue
+            if count:
+                found.append((first, count))
+            first = position
+            count = 1
+        if count:
+            found.append((first, count))
+        return found

@@ -1,0 +1,14 @@
+# Distributed transactions with very many messages: sets, runs of entries that are dequeued, and the store's face for them.
+from libc.stdint cimport uint8_t, uint64_t
+from flintmq.queue.runs cimport Run
+from flintmq.store.log_store cimport LogStore
+
+cdef class HeldSet:             # HeldRun of transactions/bulk.py
+    cdef LogStore store
+    cdef readonly Run run
+    cdef uint64_t _rows(self, uint64_t start, uint64_t number, uint8_t *out) noexcept nogil
+
+cdef class BulkTransactions:
+    cdef LogStore store
+    cdef object worker          # Background, or None: everything runs in the caller's thread
+    cdef set named              # consumer ids whose names this run has logged

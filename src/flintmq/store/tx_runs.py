@@ -1,0 +1,319 @@
+"""Sets of distributed transactions: what the log knows of them, and their effects there; the store's face for sets and stages.
+
+in: the coordinator's calls. out: Acquire-Set records, rows and contents for readers, dequeues of committed sets, Ends.
+
+B1  The log's lock is held for at most SECTION messages, the GIL not at all while messages are gone through.
+B2  A set's entries are dequeued by plain records after its Commit is durable, and End is written after them: a restart in between finds
+    Commit without End, and dequeues what still stands.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64
+from cython.cimports.flintmq.core.content import (
+    content_decref,
+    content_t,
+)
+from cython.cimports.flintmq.core.crc32c import crc32c
+from cython.cimports.flintmq.queue.queue_core import queue_borrow
+from cython.cimports.flintmq.queue.runs import RUN_LOGGED, RUN_REDELIVERED, Run, run_entry_t, run_settle
+from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_ACK
+from cython.cimports.flintmq.store.content_codec import content_copy_out, content_total
+from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_where
+from cython.cimports.flintmq.store.log.record import le64, set16, set32, set64
+from cython.cimports.flintmq.store.log_store import LogStore
+from cython.cimports.flintmq.store.message_log import message_log_t, ml_dequeue_locked
+from cython.cimports.flintmq.store.tx_stage import Stage
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+
+from flintmq.store.transaction_log import Row
+from flintmq.store.tx_stage import check_block
+
+# messages in one section under the log's lock (about 10 us), and between two looks at what is not written yet
+SECTION = cython.declare(uint64_t, 32)
+CHUNK = cython.declare(uint64_t, 4096)
+# bytes appended and not written above which these loops wait for the writer: others' confirms must not stand behind them
+UNWRITTEN_MAX = cython.declare(uint64_t, 2 << 20)
+PAUSE_S = 0.0005
+# bytes of a row (transactions/bulk.py)
+ROW = cython.declare(uint64_t, 32)
+# a content that was copied forward counts as written when the log is durable so far behind it
+COPY_SLACK = cython.declare(uint64_t, 256 << 10)
+# ids of consumers that are named by their callers: the same after a restart, and never those of consumers
+NAMED_CONSUMER = cython.declare(uint32_t, 0x80000000)
+
+
+# --- sets -----------------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _dequeue_run(
+    ml: cython.pointer(message_log_t),
+    queue_id: uint64_t,
+    entries: cython.pointer(run_entry_t),
+    count: uint64_t,
+    owner: uint32_t,
+    delivered_us: uint64_t,
+) -> cython.bint:
+    """Logs the dequeues. False: the log has failed."""
+    at: uint64_t = 0
+    until: uint64_t
+    lsn: uint64_t = 0
+    entry: cython.pointer(run_entry_t)
+    while at < count and lsn != LSN_NEVER:
+        until = min(count, at + SECTION)
+        log_begin(ml.log)
+        while at < until and lsn != LSN_NEVER:
+            entry = entries + at
+            at += 1
+            if entry.flags & RUN_LOGGED and entry.message_id:
+                lsn = ml_dequeue_locked(ml, queue_id, entry.position, entry.message_id, owner, REASON_ACK, delivered_us, entry.deliveries)
+        log_end(ml.log)
+    return lsn != LSN_NEVER
+
+
+@cython.cclass
+class HeldSet:
+    """See HeldRun in transactions/bulk.py."""
+
+    def __cinit__(self, store: LogStore, run: Run):
+        self.store = store
+        self.run = run
+
+    @property
+    def queue_id(self) -> int:
+        return self.run.queue_id
+
+    @property
+    def count(self) -> int:
+        return self.run.count
+
+    @property
+    def bytes(self) -> int:
+        return self.run.bytes
+
+    def ranges(self) -> list:
+        return self.run.ranges()
+
+    def rows(self, first: int, count: int) -> tuple:
+        """See HeldRun.rows. Raises: KeyError, StoreError."""
+        start: uint64_t = min(cython.cast(uint64_t, first), self.run.run.count)
+        number: uint64_t = min(cython.cast(uint64_t, count), self.run.run.count - start)
+        inside: uint64_t = 0
+        i: uint64_t
+        rows: bytes = PyBytes_FromStringAndSize(cython.NULL, number * ROW)
+        out: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(rows))
+        contents: list = []
+        with self.run.lock, cython.nogil:
+            inside = self._rows(start, number, out)
+        if inside:
+            for i in range(number):
+                if le64(out + i * ROW + 16) == 0:
+                    contents.append(self._inline(le64(out + i * ROW), le64(out + i * ROW + 8)))
+                    if le64(out + i * ROW + 8) >> MESSAGE_SPILLED_BIT:
+                        set64(out + i * ROW + 8, 0)
+        return rows, contents
+
+    def _rows(self, start, number, out):
+        """Writes the rows. Returns how many contents are not where a reader of containers finds them."""
+        at: uint64_t = 0
+        until: uint64_t
+        inside: uint64_t = 0
+        durable: uint64_t
+        where: uint64_t
+        entry: cython.pointer(run_entry_t)
+        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
+        while at < number:
+            until = min(number, at + 256)
+            log_begin(ml.log)
+            durable = at_load64(cython.address(ml.log.durable))
+            while at < until:
+                entry = self.run.run.entries + start + at
+                where = 0
+                if entry.flags & RUN_LOGGED:
+                    where = log_where(ml.log, entry.message_id)
+                    if where == entry.message_id:
+                        if durable < self.run.appended:
+                            where = 0
+                    elif durable < where + entry.body_len + COPY_SLACK:
+                        where = 0
+                inside += where == 0
+                set64(out, entry.position)
+                # An id of the page log is needed for a moment only, see rows().
+                set64(out + 8, entry.message_id)
+                set64(out + 16, where)
+                set32(out + 24, entry.body_len)
+                set16(out + 28, entry.deliveries)
+                out[30] = entry.flags & RUN_REDELIVERED
+                out[31] = 0
+                out += ROW
+                at += 1
+            log_end(ml.log)
+        return inside
+
+    def _inline(self, position, message_id):
+        """A content with what goes before it."""
+        known: uint64_t = 0
+        total: uint32_t
+        content: cython.pointer(content_t) = queue_borrow(self.run.handle.queue, position, cython.address(known))
+        if content == cython.NULL:
+            if message_id == 0:
+                raise KeyError(position)
+            content = self.store.load_now(message_id)
+        total = content_total(content)
+        run: bytes = PyBytes_FromStringAndSize(cython.NULL, 16 + total)
+        out: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(run))
+        set32(out, total)
+        set32(out + 4, content.header_len)
+        set64(out + 8, 0)
+        content_copy_out(content, 0, total, out + 16)
+        content_decref(content)
+        return run
+
+
+# --- the store's face -------------------------------------------------------------------------------------------------------------
+
+
+@cython.cclass
+class BulkTransactions:
+    """See BulkStore in transactions/effects.py. Made by LogStore."""
+
+    def __cinit__(self, store: LogStore, threads: bool):
+        self.store = store
+        self.named = set()
+        self.worker = None
+        if threads:
+            from flintmq.store.background import Background
+
+            self.worker = Background()
+
+    def stop(self) -> None:
+        """Ends the thread when what is under way is done."""
+        if self.worker is not None:
+            self.worker.stop()
+
+    def in_background(self, work: object) -> None:
+        """Runs it on a thread that may take its time; without threads, at once."""
+        if self.worker is None:
+            work()
+        else:
+            self.worker.run(work)
+
+    @property
+    def rows_max(self) -> int:
+        """Runs of positions that one transaction may hold, or that its Commit may name."""
+        return self.store.transactions.rows_max
+
+    @property
+    def disk_low(self) -> bool:
+        return self.store.disk_low
+
+    def check(self, block: bytes, routes: int) -> tuple:
+        """See check_block."""
+        return check_block(block, routes)
+
+    def let_write(self, most: int = 0) -> None:
+        """Waits until at most `most` bytes (0: a default) of the message log are not written yet. Not for the log's own threads."""
+        limit: uint64_t = most or UNWRITTEN_MAX
+        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
+        thread = self.store.writer.thread
+        if ml.log.tail <= at_load64(cython.address(ml.log.durable)) + limit:
+            return
+        self.store.writer.kick()
+        if thread is None or thread is threading.current_thread():
+            return
+        while (
+            ml.log.tail > at_load64(cython.address(ml.log.durable)) + limit
+            and not at_load32(cython.address(ml.log.failed))
+            and not self.store.closed
+            and not (self.worker is not None and self.worker.stopping)
+        ):
+            time.sleep(PAUSE_S)
+
+    # --- sets
+
+    def consumer(self, name: str) -> int:
+        """The consumer id that the log names for this name, noted there once a run; 0 for no name."""
+        if not name:
+            return 0
+        tag: bytes = name.encode()[:255]
+        size: int = len(tag)
+        consumer_id: uint32_t = crc32c(0, PyBytes_AS_STRING(tag), size) | NAMED_CONSUMER
+        with self.store.lock:
+            if consumer_id not in self.named:
+                self.store.note_consumer(consumer_id, tag, b"spark")
+                self.named.add(consumer_id)
+        return consumer_id
+
+    def taken(self, run: Run) -> None:
+        """The run has grown: everything that it holds was appended before now."""
+        run.appended = self.store.messages.tail
+
+    def held(self, run: Run) -> object:
+        """The run as its readers see it."""
+        return HeldSet(self.store, run)
+
+    def acquire(self, tx: int, runs: object, consumer_id: int) -> None:
+        """Logs what the transaction holds. Args: runs: all of its Run. Raises: StoreError."""
+        with self.store.lock:
+            transaction = self.store.transactions.known(tx)
+            rows = [Row(run.queue_id, first, count) for run in runs for first, count in run.ranges()]
+            self.store.transactions.acquire(transaction, rows, consumer_id, min([run.acquired_us for run in runs]))
+            transaction.bulk = True
+
+    def dequeue_run(self, run: Run, consumer_id: int) -> None:
+        """The commit is durable: the entries of the run are dequeued, in the log and in their queue. Returns when they are."""
+        at: uint64_t = 0
+        count: uint64_t
+        ok: cython.bint = True
+        owner: uint32_t = consumer_id
+        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
+        while at < run.run.count:
+            count = min(CHUNK, run.run.count - at)
+            with cython.nogil:
+                if ok:
+                    ok = _dequeue_run(ml, run.handle.queue.id, run.run.entries + at, count, owner, run.acquired_us)
+                run_settle(run.handle.queue, run.run.entries + at, count)
+            at += count
+            if ok:
+                self.let_write()
+
+    # --- stages
+
+    def stage(self, tx: int) -> Stage:
+        """The messages that the transaction will enqueue. Raises: KeyError, ValueError."""
+        with self.store.lock:
+            transaction = self.store.transactions.open(tx)
+            if transaction.stage is None:
+                transaction.stage = Stage(self.store, tx)
+                transaction.bulk = True
+            return transaction.stage
+
+    def settle_stage(self, stage: Stage, committed: bool) -> None:
+        """The outcome is durable: in the log, its messages stand at their positions, or are gone."""
+        stage.settle(committed, self.let_write)
+
+    # --- outcome
+
+    def commit(self, tx: int, rows: object) -> int:
+        """As LogStore.commit_rows, for a transaction whose enqueues are all staged: rows in the order of the waiting numbers."""
+        with self.store.lock:
+            transaction = self.store.transactions.known(tx)
+            lsn = self.store.transactions.commit(transaction, [Row(*row) for row in rows])
+            return self.store._finish(transaction, lsn)
+
+    def finish(self, tx: int) -> None:
+        """Its effects are in the log and in the queues: writes End."""
+        with self.store.lock:
+            transaction = self.store.transactions.table.get(tx)
+            if transaction is not None and transaction.bulk:
+                transaction.bulk = False
+                transaction.stage = None
+                self.store._apply(transaction)
