@@ -144,7 +144,7 @@ class Containers:
 
     def learn(self):
         """Finds out the container size, when it is not known yet; 0 stays when the log has no container. Raises: OSError."""
-        if self.container_size:
+        if self.container_size or not self.directory:
             return 0
         for name in sorted(os.listdir(self.directory)):
             if not name.endswith(".flog") or len(name) != 25:
