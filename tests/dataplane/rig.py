@@ -57,7 +57,15 @@ class Rig:
     def kill(self) -> Rig:
         """kill -9 and a restart: the files as they are now, opened by another node. This one is over."""
         fresh = self.directory.with_name(f"{self.directory.name}k")
-        shutil.copytree(self.directory, fresh)
+        while True:  # no kill sees a directory in two states: what maintenance renames meanwhile is copied anew
+            names = sorted(self.directory.rglob("*"))
+            try:
+                shutil.copytree(self.directory, fresh, ignore=shutil.ignore_patterns("pages", "*.tmp"))
+            except shutil.Error:
+                names = []
+            if names == sorted(self.directory.rglob("*")):
+                break
+            shutil.rmtree(fresh)
         self.stop()
         return Rig(fresh, clock=self.clock, limits=self.limits)
 
