@@ -29,7 +29,8 @@ _DEPTH_POLL_S = 1.0
 class ExactProperties(pika.spec.BasicProperties):  # type: ignore[misc]  # pika and pyspark have no types here
     """Basic properties that keep the bytes of the header table: decoding loses integer widths."""
 
-    headers_raw: bytes | None = None
+    # Not among the instance's variables: pika makes all properties of this class from now on, other users' as well.
+    __slots__ = ("headers_raw",)
 
     def decode(self, encoded: bytes, offset: int = 0) -> Any:
         result = super().decode(encoded, offset)
@@ -288,7 +289,7 @@ class AmqpLink:
             p.content_type,
             p.content_encoding,
             p.headers,
-            p.headers_raw,
+            getattr(p, "headers_raw", None),
             p.delivery_mode,
             p.priority,
             p.correlation_id,
