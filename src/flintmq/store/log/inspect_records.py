@@ -20,7 +20,7 @@ MESSAGES, TRANSACTIONS, PAGES, STREAMS = 1, 2, 3, 4
 
 # --- record types (docs/FORMAT.md "Message log", "Transaction log", "Page log")
 START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END = range(1, 11)
-DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE = range(33, 43)
+DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 STREAM_RECORD, STREAM_BASE = 48, 49
 PAGE_CONTENT = 64
 
@@ -45,10 +45,14 @@ TYPE_NAMES = {
     TX_COPY: "Tx-Copy",
     HEURISTIC: "Heuristic",
     NOTE: "Note",
+    ACQUIRE_SET: "Acquire-Set",
     STREAM_RECORD: "Stream-Record",
     STREAM_BASE: "Stream-Base",
     PAGE_CONTENT: "Page-Content",
 }
+
+# a Message-Copy that has the time of its Message-Start; a Tx-Copy with the rows of Acquire-Sets
+COPY_PUBLISHED, TX_COPY_SETS = 1, 1
 
 # --- record flags
 UNDO_NEXT, TRANSACTION, EXPIRES, LAST = 1, 2, 4, 8
@@ -257,12 +261,15 @@ def _dequeue(fields: _Fields) -> dict[str, Any]:
 
 
 def _copy(fields: _Fields) -> dict[str, Any]:
-    count, _ = fields.take(_COUNT)
+    count, copy_flags = fields.take(_COUNT)
+    if copy_flags & ~COPY_PUBLISHED:
+        raise Malformed(f"flags {copy_flags} of a copy")
     places = []
     for queue, position, expires, enqueued_by, dequeued_by in fields.list_of(_PLACE, count):
         number = waiting_number(position)
         places.append(Place(queue, position if number is None else 0, expires, enqueued_by, dequeued_by, number))
-    return {"places": places, **_content(fields)}
+    published = {"published_us": fields.u64()} if copy_flags & COPY_PUBLISHED else {}
+    return {"places": places, **published, **_content(fields)}
 
 
 def _mark(fields: _Fields) -> dict[str, Any]:
@@ -297,12 +304,18 @@ def _commit(fields: _Fields) -> dict[str, Any]:
 
 
 def _tx_copy(fields: _Fields) -> dict[str, Any]:
-    state, heuristic, ended, _, size = fields.take(_TX_COPY)
+    state, heuristic, ended, more, size = fields.take(_TX_COPY)
     xid = fields.take_bytes(size)
     fields.take_bytes(-fields.at % 4)
     if state not in TX_STATES or heuristic not in HEURISTICS:
         raise Malformed(f"state {state}, heuristic outcome {heuristic}")
-    return {"state": TX_STATES[state], "heuristic": HEURISTICS[heuristic], "ended": bool(ended), "xid": xid, **_commit(fields)}
+    values = {"state": TX_STATES[state], "heuristic": HEURISTICS[heuristic], "ended": bool(ended), "xid": xid, **_commit(fields)}
+    return values | _acquire_set(fields) if more & TX_COPY_SETS else values
+
+
+def _acquire_set(fields: _Fields) -> dict[str, Any]:
+    count, consumer = fields.take(_COUNT)
+    return {"consumer": consumer, "sets": fields.list_of(_ROW, count)}
 
 
 def _heuristic(fields: _Fields) -> dict[str, Any]:
@@ -346,6 +359,7 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
     TX_COPY: _tx_copy,
     HEURISTIC: _heuristic,
     NOTE: _note,
+    ACQUIRE_SET: _acquire_set,
     STREAM_RECORD: _stream_record,
     STREAM_BASE: _stream_base,
     PAGE_CONTENT: _content,
@@ -353,7 +367,7 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
 
 _TYPES_OF = {
     MESSAGES: frozenset(range(START, QUEUE_END + 1)),
-    TRANSACTIONS: frozenset(range(DTX_START, NOTE + 1)),
+    TRANSACTIONS: frozenset(range(DTX_START, ACQUIRE_SET + 1)),
     PAGES: frozenset((PAGE_CONTENT, CHUNK)),
     STREAMS: frozenset((NAME, STREAM_RECORD, STREAM_BASE)),
 }

@@ -8,6 +8,7 @@ missing above its log's base is reported; one below the base belongs to somethin
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,8 @@ _TX_STARTS = frozenset((kinds.DTX_START, kinds.TX_START, kinds.TX_COPY))
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction as the log tells it. rows: queue -> positions that the Commit gives, in order, as ranges (first, count)."""
+    """A transaction as the log tells it. rows: queue -> positions that the Commit gives, in order, as ranges (first, count); sets: runs of
+    positions that it dequeues, (queue, first, count); empty once it ended."""
 
     id: int
     state: str
@@ -35,6 +37,7 @@ class Transaction:
     ended: bool = False
     deleted: bool = False
     rows: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    sets: list[tuple[int, int, int]] = field(default_factory=list)
 
     def position(self, queue: int, number: int) -> int:
         """The position that the Commit gives the transaction's `number`-th enqueue on the queue; 0: none."""
@@ -143,6 +146,7 @@ class Replay:
                 if item.lsn >= log.base:
                     apply(log, item, values)
         if "messages" in self.view.logs:
+            self._apply_sets()
             self._check_messages(self.view.logs["messages"])
         return self.state
 
@@ -170,6 +174,7 @@ class Replay:
             number = number or record.lsn
             copy = Transaction(number, values["state"], record.time_us, values["xid"], values["heuristic"], values["ended"])
             copy.rows = _rows(values)
+            copy.sets = [] if copy.ended else values.get("sets", [])
             known[number] = copy
             return
         transaction = known.get(number)
@@ -187,10 +192,37 @@ class Replay:
             transaction.state = "rolled back"
         elif kind == kinds.HEURISTIC:
             transaction.heuristic = values["outcome"]
+        elif kind == kinds.ACQUIRE_SET:
+            transaction.sets = transaction.sets + values["sets"]
         elif kind == kinds.END:
             transaction.ended = True
+            transaction.sets = []
         elif kind == kinds.TX_DELETE:
             transaction.deleted = True
+
+    def _apply_sets(self) -> None:
+        """What prepared transactions hold as runs; committed ones without End take what still stands there when the store opens."""
+        ranges: dict[int, list[tuple[int, int, int]]] = {}
+        for transaction in self.state.transactions.values():
+            if transaction.state in ("prepared", "committed"):
+                for queue, first, count in transaction.sets:
+                    ranges.setdefault(queue, []).append((first, count, transaction.id))
+        for rows in ranges.values():
+            rows.sort()
+        if not ranges:
+            return
+        for message in list(self.state.messages.values()):
+            for spot in list(message.spots):
+                rows = ranges.get(spot.queue, [])
+                at = bisect.bisect(rows, (spot.position, float("inf"), 0)) - 1
+                if at < 0 or not spot.position or spot.position >= rows[at][0] + rows[at][1]:
+                    continue
+                if self.state.tx_state(rows[at][2]) == "prepared":
+                    spot.dequeued_by = rows[at][2]
+                else:
+                    message.spots.remove(spot)
+            if not message.spots:
+                del self.state.messages[message.id]
 
     # --- messages
 
