@@ -3,12 +3,13 @@
 in: options. out: lines on the way, one JSON line at the end, bench/results/soak-DATE.jsonl (a sample per line). Exit code 0; 65 when a
 bound was broken or a message was wrong; 69 when nothing could be measured.
 
-Every second: the sizes of the container files as the directory tells them. As often as it can, one after the other: `flintmq log stats`,
-which reads the running store and tells what is live in it.
-Bound, for the message log and for the transaction log: size <= 2 x live bytes + 4 containers. The broker runs without retention, which
-is on top of that bound. Live bytes are what `log stats` says of message bodies, and what the log writes about each of them.
-"Size" is that of the files, containers that stand ready in front of the tail included; `used` of the verdict is what lies between base
-and tail.
+Every second: the sizes of the container files as the directory tells them, between two questions to the broker how many messages the
+queue holds. As often as it can, one after the other: `flintmq log stats`, which reads the running store and tells what is live in it.
+Bound, for the message log and for the transaction log: size <= 2 x live bytes + 4 containers, from SETTLE_S on. The broker runs without
+retention, which is on top of that bound. Live bytes are those of message bodies, and what the log writes about each of them: of the
+messages in the queue (the delivered ones not counted, which only makes the bound tighter), or as `log stats` says.
+"Size" is that of the files, containers that stand ready in front of the tail or wait to be used again included; `used` of the verdict
+is what lies between base and tail.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import contextlib
 import datetime
 import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -30,22 +32,26 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # started as a file: `python bench/soak.py`
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench import disk  # noqa: E402
 from bench.brokers import FLINTMQ, Broker  # noqa: E402
 from tests.support import servers  # noqa: E402
 
 RESULTS = ROOT / "bench/results"
 LOGS = ("messages", "transactions")
 PREFIX = "soak"
+QUEUE = f"{PREFIX}.q00000"
+# bytes of a message's body
+BODY = 1024
 # containers that a log may have beyond twice what is live in it
 SPARE_CONTAINERS = 4
 # seconds between two looks at the directory
 LOOK_S = 1.0
+# seconds after which the bound is put
+SETTLE_S = 5.0
 # seconds after which the container count must have found its level: it is compared with the count then
 WARM_S = 10.0
 # containers that the count may move by afterwards: one is full, its successor ready, a recycled one on its way between two names
 COUNT_SLACK = 4
-HELD_BODY = b"held".ljust(1024, b".")
+HELD_BODY = b"held".ljust(BODY, b".")
 # bytes of log about one message of this load beyond its body: the part of docs/FORMAT.md that `log stats` does not count as body
 ABOUT_MESSAGE = 160
 
@@ -56,7 +62,7 @@ class Held:
     def __init__(self, port: int) -> None:
         from flintmq.perf import wire
 
-        self.queue = f"{PREFIX}.q00000"
+        self.queue = QUEUE
         self.client = wire.Client("127.0.0.1", port, "guest", "guest", "/")
         self.client.declare_queue(self.queue, durable=True)
         self.client.confirm_select()
@@ -90,6 +96,7 @@ class Samples:
         self.lock = threading.Lock()
         self.live = dict.fromkeys(LOGS, 0)
         self.worst = dict.fromkeys(LOGS, 0.0)
+        self.first_worst = dict.fromkeys(LOGS, 0.0)  # before SETTLE_S
         self.counts: dict[str, list[int]] = {log: [] for log in LOGS}
         self.largest = dict.fromkeys(LOGS, 0)
         self.looks = self.stats = 0
@@ -99,22 +106,25 @@ class Samples:
     def bound(self, log: str) -> int:
         return 2 * self.live[log] + SPARE_CONTAINERS * self.container_sizes[log]
 
-    def note(self, source: str, elapsed: float, sizes: dict[str, tuple[int, int]]) -> None:
-        """sizes: log -> (bytes, containers)."""
+    def note(self, source: str, elapsed: float, sizes: dict[str, tuple[int, int]], live: int) -> None:
+        """sizes: log -> (bytes, containers); live: bytes of the messages."""
         with self.lock:
+            self.live["messages"] = live
             print(json.dumps({"t": round(elapsed, 2), "from": source, "sizes": sizes, "live": self.live}), file=self.out, flush=True)
             for log, (size, count) in sizes.items():
-                self.worst[log] = max(self.worst[log], size / self.bound(log))
+                worst = self.worst if elapsed >= SETTLE_S else self.first_worst
+                worst[log] = max(worst[log], size / self.bound(log))
                 self.largest[log] = max(self.largest[log], size)
-                if size > self.bound(log):
+                if size > self.bound(log) and elapsed >= SETTLE_S:
                     self.broken.append(f"{elapsed:.0f} s, {source}: {log} has {size:,} bytes, the bound is {self.bound(log):,}")
                 if source == "directory" and elapsed >= WARM_S:
                     self.counts[log].append(count)
 
-    def used(self, log: str, size: int) -> None:
-        """Bytes between base and tail; the lock is held."""
-        self.used_worst[log] = max(self.used_worst[log], size / self.bound(log))
-        self.used_broken += size > self.bound(log)
+    def used(self, log: str, elapsed: float, size: int) -> None:
+        """Bytes between base and tail; after `note` of the same answer."""
+        if elapsed >= SETTLE_S:
+            self.used_worst[log] = max(self.used_worst[log], size / self.bound(log))
+            self.used_broken += size > self.bound(log)
 
     def flat(self) -> bool:
         """The container counts did not drift: the last quarter's highest is not above the first quarter's by more than COUNT_SLACK."""
@@ -129,10 +139,21 @@ def directory(store: Path) -> dict[str, tuple[int, int]]:
     """(bytes, containers) of each log, containers in the making included."""
     result = {}
     for log in LOGS:
-        size, count = disk.folder_bytes(store / log, ".flog")
-        making, _ = disk.folder_bytes(store / log, ".tmp")
-        result[log] = (size + making, count)
+        # A file that is renamed meanwhile may be seen twice or not at all: each counts once, and the fuller of two looks is right.
+        files = max((_files(store / log) for _ in range(2)), key=len)
+        result[log] = (sum(files.values()), len(files))
     return result
+
+
+def _files(folder: Path) -> dict[int, int]:
+    """inode -> bytes of the container files of a log."""
+    found: dict[int, int] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".flog", ".tmp")):
+                with contextlib.suppress(FileNotFoundError):
+                    found[entry.inode()] = entry.stat().st_size
+    return found
 
 
 def container_sizes(store: Path) -> dict[str, int]:
@@ -152,11 +173,26 @@ def read_stats(store: Path) -> dict[str, Any] | None:
     return None
 
 
-def look(samples: Samples, store: Path, began: float, ending: threading.Event) -> None:
+def look(samples: Samples, store: Path, port: int, began: float, ending: threading.Event) -> None:
     """A thread: the directory every LOOK_S."""
-    while not ending.wait(LOOK_S):
-        samples.note("directory", time.monotonic() - began, directory(store))
-        samples.looks += 1
+    from flintmq.perf import wire
+
+    asking = wire.Client("127.0.0.1", port, "guest", "guest", "/")
+    question = wire.queue_declare(QUEUE, durable=True, passive=True)
+
+    def depth() -> int:
+        answer = asking.call(question, wire.QUEUE_DECLARE_OK)
+        return int(struct.unpack_from(">I", answer, 1 + answer[0])[0])
+
+    try:
+        while not ending.wait(LOOK_S):
+            before = depth()
+            sizes = directory(store)
+            live = max(before, depth()) * (BODY + ABOUT_MESSAGE)
+            samples.note("directory", time.monotonic() - began, sizes, live)
+            samples.looks += 1
+    finally:
+        asking.close()
 
 
 def ask(samples: Samples, store: Path, began: float, ending: threading.Event) -> None:
@@ -165,23 +201,21 @@ def ask(samples: Samples, store: Path, began: float, ending: threading.Event) ->
         figures = read_stats(store)
         if figures is None:
             continue
+        elapsed = time.monotonic() - began
         messages = figures["messages"]
-        with samples.lock:
-            live = messages["live_body_bytes"] + ABOUT_MESSAGE * (messages["live"] + messages["pending"])
-            samples.live["messages"] = live
-            for log, part in figures["logs"].items():
-                samples.used(log, part["tail"] - part["base"])
-        samples.note(
-            "log stats", time.monotonic() - began, {log: (part["bytes"], part["containers"]) for log, part in figures["logs"].items()}
-        )
+        live = messages["live_body_bytes"] + ABOUT_MESSAGE * (messages["live"] + messages["pending"])
+        logs = figures["logs"]
+        samples.note("log stats", elapsed, {log: (part["bytes"], part["containers"]) for log, part in logs.items()}, live)
+        for log, part in logs.items():
+            samples.used(log, elapsed, part["tail"] - part["base"])
         samples.stats += 1
 
 
 @contextlib.contextmanager
-def watching(samples: Samples, store: Path, with_stats: bool) -> Iterator[None]:
+def watching(samples: Samples, store: Path, port: int, with_stats: bool) -> Iterator[None]:
     ending = threading.Event()
     began = time.monotonic()
-    threads = [threading.Thread(target=look, args=(samples, store, began, ending), daemon=True)]
+    threads = [threading.Thread(target=look, args=(samples, store, port, began, ending), daemon=True)]
     if with_stats:
         threads.append(threading.Thread(target=ask, args=(samples, store, began, ending), daemon=True))
     for thread in threads:
@@ -205,14 +239,14 @@ def run(seconds: float, *, container_size: int = 0, with_stats: bool = True, rat
     path = RESULTS / f"soak-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}.jsonl"
     sized = ("--container-size", str(container_size)) if container_size else ()
     broker = Broker(FLINTMQ, options=("--log-retain-bytes", "0", "--log-retain-age", "0", *sized))
-    load = f"--durable --persistent --size 1024 --confirm 256 --ack 1 --prefetch 256 --drain-timeout 20 --keep --prefix {PREFIX}"
+    load = f"--durable --persistent --size {BODY} --confirm 256 --ack 1 --prefetch 256 --drain-timeout 20 --keep --prefix {PREFIX}"
     with contextlib.ExitStack() as stack:
         stack.callback(broker.stop)
         out = stack.enter_context(path.open("w"))
         server = broker.server(fresh=True, durable=True)
         held = Held(server.port)
         samples = Samples(container_sizes(broker.store), out)
-        with watching(samples, broker.store, with_stats):
+        with watching(samples, broker.store, server.port, with_stats):
             result = perf(server, (*load.split(), "--time", str(seconds), "--rate", str(rate)), seconds + 120)
         kept = held.still_there(server.port)
     verdict: dict[str, Any] = {
@@ -226,6 +260,7 @@ def run(seconds: float, *, container_size: int = 0, with_stats: bool = True, rat
         "samples": samples.looks,
         "stats_samples": samples.stats,
         "largest_bytes": samples.largest,
+        "share_of_bound_first_seconds": {log: round(share, 3) for log, share in samples.first_worst.items()},
         "share_of_bound_worst": {log: round(share, 3) for log, share in samples.worst.items()},
         "used_share_of_bound_worst": {log: round(share, 3) for log, share in samples.used_worst.items()},
         "container_bytes": samples.container_sizes,

@@ -33,6 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(runners, "PROBE_S", 0.02)
     monkeypatch.setattr(disk, "PROBE_FILE", 4 * disk.MIB)
     monkeypatch.setattr(soak, "LOOK_S", 0.1)
+    monkeypatch.setattr(soak, "SETTLE_S", 0.0)
     monkeypatch.setattr(soak, "RESULTS", tmp_path)
 
 
@@ -115,16 +116,30 @@ def test_soak_runs_and_judges() -> None:
     assert verdict["messages"] > 1000
     assert verdict["samples"] >= 2
     assert verdict["stats_samples"] >= 1
-    # What lies between base and tail; the whole verdict, files that stand ready included, is for a run that is long enough.
     assert verdict["used_broken"] == 0
     assert verdict["ok"] == (verdict["broken"] == 0)
 
 
+def test_soak_the_log_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short form of `make soak`: with the first message held, all files of the log, ready and dead ones included, are within 2 x live
+    + 4 containers at every sample after the first 5 s, their number is flat, and the held message is there."""
+    monkeypatch.setattr(soak, "LOOK_S", 0.25)
+    monkeypatch.setattr(soak, "SETTLE_S", 5.0)
+    try:
+        # A fixed rate: a consumer that a busy machine leaves behind would only make the bound wider.
+        verdict = soak.run(30.0, rate=20_000.0)
+    except servers.Unavailable as reason:
+        pytest.skip(str(reason))
+    assert verdict["messages"] > 100_000, verdict
+    assert verdict["samples"] > 50 and verdict["stats_samples"] > 5, verdict
+    assert (verdict["broken"], verdict["used_broken"]) == (0, 0), verdict
+    assert verdict["ok"], verdict
+
+
 def sampled(sizes: list[int], counts: list[int], live: int = 0) -> soak.Samples:
     samples = soak.Samples(dict.fromkeys(soak.LOGS, 100), io.StringIO())
-    samples.live["messages"] = live
     for second, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        samples.note("directory", soak.WARM_S + second, {"messages": (size, count), "transactions": (0, 0)})
+        samples.note("directory", soak.WARM_S + second, {"messages": (size, count), "transactions": (0, 0)}, live)
     return samples
 
 

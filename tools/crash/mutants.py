@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant("record CRC without its LSN", "log/record.pxd", "    start[0] = lsn\n", "    start[0] = 0\n"),
     Mutant("next container's first block need not name the last one", "log/scan.py", "            and out.previous == last\n", ""),
     Mutant("epochs may fall", "log/scan.py", "and out.epoch >= epoch\n", "and True\n"),
-    Mutant("damage taken for a torn tail", "log/scan.py", "if at >= self._hint:", "if True:"),
+    Mutant("damage taken for a torn tail", "log/scan.py", "if at >= self.hint:", "if True:"),
     Mutant(
         "no CRC of container headers",
         "log/scan.py",

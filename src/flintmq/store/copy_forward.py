@@ -3,6 +3,7 @@
 in: the oldest container. out: Message-Copy records at the tail; after they are durable the base passes the container.
 
 The container is sealed, so it is read without a lock; each message is copied under the log's lock only if it still lives there.
+A container in which few messages live is not read whole: the map of what lives says where they are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ import cython
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.failpoints import FAIL_COPY_FORWARD, failpoint
-from cython.cimports.flintmq.store.log.log import log_begin, log_end, log_is_live, log_where
+from cython.cimports.flintmq.store.log.log import (
+    LIVE_GRAIN,
+    container_t,
+    log_begin,
+    log_container,
+    log_end,
+    log_is_live,
+    log_t,
+    log_where,
+)
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
@@ -37,6 +47,9 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 import logging
 
 log = logging.getLogger("flintmq.store")
+
+# bytes read for one message: its first record is never longer than one that is not split (log_engine), with its Message-Enqueue
+PLACE_BYTES = cython.declare(uint64_t, 32 * 1024)
 
 
 @cython.cfunc
@@ -72,33 +85,144 @@ def _plain_place(
     return True
 
 
+@cython.cfunc
+def _copy(
+    store: LogStore,
+    reader: ContentReader,
+    record: cython.pointer(record_t),
+    data: cython.pointer(cython.const[uint8_t]),
+    start: uint64_t,
+    end: uint64_t,
+) -> int64_t:
+    """Copies the message whose first record this is, if it lives there. `data`: the bytes of LSNs [start, end). Returns bytes written; -1:
+    those bytes don't say where it is."""
+    plain: location_t
+    thing: uint64_t = record.lsn if record.type == RECORD_START else record.undo_prev
+    written: uint64_t
+    alive: cython.bint
+    listed: cython.bint
+    known: cython.bint
+    content: cython.pointer(content_t)
+    log_begin(store.messages.log)
+    alive = log_is_live(store.messages.log, record.lsn) and log_where(store.messages.log, thing) == record.lsn
+    listed = list_find(cython.address(store.ml.messages), thing) != cython.NULL
+    log_end(store.messages.log)
+    if not alive:
+        return 0
+    known = _plain_place(record, data, start, end, cython.address(plain))
+    if not known and not listed:
+        return -1
+    with cython.nogil:
+        content = reader.read(thing)
+    if content == cython.NULL:
+        log.error(
+            "message %d in %s can't be read: it is not copied", thing, store.messages.path_of(record.lsn // store.messages.container_size)
+        )
+        return 0
+    with cython.nogil:
+        written = ml_copy(cython.address(store.ml), content, thing, record.lsn, cython.address(plain) if known else cython.NULL)
+    content_decref(content)
+    failpoint(FAIL_COPY_FORWARD)
+    return written
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _few_places(owner: cython.pointer(log_t), sequence: uint64_t, offsets: cython.pointer(uint64_t)) -> cython.int:
+    """Where in a container the first records of its live messages are, to LIVE_GRAIN bytes. Returns how many; -1: more than FEW."""
+    container: cython.pointer(container_t)
+    words: uint64_t = owner.container_size // LIVE_GRAIN // 64
+    at: uint64_t
+    bits: uint64_t
+    bit: uint32_t
+    count: cython.int = 0
+    log_begin(owner)
+    container = log_container(owner, sequence)
+    if container == cython.NULL or container.live_count > FEW:
+        count = -1
+    elif container.live != cython.NULL:
+        for at in range(words):
+            bits = container.live[at]
+            bit = 0
+            while bits and count < FEW:
+                if bits & 1:
+                    offsets[count] = (at * 64 + bit) * LIVE_GRAIN
+                    count += 1
+                bits >>= 1
+                bit += 1
+    log_end(owner)
+    return count
+
+
+@cython.cfunc
+def _copy_few(store: LogStore, reader: ContentReader, fd: cython.int, sequence: uint64_t, counts: cython.pointer(uint64_t)) -> cython.bint:
+    """Copies what lives in a container where that is little. False: the rest must be looked for."""
+    offsets: uint64_t[FEW]
+    size: uint64_t = store.messages.log.container_size
+    start: uint64_t
+    within: uint64_t
+    written: int64_t
+    i: cython.int
+    count: cython.int = _few_places(store.messages.log, sequence, offsets)
+    found: cython.bint
+    record: record_t
+    for i in range(count):
+        raw: bytes = store.files.read(fd, min(PLACE_BYTES, size - offsets[i]), offsets[i])
+        data: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, raw))
+        start = sequence * size + offsets[i]
+        found = False
+        within = 0
+        while within < min(LIVE_GRAIN, len(raw)) and not found:
+            found = record_decode(data + within, start + within, len(raw) - within, 0, True, cython.address(record)) and (
+                record.type == RECORD_START or record.type == RECORD_COPY
+            )
+            within += 8
+        if not found:
+            return False
+        written = _copy(store, reader, cython.address(record), data, start, start + len(raw))
+        if written < 0:
+            return False
+        _count(counts, written)
+    return count >= 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count(counts: cython.pointer(uint64_t), written: int64_t) -> cython.void:
+    if written:
+        counts[0] += 1
+        counts[1] += written
+
+
 def copy_container(store_object, sequence):
     store: LogStore = store_object
-    size: uint64_t = store.messages.log.container_size
-    start: uint64_t = sequence * size
-    end: uint64_t = start + size
+    counts: uint64_t[2]
+    reader: ContentReader = ContentReader(store.messages, None)
+    counts[0] = counts[1] = 0
+    fd = store.files.open(store.messages.path_of(sequence))
+    try:
+        if not _copy_few(store, reader, fd, sequence, counts):
+            _copy_all(store, reader, store.files.read(fd, store.messages.container_size, 0), sequence, counts)
+    finally:
+        store.files.close(fd)
+        reader.close()
+    return counts[0], counts[1]
+
+
+@cython.cfunc
+def _copy_all(store: LogStore, reader: ContentReader, raw: bytes, sequence: uint64_t, counts: cython.pointer(uint64_t)):
+    """Looks at every record of a container."""
+    start: uint64_t = sequence * store.messages.log.container_size
+    end: uint64_t = start + len(raw)
     at: uint64_t = start + CONTAINER_HEADER
     record_at: uint64_t
     block_end: uint64_t
     block: block_t
     record: record_t
-    plain: location_t
-    thing: uint64_t
-    written: uint64_t
-    total: uint64_t = 0
-    copied: uint32_t = 0
-    alive: cython.bint
-    listed: cython.bint
-    known: cython.bint
-    content: cython.pointer(content_t)
-    reader: ContentReader = ContentReader(store.messages, None)
-    fd = store.files.open(store.messages.path_of(sequence))
-    try:
-        raw: bytes = store.files.read(fd, size, 0)
-    finally:
-        store.files.close(fd)
+    written: int64_t
     data: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, raw))
-    end = start + len(raw)
     while at + BLOCK_HEADER <= end:
         if not block_decode(data + (at - start), at, end - at, cython.address(block)):
             at += SECTOR
@@ -111,28 +235,9 @@ def copy_container(store_object, sequence):
             record_at += align8(record.length)
             if record.type != RECORD_START and record.type != RECORD_COPY:
                 continue
-            thing = record.lsn if record.type == RECORD_START else record.undo_prev
-            log_begin(store.messages.log)
-            alive = log_is_live(store.messages.log, record.lsn) and log_where(store.messages.log, thing) == record.lsn
-            listed = list_find(cython.address(store.ml.messages), thing) != cython.NULL
-            log_end(store.messages.log)
-            if not alive:
+            written = _copy(store, reader, cython.address(record), data, start, block_end)
+            if written < 0:
+                log.error("a message at LSN %d in %s has no readable place: it is not copied", record.lsn, store.messages.path_of(sequence))
                 continue
-            known = _plain_place(cython.address(record), data, start, block_end, cython.address(plain))
-            if not known and not listed:
-                log.error("message %d in %s has no readable place: it is not copied", thing, store.messages.path_of(sequence))
-                continue
-            with cython.nogil:
-                content = reader.read(thing)
-            if content == cython.NULL:
-                log.error("message %d in %s can't be read: it is not copied", thing, store.messages.path_of(sequence))
-                continue
-            with cython.nogil:
-                written = ml_copy(cython.address(store.ml), content, thing, record.lsn, cython.address(plain) if known else cython.NULL)
-            content_decref(content)
-            total += written
-            copied += 1 if written else 0
-            failpoint(FAIL_COPY_FORWARD)
+            _count(counts, written)
         at = align_sector(at + block.length)
-    reader.close()
-    return copied, total

@@ -12,6 +12,7 @@ import logging
 import threading
 from typing import Any
 
+from flintmq.config import Limits
 from flintmq.errors import StoreError
 from flintmq.store import marks
 from flintmq.store.copy_forward import copy_container
@@ -24,6 +25,13 @@ CONTAINER_SEALED = 2
 RESERVE = 2
 RESERVE_MOST = 8
 RESERVE_BYTES = 12 << 20
+# of the other logs
+SMALL_RESERVE = 1
+# containers of the bound that are on top of twice what is live
+SPARE_CONTAINERS = 4
+# containers left over by a copy on a full disk, and by one into the last container that is ready
+LOW_LEFT = 1 / 4
+LATE_LEFT = 1 / 16
 # containers copied forward in one pass: what they hold waits in write buffers for the next sync
 COPY_CONTAINERS = 4
 # with nothing but the reserve left, copy-forward starts when this share of the log is garbage: each bit of room counts then
@@ -34,9 +42,18 @@ AHEAD_BYTES_MAX = 32 << 20
 CALM_NS = 2_000_000_000
 # containers archived in one pass: the pass also makes the writer's next ones
 ARCHIVE_CONTAINERS = 2
-# seconds between two passes when nothing happens, and when the last one left something that only waits for a sync
+# what lives in a container is little, and copied early: messages, and share of the container's bytes
+EARLY_MESSAGES = 16
+EARLY_SHARE = 1 / 64
+# containers that a log wants ready behind the tail's: one to go on in, and the next one in the making
+WANTED_AHEAD = 2
+# a log under way waits for a container to come back, while this share of one is left to write, before it makes another
+PATIENT_SHARE = 4
+# seconds between two passes when nothing happens, and when the last one left something that only waits for a sync: on a calm log, and
+# on one that fills a container in some milliseconds
 IDLE_S = 1.0
 BUSY_S = 0.02
+HURRY_S = 0.001
 
 
 class Maintenance:
@@ -52,12 +69,17 @@ class Maintenance:
         self._archive_failed = False
         self.scans = 0  # containers that copy-forward has read
         self.busy = False  # the last pass left something that waits for a sync
+        self._hurry = False  # and the message log is not calm
         self._tails: dict[str, tuple[int, int]] = {}  # log -> its tail's container, and when that was first seen
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._first = store.messages.tail // store.messages.container_size
         self._reserve = RESERVE
+        self._limits = Limits()
+        self._roomy = False
+        # log -> files of an empty log: as many as the operator asked for, if that is more than the bound
+        self._least = {one.name: one.ahead + 1 for one in (store.messages, store.transaction_records, store.pages) if one is not None}
 
     # --- thread -----------------------------------------------------------------------------------------------------
 
@@ -77,7 +99,7 @@ class Maintenance:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(BUSY_S if self.busy else IDLE_S)
+            self._wake.wait((HURRY_S if self._hurry else BUSY_S) if self.busy else IDLE_S)
             self._wake.clear()
             if self._stopping:
                 return
@@ -101,11 +123,17 @@ class Maintenance:
             if one is not None:
                 one.seal()
         store.collect_released()
+        self.busy = False
         self._look_at_disk()
         self._move_base()
         self._copy_forward()
-        if transactions.used_bytes > 2 * transactions.live_bytes + 4 * transactions.container_size:
+        if self._excess(transactions, transactions.base // transactions.container_size):
             store.copy_transactions(transactions.base + transactions.container_size)
+        self._hurry = not self._is_calm(messages)
+        if self._hurry and self._stuck is None:
+            first = next(iter(messages.containers()), None)
+            if first is not None and self._excess(messages, first[0], self._wanted(first)):
+                self.busy = True  # its last messages are ending
         for one in (messages, transactions, pages):
             if one is None:
                 continue
@@ -119,9 +147,7 @@ class Maintenance:
                     self._reserve = max(RESERVE, min(-(-RESERVE_BYTES // one.container_size), RESERVE_MOST))
                 # One more than the reserve: that it can't be made is how a full disk shows.
                 one.set_ahead(max(one.ahead, self._reserve + 1))
-                one.set_needed(self._reserve + 1)
-            if one.tight:
-                one.shed()
+            self._bound(one)
             # One at a time: each takes some syncs, and meanwhile the base falls behind a log that fills quickly.
             while one.prepare(calm, 1):
                 store.writer.kick()
@@ -175,7 +201,8 @@ class Maintenance:
         if store.transaction_records.base > store.transaction_records.base_durable and not store.transaction_records.dirty:
             store.transaction_records.append(*marks.nothing(store.transaction_records))
             store.writer.kick()
-        self.busy = messages.base > messages.base_durable or store.transaction_records.base > store.transaction_records.base_durable
+        if messages.base > messages.base_durable or store.transaction_records.base > store.transaction_records.base_durable:
+            self.busy = True
 
     def _mark_queues(self, target: int) -> None:
         """Writes anew what says how far the positions of queues have come, where the base would pass it."""
@@ -186,22 +213,49 @@ class Maintenance:
             if len(levels) > 1 or handle is None:
                 self._marked[queue_id] = at
 
-    def _excess(self, first: int) -> bool:
-        """Whether the message log is too large, if its base were at container `first`: size <= 2 x live + 4 containers."""
-        messages = self.store.messages
-        size = messages.container_size
-        used = messages.tail - first * size
-        if self.store.disk_low:
-            return bool(used - messages.live_bytes > max(used * LOW_GARBAGE, 2 * size))
-        return bool(used > 2 * messages.live_bytes + 4 * size)
+    def _most(self, one: Any) -> int:
+        """Files that a log may have, ready ones included: size <= 2 x live + 4 containers."""
+        return int(SPARE_CONTAINERS + 2 * one.live_bytes // one.container_size)
 
-    def _fits(self, container: tuple[int, int, int, int]) -> bool:
-        """Whether its live messages can be written into what is ready, with a quarter of a container left for what ends messages. Its
-        own file comes back only after that."""
+    def _bound(self, one: Any) -> None:
+        """Says how many files the log may have now, and how many of them are made in any case; gives back what is more.
+
+        While much of the disk is free, the reserve is there: the room that it would take. Else it stands ready, on top of the bound.
+        """
+        messages = one is self.store.messages
+        reserve = 0
+        if not self._roomy:
+            reserve = self._reserve if messages and one.tail // one.container_size > self._first else SMALL_RESERVE
+        needed = reserve + 1
+        if self.busy and self._hurry and reserve == 0:
+            # A container comes back in a moment. Till then the tail's own is enough, unless it is nearly full.
+            needed = int(0 < one.ready_bytes * PATIENT_SHARE < one.container_size)
+        one.set_needed(needed)
+        most, least = self._most(one) + reserve, max(SPARE_CONTAINERS + reserve, self._least[one.name])
+        one.set_most(max(most, least))
+        one.shed()
+        one.set_most(max(most - 1, least))  # one less, lest what is made for live messages goes again with them
+
+    def _excess(self, one: Any, first: int, wanted: int = WANTED_AHEAD) -> bool:
+        """Whether a log is too large, if its base were at container `first`: with `wanted` ones ready, more files than it may have."""
+        size = one.container_size
+        if one is self.store.messages and self.store.disk_low:
+            used = one.tail - first * size
+            return bool(used - one.live_bytes > max(used * LOW_GARBAGE, 2 * size))
+        return bool(one.tail // size - first + 1 + wanted > self._most(one))
+
+    def _wanted(self, container: tuple[int, int, int, int, int]) -> int:
+        """Containers for which the room must be, before this one is copied forward: little is copied early, so that it is done long
+        before the log waits for its file."""
+        _, live, count, _, size = container
+        return WANTED_AHEAD + (live <= EARLY_MESSAGES and size / max(count, 1) * live <= self.store.messages.container_size * EARLY_SHARE)
+
+    def _fits(self, container: tuple[int, int, int, int, int], left: float) -> bool:
+        """Whether its live messages can be written into what is ready, with `left` containers over for what ends messages. Its own file
+        comes back only after that."""
         messages = self.store.messages
         size = messages.container_size
-        ready = messages.ready_ahead * size + size - messages.tail % size
-        return bool(ready >= size * container[1] / container[2] + size / 4)
+        return bool(messages.ready_bytes >= size * container[1] / container[2] + size * left)
 
     def _copy_forward(self) -> None:
         """While the log is too large, the oldest container's live messages move to the tail.
@@ -211,13 +265,15 @@ class Maintenance:
         """
         messages = self.store.messages
         for _ in range(COPY_CONTAINERS):
-            if messages.ready_ahead == 0:
-                return  # copies would only gather in memory
             oldest = next((one for one in messages.containers() if one[1]), None)
-            if oldest is None or oldest[3] != CONTAINER_SEALED or not self._excess(oldest[0]):
+            if oldest is not None and self._stuck is not None and self._stuck[0] != oldest[0]:
+                self._stuck = None
+            if oldest is None or oldest[3] != CONTAINER_SEALED or not self._excess(messages, oldest[0], self._wanted(oldest)):
                 return
+            if messages.ready_ahead == 0 and not self._fits(oldest, LATE_LEFT):
+                return  # copies would only gather in memory
             sequence, live = oldest[0], oldest[1]
-            if self.store.disk_low and not self._fits(oldest):
+            if self.store.disk_low and not self._fits(oldest, LOW_LEFT):
                 return
             transactions = self.store.transaction_records.tail
             if self._stuck == (sequence, live, transactions):
@@ -242,8 +298,20 @@ class Maintenance:
         free = messages.free_bytes()
         return free is not None and free < (messages.floors.again if self.store.disk_low else messages.floors.roomy)
 
+    def _is_roomy(self) -> bool:
+        """Whether so much of the disk is free that the reserve need not stand ready in files."""
+        messages = self.store.messages
+        free = messages.free_bytes()
+        return (
+            free is not None
+            and not self.store.disk_low
+            and not messages.low
+            and free >= messages.floors.again + self._limits.log_roomy_bytes
+        )
+
     def _look_at_disk(self) -> None:
         tight = self._is_tight()
+        self._roomy = self._is_roomy()
         for one in (self.store.messages, self.store.transaction_records, self.store.pages):
             if one is not None:
                 one.set_tight(tight)

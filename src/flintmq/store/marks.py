@@ -45,16 +45,10 @@ def write_redelivered(store: Any, queues: Iterable[tuple[int, Sequence[tuple[int
             store.messages.append(REDELIVERED, payload)
 
 
-def write_clean(store: Any) -> None:
-    """One record in each log for the block that says: stopped cleanly."""
-    store.messages.append(REDELIVERED, struct.pack("<QII", 0, 0, 0))
-    store.transaction_records.append(NOTE, struct.pack("<HHI", 0, 0, 0))
-
-
-def write_opened(store: Any) -> None:
-    """One record in each log that says nothing: the first block of a run needs one."""
-    store.messages.append(REDELIVERED, struct.pack("<QII", 0, 0, 0))
-    store.transaction_records.append(*filler(0))
+def write_nothing(store: Any) -> None:
+    """One record in each log that says nothing: the first block of a run needs one, and the block that says "stopped cleanly"."""
+    for one in (store.messages, store.transaction_records):
+        one.append(*nothing(one))
 
 
 def write_queue_end(store: Any, queue_id: int) -> int:

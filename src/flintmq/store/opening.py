@@ -3,8 +3,9 @@
 in: what LogScan found. out: logs ready to append. docs/RELIABILITY.md has the rules.
 
 I1  Opening is idempotent: a crash at any point of it leaves a store that opens to the same state.
-I2  After an unclean stop nothing is trusted because a read showed it: the container with the tail is written to a new file and synced
-    before anything is confirmed (after a failed sync the page cache may show bytes that the disk does not have).
+I2  Nothing is trusted because a read showed it, not even after a clean stop: at every start the containers from the durable hint's to
+    the tail's are written to new files and synced before anything is confirmed (after a failed sync the page cache may show bytes that
+    the disk does not have).
 """
 
 from __future__ import annotations

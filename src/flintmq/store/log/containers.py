@@ -129,3 +129,31 @@ def copy_file(files: Any, path: str, directory: str, name: str) -> None:
     finally:
         files.close(fd)
     files.rename(f"{directory}/{temporary}", f"{directory}/{name}")
+
+
+def archive_containers(files: Any, source: str, directory: str, sequences: list[int], most: int) -> tuple[list[int], int]:
+    """Copies up to `most` containers of a log into `directory`, which is made if need be. Returns those that are there now, their names
+    durable, and how many of them were copied. Raises: OSError."""
+    files.make_dir(directory)
+    there = set(files.list_dir(directory))
+    archived: list[int] = []
+    copied = 0
+    for sequence in sequences:
+        name = container_name(sequence)
+        if name not in there:
+            if copied == most:
+                break
+            copy_file(files, f"{source}/{name}", directory, name)
+            copied += 1
+        archived.append(sequence)
+    files.sync_dir(directory)
+    return archived, copied
+
+
+def clear_temporaries(files: Any, directory: str) -> None:
+    """Removes what a crash left of containers in the making."""
+    left = [name for name in files.list_dir(directory) if name.endswith(TEMPORARY)]
+    for name in left:
+        files.unlink(f"{directory}/{name}")
+    if left:
+        files.sync_dir(directory)

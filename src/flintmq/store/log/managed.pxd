@@ -23,3 +23,4 @@ cdef class ManagedLog:
     cdef readonly object floors               # space.Floors: what stays free of the disk when a container is made
     cdef readonly uint64_t needed      # containers ready in front of the tail's that are made although the disk is tight
     cdef readonly bint tight           # the disk is nearly full: nothing is kept for readers of the past
+    cdef readonly uint64_t most        # files from the base to the last ready one, beyond which only `needed` ones are made

@@ -54,10 +54,9 @@ from cython.cimports.flintmq.store.log.writer import LogWriter
 from flintmq.errors import StoreError
 from flintmq.store import failpoints
 from flintmq.store.log.containers import (
-    TEMPORARY,
     ContainerHeader,
+    archive_containers,
     container_name,
-    copy_file,
     make_container,
     recycle_container,
     sequence_of,
@@ -67,6 +66,8 @@ from flintmq.store.log.space import NO_FLOORS
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # dead containers that are kept for reuse, besides what retention keeps
 SPARE_DEAD = 1
+# files that a log may have unless it is told otherwise
+UNBOUNDED = 1 << 30
 
 
 @cython.cclass
@@ -112,6 +113,7 @@ class ManagedLog:
         self.floors = NO_FLOORS
         self.needed = 2
         self.tight = False
+        self.most = UNBOUNDED
 
     def __dealloc__(self):
         if self.log != cython.NULL:
@@ -168,8 +170,9 @@ class ManagedLog:
 
     # --- maintenance --------------------------------------------------------------------------------------------------
 
-    def prepare(self, zero: bool, most: int = 1 << 30) -> int:
-        """Makes up to `most` containers until `ahead` are ready in front of the tail's; dead ones are reused first. Returns how many.
+    def prepare(self, zero: bool, most: int = UNBOUNDED) -> int:
+        """Makes up to `most` containers until `ahead` are ready in front of the tail's, or the log has all the files it may have, but
+        `needed` ones then; dead ones are reused first. Returns how many.
 
         zero: fill new ones with zeros (cheaper syncs later, twice the writing now). A full disk sets `low` and is no error.
         Raises: OSError of another kind.
@@ -179,8 +182,9 @@ class ManagedLog:
         sequence: uint64_t
         made: list = []
         container: cython.pointer(container_t)
+        last: uint64_t = min(tail + self.ahead, max(tail + self.needed, following - self.file_count + self.most - 1))
         sequence = following
-        while sequence <= tail + self.ahead and len(made) < most:
+        while sequence <= last and len(made) < most:
             try:
                 fd = self._next_file(sequence, zero and self.log.syncs)
             except OSError as error:
@@ -266,28 +270,13 @@ class ManagedLog:
 
         A container counts as archived once its name in the archive is durable. Raises: OSError; what is dead then stays.
         """
-        copied = 0
-        if self.archive is None:
-            return 0
         missing = [sequence for sequence in self._dead if sequence not in self._archived]
-        if not missing:
+        if self.archive is None or not missing:
             return 0
-        directory = f"{self.archive}/{self.name}"
         self.files.make_dir(self.archive)
-        self.files.make_dir(directory)
-        there = set(self.files.list_dir(directory))
-        for sequence in missing:
-            name = container_name(sequence)
-            if name not in there:
-                if copied == most:
-                    break
-                copy_file(self.files, self.path_of(sequence), directory, name)
-                copied += 1
-            self._archived.add(sequence)
-        if missing:
-            self.files.sync_dir(directory)
+        archived, copied = archive_containers(self.files, self.directory, f"{self.archive}/{self.name}", missing, most)
+        self._archived.update(archived)
         return copied
-        self.files.sync_dir(directory)
 
     def seal(self) -> None:
         """Closes the descriptors of containers that are full and durable."""
@@ -364,7 +353,8 @@ class ManagedLog:
     def trim(self) -> int:
         """Removes dead containers that retention no longer keeps and that the log won't need soon. Returns how many."""
         removed = 0
-        kept = 0 if self.tight else self.retain_bytes + min(self.ahead, SPARE_DEAD) * self.log.container_size
+        spare = 0 if self.file_count >= self.most else min(self.ahead, SPARE_DEAD)
+        kept = 0 if self.tight else self.retain_bytes + spare * self.log.container_size
         while len(self._dead) * self.log.container_size > kept:
             oldest = self._expendable()
             if oldest is None:
@@ -382,8 +372,8 @@ class ManagedLog:
         self._archived.discard(sequence)
 
     def shed(self) -> int:
-        """Gives containers back that are ready and more than `needed`: a full disk must not be held by what nobody uses. Returns how
-        many."""
+        """Gives containers back that are ready and that nobody uses: all but `needed` on a disk that is nearly full, else what is more
+        than the log may have. Returns how many."""
         given: list = []
         ready: uint64_t
         keep: uint64_t
@@ -391,6 +381,8 @@ class ManagedLog:
         spin_lock(cython.address(self.log.lock))
         ready = self.log.ready_end // self.log.container_size
         keep = self.log.tail // self.log.container_size + self.needed + 1
+        if not self.tight and self.log.container_count:
+            keep = max(keep, self.log.first_sequence + self.most)
         while ready > keep and self.log.container_count:
             last = cython.address(self.log.containers[self.log.container_count - 1])
             if last.sequence != ready - 1 or last.state != CONTAINER_READY:
@@ -407,14 +399,6 @@ class ManagedLog:
             self.files.sync_dir(self.directory)
         return len(given)
 
-    def clear_temporaries(self) -> None:
-        """Removes what a crash left of containers in the making."""
-        left = [name for name in self.files.list_dir(self.directory) if name.endswith(TEMPORARY)]
-        for name in left:
-            self.files.unlink(f"{self.directory}/{name}")
-        if left:
-            self.files.sync_dir(self.directory)
-
     def set_ahead(self, count: int) -> None:
         """How many containers are kept ready in front of the tail."""
         self.ahead = count
@@ -426,6 +410,10 @@ class ManagedLog:
     def set_needed(self, count: int) -> None:
         """How many containers in front of the tail's are made although the disk is tight."""
         self.needed = count
+
+    def set_most(self, count: int) -> None:
+        """How many files the log may have, dead ones left aside."""
+        self.most = count
 
     def set_tight(self, tight: bool) -> None:
         """Whether the disk is nearly full: dead containers are then not kept for anybody."""
@@ -569,6 +557,19 @@ class ManagedLog:
         return ready - tail - 1 if ready > tail else 0
 
     @property
+    def ready_bytes(self) -> int:
+        """Bytes that can be appended and written before a container must be made."""
+        ready: uint64_t = at_load64(cython.address(self.log.ready_end))
+        return ready - self.log.tail if ready > self.log.tail else 0
+
+    @property
+    def file_count(self) -> int:
+        """Files from the base on disk to the last container that is ready."""
+        if self.log.container_count == 0:
+            return 0
+        return at_load64(cython.address(self.log.ready_end)) // self.log.container_size - self.log.first_sequence
+
+    @property
     def used_bytes(self) -> int:
         """Bytes from the base's container to the tail."""
         return self.log.tail - at_load64(cython.address(self.log.base))
@@ -587,10 +588,10 @@ class ManagedLog:
         return self.log.live_count
 
     def containers(self) -> list:
-        """(sequence, live count, count, state) of every container from the base on."""
+        """(sequence, live count, count, state, bytes of all that was ever live) of every container from the base on."""
         i: uint32_t
         result: list = []
         for i in range(self.log.container_count):
             one = cython.address(self.log.containers[i])
-            result.append((one.sequence, one.live_count, one.count, one.state))
+            result.append((one.sequence, one.live_count, one.count, one.state, one.bytes))
         return result

@@ -18,6 +18,7 @@ cdef class LogScan:
     cdef readonly uint64_t tail               # LSN at which appending goes on: a sector boundary behind the last good block
     cdef readonly uint64_t last_block         # LSN of the last good block; 0: none
     cdef readonly uint32_t epoch              # of the last good block
+    cdef readonly uint64_t hint               # highest durable hint near the end: below it a fault is damage
     cdef readonly bint clean                  # the last block is that of a clean stop, and nothing follows it
     cdef readonly uint64_t torn_at            # LSN of a torn tail that is to be cut off; 0: none
     cdef readonly list damage                 # Damage records (scan.py): file, offset, lsn, next good lsn, reason
@@ -28,7 +29,6 @@ cdef class LogScan:
     # --- private
     cdef dict _names                          # sequence -> file name, of good and unusable containers
     cdef list _candidates                     # block headers near the end of the log: (lsn, end, epoch, hint, previous, base)
-    cdef readonly uint64_t _hint                       # highest durable hint among them: below it a fault is damage
     cdef uint64_t _last                       # LSN of the block that told the base
     cdef uint64_t _loaded                     # sequence that `_bytes` holds; 0 = none
     cdef uint8_t *_bytes

@@ -204,7 +204,7 @@ class LogScan:
         self.blocks = self.records = self.bytes_read = 0
         self._names = {}
         self._candidates = []
-        self._hint = 0
+        self.hint = 0
         self._last = 0
         self._loaded = 0
 
@@ -383,10 +383,10 @@ class LogScan:
                 self._candidates.append(block)
         if not self._candidates:
             return False
-        self._hint = _highest_hint(self._candidates)
+        self.hint = _highest_hint(self._candidates)
         start = self._candidates[0]
         for block in self._candidates:
-            if block[1] <= self._hint:
+            if block[1] <= self.hint:
                 start = block
         self.base = start[5]
         self._last = start[0]
@@ -394,7 +394,7 @@ class LogScan:
         last_epoch: uint32_t = start[2]
         at: uint64_t = align_sector(start[1])
         header: block_t
-        if start[1] > self._hint:  # nothing is known durable: the first block has to prove itself, too
+        if start[1] > self.hint:  # nothing is known durable: the first block has to prove itself, too
             at = start[0]
             if not self._next(cython.address(at), 0, 0, True, cython.address(header)) or self._bad(cython.address(header)):
                 return True
@@ -436,7 +436,7 @@ class LogScan:
         last_flags: uint32_t = 0
         while True:
             if not self._next(cython.address(at), self.last_block, self.epoch, any_previous, cython.address(block)):
-                if at >= self._hint:
+                if at >= self.hint:
                     break
                 at = self._resume(at)
                 if at == 0:  # appending goes on where nothing can be overwritten
@@ -445,13 +445,13 @@ class LogScan:
                 any_previous = True
                 continue
             p = self._bytes + block.lsn % size
-            if block.lsn + block.length > self.base or block.lsn >= self._hint:
+            if block.lsn + block.length > self.base or block.lsn >= self.hint:
                 with cython.nogil:
                     bad = _bad_record(p, cython.address(block))
                     if not bad:
                         self.records += _hand_out(p, cython.address(block), self.base, on_record, context)
                 if bad:
-                    if block.lsn >= self._hint:
+                    if block.lsn >= self.hint:
                         break
                     self._salvage(cython.address(block), bad, on_record, context)
             self.blocks += 1

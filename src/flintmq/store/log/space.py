@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# bytes for the definitions' own log (SQLite checkpoints it at 1,000 pages of 4 KiB) and for growth of their file
-SQL_BYTES = 4 << 20
-# bytes for the definitions' recovery at a start (shared memory file, first pages)
-SQL_START_BYTES = 1 << 20
-# containers that acks and outcomes may fill after publishers were blocked
-ENDING_CONTAINERS = 2
+from flintmq.config import Limits
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +33,9 @@ NO_FLOORS = Floors()
 
 def message_floors(container_size: int, buffered: int) -> Floors:
     """Of the logs that must go on. Args: bytes of a message log's container; bytes that write buffers hold at most."""
-    last = container_size + SQL_START_BYTES
-    tight = 2 * container_size + SQL_BYTES
-    roomy = tight + buffered + ENDING_CONTAINERS * container_size
+    last = container_size + LIMITS.log_sql_start_bytes
+    tight = 2 * container_size + LIMITS.log_sql_bytes
+    roomy = tight + buffered + LIMITS.log_ending_containers * container_size
     return Floors(last, tight, roomy, roomy + 2 * container_size)
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from flintmq.config import Limits
 from flintmq.core.checksum import crc32c_of
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import STREAMS, sequence_of
+from flintmq.store.log.containers import STREAMS, clear_temporaries, sequence_of
 from flintmq.store.log.managed import ManagedLog
 from flintmq.store.log.scan import LogScan
 from flintmq.store.opening import repair_tail
@@ -91,12 +91,12 @@ class StreamLog:
         make: Any = ManagedLog  # compiled: its arguments are not seen by mypy
         managed = make(files, directory, "streams", STREAMS, store_uuid, size, size, True, clock)
         managed.set_ahead(max(2, initial))
-        managed.clear_temporaries()
+        clear_temporaries(files, directory)
         if not scan.container_size:
             managed.open_new(initial, 1)
         else:
-            repair_tail(files, directory, scan.tail, size, scan._hint)
-            managed.clear_temporaries()
+            repair_tail(files, directory, scan.tail, size, scan.hint)
+            clear_temporaries(files, directory)
             managed.open_at(scan.tail, scan.last_block, scan.epoch + 1, scan.base)
             last = scan.tail // size
             for sequence in sorted(number for number in map(sequence_of, files.list_dir(directory)) if number is not None):
