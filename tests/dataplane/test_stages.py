@@ -1,0 +1,374 @@
+"""Stages: of all attempts of a batch those that are named are published, together and once; nothing else of the batch ever is."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from flintmq.dataplane.plane import NOTE_SCOPE, NOTE_STAGE
+from flintmq.dataplane.wire import Refused
+from flintmq.transactions import Xid
+
+from .rig import Rig, block
+
+
+def epoch(rig: Rig) -> int:
+    found: int = rig.call("scope.open")["epoch"]
+    return found
+
+
+def branches(rig: Rig) -> int:
+    assert rig.broker.transactions is not None
+    return len(rig.broker.transactions.list())
+
+
+# --- the life of a batch ----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_staged_prepared_and_published_at_once(rig: Rig) -> None:
+    mine = epoch(rig)
+    stage_id = rig.call("stage.begin", scope="x", epoch=mine, batch=0, part=1, attempt=2)["stage_id"]
+    first, second = block("a", "b"), block("c")
+    assert rig.call("block", first, stage_id=stage_id, routes=[["", "q"]]) == {"count": 2, "bytes": 2}
+    assert rig.call("block", second, stage_id=stage_id, routes=[["", "q"]]) == {"count": 1, "bytes": 1}
+    answer = rig.twice("stage.prepare", stage_id=stage_id)
+    assert answer == {"stage_id": stage_id, "count": 3, "bytes": 3, "unroutable": 0, "over_limit": 0, "crc": crc32c(second, crc32c(first))}
+    assert rig.bodies("q") == []
+    done = rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[stage_id])
+    assert done == {"committed": 0, "already": False, "rolled_back": 0}
+    assert rig.bodies("q") == ["a", "b", "c"] and branches(rig) == 0
+    assert rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[stage_id])["already"] is True
+    assert rig.bodies("q") == ["a", "b", "c"]
+
+
+def test_of_several_attempts_only_the_named_ones_are_published(rig: Rig) -> None:
+    mine = epoch(rig)
+    lost = rig.stage("x", mine, 0, "lost", part=0, attempt=0)
+    half = rig.stage("x", mine, 0, "half", part=0, attempt=1, prepare=False)
+    won = rig.stage("x", mine, 0, "won", part=0, attempt=2)
+    other = rig.stage("x", mine, 0, "other", part=1)
+    later = rig.stage("x", mine, 1, "later")
+    stranger = rig.stage("y", mine, 0, "stranger")
+    assert rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[won, other])["rolled_back"] == 2
+    assert rig.bodies("q") == ["won", "other"]
+    for gone in (lost, half):
+        assert rig.code("stage.prepare", stage_id=gone) == "NOT_FOUND"
+        assert rig.code("block", block("late"), stage_id=gone, routes=[["", "q"]]) == "NOT_FOUND"
+    rig.call("stage.commit", scope="x", epoch=mine, batch=1, stage_ids=[later])
+    rig.call("stage.commit", scope="y", epoch=mine, batch=0, stage_ids=[stranger])
+    assert rig.bodies("q") == ["won", "other", "later", "stranger"] and branches(rig) == 0
+
+
+def test_a_batch_without_messages_is_committed_too(rig: Rig) -> None:
+    mine = epoch(rig)
+    empty = rig.stage("x", mine, 0)
+    assert rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[empty])["already"] is False
+    assert rig.call("stage.commit", scope="x", epoch=mine, batch=1, stage_ids=[])["committed"] == 1
+    assert rig.call("stage.begin", scope="x", epoch=mine, batch=1) == {"already": True, "committed": 1}
+
+
+def test_a_batch_that_is_committed_takes_no_more_stages(rig: Rig) -> None:
+    mine = epoch(rig)
+    rig.call("stage.commit", scope="x", epoch=mine, batch=5, stage_ids=[rig.stage("x", mine, 5, "a")])
+    assert rig.call("stage.begin", scope="x", epoch=mine, batch=5)["already"] is True
+    assert rig.call("stage.begin", scope="x", epoch=mine, batch=3)["already"] is True
+    assert "stage_id" in rig.call("stage.begin", scope="x", epoch=mine, batch=6)
+
+
+def test_abort_rolls_back_what_the_batch_has(rig: Rig) -> None:
+    mine = epoch(rig)
+    rig.stage("x", mine, 0, "a")
+    rig.stage("x", mine, 0, "b", prepare=False)
+    kept = rig.stage("x", mine, 1, "c")
+    assert rig.call("stage.abort", scope="x", batch=0) == {"rolled_back": 2}
+    assert rig.call("stage.abort", scope="x", batch=0) == {"rolled_back": 0}
+    assert rig.call("stage.abort", scope="nobody", batch=0) == {"rolled_back": 0}
+    assert branches(rig) == 1
+    rig.call("stage.commit", scope="x", epoch=mine, batch=1, stage_ids=[kept])
+    assert rig.bodies("q") == ["c"]
+
+
+def test_an_abort_with_an_epoch_leaves_the_stages_of_later_drivers(rig: Rig) -> None:
+    old, new = epoch(rig), epoch(rig)
+    rig.stage("x", old, 0, "a")
+    assert rig.call("stage.abort", scope="x", batch=0, epoch=old) == {"rolled_back": 1}
+    mine = rig.stage("x", new, 0, "b")
+    assert rig.code("stage.abort", scope="x", batch=0, epoch=old) == "FENCED"
+    rig.call("stage.commit", scope="x", epoch=new, batch=0, stage_ids=[mine])
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------------
+
+
+def test_epochs_grow_and_older_ones_are_fenced(rig: Rig) -> None:
+    old, new = epoch(rig), epoch(rig)
+    assert new > old
+    stage_id = rig.stage("x", old, 0, "a")
+    assert "stage_id" in rig.call("stage.begin", scope="x", epoch=new, batch=0)
+    assert rig.code("stage.begin", scope="x", epoch=old, batch=0) == "FENCED"
+    assert rig.code("stage.commit", scope="x", epoch=old, batch=0, stage_ids=[stage_id]) == "FENCED"
+    assert rig.bodies("q") == []
+    assert rig.code("stage.begin", scope="x", epoch=new + 1, batch=0) == "BAD_ARGUMENT"
+    assert rig.code("stage.begin", scope="other", epoch=old, batch=0) == ""
+
+
+def test_a_scope_that_is_opened_by_name_fences_at_once(rig: Rig) -> None:
+    old = epoch(rig)
+    stage_id = rig.stage("x", old, 0, "a")
+    assert rig.call("scope.open", scope="x")["committed"] is None
+    assert rig.code("stage.commit", scope="x", epoch=old, batch=0, stage_ids=[stage_id]) == "FENCED"
+
+
+def test_only_prepared_stages_of_this_batch_and_scope_can_be_committed(rig: Rig) -> None:
+    mine = epoch(rig)
+    ready = rig.stage("x", mine, 0, "a")
+    open_ = rig.stage("x", mine, 0, "b", prepare=False)
+    elsewhere = rig.stage("y", mine, 0, "c")
+    later = rig.stage("x", mine, 1, "d")
+    for wrong in (open_, elsewhere, later, "0" * 32):
+        assert rig.code("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[ready, wrong]) == "NOT_PREPARED"
+    for wrong in ("short", "Z" * 32, 7):
+        assert rig.code("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[wrong]) == "BAD_ARGUMENT"
+    assert rig.code("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[ready, ready]) == "BAD_ARGUMENT"
+    assert rig.bodies("q") == [] and rig.call("scope.status", scope="x")["prepared"] == 2
+    rig.call("stage.prepare", stage_id=open_)
+    rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[ready, open_])
+    assert sorted(rig.bodies("q")) == ["a", "b"]
+
+
+def test_a_prepared_stage_takes_no_more_messages(rig: Rig) -> None:
+    stage_id = rig.stage("x", epoch(rig), 0, "a")
+    assert rig.code("block", block("b"), stage_id=stage_id, routes=[["", "q"]]) == "STAGE_FAILED"
+    assert rig.call("stage.prepare", stage_id=stage_id)["count"] == 1
+
+
+def test_an_operator_who_rolled_a_stage_back_makes_the_commit_fail_as_a_whole(rig: Rig) -> None:
+    mine = epoch(rig)
+    one, two = rig.stage("x", mine, 0, "a"), rig.stage("x", mine, 0, "b")
+    coordinator = rig.broker.transactions
+    assert coordinator is not None
+    coordinator.heuristic_rollback(next(view.xid for view in coordinator.list() if view.xid.branch_id.hex() == one)).result(10)
+    assert rig.code("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[one, two]) == "NOT_PREPARED"
+    assert rig.bodies("q") == [] and rig.call("scope.status", scope="x")["committed"] is None
+    again = rig.stage("x", mine, 0, "c")
+    rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[two, again])
+    assert rig.bodies("q") == ["b", "c"] and branches(rig) == 0
+
+
+def test_stages_belong_to_their_user_and_scopes_to_theirs(rig: Rig) -> None:
+    mine = epoch(rig)
+    stage_id = rig.stage("x", mine, 0, "a")
+    rig.user_with("eve", write=".*")
+    rig.user_with("root", write=".*", tags=("administrator",))
+    rig.user = "eve"
+    for call, arguments in (
+        ("stage.begin", {"scope": "x", "epoch": mine, "batch": 0}),
+        ("stage.prepare", {"stage_id": stage_id}),
+        ("stage.commit", {"scope": "x", "epoch": mine, "batch": 0, "stage_ids": [stage_id]}),
+        ("stage.abort", {"scope": "x", "batch": 0}),
+        ("scope.open", {"scope": "x"}),
+        ("scope.forget", {"scope": "x"}),
+        ("block", {"stage_id": stage_id, "routes": []}),
+    ):
+        assert rig.code(call, **arguments) == "FORBIDDEN", call
+    rig.user = "root"
+    assert rig.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[stage_id])["committed"] == 0
+
+
+def test_limits_of_stages(tmp_path: Path) -> None:
+    with Rig(tmp_path / "store", limits={"stages_max": 2, "scopes_max": 2}) as rig:
+        mine = epoch(rig)
+        rig.stage("x", mine, 0)
+        rig.stage("y", mine, 0, prepare=False)
+        assert rig.code("stage.begin", scope="x", epoch=mine, batch=0) == "LIMIT"
+        assert rig.code("stage.begin", scope="z", epoch=mine, batch=0) == "LIMIT"
+        rig.call("stage.abort", scope="x", batch=0)
+        assert "stage_id" in rig.call("stage.begin", scope="x", epoch=mine, batch=0)
+
+
+def test_forget_rolls_back_and_forgets_what_was_committed(rig: Rig) -> None:
+    mine = epoch(rig)
+    rig.call("stage.commit", scope="x", epoch=mine, batch=7, stage_ids=[])
+    rig.stage("x", mine, 8, "a")
+    assert rig.call("scope.forget", scope="x")["rolled_back"] == 1
+    assert rig.call("scope.forget", scope="x")["rolled_back"] == 0
+    again = rig.kill()
+    assert again.call("scope.list") == {"scopes": []} and again.bodies("q") == [] and branches(again) == 0
+    assert "stage_id" in again.call("stage.begin", scope="x", epoch=epoch(again), batch=0)
+    again.stop()
+
+
+def test_status_shows_stages_and_their_age(rig: Rig) -> None:
+    mine = epoch(rig)
+    rig.stage("x", mine, 4, "a", part=3, attempt=1)
+    rig.stage("x", mine, 4, prepare=False)
+    rig.clock.advance(ms=2500)
+    status = rig.call("scope.status", scope="x")
+    assert (status["committed"], status["epoch"], status["user"], status["open"], status["prepared"]) == (None, mine, "guest", 1, 1)
+    shown = {key: status["stages"][1][key] for key in ("state", "batch", "part", "attempt", "count", "age_ms")}
+    assert shown == {"state": "prepared", "batch": 4, "part": 3, "attempt": 1, "count": 1, "age_ms": 2500}
+    assert rig.call("scope.status", scope="unknown")["stages"] == []
+    assert [one["scope"] for one in rig.call("scope.list")["scopes"]] == ["x"]
+    counts = rig.call("status")
+    assert (counts["scopes"], counts["open_stages"], counts["prepared_stages"]) == (1, 1, 1)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------------
+
+
+def test_stages_that_were_left_behind_are_rolled_back(tmp_path: Path) -> None:
+    with Rig(tmp_path / "store", limits={"stage_unprepared_s": 600, "stage_prepared_s": 86_400}) as rig:
+        rig.declare("q")
+        mine = epoch(rig)
+        left = rig.stage("x", mine, 0, "a", prepare=False)
+        rig.clock.advance(ms=599_000)
+        rig.service.tick(0)
+        used = rig.stage("x", mine, 0, "b", prepare=False)
+        rig.clock.advance(ms=2_000)
+        rig.service.tick(0)
+        assert rig.code("stage.prepare", stage_id=left) == "NOT_FOUND"
+        rig.call("stage.prepare", stage_id=used)
+        rig.clock.advance(ms=86_399_000)
+        rig.service.tick(0)
+        assert rig.call("scope.status", scope="x")["prepared"] == 1
+        again = rig.kill()
+        again.clock.advance(ms=2_000)
+        again.service.tick(0)
+        assert again.call("scope.status", scope="x")["prepared"] == 0 and branches(again) == 0
+        last = again.kill()
+        assert branches(last) == 0 and not dict(last.service.plane.notes(NOTE_STAGE))
+        last.stop()
+
+
+def test_a_stage_that_is_in_use_is_not_waited_for(rig: Rig) -> None:
+    rig.stage("x", epoch(rig), 0, "a", prepare=False)
+    stage = next(iter(rig.service.stages._stages.values()))
+    rig.clock.advance(ms=10_000_000)
+    with stage.lock:
+        done = threading.Thread(target=rig.service.tick, args=(0,))
+        done.start()
+        done.join(10)
+        assert not done.is_alive() and branches(rig) == 1
+    rig.service.tick(0)
+    assert rig.call("scope.status", scope="x")["open"] == 0
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_prepared_stages_survive_and_open_ones_do_not(rig: Rig, clean: bool) -> None:
+    mine = epoch(rig)
+    ready = rig.stage("x", mine, 0, "a", "b", part=3)
+    facts = rig.call("stage.prepare", stage_id=ready)
+    rig.stage("x", mine, 0, "c", prepare=False)
+    again = rig.restart() if clean else rig.kill()
+    status = again.call("scope.status", scope="x")
+    assert (status["open"], status["prepared"], status["epoch"], status["user"]) == (0, 1, mine, "guest")
+    assert again.call("stage.prepare", stage_id=ready) == facts
+    assert again.bodies("q") == [] and branches(again) == 1
+    assert epoch(again) > mine
+    assert again.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[ready])["already"] is False
+    last = again.kill()
+    assert last.bodies("q") == ["a", "b"]
+    assert last.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[ready])["already"] is True
+    assert branches(last) == 0
+    last.stop()
+
+
+def test_a_commit_fences_over_restarts(rig: Rig) -> None:
+    old, new = epoch(rig), epoch(rig)
+    rig.call("stage.commit", scope="x", epoch=new, batch=0, stage_ids=[])
+    again = rig.kill()
+    assert again.code("stage.begin", scope="x", epoch=old, batch=1) == "FENCED"
+    again.stop()
+
+
+def test_a_restart_completes_a_decision_of_which_only_the_note_is_there(rig: Rig) -> None:
+    mine = epoch(rig)
+    won, lost = rig.stage("x", mine, 2, "won"), rig.stage("x", mine, 2, "lost")
+    early, later = rig.stage("x", mine, 1, "early"), rig.stage("x", mine, 3, "later")
+    plane = rig.service.plane
+    value = {"committed": 2, "epoch": mine, "user": "guest", "stages": [won], "ms": 0}
+    plane.durable(plane.store.note(NOTE_SCOPE, b"/\0x", plane.encode(value)))
+    again = rig.kill()
+    assert again.bodies("q") == ["won"] and branches(again) == 1
+    assert again.call("stage.commit", scope="x", epoch=mine, batch=2, stage_ids=[lost, early])["already"] is True
+    again.call("stage.commit", scope="x", epoch=mine, batch=3, stage_ids=[later])
+    assert again.bodies("q") == ["won", "later"]
+    last = again.kill()
+    assert last.bodies("q") == ["won", "later"] and branches(last) == 0 and not dict(last.service.plane.notes(NOTE_STAGE))
+    last.stop()
+
+
+def test_a_note_of_a_stage_that_was_never_prepared_is_removed(rig: Rig) -> None:
+    rig.stage("x", epoch(rig), 0, "a", prepare=False)
+    stages = rig.service.stages
+    stage = next(iter(stages._stages.values()))
+    plane = rig.service.plane
+    plane.durable(plane.store.note(NOTE_STAGE, stage.identity, plane.encode(stages._note_of(stage))))
+    again = rig.kill()
+    assert branches(again) == 0 and not dict(again.service.plane.notes(NOTE_STAGE))
+    again.stop()
+
+
+def test_a_prepared_branch_of_no_stage_is_rolled_back(rig: Rig) -> None:
+    plane, xid = rig.service.plane, Xid(0x464C4E47, b"g" * 32, b"b" * 16, "/")
+    plane.begin("somebody", xid, log_transient=True)
+    plane.coordinator.enqueue_block("somebody", xid, block("a"), [(b"", b"q")], [[rig.core("q").queue_id]])
+    plane.prepare("somebody", xid)
+    again = rig.kill()
+    assert branches(again) == 0 and again.bodies("q") == []
+    again.stop()
+
+
+def test_transient_messages_of_a_prepared_stage_survive_until_the_commit(rig: Rig) -> None:
+    from .rig import entry
+
+    mine = epoch(rig)
+    stage_id = rig.call("stage.begin", scope="x", epoch=mine, batch=0)["stage_id"]
+    rig.call("block", entry("t", properties={"delivery_mode": 1}, flags=0), stage_id=stage_id, routes=[["", "q"]])
+    rig.call("stage.prepare", stage_id=stage_id)
+    again = rig.kill()
+    again.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[stage_id])
+    assert again.bodies("q") == ["t"]
+    again.stop()
+
+
+def test_concurrent_begins_commits_and_aborts_publish_each_batch_once(rig: Rig) -> None:
+    mine = epoch(rig)
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        from flintmq.dataplane.arguments import Arguments
+        from flintmq.dataplane.plane import Caller
+
+        caller, stages = Caller("guest", "/"), rig.service.stages
+        try:
+            for batch in range(10):
+                begun = stages.begin(caller, Arguments("b", {"scope": "x", "epoch": mine, "batch": batch, "part": number}))
+                if "stage_id" not in begun:
+                    continue
+                stage_id = begun["stage_id"]
+                try:
+                    stages.block(caller, Arguments("b", {"stage_id": stage_id, "routes": [["", "q"]]}), block(f"{batch}"))
+                    stages.prepare(caller, Arguments("p", {"stage_id": stage_id}))
+                    stages.commit(caller, Arguments("c", {"scope": "x", "epoch": mine, "batch": batch, "stage_ids": [stage_id]}))
+                except Refused as refused:
+                    assert refused.code in ("NOT_FOUND", "STAGE_FAILED", "NOT_PREPARED"), refused
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not problems
+    found = rig.bodies("q")
+    assert sorted(set(found)) == sorted(found) and found[-1] == "9"
+    rig.call("stage.commit", scope="x", epoch=mine, batch=99, stage_ids=[])
+    assert branches(rig) == 0
