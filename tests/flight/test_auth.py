@@ -269,7 +269,7 @@ def test_names_in_headers() -> None:
 def test_calls_above_the_limit_are_busy_and_all_places_come_back(start: Callable[..., Plane]) -> None:
     """flight_calls_max bounds what runs; refused, failed and finished calls leave nothing behind."""
     plane = start(flight_calls_max=0)
-    with pytest.raises(flight.FlightUnavailableError, match="^BUSY: "):
+    with pytest.raises(flight.FlightUnavailableError, match="BUSY: "):
         call(plane, header(basic_header("ann", "secret")))
     other = start(flight_calls_max=1)
     other.broker.answers["status"] = lambda head, _: {}

@@ -56,7 +56,10 @@ def test_nobody_there_is_said_after_the_time_is_over() -> None:
     assert error.code == "UNAVAILABLE"
     assert f"127.0.0.1:{port} within 0.2 s" in error.text
     assert "\n" not in error.text
-    assert refused(lambda: DataPlane("127.0.0.1", port, timeout_s=0.2).put("s", [pa.record_batch({"body": pa.array([b"x"])})])).code == "UNAVAILABLE"
+    assert (
+        refused(lambda: DataPlane("127.0.0.1", port, timeout_s=0.2).put("s", [pa.record_batch({"body": pa.array([b"x"])})])).code
+        == "UNAVAILABLE"
+    )
     assert refused(lambda: next(DataPlane("127.0.0.1", port, timeout_s=0.2).read(TICKET))).code == "UNAVAILABLE"
 
 

@@ -370,10 +370,10 @@ class DataPlane:
     def _pause(self, error: PlaneError, patience: Patience) -> None:
         """Waits before another try. Raises: `error` when there is no use in one, or no time."""
         if not error.may_retry or self._closed or _hopeless(error.text):
-            raise error
+            raise error from None
         pause = patience.pause()
         if pause is None:
-            raise PlaneError(error.code, f"no answer from {self.location} within {self.timeout_s:g} s: {error.text}")
+            raise PlaneError(error.code, f"no answer from {self.location} within {self.timeout_s:g} s: {error.text}") from None
         if error.code == UNAVAILABLE:
             # A new connection at once, instead of gRPC's own pauses of up to two minutes.
             with self._lock:
