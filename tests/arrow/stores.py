@@ -30,10 +30,10 @@ class Found:
 
 
 def found_in(store: Path) -> list[Found]:
-    """Every message whose content is in the log, in log order; contents put together from chunks."""
+    """Every Message-Start and -Copy whose content is in the log, in log order; contents put together from chunks."""
     log = open_store(Path(store), ("messages",), live=False).logs["messages"]
-    found: dict[int, Found] = {}
-    runs: dict[int, tuple[dict[str, Any], bytearray]] = {}
+    found: list[tuple[Found, dict[str, Any], bytearray]] = []
+    latest: dict[int, tuple[Found, dict[str, Any], bytearray]] = {}
     for record in log.records():
         if isinstance(record, Damage):
             continue
@@ -41,16 +41,17 @@ def found_in(store: Path) -> list[Found]:
         if record.type in (kinds.START, kinds.COPY):
             number = record.undo_prev or record.lsn
             published = record.time_us if record.type == kinds.START else values.get("published_us", 0)
-            runs[number] = (values, bytearray(values["content"]))
-            found[number] = Found(number, record.lsn, record.type == kinds.COPY, published, b"", b"", b"", b"", [])
-        elif record.type == kinds.CHUNK and record.undo_prev in runs:
-            if values["offset"] == len(runs[record.undo_prev][1]):
-                runs[record.undo_prev][1].extend(values["content"])
-        elif record.type == kinds.ENQUEUE and record.undo_prev in found:
-            found[record.undo_prev].enqueued.append((values["queue"], values["position"], record.time_us))
+            message = Found(number, record.lsn, record.type == kinds.COPY, published, b"", b"", b"", b"", [])
+            latest[number] = (message, values, bytearray(values["content"]))
+            found.append(latest[number])
+        elif record.type == kinds.CHUNK and record.undo_prev in latest:
+            run = latest[record.undo_prev][2]
+            if values["offset"] == len(run):
+                run.extend(values["content"])
+        elif record.type == kinds.ENQUEUE and record.undo_prev in latest:
+            latest[record.undo_prev][0].enqueued.append((values["queue"], values["position"], record.time_us))
     whole = []
-    for number, message in found.items():
-        values, run = runs[number]
+    for message, values, run in found:
         if len(run) != values["body"] + values["header"] + values["route"]:
             continue
         parts = content_parts({**values, "content": bytes(run)})

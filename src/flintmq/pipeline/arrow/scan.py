@@ -511,6 +511,7 @@ class ContainerScan:
 
     def _put_message(self, table, row, record):
         content: content_t
+        first: record_t
         columns: cython.pointer(column_t) = table.columns
         thing: uint64_t = record.lsn
         copied: cython.bint = record.type == RECORD_COPY
@@ -520,7 +521,8 @@ class ContainerScan:
             return PUT_DONE
         if copied:
             thing = record.undo_prev
-        how = self.containers.content(record, cython.address(content))
+        memcpy(cython.address(first), record, cython.sizeof(record_t))
+        how = self.containers.content(cython.address(first), cython.address(content))
         if how != CONTENT_GOOD:
             return PUT_BAD if how == CONTENT_BAD else PUT_SHORT
         if self.needs_enqueued and not copied:
