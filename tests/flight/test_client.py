@@ -116,6 +116,38 @@ def test_reading_goes_on_where_it_stopped(plane: Plane) -> None:
     assert [row["body"] for row in got] == [body_of("q", i, 2000) for i in range(100)]
 
 
+def test_a_stream_that_falls_silent_is_given_up_and_tried_again(plane: Plane) -> None:
+    """A service that says nothing any more does not hold its reader: the rest comes from another call."""
+    release = threading.Event()
+    silent = [True]
+
+    def rows(head: dict[str, Any], _: bytes) -> Any:
+        first = head["first"]
+        if first >= 20 and silent[0]:
+            silent[0] = False
+            release.wait(30)
+        return {"queues": [["q", 10]], "more": first < 30}, table_of([(first + i, 10) for i in range(10)])
+
+    plane.broker.answers["rows"] = rows
+    try:
+        got = [row for batch in plane.client(timeout_s=1.0).read(TICKET) for row in batch["position"].to_pylist()]
+    finally:
+        release.set()
+    assert got == list(range(40))
+
+
+def test_no_answer_in_time_is_said(plane: Plane) -> None:
+    """TIMED_OUT names the address and the time."""
+    release = threading.Event()
+    plane.broker.answers["status"] = lambda head, _: release.wait(30) and {}
+    try:
+        error = refused(lambda: plane.client(timeout_s=0.3).status())
+    finally:
+        release.set()
+    assert error.code == "TIMED_OUT"
+    assert "within 0.3 s" in error.text
+
+
 def test_put_is_not_repeated(plane: Plane) -> None:
     """A block refused for now fails the put: what arrived is unknown to its caller."""
     calls = []

@@ -111,9 +111,13 @@ def wait_for_end(first: int, ended: int) -> None:
 
 
 def lower_priority(nice: int) -> None:
-    """Bulk reads give way to the broker's loops: what they take is throughput, what a loop would lose is latency."""
+    """Bulk reads give way to the broker's loops: what they take is throughput, what a loop would lose is latency.
+
+    SCHED_BATCH: a thread of ours that wakes up does not preempt one that runs (sched(7)).
+    """
     try:
         os.nice(nice)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:
         log.debug("priority stays as it is: %s", error)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from flintmq.pipeline.flight.errors import PROTOCOL, UNAVAILABLE, PlaneError, from_flight
+from flintmq.pipeline.flight.errors import PROTOCOL, TIMED_OUT, UNAVAILABLE, PlaneError, from_flight
 from flintmq.pipeline.flight.headers import VHOST_HEADER, basic_header, vhost_header
 from flintmq.pipeline.flight.results import (
     Acquired,
@@ -277,11 +277,12 @@ class DataPlane:
         patience = Patience(self.timeout_s)
         while True:
             asked["first"] = done
-            reader = self._retried(lambda client, left_s: self._get(client, asked), patience)
+            reader, watch = self._retried(lambda client, left_s: self._get(client, asked), patience)
             try:
                 while True:
                     try:
-                        chunk = reader.read_chunk()
+                        with watch:
+                            chunk = reader.read_chunk()
                     except StopIteration:
                         return
                     except Exception as error:
@@ -292,14 +293,21 @@ class DataPlane:
                         done += chunk.data.num_rows
                         yield chunk.data
             finally:
+                watch.end()
                 reader.cancel()
 
-    def _get(self, client: Any, asked: Mapping[str, Any]) -> Any:
+    def _get(self, client: Any, asked: Mapping[str, Any]) -> tuple[Any, Watch]:
         from pyarrow import flight
 
         reader = client.do_get(flight.Ticket(json.dumps(asked).encode()), flight.FlightCallOptions(headers=self._headers))
-        _ = reader.schema  # the first bytes of the answer: a refusal comes here
-        return reader
+        watch = Watch(reader.cancel, self.timeout_s / 2)
+        try:
+            with watch:
+                _ = reader.schema  # the first bytes of the answer: a refusal comes here
+        except BaseException:
+            watch.end()
+            raise
+        return reader, watch
 
     def put(self, stage_id: str, batches: Iterable[Any], **options: Any) -> Put:
         """Stages record batches; all have the schema of the first. Not repeated when it fails (C3).
@@ -369,6 +377,8 @@ class DataPlane:
 
     def _pause(self, error: PlaneError, patience: Patience) -> None:
         """Waits before another try. Raises: `error` when there is no use in one, or no time."""
+        if error.code == TIMED_OUT:
+            raise PlaneError(TIMED_OUT, f"no answer from {self.location} within {self.timeout_s:g} s") from None
         if not error.may_retry or self._closed or _hopeless(error.text):
             raise error from None
         pause = patience.pause()
@@ -421,6 +431,35 @@ class Patience:
         self._next = min(self._next * 2, PAUSE_S_MAX)
         left = self.left_s
         return None if left <= 0.01 else min(pause, left)
+
+
+class Watch:
+    """Cancels a stream that says nothing for `stall_s` seconds while somebody waits for it (`with`): gRPC itself would wait for ever for
+    a host that is gone without a word. Half of the time of a call, so that there is time for another try."""
+
+    def __init__(self, cancel: Callable[[], None], stall_s: float) -> None:
+        self._cancel = cancel
+        self._stall_s = stall_s
+        self._since: float | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="flintmq-flight-watch", daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        self._since = None
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(min(1.0, self._stall_s / 4)):
+            since = self._since
+            if since is not None and time.monotonic() - since > self._stall_s:
+                self._cancel()
+                return
 
 
 def _told(error: BaseException) -> PlaneError:
