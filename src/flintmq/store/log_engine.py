@@ -158,11 +158,11 @@ class LogEngine(LogPort):
         self.port.durable_lsn = ml_durable_lsn
         self.port.kick = ml_kick
         self.port.pressure = ml_pressure
-        self._settle_recovered()
-        self._prove_tail()
         from flintmq.store.tx_runs import BulkTransactions
 
         self.bulk = BulkTransactions(self, threads)
+        self._settle_recovered()
+        self._prove_tail()
         if threads:
             from flintmq.store.maintenance import Maintenance
 

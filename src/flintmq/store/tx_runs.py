@@ -83,9 +83,10 @@ def _dequeue_run(
 class HeldSet:
     """See HeldRun in transactions/bulk.py."""
 
-    def __cinit__(self, store: LogStore, run: Run):
+    def __cinit__(self, store: LogStore, run: Run, opened: int):
         self.store = store
         self.run = run
+        self.opened = opened
 
     @property
     def queue_id(self) -> int:
@@ -142,7 +143,7 @@ class HeldSet:
                     if where == entry.message_id:
                         if durable < self.run.appended:
                             where = 0
-                    elif durable < where + entry.body_len + COPY_SLACK:
+                    elif where >= self.opened and durable < where + entry.body_len + COPY_SLACK:
                         where = 0
                 inside += where == 0
                 set64(out, entry.position)
@@ -188,6 +189,7 @@ class BulkTransactions:
     def __cinit__(self, store: LogStore, threads: bool):
         self.store = store
         self.named = set()
+        self.opened = store.messages.log.tail
         self.worker = None
         if threads:
             from flintmq.store.background import Background
@@ -254,11 +256,11 @@ class BulkTransactions:
 
     def taken(self, run: Run) -> None:
         """The run has grown: everything that it holds was appended before now."""
-        run.appended = self.store.messages.tail
+        run.appended = self.store.messages.tail  # not asked for a run that a restart put back: all of it was durable
 
     def held(self, run: Run) -> object:
         """The run as its readers see it."""
-        return HeldSet(self.store, run)
+        return HeldSet(self.store, run, self.opened)
 
     def acquire(self, tx: int, runs: object, consumer_id: int) -> None:
         """Logs what the transaction holds. Args: runs: all of its Run. Raises: StoreError."""

@@ -261,7 +261,6 @@ class Work:
             run = self._effects.run(queue_id)
             if run is not None:
                 run.adopt(found_ranges, acquired_us)
-                self._store.bulk.taken(run)
                 self._runs[queue_id] = run
         self._acquired = True
         self._queue_ids = {key[1] for key in self._enqueues} | {key[0] for key in self._dequeues} | set(self._runs)
