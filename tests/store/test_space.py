@@ -94,3 +94,53 @@ def test_a_stop_does_not_wait_for_room() -> None:
     found = rig.recovered()
     assert found[1].items() >= durable[1].items()
     assert not rig.store.was_clean
+
+
+def churned(rig: Rig, count: int) -> int:
+    """Messages come and go, with a pass of the maintenance wherever a container is begun. Returns the most files seen after a pass."""
+    most = 0
+    for _ in range(count):
+        rig.publish(2, body=bytes(300))
+        rig.ack(2, rig.next[2] - 1)
+        rig.flush()
+        rig.store.maintain()
+        most = max(most, len(rig.files()) - 2 * rig.messages.live_bytes // SIZE)
+    return most
+
+
+def test_the_files_of_a_log_are_within_its_bound_while_the_disk_has_room() -> None:
+    """With much of the disk free the reserve needs no files: with one message held, those from the base to the last ready one and the
+    dead ones are never more than twice what is live and four; a restart finds the message."""
+    rig = Rig(size=SIZE, disk=TellingDisk(budget=4 << 30))
+    held = rig.publish(1, body=b"held")
+    assert churned(rig, 600) <= 4
+    assert rig.messages.base > 20 * SIZE
+    assert rig.store.maintenance.copied_messages >= 20
+    rig.reopen(clean=False)
+    assert rig.recovered() == rig.model
+    assert rig.store.content(held).body == b"held"
+
+
+def test_the_reserve_stands_ready_where_a_disk_could_fill() -> None:
+    """With less free, the same log has containers ready for what acks and outcomes need, on top of the bound."""
+    rig = small_rig(200)
+    rig.publish(1, body=b"held")
+    most = churned(rig, 300)
+    assert rig.messages.ready_ahead >= rig.messages.needed >= 3
+    assert 4 < most <= 4 + rig.messages.needed
+
+
+def test_what_a_backlog_made_ready_is_given_back() -> None:
+    """A log with much live may have many files; when that is consumed, the bound is that of an empty log again."""
+    rig = Rig(size=SIZE, disk=TellingDisk(budget=4 << 30))
+    for _ in range(400):
+        rig.publish(1, body=bytes(300))
+        rig.flush()
+        rig.store.maintain()
+    rig.messages.set_ahead(8)
+    rig.store.maintain()
+    assert rig.messages.ready_ahead == 8
+    for position in list(rig.model[1]):
+        rig.ack(1, position)
+    rig.settle()
+    assert len(rig.files()) <= 4
