@@ -164,6 +164,52 @@ def test_errors_begin_with_a_code(spark: SparkSession, broker: Broker, channel: 
     assert drain(channel, queue) == []
 
 
+def test_from_queue_to_queue(spark: SparkSession, broker: Broker, channel: Any, queue: str, tmp_path: Path) -> None:
+    """What the source reads can be written as it is: properties and header bytes arrive unchanged; an exchange as an option wins."""
+    exchange, target = unique("out"), unique("target")
+    channel.exchange_declare(exchange, "fanout")
+    channel.queue_declare(target, durable=True)
+    channel.queue_bind(target, exchange)
+    headers = {"n": 5, "list": [1, "two"], "raw": b"\xff"}
+    sent = pika.BasicProperties(
+        headers=headers, content_type="application/x", message_id="m", priority=3, timestamp=1_700_000_000, delivery_mode=2
+    )
+    channel.confirm_delivery()
+    for i in range(100):
+        channel.basic_publish("", queue, b"%d" % i, sent)
+    read = spark.readStream.format("flintmq").options(**options(broker, queue=queue, maxMessagesPerTrigger="60")).load()
+    scope = run(read, tmp_path / "checkpoint", **options(broker, exchange=exchange))
+    assert channel.queue_declare(queue, passive=True).method.message_count == 0
+    method, properties, body = channel.basic_get(target, auto_ack=True)
+    assert (body, vars(properties), method.routing_key) == (b"0", vars(sent), queue)
+    assert sorted(drain(channel, target), key=int) == [str(i) for i in range(1, 100)]
+    assert staged(broker, scope) == 0
+
+
+def test_writes_of_foreach_batch_can_be_repeated(spark: SparkSession, broker: Broker, channel: Any, queue: str, tmp_path: Path) -> None:
+    """`txnVersion` = batch id makes a write in foreachBatch happen once, although the function fails behind it and runs again."""
+    files = put_files(tmp_path / "in", 0, 4)
+    failing = {1}
+
+    def both(frame: DataFrame, batch: int) -> None:
+        for kind in ("a", "b"):
+            named = options(broker, queue=queue, txnId=f"{queue}-{kind}", txnVersion=str(batch))
+            frame.selectExpr("value").write.format("flintmq").mode("append").options(**named).save()
+            if batch in failing:
+                failing.discard(batch)
+                raise RuntimeError("behind the first write")
+
+    def once() -> None:
+        lines = spark.readStream.format("text").option("maxFilesPerTrigger", 2).load(str(tmp_path / "in"))
+        query = lines.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start().awaitTermination()
+
+    with pytest.raises(Exception, match="behind the first write"):
+        once()
+    once()
+    assert sorted(drain(channel, queue)) == sorted([line for text in files for line in text] * 2)
+
+
 def test_attempts_that_fail_after_their_stage_was_prepared(broker: Broker, channel: Any, queue: str, tmp_path: Path) -> None:
     """Every task fails once when its stage is durable; Spark runs it again, each message is published once and nothing stays staged."""
     files = put_files(tmp_path / "in", 0, 4)
