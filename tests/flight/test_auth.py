@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +68,7 @@ def ready(plane: Plane) -> Plane:
         basic_header("ann", "wrong"),
         basic_header("nobody", "secret"),
         basic_header("", ""),
-        "Basic " + "A" * 9000,
+        "Basic " + "A" * 5000,
     ],
 )
 def test_wrong_credentials_are_unauthenticated(ready: Plane, text: str) -> None:
@@ -281,6 +283,43 @@ def test_calls_above_the_limit_are_busy_and_all_places_come_back(start: Callable
         with pytest.raises(PlaneError, match="BAD_ARGUMENT"):
             list(client.read(b'{"kind":"none"}'))
     wait_until(lambda: other.service.gate.running == 0, what="all calls have ended")
+
+
+def test_strangers_do_not_keep_those_who_are_known_out(start: Callable[..., Plane]) -> None:
+    """With slow checks under way, and others in line, a verified user is served; one more stranger is BUSY after a while or at once."""
+    plane = start(channels=4, flight_wait_ms=100, flight_waiting_max=1)
+    plane.broker.answers["status"] = lambda head, _: {}
+    known = plane.client()
+    known.status()
+    release, check = threading.Event(), plane.broker.answers["auth"]
+
+    def slow(head: dict[str, Any], payload: bytes) -> Any:
+        release.wait(30)
+        return check(head, payload)
+
+    plane.broker.answers["auth"] = slow
+    strangers = [threading.Thread(target=_try, args=(plane.client(user=f"u{n}"),)) for n in range(2)]
+    for thread in strangers:
+        thread.start()
+    try:
+        wait_until(lambda: len(plane.broker.calls("auth")) == 3, what="two checks run")
+        known.status()
+        with pytest.raises(PlaneError) as caught:
+            plane.client(user="u9", timeout_s=0.3).status()
+        assert caught.value.code in ("BUSY", "TIMED_OUT")
+        plane.service.gate._in_line = 1
+        with pytest.raises(flight.FlightUnavailableError, match="BUSY: too many logins"):
+            call(plane, header(basic_header("u8", "x")))
+        known.status()
+    finally:
+        release.set()
+        for thread in strangers:
+            thread.join(10)
+
+
+def _try(client: DataPlane) -> None:
+    with contextlib.suppress(PlaneError):
+        client.status()
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------------

@@ -119,6 +119,19 @@ def test_a_refusal_keeps_its_code_and_loses_control_characters(plane: Plane) -> 
         list(client.do_action(flight.Action("sub.commit", b"{}"), options))
 
 
+@pytest.mark.parametrize("text", ["ü" * 5000, "x" * 5000, "\ud800" * 10, "\U0001f600" * 3000, "%" * 5000])
+def test_a_long_text_is_cut_and_arrives(plane: Plane, text: str) -> None:
+    """gRPC drops answers whose trailers are too long: a refusal never gets lost in its own words."""
+
+    def no(head: dict[str, Any], _: bytes) -> Any:
+        raise Refused("NOT_FOUND", text)
+
+    plane.broker.answers["status"] = no
+    error = refused(lambda: plane.client().status())
+    assert error.code == "NOT_FOUND"
+    assert 10 <= len(error.text.encode()) <= 1000
+
+
 def test_forbidden_is_unauthorized(plane: Plane) -> None:
     """A missing permission is Flight's UNAUTHORIZED, with our code."""
 

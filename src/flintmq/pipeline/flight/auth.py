@@ -5,7 +5,7 @@ in: headers of a call. out: an Identity that the call's handler asks for, or UNA
 A1  A password is held while its check runs and never after: what is remembered is a MAC under a key that exists only in this process,
     for `flight_auth_cache_ms`, and only of answers that were yes.
 A2  All refusals say the same: not which part was wrong, nor whether the user exists.
-A3  Checks are slow (argon2): at most two run at once, so strangers can't keep the channels to the broker from those who are known.
+A3  Checks are slow (argon2): at most two run at once and few wait, so strangers can't keep channels or places from those who are known.
 A4  A token says its user and its end, under the same kind of MAC; it grants nothing: permissions are the broker's, asked at each call.
 """
 
@@ -35,8 +35,8 @@ log = logging.getLogger("flintmq.flight")
 
 # name of the middleware
 KEY = "flintmq"
-# characters of an authorization header: a user and a password of 255 characters each, and more than that
-HEADER_MAX = 8 * 1024
+# characters of a header: less than the 8 KiB that gRPC takes of all of them
+HEADER_MAX = 4 * 1024
 # remembered credentials; at the limit all are forgotten
 REMEMBERED_MAX = 1_024
 MAC_BYTES = 32
@@ -139,6 +139,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._checks = threading.BoundedSemaphore(min(limits.password_checks_max, max(1, link.size - 1)))
         self._lock = threading.Lock()
         self._running = 0
+        self._in_line = 0
 
     @property
     def running(self) -> int:
@@ -187,7 +188,16 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return self._vault.find(mac) or self._ask(mac, user, password), True
 
     def _ask(self, mac: bytes, user: str, password: str) -> Identity:
-        if not self._checks.acquire(timeout=self._limits.flight_wait_ms / 1000):
+        with self._lock:
+            if self._in_line >= self._limits.flight_waiting_max:
+                raise PlaneError(BUSY, "too many logins at once")
+            self._in_line += 1
+        try:
+            admitted = self._checks.acquire(timeout=self._limits.flight_wait_ms / 1000)
+        finally:
+            with self._lock:
+                self._in_line -= 1
+        if not admitted:
             raise PlaneError(BUSY, "too many logins at once")
         try:
             known = self._vault.find(mac)  # those who waited with the same credentials need no check of their own

@@ -31,8 +31,8 @@ TIMED_OUT = "TIMED_OUT"
 # The same call may succeed a moment later, or after the broker's restart.
 RETRIED = frozenset({BUSY, UNAVAILABLE, "STOPPING", "STORE_FAILED", "NO_ROOM", "LOW_DISK"})
 
-# bytes of an error text that travel: gRPC keeps trailers under 8 KiB, and percent-encodes
-TEXT_MAX = 2_000
+# bytes of an error text that travel (UTF-8): it is in gRPC's trailers three times, once percent-encoded, and all of them have 8 KiB
+TEXT_MAX = 1_000
 CODE_MAX = 40
 
 
@@ -73,7 +73,8 @@ def to_flight(error: BaseException) -> Any:
     # One line, and no control characters: names that some peer chose must not reach somebody else's terminal as they are.
     code = error.code[:CODE_MAX]
     text = "".join(character if character.isprintable() else "?" for character in error.text[:TEXT_MAX])
-    return kind(f"{code}: {text}", json.dumps({"code": code, "text": text}).encode())
+    text = text.encode("utf-8", "replace")[:TEXT_MAX].decode("utf-8", "ignore")
+    return kind(f"{code}: {text}", json.dumps({"code": code, "text": text}, ensure_ascii=False).encode())
 
 
 def from_flight(error: BaseException) -> PlaneError:
