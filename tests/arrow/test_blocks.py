@@ -202,7 +202,14 @@ def test_what_cannot_be_a_message_is_named(columns: dict[str, Any], column: str,
 def test_wrong_constants_are_errors() -> None:
     """A constant is checked like a column."""
     batch = pa.record_batch({"body": ["x"]})
-    for constants in ({"nonsense": 1}, {"priority": "1"}, {"priority": 300}, {"app_id": "y" * 300}, {"expiration": "soon"}, {"headers": "x"}):
+    for constants in (
+        {"nonsense": 1},
+        {"priority": "1"},
+        {"priority": 300},
+        {"app_id": "y" * 300},
+        {"expiration": "soon"},
+        {"headers": "x"},
+    ):
         with pytest.raises(EncodeError):
             list(blocks_of(batch, EncodeOptions(constants=constants)))
     assert list(blocks_of(batch.slice(1))) == []

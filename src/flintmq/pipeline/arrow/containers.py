@@ -66,9 +66,7 @@ class Containers:
     first container; log: 1 messages, 2 transactions; memory: bytes of containers held at most; container_size: 0 to take that of the
     first container. Not for use by two threads at once; its users hold `lock`."""
 
-    def __cinit__(
-        self, directory: str, store_uuid: bytes | None = None, log: int = 1, memory: int = MEMORY, container_size: int = 0
-    ):
+    def __cinit__(self, directory: str, store_uuid: bytes | None = None, log: int = 1, memory: int = MEMORY, container_size: int = 0):
         self.directory = directory
         self._path = os.fsencode(directory)
         self.path = self._path
@@ -353,9 +351,7 @@ class Containers:
                 view.scanned += SECTOR
                 continue
             if view.span_count == view.span_room:
-                spans = cython.cast(
-                    cython.pointer(span_t), realloc(view.spans, (view.span_room * 2 + 64) * cython.sizeof(span_t))
-                )
+                spans = cython.cast(cython.pointer(span_t), realloc(view.spans, (view.span_room * 2 + 64) * cython.sizeof(span_t)))
                 if spans == cython.NULL:
                     self.error = 12  # ENOMEM
                     return cython.NULL

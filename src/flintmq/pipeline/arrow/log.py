@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flintmq.core.checksum import crc32c_of
 from flintmq.pipeline.arrow import schema
 from flintmq.pipeline.arrow.containers import Containers
-from flintmq.pipeline.arrow.scan import OUTCOMES, STATES, scan_container
+from flintmq.pipeline.arrow.records import OUTCOMES, STATES
+from flintmq.pipeline.arrow.scan import scan_container
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,14 +105,14 @@ def log_ends(directory: str | os.PathLike[str], log: int = 0) -> LogEnds:
     """
     sequences = [facts.sequence for facts in list_log(directory)]
     containers = Containers(os.fspath(directory), None, log or _log_number(directory))
-    with containers.users:  # type: ignore[attr-defined]
+    with containers.users:
         size = containers.learned_size()
         if not sequences or not size:
             return LogEnds(0, 0, 0, 0, False)
         return _ends(containers, sequences, size)
 
 
-def _ends(containers: Any, sequences: list[int], size: int) -> LogEnds:
+def _ends(containers: Containers, sequences: list[int], size: int) -> LogEnds:
     found: list[tuple[int, int, int, int, int, int, int]] = []
     for sequence in reversed(sequences):
         found = containers.headers_in(sequence) + found
@@ -279,4 +280,6 @@ def transactions(
         }
         for number, one in sorted(known.items())
     ]
-    return pa.RecordBatch.from_arrays([pa.array([row[name] for row in full], type=arrow.field(name).type) for name in arrow.names], schema=arrow)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row[name] for row in full], type=arrow.field(name).type) for name in arrow.names], schema=arrow
+    )

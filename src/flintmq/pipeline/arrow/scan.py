@@ -16,59 +16,29 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cython
-from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.crc32c import crc32c
-from cython.cimports.flintmq.pipeline.arrow.containers import CONTENT_BAD, CONTENT_GOOD, Containers, content_t, view_t
-from cython.cimports.flintmq.pipeline.arrow.messages import enqueued_us, put_content
-from cython.cimports.flintmq.pipeline.arrow.table import (
-    COL_NONE,
-    Table,
-    col_bool,
-    col_bytes,
-    col_int32,
-    col_int64,
-    col_text,
-    column_t,
-)
-from cython.cimports.flintmq.pipeline.arrow.text import M_BODY, M_COPY, M_ENQUEUED, M_LSN, M_PUBLISHED, find_message_id, put_route, put_time, route_good
+from cython.cimports.flintmq.pipeline.arrow.containers import Containers, view_t
+from cython.cimports.flintmq.pipeline.arrow.records import PUT_DONE, PUT_MORE, PUT_SHORT, R_BODY, RowMaker
+from cython.cimports.flintmq.pipeline.arrow.table import Table, column_t
+from cython.cimports.flintmq.pipeline.arrow.text import M_BODY
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
     CONTAINER_HEADER,
-    CONTENT_FIXED,
-    PLACE_SIZE,
-    RECORD_CHUNK,
-    RECORD_COMMIT,
-    RECORD_COPY,
-    RECORD_DEQUEUE,
-    RECORD_DTX_START,
-    RECORD_ENQUEUE,
     RECORD_HEADER,
-    RECORD_HEURISTIC,
-    RECORD_MESSAGE_DELETE,
-    RECORD_NAME,
-    RECORD_NOTE,
-    RECORD_QUEUE_END,
-    RECORD_QUEUE_MARK,
-    RECORD_REDELIVERED,
-    RECORD_START,
-    RECORD_TX_COPY,
-    RECORD_TX_START,
     SECTOR,
     align8,
     align_sector,
     block_decode,
     block_t,
-    le16,
     le32,
     le64,
-    position_number,
-    position_waits,
     record_decode,
     record_t,
 )
-from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcmp
 
 from flintmq.pipeline.arrow import schema
 
@@ -82,51 +52,6 @@ BATCH_BYTES = cython.declare(uint64_t, 32 * 1024 * 1024)
 # stretches of damage that are told one by one
 TOLD_MAX = 1000
 
-KINDS = {
-    1: b"Message-Start",
-    2: b"Message-Chunk",
-    3: b"Message-Delete",
-    4: b"Message-Enqueue",
-    5: b"Message-Dequeue",
-    6: b"Message-Copy",
-    7: b"Queue-Mark",
-    8: b"Queue-Redelivered",
-    9: b"Name",
-    10: b"Queue-End",
-    33: b"Dtx-Start",
-    34: b"Tx-Start",
-    35: b"Prepare",
-    36: b"Commit",
-    37: b"Rollback",
-    38: b"Delete",
-    39: b"End",
-    40: b"Tx-Copy",
-    41: b"Heuristic",
-    42: b"Note",
-    43: b"Acquire-Set",
-}
-REASONS = {1: b"ack", 2: b"reject", 3: b"expire", 4: b"drop", 5: b"purge", 6: b"move"}
-STATES = {1: b"open", 2: b"prepared", 3: b"committed", 4: b"rolled back"}
-OUTCOMES = {0: b"forgotten", 1: b"committed", 2: b"rolled back"}
-
-_kinds = cython.declare(cython.p_char[64])
-_reasons = cython.declare(cython.p_char[8])
-_states = cython.declare(cython.p_char[8])
-_outcomes = cython.declare(cython.p_char[8])
-
-
-def _fill_names() -> None:
-    i: uint32_t
-    for i in range(64):
-        _kinds[i] = PyBytes_AS_STRING(KINDS[i]) if i in KINDS else cython.NULL
-    for i in range(8):
-        _reasons[i] = PyBytes_AS_STRING(REASONS[i]) if i in REASONS else cython.NULL
-        _states[i] = PyBytes_AS_STRING(STATES[i]) if i in STATES else cython.NULL
-        _outcomes[i] = PyBytes_AS_STRING(OUTCOMES[i]) if i in OUTCOMES else cython.NULL
-
-
-_fill_names()
-
 
 class LogDamaged(Exception):
     """A container that was durable once does not check. `lsn`: where."""
@@ -138,39 +63,6 @@ class LogDamaged(Exception):
 
 class ContainerGone(Exception):
     """The container is not there (any more): given back or recycled. Online, only a snapshot keeps containers where they are."""
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_name(c: cython.pointer(column_t), row: uint32_t, text: cython.p_char) -> cython.void:
-    size: uint32_t = 0
-    if text == cython.NULL or c.kind == COL_NONE:
-        return
-    while text[size]:
-        size += 1
-    col_bytes(c, row, text, size)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_position(table: Table, row: uint32_t, position: uint64_t) -> cython.void:
-    if position_waits(position):
-        col_int64(table.columns + R_WAITING, row, position_number(position))
-    elif position:
-        col_int64(table.columns + R_POSITION, row, cython.cast(int64_t, position))
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_expiry(c: cython.pointer(column_t), row: uint32_t, expires_ms: uint64_t) -> cython.void:
-    if expires_ms and expires_ms < cython.cast(uint64_t, 1) << 53:
-        put_time(c, row, expires_ms * 1000)
 
 
 @cython.cclass
@@ -189,13 +81,11 @@ class ContainerScan:
             raise ValueError("the stream of messages is in the message log")
         name = STREAMS[stream]
         self.log = log
-        self.stream = STREAM_MESSAGES if stream == "messages" else STREAM_RECORDS
+        self.messages = stream == "messages"
         self.columns = schema.TABLES[name]
         self.wanted = frozenset(column for column, _, _ in schema.select(name, columns))
         self.schema = schema.arrow_schema(name, columns)
-        self.body_max = schema.body_limit(body)
-        self.needs_enqueued = "enqueued_time" in self.wanted
-        self.needs_content = bool(self.wanted & {"exchange", "routing_key", "message_id", "body"})
+        body_max = schema.body_limit(body)
         self.base = base
         self.end_known = end is not None
         self.end = end if end is not None else 0
@@ -239,6 +129,7 @@ class ContainerScan:
             raise ValueError(f"{self.path or 'the container'} has the impossible sequence number {self.sequence}")
         directory = os.path.dirname(os.path.abspath(self.path)) if self.path else ""
         self.containers = Containers(directory, header[16:32], LOGS[log], memory, size)
+        self.maker = RowMaker(self.containers, self.sequence, stream == "messages", self.wanted, body_max)
         self.start = self.sequence * size
         self.offset = CONTAINER_HEADER
         if data is not None:
@@ -372,9 +263,7 @@ class ContainerScan:
         if (
             view != cython.NULL
             and self.containers.load(view, CONTAINER_HEADER, BLOCK_HEADER)
-            and block_decode(
-                view.bytes + CONTAINER_HEADER, next_start + CONTAINER_HEADER, size - CONTAINER_HEADER, cython.address(block)
-            )
+            and block_decode(view.bytes + CONTAINER_HEADER, next_start + CONTAINER_HEADER, size - CONTAINER_HEADER, cython.address(block))
             and block.epoch >= self.epoch
         ):
             if self.last == 0 or block.previous != self.last:
@@ -421,8 +310,9 @@ class ContainerScan:
             text = f"the block should hold {self.block.records} records and holds {count}"
             self._damaged(self.block.lsn, self.block.lsn + self.block.length, text)
         self.inside = True
+        self.maker.block_us = self.block.time_us
         self.at = BLOCK_HEADER
-        self.item = 0
+        self.maker.item = 0
         return True
 
     def _good_record(self, at):
@@ -446,7 +336,7 @@ class ContainerScan:
         good: uint32_t
         lsn: uint64_t
         record: record_t
-        body: cython.pointer(column_t) = table.columns + (M_BODY if self.stream == STREAM_MESSAGES else R_BODY)
+        body: cython.pointer(column_t) = table.columns + (M_BODY if self.messages else R_BODY)
         with cython.nogil:
             while row < table.room and body.used < BATCH_BYTES:
                 if not self.inside:
@@ -468,7 +358,7 @@ class ContainerScan:
                     lsn,
                     self.block.length - self.at,
                     0,
-                    self.salvaging and self.item == 0,
+                    self.salvaging and self.maker.item == 0,
                     cython.address(record),
                 ):
                     good = self._good_record(self.at + 8)
@@ -477,7 +367,7 @@ class ContainerScan:
                     self.at = good
                     continue
                 if lsn >= self.base and not (self.end_known and lsn >= self.end):
-                    how = self._put(table, cython.address(row), cython.address(record))
+                    how = self.maker.put(table, cython.address(row), cython.address(record))
                     if how == PUT_MORE:
                         break
                     if how == PUT_DONE:
@@ -487,7 +377,7 @@ class ContainerScan:
                             self.containers.raise_error()
                             self._unfit(how, lsn, record.type)
                 self.at += cython.cast(uint32_t, align8(record.length))
-                self.item = 0
+                self.maker.item = 0
         return row
 
     def _unfit(self, how: cython.int, lsn: uint64_t, kind: uint8_t) -> None:
@@ -501,239 +391,6 @@ class ContainerScan:
                 self.warnings.append(f"{self.path or f'container {self.sequence}'}: LSN {lsn}: {text}")
         else:
             self._damaged(lsn, 0, f"a record of type {kind} whose fields make no sense")
-
-    def _put(self, table, row, record):
-        if self.stream == STREAM_MESSAGES:
-            return self._put_message(table, row, record)
-        return self._put_record(table, row, record)
-
-    # --- messages
-
-    def _put_message(self, table, row, record):
-        content: content_t
-        first: record_t
-        columns: cython.pointer(column_t) = table.columns
-        thing: uint64_t = record.lsn
-        copied: cython.bint = record.type == RECORD_COPY
-        time_us: uint64_t = 0
-        how: cython.int
-        if record.type != RECORD_START and not copied:
-            return PUT_DONE
-        if copied:
-            thing = record.undo_prev
-        memcpy(cython.address(first), record, cython.sizeof(record_t))
-        how = self.containers.content(cython.address(first), cython.address(content))
-        if how != CONTENT_GOOD:
-            return PUT_BAD if how == CONTENT_BAD else PUT_SHORT
-        if self.needs_enqueued and not copied:
-            time_us = enqueued_us(self.containers, thing, content.end, 0, 0)
-        if not put_content(table, row[0], cython.address(content), self.body_max):
-            return PUT_BAD
-        col_int64(columns + M_LSN, row[0], cython.cast(int64_t, thing))
-        if time_us == 0:
-            time_us = content.published_us
-        if time_us:
-            put_time(columns + M_ENQUEUED, row[0], time_us)
-        if content.published_us:
-            put_time(columns + M_PUBLISHED, row[0], content.published_us)
-        col_bool(columns + M_COPY, row[0], copied)
-        row[0] += 1
-        return PUT_DONE
-
-    # --- records
-
-    def _common(self, table, row, record):
-        columns: cython.pointer(column_t) = table.columns
-        kind: uint8_t = record.type
-        col_int64(columns + R_LSN, row, cython.cast(int64_t, record.lsn))
-        if self.containers.log == 1:
-            col_bytes(columns + R_LOG, row, b"messages", 8)
-        else:
-            col_bytes(columns + R_LOG, row, b"transactions", 12)
-        col_int64(columns + R_CONTAINER, row, cython.cast(int64_t, self.sequence))
-        if kind < 64 and _kinds[kind] != cython.NULL:
-            _put_name(columns + R_KIND, row, _kinds[kind])
-        else:
-            col_bytes(columns + R_KIND, row, b"unknown", 7)
-        put_time(columns + R_TIME, row, self.block.time_us + record.time_us)
-        col_int32(columns + R_LENGTH, row, cython.cast(int32_t, record.length))
-        if self.containers.log == 1:
-            if kind == RECORD_START:
-                col_int64(columns + R_MSG_LSN, row, cython.cast(int64_t, record.lsn))
-            elif kind < RECORD_QUEUE_MARK and record.undo_prev:
-                col_int64(columns + R_MSG_LSN, row, cython.cast(int64_t, record.undo_prev))
-            if record.tx:
-                col_int64(columns + R_TX_LSN, row, cython.cast(int64_t, record.tx))
-            _put_expiry(columns + R_EXPIRES, row, cython.cast(uint64_t, record.expires_at_ms))
-        elif kind != RECORD_NOTE:
-            col_int64(columns + R_TX_LSN, row, cython.cast(int64_t, record.undo_prev if record.undo_prev else record.lsn))
-
-    def _content(self, table, row, record):
-        """Content columns of a Message-Start or -Copy; PUT_BAD: nothing was put."""
-        columns: cython.pointer(column_t) = table.columns
-        data: cython.pointer(cython.const[uint8_t]) = record.data
-        size: uint64_t = record.size
-        skip: uint64_t = 0
-        wanted: uint64_t
-        have: uint64_t
-        message_id: cython.pointer(cython.const[uint8_t])
-        found: content_t
-        whole: record_t
-        how: cython.int = CONTENT_GOOD
-        found.published_us = self.block.time_us + record.time_us
-        if record.type == RECORD_COPY:
-            found.published_us = 0
-            skip = 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE
-            if le32(data + 4) & 1:
-                if skip + 8 > size:
-                    return PUT_BAD
-                found.published_us = le64(data + skip)
-                skip += 8
-        if skip + CONTENT_FIXED > size:
-            return PUT_BAD
-        data += skip
-        size -= skip + CONTENT_FIXED
-        found.body_len = le32(data)
-        found.header_len = le32(data + 4)
-        found.route_len = le16(data + 8)
-        have = cython.cast(uint64_t, found.header_len) + found.route_len
-        if le32(data + 12) != size or size > have + found.body_len:
-            return PUT_BAD
-        if self.needs_content:
-            wanted = found.body_len
-            if columns[R_BODY].kind == COL_NONE:
-                wanted = 0
-            elif self.body_max >= 0 and wanted > cython.cast(uint64_t, self.body_max):
-                wanted = cython.cast(uint64_t, self.body_max)
-            if size >= have + wanted:
-                found.route = data + CONTENT_FIXED
-                found.header = found.route + found.route_len
-                found.body = found.header + found.header_len
-            else:
-                memcpy(cython.address(whole), record, cython.sizeof(record_t))
-                have = found.published_us
-                how = self.containers.content(cython.address(whole), cython.address(found))
-                found.published_us = have
-                if how == CONTENT_BAD:
-                    return PUT_BAD
-            if how == CONTENT_GOOD:
-                if not route_good(found.route, found.route_len):
-                    return PUT_BAD
-                put_route(columns + R_EXCHANGE, columns + R_ROUTING_KEY, row, found.route, found.route_len)
-                if columns[R_MESSAGE_ID].kind != COL_NONE:
-                    message_id = find_message_id(found.header, found.header_len)
-                    if message_id != cython.NULL:
-                        col_text(columns + R_MESSAGE_ID, row, message_id + 1, message_id[0])
-                if self.body_max != 0:
-                    col_bytes(columns + R_BODY, row, found.body, wanted)
-        col_int64(columns + R_BODY_LENGTH, row, found.body_len)
-        if found.published_us:
-            put_time(columns + R_PUBLISHED, row, found.published_us)
-        return PUT_DONE if how == CONTENT_GOOD else PUT_SHORT
-
-    def _put_record(self, table, row, record):
-        columns: cython.pointer(column_t) = table.columns
-        data: cython.pointer(cython.const[uint8_t]) = record.data
-        size: uint64_t = record.size
-        kind: uint8_t = record.type
-        count: uint64_t = 0
-        how: cython.int = PUT_DONE
-        if self.containers.log == 2:
-            if kind < RECORD_DTX_START or kind == 64:
-                return PUT_BAD
-            if kind == RECORD_ACQUIRE_SET:
-                if size < 8 or 8 + cython.cast(uint64_t, le32(data)) * 24 != size:
-                    return PUT_BAD
-                count = le32(data)
-                while True:
-                    if row[0] >= table.room:
-                        return PUT_MORE
-                    self._common(table, row[0], record)
-                    if le32(data + 4):
-                        col_int64(columns + R_CONSUMER, row[0], le32(data + 4))
-                    if count:
-                        data = record.data + 8 + cython.cast(uint64_t, self.item) * 24
-                        col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
-                        col_int64(columns + R_POSITION, row[0], cython.cast(int64_t, le64(data + 8)))
-                        col_int64(columns + R_COUNT, row[0], cython.cast(int64_t, le64(data + 16)))
-                        data = record.data
-                    row[0] += 1
-                    self.item += 1
-                    if self.item >= count:
-                        return PUT_DONE
-            if (kind == RECORD_TX_COPY and (size < 6 or data[0] > 4)) or (kind == RECORD_HEURISTIC and (size < 1 or data[0] > 2)):
-                return PUT_BAD
-            self._common(table, row[0], record)
-            if kind == RECORD_TX_COPY:
-                _put_name(columns + R_REASON, row[0], _states[data[0]])
-            elif kind == RECORD_HEURISTIC:
-                _put_name(columns + R_REASON, row[0], _outcomes[data[0]])
-            row[0] += 1
-            return PUT_DONE
-        if kind >= RECORD_DTX_START:
-            return PUT_BAD
-        if kind == RECORD_COPY:
-            if size < 8 or 8 + cython.cast(uint64_t, le32(data)) * PLACE_SIZE > size:
-                return PUT_BAD
-            count = le32(data)
-            while True:
-                if row[0] >= table.room:
-                    return PUT_MORE
-                how = self._content(table, row[0], record)
-                if how == PUT_BAD:
-                    return how
-                self._common(table, row[0], record)
-                if count:
-                    data = record.data + 8 + cython.cast(uint64_t, self.item) * PLACE_SIZE
-                    col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
-                    _put_position(table, row[0], le64(data + 8))
-                    _put_expiry(columns + R_EXPIRES, row[0], le64(data + 16))
-                    if le64(data + 24) or le64(data + 32):
-                        col_int64(columns + R_TX_LSN, row[0], cython.cast(int64_t, le64(data + 24) if le64(data + 24) else le64(data + 32)))
-                row[0] += 1
-                self.item += 1
-                if self.item >= count:
-                    return how
-        if kind == RECORD_START:
-            how = self._content(table, row[0], record)
-            if how == PUT_BAD:
-                return how
-            self._common(table, row[0], record)
-        elif kind == RECORD_ENQUEUE:
-            if size < 16:
-                return PUT_BAD
-            self._common(table, row[0], record)
-            col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
-            _put_position(table, row[0], le64(data + 8))
-        elif kind == RECORD_DEQUEUE:
-            if size < 32:
-                return PUT_BAD
-            self._common(table, row[0], record)
-            col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
-            _put_position(table, row[0], le64(data + 8))
-            if le64(data + 16):
-                put_time(columns + R_DELIVERED, row[0], le64(data + 16))
-            if le32(data + 24):
-                col_int64(columns + R_CONSUMER, row[0], le32(data + 24))
-            col_int32(columns + R_DELIVERIES, row[0], le16(data + 28))
-            if data[30] < 8:
-                _put_name(columns + R_REASON, row[0], _reasons[data[30]])
-        else:
-            if kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END:
-                if size < 8:
-                    return PUT_BAD
-                self._common(table, row[0], record)
-                col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(data)))
-            elif kind == RECORD_NAME:
-                if size < 16:
-                    return PUT_BAD
-                self._common(table, row[0], record)
-                if le32(data) == 1:
-                    col_int64(columns + R_CONSUMER, row[0], cython.cast(int64_t, le64(data + 8)))
-            else:
-                self._common(table, row[0], record)
-        row[0] += 1
-        return how
 
     # --- for transactions (log.py)
 
@@ -766,7 +423,12 @@ class ContainerScan:
         p: cython.pointer(uint8_t) = self.view.bytes + self.offset
         while self.at < self.block.length:
             if not record_decode(
-                p + self.at, self.block.lsn + self.at, self.block.length - self.at, self.block.time_us, self.salvaging, cython.address(record)
+                p + self.at,
+                self.block.lsn + self.at,
+                self.block.length - self.at,
+                self.block.time_us,
+                self.salvaging,
+                cython.address(record),
             ):
                 good = self._good_record(self.at + 8)
                 self._damaged(self.block.lsn + self.at, self.block.lsn + good, "records do not check")

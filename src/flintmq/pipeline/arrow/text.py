@@ -297,9 +297,7 @@ def _put_map(table: Table, row: uint32_t, p: cython.pointer(cython.const[uint8_t
 @cython.cfunc
 @cython.with_gil
 @cython.exceptval(check=False)
-def _put_readable(
-    table: Table, column: cython.pointer(column_t), p: cython.pointer(cython.const[uint8_t]), n: uint32_t
-) -> cython.void:
+def _put_readable(table: Table, column: cython.pointer(column_t), p: cython.pointer(cython.const[uint8_t]), n: uint32_t) -> cython.void:
     """Nested, fractional, repeated or broken fields: as Python writes them."""
     key: bytes
     item: bytes

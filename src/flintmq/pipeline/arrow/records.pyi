@@ -1,0 +1,4 @@
+KINDS: dict[int, bytes]
+REASONS: dict[int, bytes]
+STATES: dict[int, bytes]
+OUTCOMES: dict[int, bytes]
