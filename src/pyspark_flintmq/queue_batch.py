@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # Positions are counted in 63 bits.
 _POSITION_MAX = 2**63
+# A browse can be cut anew by each ticket: the last of so many slices is short, whatever the browse holds.
+_THIN_SLICES = 1_000
 _COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -58,18 +60,35 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
             try:
                 queues = matching_queues(plane, options) if options.pattern else list(options.queues)
                 queues = [queue for queue in queues if self._wanted(queue)]
-                if not queues:
-                    return []
-                limit = {"max_messages": options.limit} if options.limit else {}
-                start, end = self._range()
-                answer = plane.action("browse.open", queues=queues, start=start, end=end, slices=options.partitions, **limit)
+                tickets = self._browse(plane, queues) if queues else []
             except Exception as e:
                 if getattr(e, "code", "") == "NOT_FOUND":
                     raise SourceError("QUEUE_MISSING", f"{options.connection.where}: {getattr(e, 'text', e)}") from e
                 raise
             finally:
                 plane.close()
-        return [TicketPartition(json.dumps(ticket)) for ticket in answer["tickets"]]
+        return [TicketPartition(json.dumps(ticket)) for ticket in tickets]
+
+    def _browse(self, plane: Any, queues: list[str]) -> list[dict[str, Any]]:
+        """Tickets of all that stands in the range: of one browse, or of as many as it takes when there is more than one may hold."""
+        start, end = self._range()
+        answer = self._open(plane, queues, start, end, self._options.limit)
+        if not answer["more"] or answer["count"] == self._options.limit:
+            return list(answer["tickets"])
+        tickets: list[dict[str, Any]] = []
+        left = self._options.limit
+        for queue in queues:
+            begin: Position | None = start
+            while begin is not None and (left or not self._options.limit):
+                answer = self._open(plane, [queue], begin, end, left)
+                tickets += answer["tickets"]
+                left = max(0, left - answer["count"])
+                begin = _behind(plane, answer) if answer["more"] else None
+        return tickets
+
+    def _open(self, plane: Any, queues: list[str], start: Position, end: Position, limit: int) -> Any:
+        most = {"max_messages": limit} if limit else {}
+        return plane.action("browse.open", queues=queues, start=start, end=end, slices=self._options.partitions, **most)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes up one partition when there are none.
@@ -133,3 +152,16 @@ class PushingBrowseReader(BrowseReader):
         if self._high < _POSITION_MAX and (end == "latest" or "position" in end):
             end = {"position": min(self._high, end["position"] if isinstance(end, dict) else _POSITION_MAX)}
         return start, end
+
+
+def _behind(plane: Any, answer: Any) -> Position | None:
+    """The position behind the last message of a browse; None when all of it was consumed meanwhile."""
+    slices = min(_THIN_SLICES, answer["count"])
+    for number in range(slices - 1, -1, -1):
+        ticket = {**answer["tickets"][0], "slice": number, "slices": slices}
+        last = 0
+        for batch in plane.read(json.dumps(ticket).encode(), columns=["position"], body="none"):
+            last = batch.column("position")[-1].as_py()
+        if last:
+            return {"position": last + 1}
+    return None

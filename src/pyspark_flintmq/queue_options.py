@@ -19,9 +19,11 @@ from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.schema import TABLE_OPTIONS, Table
 
 MIB = 1024 * 1024
-# A prepared set is held in the broker's memory (some 100 bytes a message) and blocks these messages for others.
+# The broker has a limit of its own (acquire_messages_max, 1,000,000) and gives no more: a prepared set blocks these messages for others.
 MAX_MESSAGES_LIMIT = 10_000_000
 QUEUES_MAX = 1_000
+# As many slices as the broker cuts a set into.
+PARTITIONS_MAX = 4_096
 # Microseconds of 9999-12-31, the last day Spark can show.
 _LAST_MICROSECOND = 253_402_300_799_999_999
 
@@ -69,13 +71,13 @@ class QueueOptions:
     start: Position = "earliest"
     end: Position = "latest"
     # messages of one micro-batch, 1..10,000,000
-    max_messages: int = 200_000
+    max_messages: int = 500_000
     # bytes of message bodies in one micro-batch, >= 1; a batch always has at least one message
-    max_bytes: int = 64 * MIB
+    max_bytes: int = 128 * MIB
     # no micro-batch before so many messages wait, 0..10,000,000, or max_delay_s have passed since the last one
     min_messages: int = 0
     max_delay_s: float = 900.0
-    # Spark partitions per micro-batch or per batch read, 1..10,000; never more than messages
+    # Spark partitions per micro-batch or per batch read, 1..4,096; never more than messages
     partitions: int = 2
     # fail | redeliver: what to do when a new checkpoint finds a batch that an older checkpoint may have processed
     on_lost: str = "fail"
@@ -103,11 +105,11 @@ class QueueOptions:
             pattern=pattern,
             subscription=values.get("subscription") or default_subscription(queues, pattern),
             start=_position(values, "starting", "earliest", streaming=True),
-            max_messages=_number(values, "maxMessagesPerTrigger", 200_000, 1, MAX_MESSAGES_LIMIT),
-            max_bytes=_number(values, "maxBytesPerTrigger", 64 * MIB, 1, 2**62),
+            max_messages=_number(values, "maxMessagesPerTrigger", 500_000, 1, MAX_MESSAGES_LIMIT),
+            max_bytes=_number(values, "maxBytesPerTrigger", 128 * MIB, 1, 2**62),
             min_messages=_number(values, "minMessagesPerTrigger", 0, 0, MAX_MESSAGES_LIMIT),
             max_delay_s=_duration("maxTriggerDelay", values.get("maxTriggerDelay", "15m")),
-            partitions=_number(values, "minPartitions", 2, 1, 10_000),
+            partitions=_number(values, "minPartitions", 2, 1, PARTITIONS_MAX),
             on_lost=values.get("onLostCheckpoint", "fail").lower(),
             fail_on_loss=true_or_false("failOnDataLoss", values.get("failOnDataLoss", "true")),
         )
@@ -137,7 +139,7 @@ class QueueOptions:
             pattern=pattern,
             start=start,
             end=end,
-            partitions=_number(values, "minPartitions", 2, 1, 10_000),
+            partitions=_number(values, "minPartitions", 2, 1, PARTITIONS_MAX),
             limit=_number(values, "maxMessages", 0, 0, 2**62),
         )
 
