@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
+from flintmq.store.log.inspect import Damage, open_store
+from flintmq.store.log.inspect_records import MESSAGES, fields_of
 from tests.store.rig import Rig
 
 
@@ -68,3 +73,39 @@ def test_an_ack_between_copy_and_sync_is_not_lost() -> None:
     rig.settle()
     rig.reopen(clean=False)
     assert rig.recovered() == rig.model
+
+
+def test_the_time_of_publishing_survives_copies_of_copies() -> None:
+    """Every Message-Copy has the time of the Message-Start, wherever its block began, and those copied from it have the same."""
+    rig = Rig(size=8192)
+    rig.flush()
+    for number in range(6):  # some at the start of a block, some behind others in theirs
+        rig.publish(1, body=b"m%d" % number)
+        if number % 3 == 0:
+            rig.flush()
+    rig.flush()
+    with_times = {lsn: time_us for _, lsn, _, time_us, _ in records(rig) if lsn in rig.bodies}
+    assert len(with_times) == 6
+    times: dict[int, set[int]] = {}
+    for _ in range(3):
+        push_out(rig)
+        rig.reopen(clean=False)
+        for kind, _, message, _, published in records(rig):
+            if kind == "Message-Copy":
+                times.setdefault(message, set()).add(published)
+    assert times == {message: {time} for message, time in with_times.items()}
+
+
+def records(rig: Rig) -> list[tuple[str, int, int, int, int]]:
+    """(name, LSN, undo-prev, time, published time or 0) of the records of the message log, as the independent reader sees them."""
+    with tempfile.TemporaryDirectory() as directory:
+        for name, raw in list(rig.disk.images(limit=2))[-1].files.items():  # the last one: nothing that is un-synced
+            path = Path(directory) / name.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(raw)
+        view = open_store(next(Path(directory).rglob("messages")).parent)
+        found = []
+        for item in view.logs["messages"].records():
+            if not isinstance(item, Damage):
+                found.append((item.name, item.lsn, item.undo_prev, item.time_us, fields_of(item, MESSAGES).get("published_us", 0)))
+        return found

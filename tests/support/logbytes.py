@@ -15,7 +15,7 @@ UUID = bytes(range(16))
 MESSAGES, TRANSACTIONS, PAGES = 1, 2, 3
 
 START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END = range(1, 11)
-DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE = range(33, 43)
+DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 
 
 def _crc_table() -> list[int]:
@@ -80,9 +80,10 @@ def dequeue(queue_id: int, position: int, reason: int = 1) -> bytes:
     return struct.pack("<QQQIHBB", queue_id, position, 0, 0, 0, reason, 0)
 
 
-def copy(places: list[tuple[int, int, int, int, int]], start: bytes) -> bytes:
-    """places: (queue id, position, expiry, enqueuing tx, dequeuing tx); start: from content()."""
-    return struct.pack("<II", len(places), 0) + b"".join(struct.pack("<QQqQQ", *place) for place in places) + start
+def copy(places: list[tuple[int, int, int, int, int]], start: bytes, published_us: int = 0) -> bytes:
+    """places: (queue id, position, expiry, enqueuing tx, dequeuing tx); start: from content(); published_us: 0 = not known."""
+    head = struct.pack("<II", len(places), int(bool(published_us))) + b"".join(struct.pack("<QQqQQ", *place) for place in places)
+    return head + (struct.pack("<Q", published_us) if published_us else b"") + start
 
 
 def ranges(queue_id: int, pairs: list[tuple[int, int]]) -> bytes:
@@ -102,9 +103,23 @@ def xid(value: bytes) -> bytes:
     return struct.pack("<H", len(value)) + value
 
 
-def tx_copy(state: int, heuristic: int, ended: int, value: bytes, entries: list[tuple[int, int, int]]) -> bytes:
-    head = struct.pack("<BBBB", state, heuristic, ended, 0) + xid(value)
-    return head.ljust((len(head) + 3) & ~3, b"\0") + rows(entries)
+def acquire_set(entries: list[tuple[int, int, int]], consumer: int = 0) -> bytes:
+    """entries: (queue id, first position, count)."""
+    return struct.pack("<II", len(entries), consumer) + b"".join(struct.pack("<QQQ", *entry) for entry in entries)
+
+
+def tx_copy(
+    state: int,
+    heuristic: int,
+    ended: int,
+    value: bytes,
+    entries: list[tuple[int, int, int]],
+    sets: list[tuple[int, int, int]] | None = None,
+    consumer: int = 0,
+) -> bytes:
+    head = struct.pack("<BBBB", state, heuristic, ended, int(sets is not None)) + xid(value)
+    more = b"" if sets is None else acquire_set(sets, consumer)
+    return head.ljust((len(head) + 3) & ~3, b"\0") + rows(entries) + more
 
 
 def note(kind: int, key: bytes, value: bytes) -> bytes:

@@ -25,6 +25,7 @@ from cython.cimports.flintmq.store.log.log import (
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
+    COPY_PUBLISHED,
     PLACE_SIZE,
     RECORD_COPY,
     RECORD_ENQUEUE,
@@ -50,6 +51,8 @@ log = logging.getLogger("flintmq.store")
 
 # bytes read for one message: its first record is never longer than one that is not split (log_engine), with its Message-Enqueue
 PLACE_BYTES = cython.declare(uint64_t, 32 * 1024)
+# bytes before a record in which the header of its block is looked for
+NEAR_BYTES = cython.declare(uint64_t, 64 * 1024)
 
 
 @cython.cfunc
@@ -86,6 +89,51 @@ def _plain_place(
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _published(record: cython.pointer(record_t)) -> uint64_t:
+    """Time of the Message-Start, from that or a Message-Copy; 0: not known."""
+    at: uint64_t
+    if record.type == RECORD_START:
+        return record.time_us
+    if record.size < 8 or not le32(record.data + 4) & COPY_PUBLISHED:
+        return 0
+    at = 8 + cython.cast(uint64_t, le32(record.data)) * PLACE_SIZE
+    return le64(record.data + at) if at + 8 <= record.size else 0
+
+
+@cython.cfunc
+def _time_base(store: LogStore, fd: cython.int, sequence: uint64_t, lsn: uint64_t) -> uint64_t:
+    """Time base of the block that this record is in; 0: not found. Small blocks begin nearby, and of large ones there are few."""
+    start: uint64_t = sequence * store.messages.log.container_size
+    end: uint64_t = start + store.messages.log.container_size
+    first: uint64_t = start + CONTAINER_HEADER
+    at: uint64_t = lsn - lsn % SECTOR
+    block: block_t
+    if at - first > NEAR_BYTES and at > first:
+        first = at - NEAR_BYTES
+    raw: bytes = store.files.read(fd, at + BLOCK_HEADER - first, first - start)
+    data: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, raw))
+    if len(raw) != at + BLOCK_HEADER - first:
+        return 0
+    while at >= first:
+        if block_decode(data + (at - first), at, end - at, cython.address(block)):
+            return block.time_us if lsn < at + block.length else 0
+        at -= SECTOR
+    at = start + CONTAINER_HEADER
+    while at < first:
+        raw = store.files.read(fd, BLOCK_HEADER, at - start)
+        if len(raw) < BLOCK_HEADER or not block_decode(
+            cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, raw)), at, end - at, cython.address(block)
+        ):
+            return 0
+        if lsn < at + block.length:
+            return block.time_us
+        at = align_sector(at + block.length)
+    return 0
+
+
+@cython.cfunc
 def _copy(
     store: LogStore,
     reader: ContentReader,
@@ -93,9 +141,10 @@ def _copy(
     data: cython.pointer(cython.const[uint8_t]),
     start: uint64_t,
     end: uint64_t,
+    published_us: uint64_t,
 ) -> int64_t:
-    """Copies the message whose first record this is, if it lives there. `data`: the bytes of LSNs [start, end). Returns bytes written; -1:
-    those bytes don't say where it is."""
+    """Copies the message whose first record this is, if it lives there. `data`: the bytes of LSNs [start, end); published_us: time of its
+    Message-Start, 0 not known. Returns bytes written; -1: those bytes don't say where it is."""
     plain: location_t
     thing: uint64_t = record.lsn if record.type == RECORD_START else record.undo_prev
     written: uint64_t
@@ -120,7 +169,9 @@ def _copy(
         )
         return 0
     with cython.nogil:
-        written = ml_copy(cython.address(store.ml), content, thing, record.lsn, cython.address(plain) if known else cython.NULL)
+        written = ml_copy(
+            cython.address(store.ml), content, thing, record.lsn, cython.address(plain) if known else cython.NULL, published_us
+        )
     content_decref(content)
     failpoint(FAIL_COPY_FORWARD)
     return written
@@ -166,6 +217,8 @@ def _copy_few(store: LogStore, reader: ContentReader, fd: cython.int, sequence: 
     i: cython.int
     count: cython.int = _few_places(store.messages.log, sequence, offsets)
     found: cython.bint
+    base: uint64_t
+    published: uint64_t
     record: record_t
     for i in range(count):
         raw: bytes = store.files.read(fd, min(PLACE_BYTES, size - offsets[i]), offsets[i])
@@ -180,7 +233,11 @@ def _copy_few(store: LogStore, reader: ContentReader, fd: cython.int, sequence: 
             within += 8
         if not found:
             return False
-        written = _copy(store, reader, cython.address(record), data, start, start + len(raw))
+        published = _published(cython.address(record))
+        if record.type == RECORD_START:
+            base = _time_base(store, fd, sequence, record.lsn)
+            published = base + published if base else 0
+        written = _copy(store, reader, cython.address(record), data, start, start + len(raw), published)
         if written < 0:
             return False
         _count(counts, written)
@@ -230,12 +287,12 @@ def _copy_all(store: LogStore, reader: ContentReader, raw: bytes, sequence: uint
         record_at = at + BLOCK_HEADER
         block_end = at + block.length
         while record_at < block_end and record_decode(
-            data + (record_at - start), record_at, block_end - record_at, 0, True, cython.address(record)
+            data + (record_at - start), record_at, block_end - record_at, block.time_us, True, cython.address(record)
         ):
             record_at += align8(record.length)
             if record.type != RECORD_START and record.type != RECORD_COPY:
                 continue
-            written = _copy(store, reader, cython.address(record), data, start, block_end)
+            written = _copy(store, reader, cython.address(record), data, start, block_end, _published(cython.address(record)))
             if written < 0:
                 log.error("a message at LSN %d in %s has no readable place: it is not copied", record.lsn, store.messages.path_of(sequence))
                 continue

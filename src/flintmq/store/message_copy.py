@@ -23,6 +23,7 @@ from cython.cimports.flintmq.store.log.log import (
 )
 from cython.cimports.flintmq.store.log.record import (
     CONTENT_FIXED,
+    COPY_PUBLISHED,
     PLACE_SIZE,
     RECORD_CHUNK,
     RECORD_COPY,
@@ -41,7 +42,7 @@ from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 LEAST_PIECE = cython.declare(uint32_t, 64)
 
 
-def ml_copy(ml, content, message_id, at, plain):
+def ml_copy(ml, content, message_id, at, plain, published_us):
     message: cython.pointer(message_t)
     places: cython.pointer(location_t) = plain
     count: uint32_t = 1
@@ -69,7 +70,7 @@ def ml_copy(ml, content, message_id, at, plain):
             for i in range(count):
                 if places[i].queue_id == plain.queue_id and places[i].position == plain.position and places[i].expires_at_ms == 0:
                     places[i].expires_at_ms = plain.expires_at_ms
-    fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + CONTENT_FIXED
+    fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + (8 if published_us else 0) + CONTENT_FIXED
     room = log_room(ml.log, min(fixed + max(min(total, ml.split_above), LEAST_PIECE), cython.cast(uint32_t, ml.log.buffer_size - 1024)))
     if (places == cython.NULL and count) or room < fixed + LEAST_PIECE:
         log_end(ml.log)
@@ -82,7 +83,7 @@ def ml_copy(ml, content, message_id, at, plain):
         return 0
     own = record_encode(record, length, RECORD_COPY, 0, 0, log_time(ml.log), message_id, 0, 0)
     set32(own, count)
-    set32(own + 4, 0)
+    set32(own + 4, COPY_PUBLISHED if published_us else 0)
     own += 8
     for i in range(count):
         set64(own, places[i].queue_id)
@@ -91,6 +92,9 @@ def ml_copy(ml, content, message_id, at, plain):
         set64(own + 24, places[i].enqueued_by)
         set64(own + 32, places[i].dequeued_by)
         own += PLACE_SIZE
+    if published_us:
+        set64(own, published_us)
+        own += 8
     set32(own, content.body_len)
     set32(own + 4, content.header_len)
     set16(own + 8, content.route_len)
