@@ -145,7 +145,7 @@ class Connection:
         if not isinstance(code, str):
             return error
         text = str(getattr(error, "text", "") or error).removeprefix(f"{code}: ")
-        if code in ("UNAVAILABLE", "TIMED_OUT", "BUSY"):
+        if code in ("UNAVAILABLE", "TIMED_OUT", "BUSY", "STOPPING"):
             return ConnectionLost(
                 f"the data plane at {self.where} does not answer: {text}. Is the broker up, with this --flight-port and pyarrow installed?",
                 "UNREACHABLE",

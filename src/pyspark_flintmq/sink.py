@@ -4,7 +4,7 @@ In: Arrow record batches of Spark's tasks, the scope (query id or `txnId`) and b
 Invariants:
   * a task publishes nothing: each attempt fills a stage of its own and has it prepared; one call of the driver publishes the stages of the
     attempts that won, all or none, and rolls back the others (retries, speculation, killed drivers);
-  * an attempt never adds to a stage that another one began: what arrived in that is not known;
+  * nothing is added to a stage whose put broke off, as what arrived of it is not known: another one is begun, for all rows again;
   * a batch that is committed already is not staged again, and a driver whose epoch is not the newest commits nothing;
   * a batch that the broker has committed while Spark's checkpoint is older is an error, never a silent skip;
   * messages of one partition keep the order of its rows, and partitions follow each other.
@@ -44,6 +44,10 @@ BATCH_ID = "streaming.sql.batchId"
 _FINAL = frozenset({"BAD_ROW", "FORBIDDEN"})
 # An attempt's number for the broker: Spark's, and random bits below, since a driver that was started again counts from zero.
 _RANDOM_BITS = 30
+# A task keeps its rows up to so many bytes until they are prepared: a broker that restarts gets them again, without a retry by Spark.
+KEPT_BYTES = 64 * 1024 * 1024
+# Stages that a task attempt begins at most, one after the other. Each waits up to `timeout` for the broker.
+STAGES_PER_ATTEMPT = 4
 
 
 @dataclass(frozen=True)
@@ -95,43 +99,51 @@ class _Writer:
             if first is None:
                 return done
             with _opened(self._options.connection) as plane:
-                return self._fill(plane, place, first, rows, done)
+                return self._fill(plane, place, _chain(first, rows), done)
         except SourceError as e:
             if e.code not in _FINAL and e.code not in ("NULL_BODY", "COLUMN_VALUE"):
                 raise
             _drain(batches)
             return _with(done, refused=e.text, code=e.code)
 
-    def _fill(self, plane: DataPlane, place: _Place, first: pa.RecordBatch, rows: Iterator[pa.RecordBatch], done: Staged) -> Staged:
-        begun = plane.stage_begin(
-            place.scope,
-            place.epoch,
-            place.batch,
-            part=place.part,
-            attempt=place.attempt,
-            unroutable=self._options.unroutable,
-            over_limit=self._options.overLimit,
-        )
-        if begun.already or begun.stage_id is None:
-            _drain(rows)
-            return _with(done, already=True)
-        plane.put(begun.stage_id, _chain(first, rows))
-        try:
-            facts = plane.stage_prepare(begun.stage_id)
-        except Exception as e:
-            lost = _lost(getattr(e, "text", "")) if getattr(e, "code", "") == "STAGE_FAILED" else None
-            if lost is None:
-                raise
-            return _with(done, unroutable=lost[0], over_limit=lost[1], refused=lost[2], code="UNROUTABLE" if lost[0] else "OVER_LIMIT")
-        return _with(
-            done,
-            stage_id=begun.stage_id,
-            count=facts.count,
-            bytes=facts.bytes,
-            crc=facts.crc,
-            unroutable=facts.unroutable,
-            over_limit=facts.over_limit,
-        )
+    def _fill(self, plane: DataPlane, place: _Place, rows: Iterator[pa.RecordBatch], done: Staged) -> Staged:
+        kept = _Kept(rows, KEPT_BYTES)
+        for left in reversed(range(STAGES_PER_ATTEMPT)):
+            begun = plane.stage_begin(
+                place.scope,
+                place.epoch,
+                place.batch,
+                part=place.part,
+                attempt=place.attempt,
+                unroutable=self._options.unroutable,
+                over_limit=self._options.overLimit,
+            )
+            if begun.already or begun.stage_id is None:
+                _drain(rows)
+                return _with(done, already=True)
+            sent = False
+            try:
+                plane.put(begun.stage_id, kept.from_first())
+                sent = True
+                facts = plane.stage_prepare(begun.stage_id)
+            except Exception as e:
+                if _stage_is_gone(e, sent) and kept.whole and left:
+                    log.info("batch %d of %s, partition %d is staged again: %s", place.batch, place.scope, place.part, e)
+                    continue
+                lost = _lost(getattr(e, "text", "")) if getattr(e, "code", "") == "STAGE_FAILED" else None
+                if lost is None:
+                    raise
+                return _with(done, unroutable=lost[0], over_limit=lost[1], refused=lost[2], code="UNROUTABLE" if lost[0] else "OVER_LIMIT")
+            return _with(
+                done,
+                stage_id=begun.stage_id,
+                count=facts.count,
+                bytes=facts.bytes,
+                crc=facts.crc,
+                unroutable=facts.unroutable,
+                over_limit=facts.over_limit,
+            )
+        raise AssertionError("the last stage is returned or raises")
 
     def _publish(self, messages: Sequence[WriterCommitMessage | None], batch: int, *, newer_is_done: bool) -> None:
         """The driver's commit. newer_is_done: a scope that is further than `batch` has done it; else it is an error.
@@ -261,6 +273,41 @@ def _opened(connection: Connection) -> Iterator[DataPlane]:
 
 def _attempt(context: TaskContext) -> int:
     return int(context.taskAttemptId() << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS))
+
+
+class _Kept:
+    """Rows that are given once or, while they are few enough, again. Args: rows; limit: bytes that are kept."""
+
+    def __init__(self, rows: Iterator[pa.RecordBatch], limit: int) -> None:
+        self._rows = rows
+        self._limit = limit
+        self._kept: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that was given can be given again."""
+        return self._bytes <= self._limit
+
+    def from_first(self) -> Iterator[pa.RecordBatch]:
+        """What is kept, then the rest. To be used again only while `whole`."""
+        yield from list(self._kept)
+        for one in self._rows:
+            self._bytes += one.nbytes
+            if self.whole:
+                self._kept.append(one)
+            else:
+                self._kept.clear()
+            yield one
+
+
+def _stage_is_gone(error: Exception, sent: bool) -> bool:
+    """Whether another stage may do: the broker went away with one that was not prepared, or the connection of its put broke.
+
+    Args: sent: its put ended well. A prepare that got no answer was tried for long enough.
+    """
+    code, text = getattr(error, "code", ""), str(getattr(error, "text", ""))
+    return (not sent and code in ("UNAVAILABLE", "STOPPING")) or (code == "NOT_FOUND" and text.startswith("there is no stage"))
 
 
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -142,6 +142,47 @@ class TestOneBatch:
         broker.faults[len(broker.calls)] = "before"
         ready.abort([known], 0)
 
+    def test_a_put_that_broke_off_is_made_anew(self, broker: FakeStages) -> None:
+        """A broken put is followed by another stage with all rows, in order; the broken one is rolled back at the commit."""
+        for fault in ("before", "after"):
+            batch = broker.committed.get(QUERY, -1) + 1
+            writer = stream()
+            broker.faults[len(broker.calls) + 1] = fault
+            message = attempt(writer, batch, 0, rows("a", "b"), rows("c"))
+            assert len(broker.stages) == 2
+            stream().commit([message], batch)
+            assert bodies(broker) == ["a", "b", "c"] and broker.stages == {}
+            broker.queue.clear()
+
+    def test_a_stage_that_a_restarted_broker_lost(self, broker: FakeStages) -> None:
+        """A broker killed before the prepare has lost the stage: the attempt begins another one."""
+        writer = stream()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows("a")
+            broker.restart()
+
+        message = writer._stage(_Place(QUERY, writer._epoch, 0, 0, 0), batches())
+        stream().commit([message], 0)
+        assert bodies(broker) == ["a"] and broker.stages == {}
+
+    def test_rows_that_were_too_many_to_keep(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is not kept can not be given again: the attempt fails, never a part of its rows is staged as all."""
+        monkeypatch.setattr("pyspark_flintmq.sink.KEPT_BYTES", 40)
+        writer = stream()
+        broker.faults[len(broker.calls) + 1] = "before"
+        assert code_of(lambda: attempt(writer, 0, 0, rows("a"), rows("b" * 100), rows("c"))) == "UNREACHABLE"
+        message = attempt(writer, 0, 0, rows("a"), rows("b" * 100), rows("c"))
+        stream().commit([message], 0)
+        assert bodies(broker) == ["a", "b" * 100, "c"]
+
+    def test_a_broker_that_stays_away(self, broker: FakeStages) -> None:
+        """Only so many stages are begun for one attempt."""
+        writer = stream()
+        broker.faults.update({len(broker.calls) + i: "after" for i in (1, 3, 5, 7)})
+        assert code_of(lambda: attempt(writer, 0, 0, rows("a"))) == "UNREACHABLE"
+        assert len(broker.stages) == 4
+
     def test_the_epoch_is_asked_for_before_any_task(self, broker: FakeStages) -> None:
         """A broker that is not there is one clear error of the plan, not of every task."""
         broker.faults[0] = "before"

@@ -249,3 +249,35 @@ def test_a_broker_killed_between_prepare_and_commit(tmp_path: Path) -> None:
     with Broker(*kept) as third:
         again = attempt(writer(third), scope, 0, 0, rows("q", b"a", b"b"))
         assert again.already
+
+
+def test_a_broker_killed_while_a_task_stages(tmp_path: Path) -> None:
+    """The attempt waits for the broker and stages all of its rows again: Spark need not run it again."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kept = ("--data-dir", str(tmp_path / "data"), "--flight-port", str(port))
+    scope = unique("query")
+    many = [b"%d" % i for i in range(30_000)]
+    first, second = Broker(*kept), Broker(*kept)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows("q", *many[:20_000])
+        first.kill()
+        second.start()
+        yield rows("q", *many[20_000:])
+
+    with first:
+        connection = pika.BlockingConnection(pika.URLParameters(first.url))
+        connection.channel().queue_declare("q", durable=True)
+        connection.close()
+        made = writer(first)
+        try:
+            message = made._stage(_Place(scope, made._epoch, 0, 0, 0), batches())
+            made.commit([message], 0)
+            connection = pika.BlockingConnection(pika.URLParameters(second.url))
+            assert drain(connection.channel(), "q") == many
+            connection.close()
+            assert garbage(second, scope) == 0
+        finally:
+            second.__exit__()
