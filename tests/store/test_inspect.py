@@ -301,6 +301,34 @@ def test_a_message_without_all_of_its_chunks_is_reported(tmp_path: Path) -> None
     assert [item.kind for item in findings(made.write(tmp_path))[1]] == ["lost"]
 
 
+@pytest.mark.parametrize("state", ["prepared", "committed", "ended"])
+def test_sets_hold_and_take_what_stands_at_their_positions(tmp_path: Path, state: str) -> None:
+    """Entries of a prepared set wait for it; those of a committed one without End are taken; a copy of the transaction says the same."""
+    made = StoreBytes()
+    for body in (b"a", b"b", b"c"):
+        made.publish(1, body)
+    tx = made.transactions.add(lb.DTX_START, lb.xid(b"x"))
+    made.transactions.add(lb.ACQUIRE_SET, lb.acquire_set([(1, 2, 5)], 9), undo_prev=tx)
+    made.transactions.add(lb.PREPARE, undo_prev=tx)
+    made.transactions.add(lb.TX_COPY, lb.tx_copy(2, 0, 0, b"x", [], [(1, 2, 5)], 9), undo_prev=tx)
+    if state != "prepared":
+        made.transactions.add(lb.COMMIT, lb.rows([]), undo_prev=tx)
+    if state == "ended":
+        made.transactions.add(lb.END, undo_prev=tx)
+    made.sync()
+    view, found = findings(made.write(tmp_path))
+    spots = [(spot.position, spot.dequeued_by) for message in read_state(view).messages.values() for spot in message.spots]
+    assert found == []
+    assert (
+        spots
+        == {
+            "prepared": [(1, 0), (2, tx), (3, tx)],
+            "committed": [(1, 0)],
+            "ended": [(1, 0), (2, 0), (3, 0)],
+        }[state]
+    )
+
+
 def test_copies_replace_what_was_known(tmp_path: Path) -> None:
     """After a Message-Copy the message is where the copy says, and its first record may go."""
     made = StoreBytes()

@@ -602,6 +602,45 @@ def test_tx_copy_end_heuristic_notes(tmp_path: Path) -> None:
     assert places(recovery, 1) == [(9, message)] and recovery.notes == {(1, b"a"): b"3"}
 
 
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("state", ["open", "prepared", "committed", "ended", "rolled back"])
+def test_sets_of_transactions(tmp_path: Path, state: str, copied: bool) -> None:
+    """What a prepared set acquired is held and in no other delivery; a committed one's that still stands is to be dequeued, and comes back
+    nowhere; everything else about sets means nothing. A Tx-Copy has the rows of all of them."""
+    logs = Logs()
+    messages = {position: logs.publish(1, position) for position in (1, 2, 3, 5, 6, 9)}
+    other = logs.publish(2, 1 << 56 | 4)
+    tx = logs.begin(b"set")
+    rows = [(1, 2, 4), (1, 9, 1), (2, 1 << 56 | 3, 2), (77, 1, 5)]
+    logs.outcome(lb.ACQUIRE_SET, tx, lb.acquire_set(rows[:2], 7))
+    logs.outcome(lb.ACQUIRE_SET, tx, lb.acquire_set(rows[2:], 7))
+    number = {"open": 1, "prepared": 2, "rolled back": 4}.get(state, 3)
+    if number > 1:
+        logs.outcome(lb.PREPARE, tx)
+    if number == 3:
+        logs.commit(tx)
+    elif number == 4:
+        logs.outcome(lb.ROLLBACK, tx)
+    if state == "ended":
+        logs.outcome(lb.END, tx)
+    if copied:
+        ended = state == "ended"
+        logs.transactions.sync()
+        logs.outcome(lb.TX_COPY, tx, lb.tx_copy(number, 0, ended, b"set", [], None if ended else rows, 0 if ended else 7))
+    logs.dequeue(messages[3], 1, 3, last=True)  # from it, or anybody: it stands there no more
+    recovery = recover(logs, tmp_path)
+    everything = {(1, position, message) for position, message in messages.items() if position != 3} | {(2, 1 << 56 | 4, other)}
+    mine = {item for item in everything if item[1] in (2, 5, 9, 1 << 56 | 4)}
+    assert {(queue, *item) for queue in (1, 2) for item in held(recovery, queue)} == (mine if state == "prepared" else set())
+    taken = mine if state == "committed" else set()
+    assert {one[:3] for one in recovery.taken} == taken and {one[3] for one in recovery.taken} <= {7}
+    free = {(queue, *item) for queue in (1, 2) for item in places(recovery, queue)}
+    assert free == everything - taken - (mine if state == "prepared" else set())
+    assert [entry[4] for entry in recovery.entries_of(1)] == [not entry[5] for entry in recovery.entries_of(1)]
+    assert recovery.report.entries == len(everything - taken) and not recovery.report.lost
+    assert recovery.transactions[tx].sets == ([] if state == "ended" else rows)
+
+
 def test_a_copy_carries_its_transactions(tmp_path: Path) -> None:
     """A Message-Copy names who enqueues and who wants to dequeue; the original is below the base."""
     logs = Logs()
