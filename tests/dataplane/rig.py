@@ -74,6 +74,17 @@ class Rig:
         self.stop().join()
         return Rig(self.directory, clock=self.clock, limits=self.limits)
 
+    def tick(self) -> None:
+        """A housekeeping pass; what it wrote is durable and done when this returns."""
+        self.service.tick(0)
+        self.quiet()
+
+    def quiet(self) -> None:
+        """Everything that was written before is durable and done."""
+        plane = self.service.plane
+        plane.settle()
+        plane.durable(plane.store.note(99, b"", b""))
+
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def ask(self, call: str, payload: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:

@@ -38,8 +38,7 @@ class Staged:
         with pytest.raises(Refused) as caught:
             self.rig.call("stage.prepare", stage_id=self.stage_id)
         assert caught.value.code == "STAGE_FAILED"
-        self.rig.service.plane.settle()
-        self.rig.service.plane.durable(self.rig.service.plane.store.note(99, b"", b""))  # what was written before is done
+        self.rig.quiet()
         assert not self.rig.broker.transactions.list()  # type: ignore[union-attr]
         assert self.rig.code("stage.prepare", stage_id=self.stage_id) == "STAGE_FAILED"
         return caught.value.text

@@ -225,18 +225,18 @@ def test_stages_that_were_left_behind_are_rolled_back(tmp_path: Path) -> None:
         mine = epoch(rig)
         left = rig.stage("x", mine, 0, "a", prepare=False)
         rig.clock.advance(ms=599_000)
-        rig.service.tick(0)
+        rig.tick()
         used = rig.stage("x", mine, 0, "b", prepare=False)
         rig.clock.advance(ms=2_000)
-        rig.service.tick(0)
+        rig.tick()
         assert rig.code("stage.prepare", stage_id=left) == "NOT_FOUND"
         rig.call("stage.prepare", stage_id=used)
         rig.clock.advance(ms=86_399_000)
-        rig.service.tick(0)
+        rig.tick()
         assert rig.call("scope.status", scope="x")["prepared"] == 1
         again = rig.kill()
         again.clock.advance(ms=2_000)
-        again.service.tick(0)
+        again.tick()
         assert again.call("scope.status", scope="x")["prepared"] == 0 and branches(again) == 0
         last = again.kill()
         assert branches(last) == 0 and not dict(last.service.plane.notes(NOTE_STAGE))
@@ -252,7 +252,7 @@ def test_a_stage_that_is_in_use_is_not_waited_for(rig: Rig) -> None:
         done.start()
         done.join(10)
         assert not done.is_alive() and branches(rig) == 1
-    rig.service.tick(0)
+    rig.tick()
     assert rig.call("scope.status", scope="x")["open"] == 0
 
 

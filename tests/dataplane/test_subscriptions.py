@@ -448,7 +448,9 @@ def test_what_an_operator_decided_with_flintmq_tx_is_taken_note_of(rig: Rig, com
     decide(set_xid(reader, 1)).result(10)
     if restart:
         rig = rig.kill()
-    assert rig.call("sub.commit", **reader, upto=1) == {"committed": 1} if commits else rig.code("sub.plan", **reader, seq=1) == "NOT_PREPARED"
+    assert (
+        rig.call("sub.commit", **reader, upto=1) == {"committed": 1} if commits else rig.code("sub.plan", **reader, seq=1) == "NOT_PREPARED"
+    )
     assert rig.bodies("q") == (["b"] if commits else ["a", "b"])
     assert not rig.broker.transactions.list()  # type: ignore[union-attr]
     assert rig.call("sub.acquire", **reader, seq=2 if commits else 1)["count"] == (1 if commits else 2)

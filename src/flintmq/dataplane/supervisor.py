@@ -148,10 +148,10 @@ class Supervisor:
                 return
             if time.monotonic() - began > _WELL_S:
                 pause_ms = limits.flight_restart_ms
+            log.error("the Flight service %s; it is started again in %d ms", why, pause_ms)
             with self._changed:
                 self._attempts += 1
                 self._changed.notify_all()
-            log.error("the Flight service %s; it is started again in %d ms", why, pause_ms)
             self._stopping.wait(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, limits.flight_restart_ms_max)
 

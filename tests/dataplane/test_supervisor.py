@@ -1,0 +1,211 @@
+"""The Flight service as a child: started, restarted, told to end, gone when the broker is gone; a broker does without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flintmq.config import Config
+from flintmq.dataplane.node_part import DataPlane
+from flintmq.dataplane.supervisor import Supervisor
+from flintmq.dataplane.wire import Channel, ChannelClosed
+
+from .rig import Rig
+
+FAKE = Path(__file__).with_name("fake_flight.py")
+COMMAND = [sys.executable, str(FAKE)]
+
+
+def until(happens: Callable[[], Any], seconds: float = 20) -> Any:
+    """Waits for another process; fails when it does not happen."""
+    pause, end = threading.Event(), time.monotonic() + seconds
+    while not (found := happens()):
+        assert time.monotonic() < end, "it did not happen in time"
+        pause.wait(0.01)
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+class Served:
+    """Answers calls of the child as a service would: {"ok": the call's name}."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def serve(self, channel: Channel) -> None:
+        try:
+            while True:
+                head, payload = channel.receive()
+                self.calls.append(head["call"])
+                channel.send({"ok": head["call"]}, payload)
+        except ChannelClosed:
+            pass
+
+
+@pytest.fixture
+def supervise() -> Iterator[Callable[..., tuple[Supervisor, Served]]]:
+    made: list[Supervisor] = []
+
+    def start(*options: str, command: list[str] | None = None, port: int = 0, **limits: Any) -> tuple[Supervisor, Served]:
+        config = Config(flight_port=port).with_limits(**{"dataplane_channels": 3, "flight_restart_ms": 10, "flight_start_s": 5, **limits})
+        served = Served()
+        supervisor = Supervisor(config, "store", served.serve, command or [*COMMAND, *options])
+        made.append(supervisor)
+        supervisor.start()
+        return supervisor, served
+
+    yield start
+    for supervisor in made:
+        supervisor.stop()
+
+
+def test_the_child_says_its_port_and_calls_on_every_channel(supervise: Any) -> None:
+    supervisor, served = supervise()
+    assert supervisor.wait_ready(20) == 40_000 == supervisor.port
+    until(lambda: len(served.calls) == 3)
+    assert sorted(served.calls) == ["hello 0", "hello 1", "hello 2"]
+    pid = supervisor.status()["pid"]
+    supervisor.stop()
+    supervisor.stop()
+    assert not alive(pid) and supervisor.port is None
+
+
+def test_a_child_that_dies_is_started_again_with_the_same_port(supervise: Any) -> None:
+    supervisor, served = supervise()
+    supervisor.wait_ready(20)
+    until(lambda: len(served.calls) == 3)
+    first = supervisor.status()["pid"]
+    os.kill(first, signal.SIGKILL)
+    again = until(lambda: (pid := supervisor.status()["pid"]) not in (None, first) and pid)
+    assert supervisor.wait_ready(20) == 40_000
+    until(lambda: len(served.calls) == 6)
+    assert again != first and supervisor.status()["failed_starts"] == 0
+
+
+def test_a_channel_that_ends_takes_the_child_with_it(supervise: Any) -> None:
+    supervisor, _ = supervise("--drop-last-channel")
+    supervisor.wait_ready(20)
+    pids: set[int] = set()
+    until(lambda: pids.add(supervisor.status()["pid"] or 0) or len(pids - {0}) >= 2)  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize("option", ["--exit", "--wrong-frame", "--garbage"])
+def test_a_child_that_does_not_come_up_is_tried_again_and_costs_only_log_lines(
+    supervise: Any, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
+    supervisor, _ = supervise(option)
+    assert supervisor.wait_ready(20) is None
+    until(lambda: supervisor.status()["failed_starts"] >= 3)
+    assert "is started again in" in caplog.text and supervisor.port is None
+
+
+def test_a_command_that_is_not_there_is_told(supervise: Any, caplog: pytest.LogCaptureFixture) -> None:
+    supervisor, _ = supervise(command=["/nonexistent/flight"])
+    assert supervisor.wait_ready(20) is None
+    assert "could not be started" in caplog.text
+
+
+def test_a_silent_child_does_not_keep_the_broker_and_is_ended(supervise: Any) -> None:
+    supervisor, _ = supervise("--silent", flight_start_s=0.2)
+    assert supervisor.wait_ready(0.2) is None
+    until(lambda: supervisor.status()["failed_starts"] >= 1)
+    began = time.monotonic()
+    supervisor.stop()
+    assert time.monotonic() - began < 10
+
+
+def test_lines_of_the_child_come_out_with_a_prefix(supervise: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    supervisor, _ = supervise()
+    supervisor.wait_ready(20)
+    said = ""
+
+    def seen() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return "flight: the fake is up\n" in said
+
+    until(seen)
+
+
+def test_a_stubborn_child_is_killed(supervise: Any) -> None:
+    supervisor, _ = supervise("--stubborn")
+    supervisor.wait_ready(20)
+    pid = supervisor.status()["pid"]
+    supervisor.stop()
+    assert not alive(pid)
+
+
+def test_the_child_ends_when_the_broker_is_killed(tmp_path: Path) -> None:
+    program = f"""
+import sys, time
+from flintmq.config import Config
+from flintmq.dataplane.supervisor import Supervisor
+from tests.dataplane.test_supervisor import Served
+supervisor = Supervisor(Config(flight_port=0), "store", Served().serve, {COMMAND!r})
+supervisor.start()
+supervisor.wait_ready(20)
+print(supervisor.status()["pid"], flush=True)
+time.sleep(100)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=FAKE.parents[2]) as broker:
+        assert broker.stdout is not None
+        pid = int(broker.stdout.readline())
+        assert alive(pid)
+        broker.kill()
+    until(lambda: not alive(pid))
+
+
+# --- the node's part --------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_answers_its_flight_service_and_takes_it_down(rig: Rig) -> None:
+    config = Config(flight_port=0).with_limits(dataplane_channels=2)
+    part = DataPlane(config, rig.broker, rig.node.store.logs, [*COMMAND, "--status"])  # type: ignore[union-attr]
+    part.start()
+    assert part.wait_ready() == 40_000 == part.flight_port
+    status = until(lambda: part.service.calls >= 2 and rig.service.plane and part.service.flight())
+    assert status["port"] == 40_000
+    part.stop()
+    assert part.flight_port is None and not alive(status["pid"])
+
+
+def test_a_broker_without_pyarrow_says_so_and_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("flintmq.dataplane.node_part.flight_is_installed", lambda: False)
+    part = DataPlane(Config(flight_port=0), rig.broker, rig.node.store.logs)  # type: ignore[union-attr]
+    part.start()
+    assert part.wait_ready() is None
+    assert "pyarrow is not installed" in caplog.text
+    part.stop()
+
+
+def test_serve_reports_null_when_flight_is_off_or_nothing_is_kept(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flintmq.cli.main", "serve", "--port", "0", "--http-port", "off"]
+    for options in (["--flight-port", "off", "--data-dir", str(tmp_path / "data")], ["--memory", "--flight-port", "0"]):
+        with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as broker:
+            assert broker.stdout is not None
+            assert json.loads(broker.stdout.readline())["flight_port"] is None
+            broker.terminate()
+            assert broker.wait(20) == 0
+
+
+def test_the_broker_never_imports_the_pipeline() -> None:
+    program = "import sys, flintmq.node, flintmq.dataplane.supervisor as s; s.flight_is_installed(); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not [name for name in modules if name.split(".")[0] in ("pyarrow", "pyspark", "pandas") or name.startswith("flintmq.pipeline")]
