@@ -21,9 +21,11 @@ LEVELS = 4
 class OnDisk:
     """Queues 1 to 3 are durable, 2 has four priority levels. What is called waits in memory until `settle` or `step`."""
 
-    def __init__(self, directory: Path, limits: Limits | None = None, files: Any = None, container_size: int = 16384) -> None:
+    def __init__(
+        self, directory: Path, limits: Limits | None = None, files: Any = None, container_size: int = 16384, threads: bool = False
+    ) -> None:
         self.directory = directory
-        self.store: Any = LogStore.open(files, str(directory), container_size=container_size, known_queues={1, 2, 3}, threads=False)
+        self.store: Any = LogStore.open(files, str(directory), container_size=container_size, known_queues={1, 2, 3}, threads=threads)
         self.queues = {number: self._queue(number) for number in (1, 2, 3)}
         self.restored = sum(self.store.restore(queue.core) for queue in self.queues.values())
         self.store.restored()
