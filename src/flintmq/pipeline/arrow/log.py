@@ -227,7 +227,7 @@ def _apply(known: dict[int, _Transaction], lsn: int, kind: int, number: int, tim
         transaction.state, transaction.xid, transaction.rows = STATES[data[0]].decode(), xid or None, rows
         transaction.heuristic = OUTCOMES[data[1]].decode() if data[1] else transaction.heuristic
         transaction.ended = bool(data[2])
-        if data[3]:
+        if data[3] & 1:
             transaction.sets = _runs(data, at)[0]
     elif kind == 41:  # Heuristic
         if not data or data[0] not in OUTCOMES:
