@@ -1,0 +1,1 @@
+"""Canned jobs over queues and logs (docs/PIPELINE.md, "Jobs")."""
