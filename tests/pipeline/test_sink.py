@@ -182,6 +182,11 @@ class TestOneBatch:
         broker.faults.update({len(broker.calls) + i: "after" for i in (1, 3, 5, 7)})
         assert code_of(lambda: attempt(writer, 0, 0, rows("a"))) == "UNREACHABLE"
         assert len(broker.stages) == 4
+        broker.stages.clear()
+        # A prepare is tried by the client itself for as long as it may take.
+        broker.faults[len(broker.calls) + 2] = "after"
+        assert code_of(lambda: attempt(writer, 0, 0, rows("a"))) == "UNREACHABLE"
+        assert len(broker.stages) == 1
 
     def test_the_epoch_is_asked_for_before_any_task(self, broker: FakeStages) -> None:
         """A broker that is not there is one clear error of the plan, not of every task."""

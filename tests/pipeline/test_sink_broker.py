@@ -18,7 +18,7 @@ from pyspark_flintmq.connection import Connection
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.schema import spark_schema
 from pyspark_flintmq.sink import FlintStreamWriter, Staged, _Place
-from tests.support.broker import Broker, unique
+from tests.support.broker import Broker, self_signed_certificate, unique
 
 BODY = t.StructType([t.StructField("body", t.BinaryType()), t.StructField("routing_key", t.StringType())])
 
@@ -214,6 +214,22 @@ def test_who_may_not_write_hears_it_before_any_task(broker: Broker, options: dic
     with pytest.raises(SourceError) as caught:
         writer(broker, **options)
     assert caught.value.code == code and "wrong" not in caught.value.text.replace("user or password is wrong", "")
+
+
+def test_tls() -> None:
+    """With the authority in `tlsCa` the connection is encrypted; without it, and without TLS, it is refused."""
+    with (
+        self_signed_certificate() as (cert, key),
+        Broker("--flight-port", "0", "--tls-port", "0", "--tls-cert", cert, "--tls-key", key) as running,
+    ):
+        port = str(running.ready["flight_port"])
+        for more in ({"tlsCa": cert}, {"url": f"grpc+tls://localhost:{port}", "tlsCa": cert}):
+            where = {"flightPort": port} if "url" not in more else {}
+            made = FlintStreamWriter(BODY, {"exchange": "", "timeout": "10", **where, **more})
+            pickle.loads(pickle.dumps(made)).commit([attempt(made, unique("query"), 0, 0)], 0)
+        for wrong in ({"flightPort": port}, {"url": f"grpc+tls://localhost:{port}"}):
+            with pytest.raises(SourceError, match=r"^FLINTMQ_UNREACHABLE: "):
+                FlintStreamWriter(BODY, {"exchange": "", "timeout": "1", **wrong})
 
 
 def test_an_exchange_that_is_missing(broker: Broker) -> None:

@@ -82,4 +82,4 @@ def test_two_attempts_of_a_task(cluster: str, broker: Broker, channel: Any, queu
     assert {f"{batch}.0.second" for batch in (0, 1)} <= {mark.name for mark in (tmp_path / "marks").iterdir()}
     got = common.drain(channel, queue)
     assert sorted(got) == sorted(line for text in files for line in text) and common.in_order(got, files)
-    assert common.staged(broker, json.loads(done.stdout.splitlines()[-1])["id"]) == 0
+    assert common.staged(broker, json.loads(done.stdout.splitlines()[-1])["id"], 1) == 0
