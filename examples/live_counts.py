@@ -18,7 +18,7 @@ spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fals
 spark.sparkContext.setLogLevel("ERROR")
 spark.conf.set("spark.sql.shuffle.partitions", "2")
 
-messages = spark.readStream.format("flintmq").option("queue", "orders").option("spoolDir", str(out / "spool")).load()
+messages = spark.readStream.format("flintmq").option("queue", "orders").load()
 shop = f.get_json_object(f.col("body").cast("string"), "$.shop").alias("shop")
 query = (
     messages.groupBy(shop)

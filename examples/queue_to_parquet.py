@@ -16,7 +16,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1").getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 
-messages = spark.readStream.format("flintmq").option("queue", "orders").option("spoolDir", str(out / "spool")).load()
+messages = spark.readStream.format("flintmq").option("queue", "orders").load()
 orders = messages.select("message_id", f.from_json(f.col("body").cast("string"), "number INT, shop STRING, cents LONG").alias("o"))
 query = (
     orders.select("message_id", "o.*")

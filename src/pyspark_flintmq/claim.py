@@ -290,7 +290,7 @@ class Claim:
             )
             return SourceError("CHECKPOINT_AHEAD", text)
         elif error.code == "QUEUES_DIFFER":
-            text = f"{error.text}. Name the same queues again, or choose another option 'subscription'"
+            text = f"{error.text.partition(';')[0]}. Name the same queues again, or choose another option 'subscription'"
         elif error.code == "NOT_FOUND":
             known = error.text.startswith(("there is no subscription", "subscription '"))
             code = "SUBSCRIPTION_MISSING" if known else "QUEUE_MISSING"
