@@ -1,4 +1,4 @@
-"""Counts the messages of the queue `orders` by shop while they come, until Ctrl-C. Its spool is not that of queue_to_parquet.py."""
+"""Counts the messages of the queue `orders` by shop while they come, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fals
 spark.sparkContext.setLogLevel("ERROR")
 spark.conf.set("spark.sql.shuffle.partitions", "2")
 
-messages = spark.readStream.format("flintmq").option("queue", "orders").load()
+messages = spark.readStream.format("flintmq").options(queue="orders", subscription="live counts").load()
 shop = f.get_json_object(f.col("body").cast("string"), "$.shop").alias("shop")
 query = (
     messages.groupBy(shop)

@@ -373,7 +373,8 @@ def test_a_set_that_lost_messages_stops_the_query_once() -> None:
         (PlaneError("UNAVAILABLE", "nobody"), "UNREACHABLE"),
         (PlaneError("UNAUTHENTICATED", "wrong password"), "LOGIN_REFUSED"),
         (PlaneError("FORBIDDEN", "not yours"), "FORBIDDEN"),
-        (PlaneError("STOPPING", "going down"), "STOPPING"),
+        (PlaneError("STOPPING", "going down"), "UNREACHABLE"),
+        (PlaneError("STORE_FAILED", "the disk of the broker has failed"), "STORE_FAILED"),
     ],
 )
 def test_errors_have_one_line_and_a_code(told: PlaneError, expected: str) -> None:
