@@ -15,6 +15,7 @@ from flintmq.dataplane.wire import Channel, Refused
 from flintmq.node import Node
 from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.protocol.v0_9_1.codec import encode_properties
+from flintmq.transactions import BranchState
 from flintmq.transactions.bulk import BLOCK_ENTRY, INLINE, ROW
 
 PERSISTENT, HEADERS = 1, 4
@@ -84,6 +85,9 @@ class Rig:
         plane = self.service.plane
         plane.settle()
         plane.durable(plane.store.note(99, b"", b""))
+        ending = {BranchState.ROLLING_BACK, BranchState.COMMITTING}
+        while any(view.state in ending for view in plane.coordinator.list()):  # another thread is just taking it out
+            plane.pause(0.001)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,15 @@ def test_a_browse_ends_at_its_limit_and_says_so(tmp_path: Path) -> None:
         assert rig.code("rows", **answer["tickets"][0]) == "NOT_FOUND"
 
 
+def test_browses_that_were_read_make_room_for_others(tmp_path: Path) -> None:
+    with Rig(tmp_path / "store", limits={"snapshots_max": 2}) as rig:
+        rig.declare("q")
+        first, second = (rig.call("browse.open", queues=["q"])["tickets"][0] for _ in range(2))
+        rig.rows(second)
+        assert rig.code("browse.open", queues=["q"]) == ""
+        assert rig.code("rows", **second) == "NOT_FOUND" and rig.rows(first) == []
+
+
 def test_a_browse_is_its_owners_and_needs_permission(rig: Rig) -> None:
     answer = rig.call("browse.open", queues=["q"])
     rig.user_with("eve", read="^other$")

@@ -32,6 +32,7 @@ class Slice:
     def __init__(self, parts: list[tuple[int, str, array[int]]]) -> None:
         self.parts = parts
         self.lock = threading.Lock()
+        self.was_read = False  # to its end
 
     def __len__(self) -> int:
         return sum(len(positions) for _, _, positions in self.parts)
@@ -170,6 +171,7 @@ class Browses:
                 queues.append([name, len(rows) - before, queue_id])
             if at < len(positions):
                 return {"queues": queues, "more": True}, [b"".join(rows), *contents]
+        mine.was_read = True
         return {"queues": queues, "more": False}, [b"".join(rows), *contents]
 
     @staticmethod

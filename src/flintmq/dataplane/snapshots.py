@@ -60,11 +60,19 @@ class Pins:
         until_ns = self._plane.clock.monotonic_ns() + ttl_s * 1_000_000_000
         pin = Pin(identity, caller.user, kind, ttl_s, until_ns, dict.fromkeys(logs, 0))
         with self._lock:
-            if len(self._pins) >= self._plane.limits.snapshots_max:
+            if len(self._pins) >= self._plane.limits.snapshots_max and not self._drop_read():
                 raise Refused("LIMIT", f"there are {self._plane.limits.snapshots_max} snapshots and browses already")
             self._pins[identity] = pin
             self._count()
         return pin
+
+    def _drop_read(self) -> bool:
+        """Gives up the oldest browse that was read to its end, if there is one: clients need not close theirs."""
+        for identity, pin in self._pins.items():
+            if pin.browse is not None and all(one.was_read for one in pin.browse):
+                del self._pins[identity]
+                return True
+        return False
 
     def settle(self, pin: Pin, lowest: dict[str, int]) -> None:
         """Keeps only containers from these sequences on."""

@@ -15,65 +15,21 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
-from flintmq.dataplane.plane import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log, refusal_of
-from flintmq.dataplane.sets import MessageSet, shares
+from flintmq.dataplane.plane import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log
+from flintmq.dataplane.sets import MessageSet
+from flintmq.dataplane.taking import SEQ_MAX, Subscription, allowed, hold, take, unknown
 from flintmq.dataplane.times import LogTimes, QueueWatch, last_position, position_before
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import StoreError
 from flintmq.ports import Verb
 from flintmq.transactions import BranchState, Outcome, TransactionRefused, Xid
 
-_SEQ_MAX = 2**63 - 1
-_POSITION_MAX = 2**64 - 1
 _BYTES_MAX = 2**62
 # seconds between two looks for messages in sub.acquire: the first, and the longest
 _LOOK_S, _LOOK_MAX_S = 0.001, 0.02
-
-
-@dataclass(slots=True, eq=False)
-class Subscription:
-    """One subscription. `planned`: (seq, epoch, wall ms at which its set was prepared) of the last sub.plan, None: not planned."""
-
-    name: str
-    vhost: str
-    incarnation: uuid.UUID
-    epoch: int
-    committed: int
-    queues: list[str]
-    created_ms: int
-    planned: tuple[int, int, int] | None = None
-    prepared: MessageSet | None = None
-    deleted: bool = False
-    # queue id -> (last position, messages that may still be taken): set by sub.tail with drain, until the next sub.open
-    drain: dict[int, list[int]] | None = None
-    lock: Any = field(default_factory=threading.RLock)
-
-    @property
-    def key(self) -> bytes:
-        return f"{self.vhost}\0{self.name}".encode()
-
-    def value(self, **changes: Any) -> dict[str, Any]:
-        """The note's value. `changes`: what it is about to become."""
-        value = {
-            "id": str(self.incarnation),
-            "epoch": self.epoch,
-            "committed": self.committed,
-            "planned": self.planned,
-            "queues": self.queues,
-            "created_ms": self.created_ms,
-        }
-        return {**value, **changes}
-
-    def xid(self, seq: int) -> Xid:
-        """Of the transaction of a set."""
-        return Xid(FORMAT_SET, self.incarnation.bytes, seq.to_bytes(8, "big"), self.vhost)
-
-    def is_planned(self, seq: int) -> bool:
-        return self.planned is not None and self.planned[0] == seq
 
 
 class Subscriptions:
@@ -171,7 +127,7 @@ class Subscriptions:
                 found = self._by_name.get((caller.vhost, name))
             if found is None:
                 if mode == "attach":
-                    raise Refused("NOT_FOUND", f"there is no subscription '{name}' in vhost '{caller.vhost}'")
+                    raise unknown(caller, name)
                 cores = [plane.queue(caller.vhost, queue).core for queue in queues]
                 created = Subscription(name, caller.vhost, uuid.uuid4(), 1, 0, queues, plane.now_ms())
                 with created.lock:
@@ -222,8 +178,8 @@ class Subscriptions:
         """sub.acquire."""
         plane, limits = self._plane, self._plane.limits
         found, epoch, seq = self._subject(caller, arguments)
-        messages = min(arguments.integer("max_messages", 1, _SEQ_MAX, limits.acquire_messages_max), limits.acquire_messages_max)
-        size = min(arguments.integer("max_bytes", 1, _SEQ_MAX, limits.acquire_bytes_max), limits.acquire_bytes_max)
+        messages = min(arguments.integer("max_messages", 1, SEQ_MAX, limits.acquire_messages_max), limits.acquire_messages_max)
+        size = min(arguments.integer("max_bytes", 1, SEQ_MAX, limits.acquire_bytes_max), limits.acquire_bytes_max)
         wait_ms = min(arguments.integer("max_wait_ms", 0, 2**31, 0), limits.acquire_wait_ms_max)
         on_lost = arguments.choice("onlost", ("fail", "redeliver"), "fail")
         arguments.done()
@@ -274,8 +230,8 @@ class Subscriptions:
         found, epoch, seq = self._subject(caller, arguments)
         slices = arguments.integer("slices", 1, self._plane.limits.slices_max, 1)
         number = arguments.integer("slice", 0, slices - 1, 0)
-        first = arguments.integer("first", 0, _SEQ_MAX, 0)
-        count = arguments.integer("count", 1, _SEQ_MAX, self._plane.limits.dataplane_rows_max)
+        first = arguments.integer("first", 0, SEQ_MAX, 0)
+        count = arguments.integer("count", 1, SEQ_MAX, self._plane.limits.dataplane_rows_max)
         arguments.done()
         with found.lock:
             self._check(found, epoch)
@@ -296,23 +252,23 @@ class Subscriptions:
     def commit(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.commit."""
         found = self._known(caller, arguments)
-        epoch = arguments.integer("epoch", 1, _SEQ_MAX)
-        upto = arguments.integer("upto", 0, _SEQ_MAX)
+        epoch = arguments.integer("epoch", 1, SEQ_MAX)
+        upto = arguments.integer("upto", 0, SEQ_MAX)
         arguments.done()
         with found.lock:
             self._check(found, epoch)
             if upto > found.committed:
-                held = self._prepared(found)
-                if upto > found.committed and (held is None or held.seq != upto):
-                    raise self._ahead(found, upto)
-                if held is not None and upto > found.committed:
+                held = self._prepared(found)  # an operator may have committed it meanwhile
+                if upto > found.committed:
+                    if held is None or held.seq != upto:
+                        raise self._ahead(found, upto)
                     self._commit(found, held)
             return {"committed": found.committed}
 
     def tail(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.tail. From memory: no record is read but for what was there before the broker started."""
         found = self._known(caller, arguments)
-        epoch = arguments.integer("epoch", 1, _SEQ_MAX, None)
+        epoch = arguments.integer("epoch", 1, SEQ_MAX, None)
         drain = arguments.boolean("drain", False)
         arguments.done()
         now_ms = self._plane.now_ms()
@@ -327,7 +283,7 @@ class Subscriptions:
             core = queue.core
             watch = self._watched(queue.queue_id, core)
             ready = core.ready_count()
-            marks[queue.queue_id] = [last_position(core), ready + core.unacked_count() if core.priorities() > 1 else _SEQ_MAX]
+            marks[queue.queue_id] = [last_position(core), ready + core.unacked_count() if core.priorities() > 1 else SEQ_MAX]
             queues.append(
                 {
                     "queue": name,
@@ -370,12 +326,12 @@ class Subscriptions:
         """sub.reset: an operator decides. The reader that has the subscription open is fenced."""
         name = arguments.text("name", self._plane.limits.dataplane_name_max)
         action = arguments.choice("action", ("redeliver", "commit", "delete"))
-        seq = arguments.integer("seq", 1, _SEQ_MAX, None)
+        seq = arguments.integer("seq", 1, SEQ_MAX, None)
         arguments.done()
         found = self._named(caller, name)
         with found.lock:
             if found.deleted:
-                raise self._unknown(caller, name)
+                raise unknown(caller, name)
             held = self._prepared(found)
             if seq is not None and (held is None or held.seq != seq):
                 return self._status(found)  # done before
@@ -460,17 +416,13 @@ class Subscriptions:
         with self._lock:
             found = self._by_name.get((caller.vhost, name))
         if found is None:
-            raise self._unknown(caller, name)
+            raise unknown(caller, name)
         self._plane.authorize(caller, Verb.READ, "queue", found.queues)
         return found
 
-    @staticmethod
-    def _unknown(caller: Caller, name: str) -> Refused:
-        return Refused("NOT_FOUND", f"there is no subscription '{name}' in vhost '{caller.vhost}'")
-
     def _subject(self, caller: Caller, arguments: Arguments) -> tuple[Subscription, int, int]:
         found = self._known(caller, arguments)
-        return found, arguments.integer("epoch", 1, _SEQ_MAX), arguments.integer("seq", 1, _SEQ_MAX)
+        return found, arguments.integer("epoch", 1, SEQ_MAX), arguments.integer("seq", 1, SEQ_MAX)
 
     # --- rules: all under the subscription's lock -----------------------------------------------------------------------
 
@@ -559,14 +511,14 @@ class Subscriptions:
             queues.append(queue)
         turn = seq % len(queues)  # another queue is first each time
         queues = queues[turn:] + queues[:turn]
-        ready = [min(queue.core.ready_count(), self._allowed(found, queue.queue_id)) for queue in queues]
+        ready = [min(queue.core.ready_count(), allowed(found, queue.queue_id)) for queue in queues]
         if not any(ready):
             return None
         xid = found.xid(seq)
         session = ("set", found.incarnation, seq)
         plane.begin(session, xid, log_transient=False)
         try:
-            taken = self._take(found, queues, ready, messages, size, session, xid)
+            taken = take(plane, found, queues, ready, messages, size, session, xid)
             if taken:
                 plane.prepare(session, xid)
         except BaseException:
@@ -582,53 +534,6 @@ class Subscriptions:
                 found.drain[queue_id][1] -= count
         found.prepared = MessageSet(seq, xid, plane.coordinator.runs(xid), plane.queue_name, plane.now_ms())
         return found.prepared
-
-    @staticmethod
-    def _allowed(found: Subscription, queue_id: int) -> int:
-        if found.drain is None:
-            return _SEQ_MAX
-        upto, count = found.drain.get(queue_id, (0, 0))
-        return max(0, count) if upto else 0
-
-    def _take(
-        self, found: Subscription, queues: Sequence[Any], ready: Sequence[int], messages: int, size: int, session: Any, xid: Xid
-    ) -> dict[int, int]:
-        """Holds messages: each queue gets its share, then what others left. Returns how many by queue id."""
-        taken: dict[int, int] = {}
-        bodies = [queue.core.ready_bytes() if count else 0 for queue, count in zip(queues, ready, strict=True)]
-        for counts, sizes in ((shares(ready, messages), shares(bodies, size)), (ready, [size] * len(queues))):
-            for queue, count, most in zip(queues, counts, sizes, strict=True):
-                count = min(count - taken.get(queue.queue_id, 0), messages)
-                most = min(most, size)
-                if count <= 0 or (taken and not self._fits(queue.core, most, size)):
-                    continue
-                upto = found.drain[queue.queue_id][0] if found.drain is not None else 0
-                facts = self._hold(session, xid, queue.queue_id, count, max(1, most), found.name, upto)
-                if facts.count:
-                    taken[queue.queue_id] = taken.get(queue.queue_id, 0) + facts.count
-                    messages -= facts.count
-                    size -= facts.bytes
-        return taken
-
-    @staticmethod
-    def _fits(core: Any, share: int, size: int) -> bool:
-        """Whether a run of `share` bytes stays within `size`: its first message is taken whatever its size."""
-        if size <= 0:
-            return False
-        if core.ready_bytes() <= share:
-            return True
-        try:
-            return len(core.message_at(core.next_available(0))[3]) <= size
-        except KeyError:
-            return False  # gone meanwhile: the next set is not far
-
-    def _hold(self, session: Any, xid: Xid, queue_id: int, messages: int, size: int, consumer: str, upto: int) -> Any:
-        try:
-            return self._plane.coordinator.hold_run(
-                session, xid, queue_id, messages_max=messages, bytes_max=size, consumer=consumer, upto=upto
-            )
-        except TransactionRefused as error:
-            raise refusal_of(error) from None
 
     # --- a new subscription ---------------------------------------------------------------------------------------------
 
@@ -665,7 +570,7 @@ class Subscriptions:
         session = ("skip", created.incarnation, len(skipped))
         plane.begin(session, xid, log_transient=False)
         try:
-            facts = self._hold(session, xid, queue_id, plane.limits.acquire_messages_max, _BYTES_MAX, created.name, upto)
+            facts = hold(plane, session, xid, queue_id, plane.limits.acquire_messages_max, _BYTES_MAX, created.name, upto)
             if not facts.count:
                 outcome = plane.discard(session, xid)
                 if outcome is not None:

@@ -1,0 +1,100 @@
+"""Scopes and their stages as values.
+
+in: nothing. out: Stage, Scope, and the names of their transactions. Who changes them, under which lock: stages.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.dataplane.blocks import Counts, Router
+from flintmq.dataplane.plane import FORMAT_STAGE
+from flintmq.dataplane.wire import Refused
+from flintmq.transactions import Xid
+
+OPEN, FAILED, PREPARED, ENDED = "open", "failed", "prepared", "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """One stage. `router`: None after a restart; `since_ms`: of its last block, then of its prepare (wall clock)."""
+
+    identity: bytes
+    scope: str
+    vhost: str
+    user: str
+    epoch: int
+    batch: int
+    part: int
+    attempt: int
+    since_ms: int
+    state: str = OPEN
+    reason: Refused | None = None
+    counts: Counts = field(default_factory=Counts)
+    crc: int = 0
+    router: Router | None = None
+    lock: Any = field(default_factory=threading.Lock)
+
+    @property
+    def stage_id(self) -> str:
+        return self.identity.hex()
+
+    @property
+    def session(self) -> tuple[str, bytes]:
+        return ("stage", self.identity)
+
+    @property
+    def xid(self) -> Xid:
+        return Xid(FORMAT_STAGE, global_id(self.vhost, self.scope), self.identity, self.vhost)
+
+    def facts(self) -> dict[str, Any]:
+        """The answer to stage.prepare."""
+        counts = self.counts
+        return {
+            "stage_id": self.stage_id,
+            "count": counts.count,
+            "bytes": counts.bytes,
+            "unroutable": counts.unroutable,
+            "over_limit": counts.over_limit,
+            "crc": self.crc,
+        }
+
+    def view(self, now_ms: int) -> dict[str, Any]:
+        """For scope.status."""
+        return {
+            **self.facts(),
+            "state": self.state,
+            "batch": self.batch,
+            "part": self.part,
+            "attempt": self.attempt,
+            "user": self.user,
+            "age_ms": max(0, now_ms - self.since_ms),
+        }
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """One scope. `committed`: -1 before the first commit; `epoch`: the highest that was seen; `user`: whose it is, "" nobody's yet."""
+
+    name: str
+    vhost: str
+    committed: int = -1
+    epoch: int = 0
+    user: str = ""
+    decided: list[str] = field(default_factory=list)
+    noted: bool = False
+    forgotten: bool = False
+    stages: dict[bytes, Stage] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.RLock)
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.vhost}\0{self.name}".encode()
+
+
+def global_id(vhost: str, scope: str) -> bytes:
+    """Global id of a scope's transactions: 32 bytes."""
+    return hashlib.blake2b(f"{vhost}\0{scope}".encode(), digest_size=32).digest()

@@ -1,0 +1,116 @@
+"""A subscription as a value, and how the messages of one set are taken from its queues.
+
+in: a subscription, what is ready, bounds of messages and bytes. out: runs that a transaction holds. Who calls this, under which lock:
+subscriptions.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.dataplane.plane import FORMAT_SET, Caller, Plane, refusal_of
+from flintmq.dataplane.sets import MessageSet, shares
+from flintmq.dataplane.wire import Refused
+from flintmq.transactions import RunFacts, TransactionRefused, Xid
+
+SEQ_MAX = 2**63 - 1
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One subscription. `planned`: (seq, epoch, wall ms at which its set was prepared) of the last sub.plan, None: not planned."""
+
+    name: str
+    vhost: str
+    incarnation: uuid.UUID
+    epoch: int
+    committed: int
+    queues: list[str]
+    created_ms: int
+    planned: tuple[int, int, int] | None = None
+    prepared: MessageSet | None = None
+    deleted: bool = False
+    # queue id -> (last position, messages that may still be taken): set by sub.tail with drain, until the next sub.open
+    drain: dict[int, list[int]] | None = None
+    lock: Any = field(default_factory=threading.RLock)
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.vhost}\0{self.name}".encode()
+
+    def value(self, **changes: Any) -> dict[str, Any]:
+        """The note's value. `changes`: what it is about to become."""
+        value = {
+            "id": str(self.incarnation),
+            "epoch": self.epoch,
+            "committed": self.committed,
+            "planned": self.planned,
+            "queues": self.queues,
+            "created_ms": self.created_ms,
+        }
+        return {**value, **changes}
+
+    def xid(self, seq: int) -> Xid:
+        """Of the transaction of a set."""
+        return Xid(FORMAT_SET, self.incarnation.bytes, seq.to_bytes(8, "big"), self.vhost)
+
+    def is_planned(self, seq: int) -> bool:
+        return self.planned is not None and self.planned[0] == seq
+
+
+def unknown(caller: Caller, name: str) -> Refused:
+    """For a name that no subscription has."""
+    return Refused("NOT_FOUND", f"there is no subscription '{name}' in vhost '{caller.vhost}'")
+
+
+def allowed(found: Subscription, queue_id: int) -> int:
+    """Messages that may still be taken from the queue: bounded after sub.tail with drain."""
+    if found.drain is None:
+        return SEQ_MAX
+    upto, count = found.drain.get(queue_id, (0, 0))
+    return max(0, count) if upto else 0
+
+
+def take(
+    plane: Plane, found: Subscription, queues: Sequence[Any], ready: Sequence[int], messages: int, size: int, session: Any, xid: Xid
+) -> dict[int, int]:
+    """Holds messages: each queue gets its share, then what others left. Returns how many by queue id."""
+    taken: dict[int, int] = {}
+    bodies = [queue.core.ready_bytes() if count else 0 for queue, count in zip(queues, ready, strict=True)]
+    for counts, sizes in ((shares(ready, messages), shares(bodies, size)), (ready, [size] * len(queues))):
+        for queue, count, most in zip(queues, counts, sizes, strict=True):
+            count = min(count - taken.get(queue.queue_id, 0), messages)
+            most = min(most, size)
+            if count <= 0 or (taken and not _fits(queue.core, most, size)):
+                continue
+            upto = found.drain[queue.queue_id][0] if found.drain is not None else 0
+            facts = hold(plane, session, xid, queue.queue_id, count, max(1, most), found.name, upto)
+            if facts.count:
+                taken[queue.queue_id] = taken.get(queue.queue_id, 0) + facts.count
+                messages -= facts.count
+                size -= facts.bytes
+    return taken
+
+
+def _fits(core: Any, share: int, size: int) -> bool:
+    """Whether a run of `share` bytes stays within `size`: its first message is taken whatever its size."""
+    if size <= 0:
+        return False
+    if core.ready_bytes() <= share:
+        return True
+    try:
+        return len(core.message_at(core.next_available(0))[3]) <= size
+    except KeyError:
+        return False  # gone meanwhile: the next set is not far
+
+
+def hold(plane: Plane, session: Any, xid: Xid, queue_id: int, messages: int, size: int, consumer: str, upto: int) -> RunFacts:
+    """TransactionCoordinator.hold_run. Raises: Refused."""
+    try:
+        return plane.coordinator.hold_run(session, xid, queue_id, messages_max=messages, bytes_max=size, consumer=consumer, upto=upto)
+    except TransactionRefused as error:
+        raise refusal_of(error) from None
