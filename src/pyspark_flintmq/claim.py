@@ -142,12 +142,13 @@ class Claim:
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    def _open(self, checkpoint: str | None) -> None:
-        """Opens the subscription once. Args: checkpoint: the incarnation that Spark's offsets name; None: Spark has none yet."""
+    def _open(self, checkpoint: str | None, seq: int = 0) -> None:
+        """Opens the subscription once. Args: checkpoint, seq: what Spark's offset names; None: Spark has none yet."""
         if not self.sub_id:
             self._lag = None
-            opened = self._attach() if checkpoint is not None else self._create()
+            opened = self._attach(checkpoint, seq) if checkpoint is not None else self._create()
             if checkpoint is not None and opened["sub_id"] != checkpoint:
+                # Deleted and made again within a moment.
                 raise self._foreign(checkpoint, opened["sub_id"])
             self.epoch, self._committed = int(opened["epoch"]), int(opened["committed"])
             self.sub_id = opened["sub_id"]
@@ -156,11 +157,20 @@ class Claim:
         elif checkpoint is not None and checkpoint != self.sub_id:
             raise self._foreign(checkpoint, self.sub_id)
 
-    def _attach(self) -> Any:
-        """With a checkpoint: the subscription is there, or it was lost. One that is not there must not be made anew by this."""
+    def _attach(self, checkpoint: str, seq: int) -> Any:
+        """With a checkpoint: the subscription is there, or it was lost. One that is not there must not be made anew by this.
+
+        Looks before it opens: a query with a wrong checkpoint must not fence the one that works.
+        """
         options = self._options
         queues = {"queues": list(options.queues)} if options.queues else {}
         try:
+            status = self._call("sub.status", name=options.subscription)
+            if status["sub_id"] != checkpoint:
+                raise self._foreign(checkpoint, status["sub_id"])
+            if seq < int(status["committed"]):
+                self._committed = int(status["committed"])
+                raise self._behind(seq)
             return self._call("sub.open", name=options.subscription, mode="attach", **queues)
         except SourceError as e:
             if e.code != "SUBSCRIPTION_MISSING":
@@ -206,7 +216,7 @@ class Claim:
             raise SourceError(
                 "CHECKPOINT_FOREIGN", f"the checkpoint holds {str(offset)[:100]}, which no queue source wrote: use its own checkpoint"
             ) from None
-        self._open(sub_id)
+        self._open(sub_id, seq)
         return seq
 
     def _commit(self, seq: int) -> None:

@@ -138,6 +138,11 @@ class FakePlane:
         prepared = None if sub.prepared is None else sub.committed + 1
         return {"sub_id": sub.sub_id, "epoch": sub.epoch, "committed": sub.committed, "prepared": prepared, "queues": sub.queues}
 
+    def _sub_status(self, name: str) -> Any:
+        if name not in self.subs:
+            raise PlaneError("NOT_FOUND", f"there is no subscription '{name}'")
+        return {"name": name, "sub_id": self.subs[name].sub_id, "committed": self.subs[name].committed}
+
     def _sub_acquire(self, sub_id: str, epoch: int, seq: int, max_messages: int, max_bytes: int, onlost: str) -> Any:
         sub = self._sub(sub_id, epoch)
         if seq <= sub.committed:

@@ -200,6 +200,20 @@ def test_a_second_query_fences_the_first_one() -> None:
     assert plane.subs["spark:q"].committed == 0
 
 
+def test_a_wrong_checkpoint_does_not_fence_the_query_that_works() -> None:
+    plane = FakePlane({"q": MESSAGES})
+    working = Claim(options(), lambda: plane)
+    first = working.latest(working.initial(), *LIMITS)
+    second = working.latest(first, *LIMITS)
+    for offset, expected in (({**first, "seq": 0}, "CHECKPOINT_BEHIND"), ({**first, "sub_id": "another"}, "CHECKPOINT_FOREIGN")):
+        for call in ("latest", "tickets"):
+            with pytest.raises(SourceError) as error:
+                other = Claim(options(), lambda: plane)
+                other.latest(offset, *LIMITS) if call == "latest" else other.tickets(offset, {**offset, "seq": 1})
+            assert code(error) == expected
+    assert working.latest(second, *LIMITS)["seq"] == 3
+
+
 def test_a_deleted_checkpoint_is_noticed_while_its_last_batch_is_open() -> None:
     driver = spark(Plan(at="before the sink"))
     with pytest.raises(Crash):
