@@ -10,6 +10,12 @@ cdef struct location_t:         # one place; position: see position_waits (recor
     uint64_t enqueued_by        # open transaction that puts it there; 0 = it is there
     uint64_t dequeued_by        # open transaction that takes it; 0 = none
 
+cdef enum:
+    LIST_MAPS = 64              # a map that grows moves all it has, under the log's lock: several small ones stop nobody for long
+
+cdef struct message_list_t:     # zeroed: empty
+    map64_t maps[64]
+
 cdef struct message_t:
     uint64_t id
     uint32_t count              # places
@@ -22,14 +28,16 @@ cdef struct message_t:
     location_t first_location   # room for the first of each: most have no more
     uint64_t first_named
 
-cdef message_t *list_find(map64_t *messages, uint64_t message_id) noexcept nogil
+cdef message_t *list_find(message_list_t *messages, uint64_t message_id) noexcept nogil
 # NULL: no memory.
-cdef message_t *list_new(map64_t *messages, uint64_t message_id) noexcept nogil
-cdef void list_forget(map64_t *messages, message_t *message) noexcept nogil
-cdef void list_free_all(map64_t *messages) noexcept nogil
+cdef message_t *list_new(message_list_t *messages, uint64_t message_id) noexcept nogil
+cdef void list_forget(message_list_t *messages, message_t *message) noexcept nogil
+cdef void list_free_all(message_list_t *messages) noexcept nogil
 cdef location_t *message_add(message_t *message, uint64_t queue_id, uint64_t position, int64_t expires_at_ms) noexcept nogil
 # The place on this queue at this position; NULL: there is none.
 cdef location_t *message_find(message_t *message, uint64_t queue_id, uint64_t position) noexcept nogil
 cdef void message_drop(message_t *message, location_t *location) noexcept nogil
 # Notes that records of the message name the transaction. True when it is new.
 cdef bint message_name(message_t *message, uint64_t tx) noexcept nogil
+# Iteration in no particular order: start with *cursor = 0; NULL: no more. The list must not change meanwhile.
+cdef message_t *list_next_message(message_list_t *messages, uint64_t *cursor) noexcept nogil

@@ -22,9 +22,18 @@ def _at(word: uint64_t) -> cython.pointer(message_t):
     return cython.cast(cython.pointer(message_t), cython.cast(cython.p_void, word))
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _map(messages: cython.pointer(message_list_t), message_id: uint64_t) -> cython.pointer(map64_t):
+    return cython.address(messages.maps[(message_id >> 8) % LIST_MAPS])
+
+
 def list_find(messages, message_id):
     word: uint64_t = 0
-    if messages.count == 0 or not map64_get(messages, message_id, cython.address(word)):
+    map_: cython.pointer(map64_t) = _map(messages, message_id)
+    if map_.count == 0 or not map64_get(map_, message_id, cython.address(word)):
         return cython.NULL
     return _at(word)
 
@@ -38,7 +47,7 @@ def list_new(messages, message_id):
     message.room = 1
     message.named = cython.address(message.first_named)
     message.named_room = 1
-    if not map64_put(messages, message_id, cython.cast(uint64_t, message)):
+    if not map64_put(_map(messages, message_id), message_id, cython.cast(uint64_t, message)):
         free(message)
         return cython.NULL
     return message
@@ -56,17 +65,34 @@ def _free(message: cython.pointer(message_t)) -> cython.void:
 
 
 def list_forget(messages, message):
-    map64_remove(messages, message.id)
+    map64_remove(_map(messages, message.id), message.id)
     _free(message)
 
 
 def list_free_all(messages):
     cursor: uint64_t = 0
+    i: uint32_t
+    message: cython.pointer(message_t) = list_next_message(messages, cython.address(cursor))
+    while message != cython.NULL:
+        _free(message)
+        message = list_next_message(messages, cython.address(cursor))
+    for i in range(LIST_MAPS):
+        map64_free(cython.address(messages.maps[i]))
+
+
+def list_next_message(messages, cursor):
     key: uint64_t = 0
     word: uint64_t = 0
-    while map64_next(messages, cython.address(cursor), cython.address(key), cython.address(word)):
-        _free(_at(word))
-    map64_free(messages)
+    number: uint64_t = cursor[0] >> 48
+    at: uint64_t = (cursor[0] << 16) >> 16
+    while number < LIST_MAPS:
+        if map64_next(cython.address(messages.maps[number]), cython.address(at), cython.address(key), cython.address(word)):
+            cursor[0] = number << 48 | at
+            return _at(word)
+        number += 1
+        at = 0
+        cursor[0] = number << 48
+    return cython.NULL
 
 
 @cython.cfunc

@@ -2,11 +2,10 @@
 # log_port_t points at. All take the log's lock for a few hundred nanoseconds (long content: once per chunk).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.core.hash64 cimport map64_t
 from flintmq.queue.types cimport queue_t, slot_t
 from flintmq.store.log.log cimport log_t
 from flintmq.store.log.writer cimport writer_t
-from flintmq.store.message_list cimport location_t, message_t
+from flintmq.store.message_list cimport location_t, message_list_t, message_t
 
 cdef struct released_t:
     uint64_t tx
@@ -17,7 +16,7 @@ cdef struct message_log_t:
     log_t *pages                # NULL: nothing is spilled
     writer_t *writer
     void *loader                # loader_t of content_loader.pxd
-    map64_t messages            # the message list
+    message_list_t messages     # the message list
     released_t *released        # transactions that dead messages no longer name
     uint32_t released_count     # atomic; changed under log.lock
     uint32_t released_room

@@ -14,7 +14,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64
 from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
-from cython.cimports.flintmq.core.hash64 import map64_next, map64_remove
+from cython.cimports.flintmq.core.hash64 import map64_remove
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
     MESSAGE_SPILLED_BIT,
@@ -57,6 +57,7 @@ from cython.cimports.flintmq.store.message_list import (
     list_find,
     list_forget,
     list_new,
+    list_next_message,
     location_t,
     message_add,
     message_drop,
@@ -458,37 +459,32 @@ def ml_undo_dequeues(ml, tx, message_id):
 
 def ml_find_listed(ml, queue_id, position):
     cursor: uint64_t = 0
-    key: uint64_t = 0
-    word: uint64_t = 0
     found: uint64_t = 0
     message: cython.pointer(message_t)
     log_begin(ml.log)
-    while found == 0 and map64_next(cython.address(ml.messages), cython.address(cursor), cython.address(key), cython.address(word)):
-        message = cython.cast(cython.pointer(message_t), cython.cast(cython.p_void, word))
+    message = list_next_message(cython.address(ml.messages), cython.address(cursor))
+    while found == 0 and message != cython.NULL:
         if message_find(message, queue_id, position) != cython.NULL:
-            found = key
+            found = message.id
+        message = list_next_message(cython.address(ml.messages), cython.address(cursor))
     log_end(ml.log)
     return found
 
 
 def ml_drop_queue(ml, queue_id):
     cursor: uint64_t = 0
-    key: uint64_t = 0
-    word: uint64_t = 0
     i: uint32_t
     n: uint64_t
-    count: uint64_t
-    more: cython.bint = True
+    count: uint64_t = 256
     message: cython.pointer(message_t)
     dead: cython.pointer(message_t)[256]
-    while more:
-        # The map must not change while it is walked: some dead messages are taken out, then the walk begins anew.
+    while count == 256:
+        # A map must not change while it is walked: some dead messages are taken out, then the walk of that map begins anew.
         count = 0
-        cursor = 0
-        more = False
+        cursor = cursor >> 48 << 48
         log_begin(ml.log)
-        while map64_next(cython.address(ml.messages), cython.address(cursor), cython.address(key), cython.address(word)):
-            message = cython.cast(cython.pointer(message_t), cython.cast(cython.p_void, word))
+        message = list_next_message(cython.address(ml.messages), cython.address(cursor))
+        while message != cython.NULL and count < 256:
             i = 0
             while i < message.count:
                 if message.locations[i].queue_id == queue_id:
@@ -498,9 +494,7 @@ def ml_drop_queue(ml, queue_id):
                         count += 1
                 else:
                     i += 1
-            if count == 256:
-                more = True
-                break
+            message = list_next_message(cython.address(ml.messages), cython.address(cursor))
         for n in range(count):
             # Queue-End ends its places; this ends the message, which may name transactions.
             ml_ended(ml, dead[n].id, dead[n], ml_write_delete(ml.log, dead[n].id))
