@@ -159,8 +159,10 @@ class Limits:
     acquire_wait_ms_max: int = 5_000
     # slices of a set or of a browse; more are refused with BAD_ARGUMENT
     slices_max: int = 4_096
-    # scopes of the node; one more is refused with LIMIT
+    # scopes of the node; for one more the longest unused one is forgotten if that is long ago, else it is refused with LIMIT
     scopes_max: int = 10_000
+    # seconds after its last commit that a scope is surely remembered: a batch that is repeated later may be written twice
+    scope_remember_s: int = 2_592_000
     # stages of the node that are not committed or rolled back; one more is refused with LIMIT
     stages_max: int = 4_096
     # routes of one block of staged messages; more are refused with BAD_ARGUMENT

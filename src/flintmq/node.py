@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from flintmq.access.users import Users
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
+from flintmq.dataplane.plane import PIPELINE_FORMATS
 from flintmq.errors import OperatorError, ReplyCode, StoreError
 from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
@@ -86,7 +88,10 @@ class Node:
             restored = self.store.restore(list(self.broker.queues.values()))
             log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
             if self.broker.transactions is not None and self.broker.transactions.restore():
-                log.warning("transactions wait for their manager's decision: %s", ", ".join(map(str, self.broker.transactions.recover())))
+                # Those of the pipeline have theirs: the data plane, which comes next.
+                waiting = [str(xid) for xid in self.broker.transactions.recover() if xid.format not in PIPELINE_FORMATS]
+                if waiting:
+                    log.warning("transactions wait for their manager's decision: %s", ", ".join(waiting))
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs)
         self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
@@ -132,9 +137,9 @@ class Node:
         if self.dataplane is not None:
             self.dataplane.start()
 
-    def flight_port(self) -> int | None:
-        """The port of the Flight service, for which this waits some seconds; None: there is none, or it is not up in time."""
-        return None if self.dataplane is None else self.dataplane.wait_ready()
+    def flight_port(self, given_up: Callable[[], bool] = lambda: False) -> int | None:
+        """The port of the Flight service, for which this waits some seconds; None: there is none, it is not up in time, or `given_up()`."""
+        return None if self.dataplane is None else self.dataplane.wait_ready(given_up)
 
     def _listen(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET

@@ -189,6 +189,22 @@ def test_limits_of_stages(tmp_path: Path) -> None:
         assert "stage_id" in rig.call("stage.begin", scope="x", epoch=mine, batch=0)
 
 
+def test_the_longest_unused_scope_makes_room_when_that_is_long_ago(tmp_path: Path) -> None:
+    with Rig(tmp_path / "store", limits={"scopes_max": 2, "scope_remember_s": 100}) as rig:
+        mine = epoch(rig)
+        for name in ("x", "y"):
+            rig.call("stage.commit", scope=name, epoch=mine, batch=0, stage_ids=[])
+            rig.clock.advance(ms=60_000)
+        again = rig.kill()
+        assert [one["scope"] for one in again.call("scope.list")["scopes"]] == ["x", "y"]
+        again.call("stage.commit", scope="z", epoch=mine, batch=0, stage_ids=[])
+        assert [one["scope"] for one in again.call("scope.list")["scopes"]] == ["y", "z"]
+        assert again.code("stage.begin", scope="x", epoch=mine, batch=0) == "LIMIT"
+        last = again.kill()
+        assert [one["scope"] for one in last.call("scope.list")["scopes"]] == ["y", "z"]
+        last.stop()
+
+
 def test_forget_rolls_back_and_forgets_what_was_committed(rig: Rig) -> None:
     mine = epoch(rig)
     rig.call("stage.commit", scope="x", epoch=mine, batch=7, stage_ids=[])

@@ -155,7 +155,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         "amqp_port": node.amqp_port,
         "amqps_port": node.amqps_port,
         "http_port": None,
-        "flight_port": node.flight_port(),
+        "flight_port": node.flight_port(finished.is_set),
         "store_dir": str(node.store.directory) if node.store is not None else None,
     }
     print(json.dumps(ready), flush=True)

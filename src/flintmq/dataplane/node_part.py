@@ -6,7 +6,7 @@ in: the node's broker and durable store. out: what node.py calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flintmq.config import Config
@@ -39,9 +39,9 @@ class DataPlane:
         if self._supervisor is not None:
             self._supervisor.start()
 
-    def wait_ready(self) -> int | None:
-        """The port of the Flight service; None: there is none, or it is not up in time."""
-        return None if self._supervisor is None else self._supervisor.wait_ready(self._config.limits.flight_start_s)
+    def wait_ready(self, given_up: Callable[[], bool] = lambda: False) -> int | None:
+        """The port of the Flight service; None: there is none, it is not up in time, or `given_up()`."""
+        return None if self._supervisor is None else self._supervisor.wait_ready(self._config.limits.flight_start_s, given_up)
 
     @property
     def flight_port(self) -> int | None:

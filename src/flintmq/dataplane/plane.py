@@ -29,6 +29,7 @@ log = logging.getLogger("flintmq.dataplane")
 NOTE_SUBSCRIPTION, NOTE_SCOPE, NOTE_STAGE, NOTE_LIFE = 1, 2, 3, 4
 # format ids of the transactions of sets and stages: "FLNS", "FLNG"
 FORMAT_SET, FORMAT_STAGE = 0x464C4E53, 0x464C4E47
+PIPELINE_FORMATS = frozenset({FORMAT_SET, FORMAT_STAGE})
 # seconds between two looks at whether a wait has lost its point
 _LOOK_S = 0.25
 

@@ -86,6 +86,7 @@ class Scope:
     user: str = ""
     decided: list[str] = field(default_factory=list)
     noted: bool = False
+    used_ms: int = 0  # wall clock
     forgotten: bool = False
     stages: dict[bytes, Stage] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)

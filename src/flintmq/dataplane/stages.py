@@ -58,7 +58,16 @@ class Stages:
         try:
             for key, value in plane.notes(NOTE_SCOPE):
                 vhost, _, name = key.decode().partition("\0")
-                scope = Scope(name, vhost, int(value["committed"]), int(value["epoch"]), str(value["user"]), list(value["stages"]), True)
+                scope = Scope(
+                    name,
+                    vhost,
+                    int(value["committed"]),
+                    int(value["epoch"]),
+                    str(value["user"]),
+                    list(value["stages"]),
+                    True,
+                    int(value["ms"]),
+                )
                 self._scopes[vhost, name] = scope
             found = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
         except (KeyError, TypeError, ValueError) as error:
@@ -282,7 +291,8 @@ class Stages:
     def _decide(self, scope: Scope, epoch: int, batch: int, chosen: list[Stage], others: list[Stage], user: str) -> None:
         plane = self._plane
         ids = [stage.stage_id for stage in chosen]
-        value = {"committed": batch, "epoch": epoch, "user": user, "stages": ids, "ms": plane.now_ms()}
+        scope.used_ms = plane.now_ms()
+        value = {"committed": batch, "epoch": epoch, "user": user, "stages": ids, "ms": scope.used_ms}
         note = (NOTE_SCOPE, scope.key, plane.encode(value))
         commits, rollbacks = [stage.xid for stage in chosen], [stage.xid for stage in others]
         with ExitStack() as held:
@@ -392,11 +402,29 @@ class Stages:
         with self._lock:
             scope = self._scopes.get((caller.vhost, name))
             if scope is None:
-                if len(self._scopes) >= self._plane.limits.scopes_max:
+                if len(self._scopes) >= self._plane.limits.scopes_max and not self._forget_oldest():
                     raise Refused("LIMIT", f"there are {self._plane.limits.scopes_max} scopes already: `scope.forget` some")
-                scope = self._scopes[caller.vhost, name] = Scope(name, caller.vhost, user=caller.user)
+                scope = Scope(name, caller.vhost, user=caller.user, used_ms=self._plane.now_ms())
+                self._scopes[caller.vhost, name] = scope
         self._check_owner(caller, scope)
         return scope
+
+    def _forget_oldest(self) -> bool:
+        """Makes room for a scope (under `_lock`): one-time jobs leave theirs behind. False when all were used lately."""
+        idle = (scope for scope in self._scopes.values() if not scope.stages and not scope.forgotten)
+        oldest = min(idle, key=lambda scope: scope.used_ms, default=None)
+        if oldest is None or self._plane.now_ms() - oldest.used_ms <= self._plane.limits.scope_remember_s * 1000:
+            return False
+        if not oldest.lock.acquire(blocking=False):
+            return False
+        try:
+            oldest.forgotten = True
+            del self._scopes[oldest.vhost, oldest.name]
+            if oldest.noted:
+                self._plane.store.note(NOTE_SCOPE, oldest.key, b"")
+        finally:
+            oldest.lock.release()
+        return True
 
     def _check_owner(self, caller: Caller, scope: Scope) -> None:
         """Another user could else declare batches committed that never were. An administrator may."""

@@ -95,6 +95,7 @@ class Supervisor:
         self._attempts = 0
         self._pid: int | None = None
         self._thread: threading.Thread | None = None
+        self._serving: list[threading.Thread] = []
 
     # --- the node -------------------------------------------------------------------------------------------------------
 
@@ -103,11 +104,16 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="flintmq-flight", daemon=True)
         self._thread.start()
 
-    def wait_ready(self, timeout_s: float) -> int | None:
-        """The child's port when it listens; None when the first try failed or took too long (it is tried on)."""
+    def wait_ready(self, timeout_s: float, given_up: Callable[[], bool] = lambda: False) -> int | None:
+        """The child's port when it listens; None when the first try failed or took too long (it is tried on), or `given_up()`."""
+        until = time.monotonic() + timeout_s
         with self._changed:
-            self._changed.wait_for(lambda: self._listening is not None or self._attempts > 0 or self._stopping.is_set(), timeout_s)
-            if self._listening is None and self._attempts == 0:
+            while self._listening is None and self._attempts == 0 and not self._stopping.is_set() and not given_up():
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(min(left, 0.2))
+            if self._listening is None and self._attempts == 0 and not given_up():
                 log.warning("the Flight service is not up after %g s: the broker goes on without it until it is", timeout_s)
             return self._listening
 
@@ -121,12 +127,14 @@ class Supervisor:
         return {"port": self._listening, "pid": self._pid, "failed_starts": self._attempts}
 
     def stop(self) -> None:
-        """Takes the child down; it is gone when this returns. Again is no error."""
+        """Takes the child down; it is gone, and no call of it runs any more, when this returns. Again is no error."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_END_S + _TERM_S + 5)
+        for thread in self._serving:
+            thread.join(_END_S)
 
     # --- the child's life -----------------------------------------------------------------------------------------------
 
@@ -162,9 +170,12 @@ class Supervisor:
             threading.Thread(target=self._copy_log, args=(child.process,), name="flintmq-flight-log", daemon=True).start()
             self._await_ready(child)
             ended = threading.Event()
+            self._serving = [thread for thread in self._serving if thread.is_alive()]
             for number, channel in enumerate(child.channels):
                 name = f"flintmq-dataplane-{number}"
-                threading.Thread(target=self._serve_channel, args=(channel, ended), name=name, daemon=True).start()
+                thread = threading.Thread(target=self._serve_channel, args=(channel, ended), name=name, daemon=True)
+                self._serving.append(thread)
+                thread.start()
             while not ended.wait(0.2) and not self._stopping.is_set():
                 pass
         except WireError as error:
