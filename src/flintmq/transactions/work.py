@@ -337,7 +337,7 @@ class Work:
     def apply(self) -> None:
         """The commit is durable: it happens in the queues."""
         stage = self._stage
-        for run in self._runs.values():
+        for run in list(self._runs.values()):  # a queue of a branch that an operator decided may be deleted meanwhile
             self._store.bulk.dequeue_run(run, self._consumer_id)
         if stage is not None:
             self._store.bulk.settle_stage(stage, True)
@@ -352,7 +352,7 @@ class Work:
 
     def undo(self) -> None:
         """The rollback is durable: held entries go back."""
-        for run in self._runs.values():
+        for run in list(self._runs.values()):
             run.release()
         if self._stage is not None:
             self._store.bulk.settle_stage(self._stage, False)
