@@ -62,6 +62,15 @@ def test_of_several_attempts_only_the_named_ones_are_published(rig: Rig) -> None
     assert rig.bodies("q") == ["won", "other", "later", "stranger"] and branches(rig) == 0
 
 
+def test_what_earlier_batches_left_behind_goes_with_the_next_commit(rig: Rig) -> None:
+    mine = epoch(rig)
+    rig.stage("x", mine, 3, "left")
+    rig.stage("x", mine, 4, "open", prepare=False)
+    assert rig.call("stage.commit", scope="x", epoch=mine, batch=5, stage_ids=[rig.stage("x", mine, 5, "a")])["rolled_back"] == 2
+    rig.quiet()
+    assert rig.bodies("q") == ["a"] and branches(rig) == 0
+
+
 def test_a_batch_without_messages_is_committed_too(rig: Rig) -> None:
     mine = epoch(rig)
     empty = rig.stage("x", mine, 0)
