@@ -147,7 +147,7 @@ class Limits:
     dataplane_rows_max: int = 65_536
     # subscriptions of the node; one more is refused with LIMIT
     subscriptions_max: int = 10_000
-    # queues of one subscription; more are refused with LIMIT
+    # queues of one subscription or browse; more are refused with BAD_ARGUMENT
     subscription_queues_max: int = 256
     # bytes of the name of a subscription or scope (UTF-8); longer ones are refused with BAD_ARGUMENT
     dataplane_name_max: int = 255

@@ -15,7 +15,6 @@ from flintmq.protocol.v0_9_1.codec import decode_properties
 
 from .rig import HEADERS, PERSISTENT, Rig, block, entry
 
-
 numbers = itertools.count()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from flintmq.dataplane.plane import NOTE_SUBSCRIPTION
 from flintmq.dataplane.wire import Refused
+from flintmq.ports import VhostRecord
 from flintmq.transactions import Xid
 
 from .rig import Rig
@@ -283,7 +284,7 @@ def test_only_who_may_read_the_queues_has_to_do_with_a_subscription(rig: Rig) ->
 
 
 def test_vhosts_are_apart(rig: Rig) -> None:
-    rig.broker.definitions.save_vhost(__import__("flintmq.ports").ports.VhostRecord("v"))
+    rig.broker.definitions.save_vhost(VhostRecord("v"))
     rig.broker.add_vhost("v").restore()
     rig.declare("q", vhost="v")
     rig.put("q", "mine", vhost="v")
