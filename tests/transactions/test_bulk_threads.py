@@ -111,3 +111,20 @@ def test_a_stop_right_after_a_large_decision(tmp_path: Path, clean: bool) -> Non
     last = opened(tmp_path / "store")
     assert (last.available(1), last.coordinator.list()) == ([], [])
     last.store.close()
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_an_operators_answer_comes_when_the_queue_has_changed(tmp_path: Path, prepared: bool) -> None:
+    """The outcome of a decision over a large set means that its entries are back."""
+    disk = opened(tmp_path / "store")
+    staged(disk, STAGE, MESSAGES, [[1], []])
+    assert disk.coordinator.commit(STAGE, one_phase=True).result(60) is XaStatus.XA_OK
+    for _ in range(5):
+        assert held(disk, SET, 1) == MESSAGES
+        if prepared:
+            disk.coordinator.prepare(SET).result(60)
+        status = disk.coordinator.heuristic_rollback(SET).result(60)
+        assert disk.queues[1].core.ready_count() == MESSAGES
+        assert status is (XaStatus.XA_HEURRB if prepared else XaStatus.XA_RBROLLBACK)
+        (disk.coordinator.forget if prepared else disk.coordinator.rollback)(SET).result(60)
+    disk.store.close()

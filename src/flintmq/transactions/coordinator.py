@@ -458,10 +458,10 @@ class TransactionCoordinator:
             case _S.HEURISTIC_COMMIT | _S.HEURISTIC_ROLLBACK:
                 self._heuristic(branch, step.next)
                 status = XaStatus.XA_HEURCOM if step.next is _S.HEURISTIC_COMMIT else XaStatus.XA_HEURRB
-                return self._answer(branch, status)
+                return self._answer_behind(branch, status)
             case _S.ROLLBACK_ONLY:
                 self._undo(branch, _S.ROLLBACK_ONLY)
-                return self._answer(branch, XaStatus.XA_RBROLLBACK)
+                return self._answer_behind(branch, XaStatus.XA_RBROLLBACK)
             case None:
                 pass
             case _:
@@ -472,6 +472,12 @@ class TransactionCoordinator:
         """The branch stays; the answer waits for its last record."""
         outcome = Outcome()
         self._serial.later(branch.lsn, lambda: outcome.resolve(status))
+        return outcome
+
+    def _answer_behind(self, branch: Branch, status: XaStatus) -> Outcome:
+        """As `_answer`, when the effect that was registered before is done, too."""
+        outcome = Outcome()
+        self._afterwards(branch, lambda: outcome.resolve(status))
         return outcome
 
     def _end(self, branch: Branch, step: Step) -> Outcome:
