@@ -16,6 +16,7 @@ COMMANDS = {
     "log": "flintmq.cli.log:log",
     "serve": "flintmq.cli.serve:serve",
     "perf": "flintmq.cli.perf:perf",
+    "pipeline": "flintmq.cli.pipeline:pipeline",
     "tx": "flintmq.cli.tx:tx",
 }
 
@@ -42,8 +43,8 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point. Exit codes are those of sysexits: 64 usage, 69 unavailable, 70 internal, 74 the store failed,
-    78 configuration."""
+    """Entry point. Exit codes are those of sysexits: 64 usage, 65 bad data, 69 unavailable, 70 internal, 74 the store failed,
+    75 a checkpoint conflict, 78 configuration."""
     try:
         result = cli.main(standalone_mode=False)
     except click.exceptions.Exit as leave:

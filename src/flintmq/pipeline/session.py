@@ -5,6 +5,7 @@ In: a scratch directory. Out: a SparkSession. Invariant: nothing listens on an a
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 # Spark's own start-up messages are warnings for people who run clusters; errors stay.
 _LOG4J = """\
-rootLogger.level = error
+rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
 appender.console.type = Console
 appender.console.name = stderr
@@ -44,16 +45,27 @@ def check_java() -> None:
         raise OperatorError(f"Spark needs Java 17 or newer, but {problem}. `sh tools/ensure_java.sh` finds or installs one", 69)
 
 
-def spark_session(name: str, scratch: Path, master: str = "local[2]") -> SparkSession:
+def check_pyspark() -> None:
+    """Raises: OperatorError (69) when the extra `spark` is not installed."""
+    for name in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(name) is None:
+            raise OperatorError(f"the pipeline needs the Python package {name}: pip install 'flintmq[spark]'", 69)
+
+
+def spark_session(
+    name: str, scratch: Path, master: str = "local[2]", *, log_level: str = "error", settings: dict[str, str] | None = None
+) -> SparkSession:
     """Starts (or returns) the process's Spark session. `scratch` must exist; Spark's temporary files and configuration go there.
 
-    Raises: OperatorError (69) without Java.
+    Args: log_level: of Spark's own messages on stderr: `off`, `error` ...; settings: over ours.
+    Raises: OperatorError (69) without PySpark or Java.
     """
+    check_pyspark()
     check_java()
     from pyspark.sql import SparkSession
 
     log4j = scratch / "log4j2.properties"
-    log4j.write_text(_LOG4J)
+    log4j.write_text(_LOG4J.replace("{level}", log_level))
     # Workers run the interpreter that runs us, and find this package where we found it, also without an installation.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     source = str(Path(__file__).resolve().parents[2])
@@ -61,7 +73,7 @@ def spark_session(name: str, scratch: Path, master: str = "local[2]") -> SparkSe
     if source not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([source, *filter(None, known)])
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {
+    ours = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -75,7 +87,7 @@ def spark_session(name: str, scratch: Path, master: str = "local[2]") -> SparkSe
         "spark.sql.shuffle.partitions": "4",
     }
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in settings.items():
+    for key, value in (ours | (settings or {})).items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
