@@ -24,7 +24,8 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --line: #3d444d; --ground: #0d1117; --card: #151b23; } }
 @media print { :root { --ink: #000; --soft: #333; --line: #999; --ground: #fff; --card: #fff; } figure { break-inside: avoid; } }
 * { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); margin: 0 auto; padding: 2rem 1rem; max-width: 58rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground);
+  margin: 0 auto; padding: 2rem 1rem; max-width: 58rem; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; } p { margin: .4rem 0; color: var(--soft); }
 figure { margin: .6rem 0 1.2rem; } svg { width: 100%; height: auto; display: block; } figcaption { color: var(--soft); font-size: .87rem; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--soft); } svg .name { fill: var(--ink); }
@@ -90,8 +91,10 @@ def line_chart(
     y_max: float | None = None,
     steps: bool = False,
 ) -> str:
-    """Lines over time, at most SERIES_MAX of them. Args: unit: of y; start_us: wall clock at x = 0, x in seconds; steps: values hold until the
-    next one."""
+    """Lines over time, at most SERIES_MAX of them.
+
+    Args: unit: of y; start_us: wall clock at x = 0, x in seconds; y_max: top of the axis; steps: values hold until the next one.
+    """
     shown = list(series)[:SERIES_MAX]
     xs = [x for one in shown for x, _ in one.points]
     ys = [y for one in shown for _, y in one.points if y is not None]
@@ -172,7 +175,8 @@ def range_chart(title: str, rows: Sequence[tuple[str, Sequence[float]]], *, name
         y = TOP + i * step + 13
         parts.append(f'<text class="name" x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(cut(name, 30))}</text>')
         parts.append(
-            f'<line x1="{place(values[0]):.1f}" x2="{place(values[-1]):.1f}" y1="{y}" y2="{y}" stroke="{COLOURS[0]}" stroke-width="3" opacity=".45"/>'
+            f'<line x1="{place(values[0]):.1f}" x2="{place(values[-1]):.1f}" y1="{y}" y2="{y}" '
+            f'stroke="{COLOURS[0]}" stroke-width="3" opacity=".45"/>'
         )
         for j, value in enumerate(values):
             parts.append(f'<circle cx="{place(value):.1f}" cy="{y}" r="{5.5 - j * 0.7:.1f}" fill="{COLOURS[j % SERIES_MAX]}"/>')
