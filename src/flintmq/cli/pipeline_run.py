@@ -42,11 +42,11 @@ class RunGroup(click.Group):
         return list(JOBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from flintmq.pipeline.jobs import JOBS, job
+        from flintmq.pipeline.jobs import JOBS, find_job
 
         if name in JOBS and ctx.resilient_parsing:
             return None
-        return _command(name, job(name))
+        return _command(name, find_job(name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from flintmq.pipeline.jobs import JOBS

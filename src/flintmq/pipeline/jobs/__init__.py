@@ -22,7 +22,7 @@ JOBS: dict[str, tuple[str, str]] = {
 }
 
 
-def job(name: str) -> Any:
+def find_job(name: str) -> Any:
     """The `Job` (jobs/job.py) of this name.
 
     Raises: OperatorError (64) for a name that there is not; (69) when a package that it needs is missing.
