@@ -39,7 +39,7 @@ _SCOPE_MAX_BYTES = 200
 # Milliseconds, as the broker takes them in a message's `expiration`: 32 bits, like x-message-ttl.
 _EXPIRATION_MAX_MS = 2**32 - 1
 # What Spark itself puts into the map of a streaming write.
-_OF_SPARK = frozenset({"checkpointlocation"})
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class TestOptions:
     def test_names_of_a_batch_are_not_for_streams(self) -> None:
         """`txnId` on a stream would hide all of its batches but one."""
         refused("OPTION_VALUE", parse, streaming=True, txnId="t")
-        assert parse(streaming=True, scope="s", checkpointLocation="c").scope == "s"
+        assert parse(streaming=True, scope="s", checkpointLocation="c", queryName="q").scope == "s"
 
     def test_unknown_options_name_the_nearest(self) -> None:
         """A mistyped option is an error, never ignored."""
