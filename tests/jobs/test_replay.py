@@ -98,7 +98,7 @@ def archive(request: Any, spark: Any, plane_broker: Broker, tmp_path: Path) -> t
 
 @pytest.mark.spark
 def test_an_archive_comes_back_as_it_was(spark: Any, plane_broker: Broker, archive: tuple[str, str]) -> None:
-    """Body, each property and header, and the order; a second replay of the same name publishes nothing, another name does; marked on wish."""
+    """Body, properties, headers, order; the same name again publishes nothing, another name does; marked on wish."""
     target = declared(plane_broker)
     params = parameters(plane_broker, archive=archive[0], to_queue=target)
     first = replayed(spark, params)
@@ -143,7 +143,7 @@ def test_a_target_that_takes_nothing_gets_nothing(spark: Any, plane_broker: Brok
     queue, target = unique("source"), unique("missing")
     publish(plane_broker, queue, [b"1", b"2"])
     params = parameters(plane_broker, queue=queue, to_queue=target, txn_id=unique("name"))
-    with pytest.raises(OperatorError, match="^FLINTMQ_UNROUTABLE: batch 0 has 2 ") as error:
+    with pytest.raises(OperatorError, match=r"^FLINTMQ_UNROUTABLE: batch 0 has 2 ") as error:
         replayed(spark, params)
     assert error.value.exit_code == 65 and "\n" not in str(error.value)
     with channel_of(plane_broker) as channel:

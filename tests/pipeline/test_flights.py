@@ -17,8 +17,10 @@ from flintmq.clock import ManualClock
 from flintmq.errors import OperatorError
 from flintmq.pipeline import dataset, flights
 from flintmq.pipeline.dataset import CarrierFigures, Message
+from flintmq.pipeline.failures import one_line
+from flintmq.pipeline.local_broker import Place
 from flintmq.pipeline.progress import Progress
-from flintmq.pipeline.publish import Publisher, queue_state
+from flintmq.pipeline.publish import Publisher, declare_empty, drain, queue_state
 from tests.support.broker import unique
 
 GOOD = [CarrierFigures("AA", "American", 3, 1.5), CarrierFigures("ZZ", "Zero", 1, None)]
@@ -37,6 +39,7 @@ def test_equal_figures_have_no_differences() -> None:
         [replace(GOOD[0], mean_arr_delay=1.5001), GOOD[1]],
         [replace(GOOD[0], mean_arr_delay=None), GOOD[1]],
         [GOOD[0], replace(GOOD[1], mean_arr_delay=0.0)],
+        [*GOOD, GOOD[0]],
         [replace(GOOD[0], name="Other"), GOOD[1]],
     ],
 )
@@ -82,8 +85,30 @@ def test_urls() -> None:
 
 def test_our_line_is_found_in_a_long_trace() -> None:
     trace = "org.apache.spark.SparkException: x\n  at java\nE   pyspark_flintmq.errors.SourceError: FLINTMQ_QUEUE_BUSY: stop it\n  at"
-    assert flights.one_line(trace) == "FLINTMQ_QUEUE_BUSY: stop it"
-    assert flights.one_line("first\nsecond") == "first"
+    assert one_line(trace) == "FLINTMQ_QUEUE_BUSY: stop it"
+    assert one_line("first\nsecond") == "first"
+
+
+def test_where_the_data_plane_is() -> None:
+    """The URL's host and login with the port of the data plane; a broker without one is an error that says so."""
+    options = flights.plane_options(Place("amqp://u:p@host/v", 99))
+    assert options == {"host": "host", "flightPort": "99", "user": "u", "password": "p", "vhost": "v"}
+    with pytest.raises(OperatorError, match="no data plane") as error:
+        flights.plane_options(Place("amqp://host/", None))
+    assert error.value.exit_code == 69
+
+
+def test_a_queue_of_figures_must_be_empty_before_and_is_after(amqp_url: str, channel: Any) -> None:
+    """What is read back is what this run wrote, each once, in order."""
+    name = unique("figures")
+    declare_empty(amqp_url, name)
+    for number in range(3):
+        channel.basic_publish("", name, b"%d" % number)
+    with pytest.raises(OperatorError, match="already holds 3 messages"):
+        declare_empty(amqp_url, name)
+    assert drain(amqp_url, name) == [b"0", b"1", b"2"]
+    declare_empty(amqp_url, name)
+    channel.queue_delete(name)
 
 
 def test_only_an_own_directory_is_removed(tmp_path: Path) -> None:

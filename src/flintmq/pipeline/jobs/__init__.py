@@ -11,14 +11,14 @@ from typing import Any
 
 from flintmq.errors import OperatorError
 
-# name -> (module:attribute, one line for people)
+# name -> (module:class, one line for people)
 JOBS: dict[str, tuple[str, str]] = {
-    "archive": ("flintmq.pipeline.jobs.archive:ARCHIVE", "queues, or a range of the log, into Parquet or Delta by date and queue"),
-    "replay": ("flintmq.pipeline.jobs.replay:REPLAY", "an archive, or a range of the log, back into a queue or exchange, exactly once"),
-    "lifecycle": ("flintmq.pipeline.jobs.lifecycle:JOB", "latencies from publishing to settling, per queue, group and exchange"),
-    "depth": ("flintmq.pipeline.jobs.depth:JOB", "how many messages stood in each queue over time"),
-    "fairness": ("flintmq.pipeline.jobs.fairness:JOB", "each consumer's share of a queue, and Jain's index"),
-    "audit": ("flintmq.pipeline.jobs.audit:JOB", "is every message accounted for: lost, duplicate, orphan, torn (exit code 65)"),
+    "archive": ("flintmq.pipeline.jobs.archive:Archive", "queues, or a range of the log, into Parquet or Delta by date and queue"),
+    "replay": ("flintmq.pipeline.jobs.replay:Replay", "an archive, or a range of the log, back into a queue or exchange, exactly once"),
+    "lifecycle": ("flintmq.pipeline.jobs.lifecycle:Lifecycle", "latencies from publishing to settling, per queue, group and exchange"),
+    "depth": ("flintmq.pipeline.jobs.depth:Depth", "how many messages stood in each queue over time"),
+    "fairness": ("flintmq.pipeline.jobs.fairness:Fairness", "each consumer's share of a queue, and Jain's index"),
+    "audit": ("flintmq.pipeline.jobs.audit:Audit", "is every message accounted for: lost, duplicate, orphan, torn (exit code 65)"),
 }
 
 
@@ -33,7 +33,7 @@ def find_job(name: str) -> Any:
         raise OperatorError(f"there is no job '{name}': {hint}", 64)
     module, attribute = JOBS[name][0].split(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)()
     except ImportError as error:
         from flintmq.pipeline.failures import explained
 
