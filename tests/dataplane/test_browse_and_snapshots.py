@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from flintmq.transactions.bulk import ROW
+
 from .rig import Rig
 
 # --- browse -----------------------------------------------------------------------------------------------------------------
@@ -45,6 +47,22 @@ def test_what_was_consumed_meanwhile_is_left_out_without_losing_the_place(rig: R
     assert found == ["0", "1", "2", "5", "6", "8", "9"]
     rig.broker.vhosts["/"].delete_queue("q")
     assert rig.rows(ticket) == []
+
+
+def test_logged_messages_are_named_by_their_place_and_others_come_inline(rig: Rig) -> None:
+    rig.declare("r")
+    rig.put("q", "a", "b")
+    rig.put("q", "c", persistent=False)
+    rig.put("q", "d")
+    ticket = rig.call("browse.open", queues=["q"])["tickets"][0]
+    rig.service.plane.settle()
+    answer, data = rig.ask("rows", **ticket, first=0, count=9)
+    rows = [ROW.unpack_from(data, number * ROW.size) for number in range(4)]
+    ids = [rig.core("q").message_id_at(position) for position in (1, 2, 3, 4)]
+    assert [(position, one, where) for position, one, where, *_ in rows] == [
+        (1, ids[0], ids[0]), (2, ids[1], ids[1]), (3, 0, 0), (4, ids[3], ids[3]),
+    ]  # fmt: skip
+    assert [row[-1] for row in rig.contents(answer, data)] == [b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.parametrize(

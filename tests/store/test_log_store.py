@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,21 @@ class TestStoreContract(Files, StoreContract):
 
 class TestTransactionStoreContract(Files, TransactionStoreContract):
     pass
+
+
+def test_a_callback_of_another_thread_waits_for_the_one_that_runs(tmp_path: Path) -> None:
+    """Callbacks run in order, also when a second thread registers one that is due while the first one's is under way."""
+    store: Any = LogStore.open(None, str(tmp_path), **SIZES)
+    order: list[str] = []
+
+    def first() -> None:
+        other = threading.Thread(target=store.on_durable, args=(0, lambda: order.append("second")))
+        other.start()
+        other.join()
+        order.append("first")
+
+    try:
+        store.on_durable(0, first)
+    finally:
+        store.close(clean=False)
+    assert order == ["first", "second"]

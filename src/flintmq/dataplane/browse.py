@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import threading
 from array import array
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.plane import Caller, Plane
+from flintmq.dataplane.sets import rows_at_once
 from flintmq.dataplane.snapshots import Pins
 from flintmq.dataplane.times import LogTimes
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import StoreError
 from flintmq.ports import Verb
-from flintmq.transactions.bulk import INLINE, ROW, ROW_REDELIVERED
 
 _NUMBER_MAX = 2**64 - 1
+# positions that are looked at together
+_PIECE = 4096
 _KINDS = ("position", "lsn", "time_us")
 
 
@@ -29,8 +33,9 @@ class Slice:
     """A part of what a browse found: positions by queue. What is gone when it is read is taken out, so that a reader that counts its rows
     knows where to go on. `lock`: one reader at a time."""
 
-    def __init__(self, parts: list[tuple[int, str, array[int]]]) -> None:
+    def __init__(self, parts: list[tuple[int, str, array[int]]], appended: int) -> None:
         self.parts = parts
+        self.appended = appended  # tail of the message log when they were found
         self.lock = threading.Lock()
         self.was_read = False  # to its end
 
@@ -38,7 +43,7 @@ class Slice:
         return sum(len(positions) for _, _, positions in self.parts)
 
 
-def _cut(parts: list[tuple[int, str, array[int]]], slices: int) -> list[Slice]:
+def _cut(parts: list[tuple[int, str, array[int]]], slices: int, appended: int) -> list[Slice]:
     """`slices` parts of about equal numbers of messages."""
     total = sum(len(positions) for _, _, positions in parts)
     found = []
@@ -50,7 +55,7 @@ def _cut(parts: list[tuple[int, str, array[int]]], slices: int) -> list[Slice]:
             if chosen:
                 mine.append((queue_id, name, chosen))
             start += len(positions)
-        found.append(Slice(mine))
+        found.append(Slice(mine, appended))
     return found
 
 
@@ -81,7 +86,7 @@ class Browses:
                 parts.append((queue.queue_id, queue.name, positions))
                 left -= len(positions)
             slices = max(1, min(slices, most - left))
-            pin.browse = _cut(parts, slices)
+            pin.browse = _cut(parts, slices, plane.store.messages.tail)
         except BaseException:
             self._pins.release(pin.identity)
             raise
@@ -146,46 +151,47 @@ class Browses:
             return self._read(mine, first, count)
 
     def _read(self, mine: Slice, first: int, count: int) -> tuple[dict[str, Any], list[bytes]]:
+        limits = self._plane.limits
         queues: list[list[Any]] = []
         rows: list[bytes] = []
         contents: list[bytes] = []
-        inline = 0
+        inline = total = 0
         for number, (queue_id, name, positions) in enumerate(mine.parts):
             queue = self._plane.broker.queues.get(queue_id)
-            at, before = min(first, len(positions)), len(rows)
+            at = min(first, len(positions))
             first -= at
             begin, alive = at, array("Q")
-            while at < len(positions) and len(rows) < count and inline < self._plane.limits.dataplane_inline_max:
-                row = None if queue is None else self._row(queue.core, positions[at])
-                if row is not None:
-                    rows.append(row[0])
-                    contents.append(row[1])
-                    inline += len(row[1])
-                    alive.append(positions[at])
-                at += 1
+            while at < len(positions) and total < count and inline < limits.dataplane_inline_max:
+                piece = positions[at : at + min(_PIECE, count - total)]
+                at += len(piece)
+                for found, some, more in () if queue is None else self._looks(queue.core, piece, mine.appended):
+                    alive.extend(found)
+                    rows.append(some)
+                    contents += more
+                    total += len(found)
+                    inline += sum(map(len, more))
             if at - begin != len(alive):
                 positions = positions[:begin] + alive + positions[at:]
                 mine.parts[number] = (queue_id, name, positions)
                 at = begin + len(alive)
-            if len(rows) > before:
-                queues.append([name, len(rows) - before, queue_id])
+            if alive:
+                queues.append([name, len(alive), queue_id])
             if at < len(positions):
-                return {"queues": queues, "more": True}, [b"".join(rows), *contents]
+                return {"queues": queues, "more": True}, [*rows, *contents]
         mine.was_read = True
-        return {"queues": queues, "more": False}, [b"".join(rows), *contents]
+        return {"queues": queues, "more": False}, [*rows, *contents]
 
-    @staticmethod
-    def _row(core: Any, position: int) -> tuple[bytes, bytes] | None:
-        """The row and its content; None when the entry is gone, or can't be read."""
-        facts = core.entry_facts(position)
-        if facts is None:
-            return None
-        message_id = core.message_id_at(position)
-        try:
-            exchange, key, header, body = core.message_at(position)
-        except (KeyError, StoreError):
-            return None
-        _, deliveries, _ = facts
-        run = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key + header + body
-        row = ROW.pack(position, message_id, 0, len(body), deliveries, ROW_REDELIVERED if deliveries else 0, 0)
-        return row, INLINE.pack(len(run), len(header), 0) + run
+    def _looks(self, core: Any, positions: array[int], appended: int) -> Iterator[tuple[list[int], bytes, list[bytes]]]:
+        """Those that are there, with their rows and inline contents, a few at a time where they are large."""
+        seen = self._plane.store.bulk.look(core, positions, appended)
+        if not seen.count:
+            return
+        step = rows_at_once(seen)
+        found = seen.positions()
+        for at in range(0, len(found), step):
+            try:
+                yield found[at : at + step], *seen.rows(at, step)
+            except (KeyError, StoreError):  # one was consumed since, or can't be read: leave that one out
+                for one in range(at, min(at + step, len(found))):
+                    with suppress(KeyError, StoreError):
+                        yield found[one : one + 1], *seen.rows(one, 1)

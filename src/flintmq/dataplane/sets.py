@@ -89,7 +89,7 @@ class MessageSet:
         for run in self.runs:
             at = 0
             while at < run.count:
-                rows, _ = run.rows(at, min(_step(run), run.count - at))
+                rows, _ = run.rows(at, min(rows_at_once(run), run.count - at))
                 yield from memoryview(rows).cast("I")[6 :: ROW_SIZE // 4]
                 at += len(rows) // ROW_SIZE
 
@@ -109,7 +109,7 @@ class MessageSet:
         at = begin
         for run in self.runs:
             while start <= at < min(end, start + run.count) and inline < limits.dataplane_inline_max:
-                wanted = min(_step(run), end - at, start + run.count - at)
+                wanted = min(rows_at_once(run), end - at, start + run.count - at)
                 rows, more = run.rows(at - start, wanted)
                 number = len(rows) // ROW_SIZE
                 if not number:
@@ -129,7 +129,7 @@ class MessageSet:
         return queues, [*parts, *contents], at
 
 
-def _step(run: Any) -> int:
+def rows_at_once(run: Any) -> int:
     """Rows to ask a run for, so that their contents, should they come inline, are not too many bytes at once."""
     average = max(1, int(run.bytes) // int(run.count))
     return max(1, min(_PIECE, _INLINE_STEP // average))

@@ -43,6 +43,8 @@ cdef enum:                      # what run_hold came to
 cdef int run_hold(queue_t *queue, run_t *run, uint64_t *cursor, uint64_t upto, uint64_t *messages, uint64_t *bytes_left, bint alone, uint32_t ranges_max) noexcept nogil
 # Logged entries at first..first+count-1 that recovery put back held become the run's. False: no memory.
 cdef bint run_adopt(queue_t *queue, run_t *run, uint64_t first, uint64_t count) noexcept nogil
+# Appends those of the entries at `positions` that are available or acquired, and leaves them as they are: for a look, nothing is held. False: no memory.
+cdef bint run_look(queue_t *queue, run_t *run, const uint64_t *positions, uint64_t count) noexcept nogil
 # Held entries are available again in their places, flagged redelivered and counted.
 cdef void run_release(queue_t *queue, run_entry_t *entries, uint64_t count) noexcept nogil
 # Held entries go; the log was told of those that it knows.

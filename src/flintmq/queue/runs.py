@@ -231,6 +231,30 @@ def run_adopt(queue, run, first, count):
     return True
 
 
+def run_look(queue, run, positions, count):
+    entries: cython.pointer(list_t) = cython.address(queue.entries)
+    segment: cython.pointer(segment_t) = cython.NULL
+    slot: cython.pointer(slot_t)
+    state: uint64_t
+    end: uint64_t
+    at: uint64_t = 0
+    while at < count:
+        end = min(at + CHUNK, count)
+        if not _room(run, CHUNK):
+            return False
+        spin_lock(cython.address(entries.lock))
+        while at < end:
+            slot = list_slot_locked(entries, positions[at], cython.address(segment))
+            if slot != cython.NULL:
+                state = slot_hold(slot, True)
+                if state:
+                    _note(run, slot, positions[at], state, slot_body_len(slot))
+                    slot_unhold(slot, state)
+            at += 1
+        spin_unlock(cython.address(entries.lock))
+    return True
+
+
 # --- outcome --------------------------------------------------------------------------------------------------------------------
 
 
@@ -491,6 +515,22 @@ class Run:
                 first, count = one
                 with cython.nogil:
                     done = done and run_adopt(self.handle.queue, cython.address(self.run), first, count)
+        if not done:
+            raise MemoryError("no memory for a run")
+
+    def look(self, positions: object) -> None:
+        """Takes down those of the entries that are there, and leaves them as they are. Args: positions: array("Q"). Raises: MemoryError."""
+        given: cython.const[cython.ulong][::1] = positions
+        number: uint64_t = given.shape[0]
+        done: cython.bint = True
+        if number:
+            with self.lock, cython.nogil:
+                done = run_look(
+                    self.handle.queue,
+                    cython.address(self.run),
+                    cython.cast(cython.pointer(cython.const[uint64_t]), cython.address(given[0])),
+                    number,
+                )
         if not done:
             raise MemoryError("no memory for a run")
 

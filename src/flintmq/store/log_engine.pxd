@@ -33,6 +33,7 @@ cdef class LogEngine(LogPort):
     cdef uint64_t durable_ticket
     cdef list waiting                          # heap of (ticket, order, callback)
     cdef object order
+    cdef bint running                          # a thread runs callbacks that are due
     cdef readonly object failure               # StoreError once the disk has failed
     cdef public object on_failure              # (StoreError) -> None
     cdef public object on_maintain             # -> None: maintenance should run soon

@@ -475,15 +475,21 @@ class LogStore(LogEngine):
         self.writer.want_callbacks(len(self.waiting))
 
     def _run_due(self):
-        """Runs the callbacks whose ticket is durable, in order, without the lock."""
+        """Runs the callbacks whose ticket is durable, in order, without the lock. One thread at a time: it also runs what others added."""
         while True:
             with self.lock:
                 self._collect_tickets()
+                if self.running:
+                    return
                 if not self.waiting or self.waiting[0][0] > self.durable_ticket:
                     self._count_waiting()
                     return
                 callback = heapq.heappop(self.waiting)[2]
+                self.running = True
             try:
                 callback()
             except Exception:
                 log.exception("internal error in a durability callback")
+            finally:
+                with self.lock:
+                    self.running = False

@@ -20,6 +20,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.core.crc32c import crc32c
+from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_borrow
 from cython.cimports.flintmq.queue.runs import RUN_LOGGED, RUN_REDELIVERED, Run, run_entry_t, run_settle
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_ACK
@@ -102,6 +103,11 @@ class HeldSet:
 
     def ranges(self) -> list:
         return self.run.ranges()
+
+    def positions(self) -> list:
+        """Of all its entries, in order."""
+        number: uint64_t
+        return [self.run.run.entries[number].position for number in range(self.run.run.count)]
 
     def rows(self, first: int, count: int) -> tuple:
         """See HeldRun.rows. Raises: KeyError, StoreError."""
@@ -260,6 +266,13 @@ class BulkTransactions:
 
     def held(self, run: Run) -> object:
         """The run as its readers see it."""
+        return HeldSet(self.store, run, self.opened)
+
+    def look(self, handle: QueueHandle, positions: object, appended: int) -> HeldSet:
+        """See BulkStore."""
+        run: Run = Run(handle)
+        run.look(positions)
+        run.appended = appended
         return HeldSet(self.store, run, self.opened)
 
     def acquire(self, tx: int, runs: object, consumer_id: int) -> None:

@@ -59,6 +59,10 @@ class HeldRun(Protocol):
         """(first position, count) of its runs of neighbouring positions, in order."""
         ...
 
+    def positions(self) -> list[int]:
+        """Of all its entries, in order."""
+        ...
+
     def rows(self, first: int, count: int) -> tuple[Octets, list[Octets]]:
         """Rows of its entries first..first+count-1 (from 0; fewer at its end), and the contents of those whose `where` is 0, in row order,
         each an INLINE and its content. The same each time while the transaction is prepared, but for `where`, which follows copies;

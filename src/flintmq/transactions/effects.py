@@ -13,9 +13,10 @@ E4  No method calls the coordinator while it holds a lock that another of these 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from flintmq.ports import Store, StoredContent
 from flintmq.transactions.bulk import HeldRun
@@ -248,6 +249,13 @@ class BulkStore(Protocol):
 
     def held(self, run: Run) -> HeldRun:
         """The run as its readers see it."""
+        ...
+
+    def look(self, handle: Any, positions: array[int], appended: int) -> HeldRun:
+        """Those entries of the queue that are there, as `held` shows them, without holding them.
+
+        Args: handle: of the queue; positions: array("Q"); appended: tail of the message log when they were found there.
+        """
         ...
 
     def acquire(self, tx: int, runs: Sequence[Run], consumer_id: int) -> None:

@@ -73,6 +73,9 @@ class MemoryRun:
                 found.append((position, 1))
         return found
 
+    def positions(self) -> list[int]:
+        return [position for position, _ in self.entries]
+
     def hold(
         self, cursor: int, messages_max: int, bytes_max: int, upto: int, alone: bool, ranges_max: int, pieces: int
     ) -> tuple[int, int, bool, int]:
