@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flintmq.pipeline.jobs.job import EX_DATA, EX_OK, LogParameters, Summary, parameter
+from flintmq.errors import OperatorError
+from flintmq.pipeline.jobs.job import EX_DATA, EX_OK, EX_USAGE, LogParameters, Summary, parameter
 from flintmq.pipeline.jobs.reading import LEVEL_BITS, LogReading, commit_rows, epoch_ends, set_rows
 
 if TYPE_CHECKING:
@@ -86,9 +87,9 @@ class Audit:
     parameters = AuditParameters
 
     def build(self, spark: SparkSession, params: AuditParameters) -> AuditResult:
-        """A frame of verdicts: side, verdict, queue_id, level, bucket, n, low, high, example. Raises: SourceError, ValueError."""
+        """A frame of verdicts: side, verdict, queue_id, level, bucket, n, low, high, example. Raises: SourceError, OperatorError."""
         if params.since or params.until:
-            raise ValueError("audit reads the whole log: since and until are not for it")
+            raise OperatorError("audit reads the whole log: since and until are not for it", EX_USAGE)
         reading = LogReading(spark, params)
         try:
             known = reading.transactions()

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flintmq.errors import OperatorError
 from flintmq.pipeline import report
-from flintmq.pipeline.jobs.job import LogParameters, Summary, parameter
+from flintmq.pipeline.jobs.job import EX_USAGE, LogParameters, Summary, parameter
 from flintmq.pipeline.jobs.lifecycle import REASONS
 from flintmq.pipeline.jobs.reading import LogReading, moment
 
@@ -65,9 +66,9 @@ class Depth:
     parameters = DepthParameters
 
     def build(self, spark: SparkSession, params: DepthParameters) -> DepthResult:
-        """`frame`: queue_id, bucket (-1: before the first), event, n. Raises: SourceError, ValueError."""
+        """`frame`: queue_id, bucket (-1: before the first), event, n. Raises: SourceError, OperatorError."""
         if params.bucket and not 0.01 <= params.bucket <= 86_400:
-            raise ValueError(f"bucket must be 0.01 to 86400 seconds, not {params.bucket}")
+            raise OperatorError(f"bucket must be 0.01 to 86400 seconds, not {params.bucket}", EX_USAGE)
         reading = LogReading(spark, params)
         try:
             first, last = time_range(reading)
@@ -75,7 +76,9 @@ class Depth:
             start = first // width * width
             buckets = (last - start) // width + 1
             if buckets > BUCKETS_MAX:
-                raise ValueError(f"{buckets:,} buckets of {width / 1e6:g} s: at most {BUCKETS_MAX:,}; choose wider ones, or less time")
+                raise OperatorError(
+                    f"{buckets:,} buckets of {width / 1e6:g} s: at most {BUCKETS_MAX:,}; choose wider ones, or less time", EX_USAGE
+                )
             return DepthResult(reading, events(reading, start, width, buckets), start, width, buckets)
         except BaseException:
             reading.close()

@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flintmq.errors import OperatorError
 from flintmq.pipeline import report
-from flintmq.pipeline.jobs.job import LogParameters, Summary, parameter
+from flintmq.pipeline.jobs.job import EX_USAGE, LogParameters, Summary, parameter
 from flintmq.pipeline.jobs.lifecycle import consumer_names
 from flintmq.pipeline.jobs.reading import LogReading
 
@@ -41,8 +42,8 @@ class FairnessParameters(LogParameters):
 
 @dataclass
 class FairnessResult:
-    """What `build` made: `shares` (queue_id, who, n, first_s, last_s), `windows` (queue_id, width, window, n, total, jain); `counted`, which
-    both come from, is kept by Spark until `close`."""
+    """What `build` made: `shares` (queue_id, who, n, first_s, last_s), `windows` (queue_id, width, window, n, total, jain); `counted`: what
+    both come from, kept by Spark until `close`."""
 
     reading: LogReading
     counted: DataFrame
@@ -58,9 +59,9 @@ class Fairness:
     parameters = FairnessParameters
 
     def build(self, spark: SparkSession, params: FairnessParameters) -> FairnessResult:
-        """Raises: SourceError, ValueError."""
+        """Raises: SourceError, OperatorError."""
         if params.by not in ("group", "consumer") or not 1 <= params.busy <= 1_000_000:
-            raise ValueError("by must be group or consumer, busy 1 to 1000000")
+            raise OperatorError("by must be group or consumer, busy 1 to 1000000", EX_USAGE)
         reading = LogReading(spark, params)
         try:
             return FairnessResult(reading, *_plan(reading, params))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EX_OK, EX_DATA = 0, 65
+EX_OK, EX_USAGE, EX_DATA = 0, 64, 65
 
 P = TypeVar("P", contravariant=True)
 R = TypeVar("R")
