@@ -196,9 +196,10 @@ def report(spark: SparkSession, options: dict[str, str], path: Path) -> None:
     from flintmq.pipeline.jobs.depth import Depth, DepthParameters
     from flintmq.pipeline.jobs.job import built
 
-    place: dict[str, Any] = {"host": options["host"], "flight_port": int(options["flightPort"]), "user": options["user"], "password": options["password"]}
+    login = {name: options[name] for name in ("host", "user", "password", "vhost")}
+    params = DepthParameters(**login, flight_port=int(options["flightPort"]), queue=QUEUE)  # type: ignore[arg-type]
     job = Depth()
-    with built(job, spark, DepthParameters(vhost=options["vhost"], queue=QUEUE, **place)) as plan:
+    with built(job, spark, params) as plan:
         page = job.report(plan, job.summarise(plan))
     path.write_text(page or "")
 

@@ -252,6 +252,9 @@ def _summary(result: ArchivePlan, totals: Totals) -> Summary:
     }
     what = "a Delta table" if params.format == "delta" else "Parquet"
     lines = [f"{rows:,} messages in {totals.batches:,} batches to {params.directory} ({what} by date and queue)"]
+    if totals.interrupted:
+        lines.append("interrupted in the middle of a batch: the next run with this checkpoint begins with it")
+        figures["interrupted"] = True
     if result.added["known"]:
         lines.append(f"{result.added['known']:,} batches were in the table already (an earlier run was killed behind its commit)")
         figures["known_batches"] = result.added["known"]

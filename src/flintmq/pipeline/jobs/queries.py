@@ -7,6 +7,7 @@ Q2  A query that is told to stop ends between two batches if one ends within STO
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -59,11 +60,13 @@ Listener = Callable[[BatchReport], None]
 
 @dataclass
 class Totals:
-    """What a query did. rows: messages read; batches: those that had any; seconds: from start to end."""
+    """What a query did. rows: messages read; batches: those that had any; seconds: from start to end; interrupted: it was told to stop,
+    and ended in the middle of a batch, which its next start runs again."""
 
     rows: int = 0
     batches: int = 0
     seconds: float = 0.0
+    interrupted: bool = False
 
 
 def report_of(progress: Any) -> BatchReport:
@@ -123,12 +126,13 @@ def run_query(
         if failure is not None:
             raise failure
     except Exception as error:
-        if query.isActive:
-            query.stop()
-        raise explained(error, what) from error
+        # A signal for all of a process group ends Spark's JVM too, under the hands of a query that was to end anyway.
+        if stop is None or not stop.is_set():
+            _stop(query)
+            raise explained(error, what) from error
+        totals.interrupted = True
     except BaseException:
-        if query.isActive:
-            query.stop()
+        _stop(query)
         raise
     totals.seconds = time.monotonic() - began
     return totals
@@ -144,6 +148,12 @@ def _look(query: StreamingQuery, seen: int, totals: Totals, listener: Listener |
             if listener is not None:
                 listener(one)
     return seen
+
+
+def _stop(query: StreamingQuery) -> None:
+    """The error that is under way says more than one of this."""
+    with contextlib.suppress(Exception):
+        query.stop()
 
 
 def _end(query: StreamingQuery) -> None:

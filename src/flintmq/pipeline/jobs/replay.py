@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline.arrow.schema import MESSAGES
+from flintmq.pipeline.arrow.schema import MESSAGES, arrow_types
 from flintmq.pipeline.failures import one_clear_line
 from flintmq.pipeline.jobs import delta
-from flintmq.pipeline.jobs.archive import PARTITIONS
 from flintmq.pipeline.jobs.job import LogParameters, Summary, parameter
 from flintmq.pipeline.jobs.log_messages import Range, log_messages
 
@@ -189,21 +188,32 @@ def archived(spark: SparkSession, path: Path) -> tuple[DataFrame, int]:
         return (reader.parquet(*names) if names else spark.createDataFrame([], schema)), rows
     from pyarrow import ArrowException, parquet
 
-    rows, missing = 0, set[str]()
+    rows, wrong = 0, ""
     data = sorted(path.glob("date=*/queue=*/*.parquet"))
     try:
         for number, one in enumerate(data):
             footer = parquet.ParquetFile(one)
             rows += footer.metadata.num_rows
             if number == 0:
-                missing = {name for name, _, _ in MESSAGES} - set(footer.schema_arrow.names) - set(PARTITIONS)
+                wrong = _mismatch(footer.schema_arrow)
     except (ArrowException, OSError) as error:
         raise OperatorError(f"--archive {path}: {one}: {error}", DATA) from error
     if not data and not (path / "_spark_metadata").is_dir() and not (path / "_SUCCESS").exists():
         raise OperatorError(f"--archive {path} is no archive: it has no date=.../queue=.../ with Parquet files", UNAVAILABLE)
-    if "body" in missing:
-        raise OperatorError(f"FLINTMQ_SCHEMA_MISMATCH: --archive {path} has no column {', '.join(sorted(missing))}", DATA)
+    if wrong:
+        raise OperatorError(f"FLINTMQ_SCHEMA_MISMATCH: --archive {path}: {wrong}", DATA)
     return spark.read.schema(schema).parquet(str(path)), rows
+
+
+def _mismatch(schema: Any) -> str:
+    """What makes an Arrow schema not that of messages; "" when nothing does. Columns other than the body may be missing: null then."""
+    if "body" not in schema.names:
+        return f"it has no column 'body', but {', '.join(schema.names)}"
+    kinds = arrow_types()
+    for name, kind, _ in MESSAGES:
+        if name in schema.names and kind in ("string", "binary") and schema.field(name).type != kinds[kind]:
+            return f"column '{name}' is {schema.field(name).type}, not {kind}"
+    return ""
 
 
 def filtered(frame: DataFrame, params: ReplayParameters) -> DataFrame:
