@@ -216,8 +216,8 @@ def test_init_writes_a_project_once(flintmq: Run, tmp_path: Path) -> None:
         compile(path.read_text(), str(path), "exec")
     yaml = pytest.importorskip("yaml")
     spec = yaml.safe_load((where / "spark-pipeline.yml").read_text())
-    assert spec["name"] == "my_orders" and spec["configuration"]["flintmq.queue"] == 'in: "q"'
-    assert spec["configuration"]["flintmq.flightPort"] == "99" and spec["storage"].startswith("file://")
+    assert spec["name"] == "my_orders" and spec["configuration"]["spark.flintmq.queue"] == 'in: "q"'
+    assert spec["configuration"]["spark.flintmq.flightPort"] == "99" and spec["storage"].startswith("file://")
     (where / "README.md").write_text("mine")
     (where / "spark-pipeline.yml").unlink()
     code, _, err = flintmq("pipeline", "init", str(where))

@@ -13,7 +13,7 @@ from pathlib import Path
 from flintmq.errors import OperatorError
 
 SPEC = """\
-# A pipeline for `spark-pipelines run`. The source and the sink find their broker in `configuration`.
+# A pipeline for `spark-pipelines run`. The source and the sink find their broker in `configuration`, whose names must begin with spark.
 name: @NAME@
 # Tables' checkpoints. The subscription in the broker goes on where they are: keep both, or neither.
 storage: @STORAGE@
@@ -21,16 +21,17 @@ libraries:
   - glob:
       include: transformations/**
 configuration:
-  flintmq.host: 127.0.0.1
-  flintmq.flightPort: "@PORT@"
-  flintmq.user: guest
-  flintmq.password: guest
-  flintmq.queue: @QUEUE@
-  flintmq.sinkQueue: @SINK@
+  spark.flintmq.host: 127.0.0.1
+  spark.flintmq.flightPort: "@PORT@"
+  spark.flintmq.user: guest
+  spark.flintmq.queue: @QUEUE@
+  spark.flintmq.sinkQueue: @SINK@
 """
 
 ORDERS = '''\
 """The queue as a streaming table: each message once, in the columns that its JSON body has."""
+
+import os
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +39,7 @@ from pyspark.sql import functions as f
 
 spark = SparkSession.active()
 
+PASSWORD = os.environ.get("FLINTMQ_PASSWORD", "guest")
 ORDER = "number LONG, shop STRING, cents LONG"
 
 
@@ -46,11 +48,11 @@ def orders() -> DataFrame:
     """Takes the messages out of the queue: the broker lets them go when the table has them."""
     messages = (
         spark.readStream.format("flintmq")
-        .option("host", spark.conf.get("flintmq.host"))
-        .option("flightPort", spark.conf.get("flintmq.flightPort"))
-        .option("user", spark.conf.get("flintmq.user"))
-        .option("password", spark.conf.get("flintmq.password"))
-        .option("queue", spark.conf.get("flintmq.queue"))
+        .option("host", spark.conf.get("spark.flintmq.host"))
+        .option("flightPort", spark.conf.get("spark.flintmq.flightPort"))
+        .option("user", spark.conf.get("spark.flintmq.user"))
+        .option("password", PASSWORD)
+        .option("queue", spark.conf.get("spark.flintmq.queue"))
         .option("columns", "message_id,body,enqueued_time")
         .load()
     )
@@ -77,23 +79,26 @@ def totals() -> DataFrame:
 SINK = '''\
 """Large orders go into a queue, where any AMQP client can have them: each once. The queue must exist."""
 
+import os
+
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 spark = SparkSession.active()
 
+PASSWORD = os.environ.get("FLINTMQ_PASSWORD", "guest")
 LARGE_CENTS = 50_000
 
 dp.create_sink(
     "large_orders_queue",
     format="flintmq",
     options={
-        "host": spark.conf.get("flintmq.host"),
-        "flightPort": spark.conf.get("flintmq.flightPort"),
-        "user": spark.conf.get("flintmq.user"),
-        "password": spark.conf.get("flintmq.password"),
-        "queue": spark.conf.get("flintmq.sinkQueue"),
+        "host": spark.conf.get("spark.flintmq.host"),
+        "flightPort": spark.conf.get("spark.flintmq.flightPort"),
+        "user": spark.conf.get("spark.flintmq.user"),
+        "password": PASSWORD,
+        "queue": spark.conf.get("spark.flintmq.sinkQueue"),
         "contentType": "application/json",
     },
 )
@@ -121,7 +126,8 @@ spark-pipelines run                      # takes what the queue holds, and ends
 Both queues must exist. Each run goes on where the last one ended; run it by cron or a scheduler. Checkpoints and tables are in
 `storage/` and `spark-warehouse/`: each order comes into the table once, and each large one into the queue once, whatever is killed.
 
-* Where the broker is, who asks, and the names of the queues stand in `spark-pipeline.yml` under `configuration`.
+* Where the broker is, who asks, and the names of the queues stand in `spark-pipeline.yml` under `configuration`; the password in
+  the variable `FLINTMQ_PASSWORD` (`guest`).
 * Spark's own settings (memory, master) belong in `$SPARK_CONF_DIR/spark-defaults.conf`: the spec file takes no static ones.
 * `spark-pipelines run --full-refresh orders` empties the table and reads the queue again: what was taken out before is not there any more.
   `flintmq pipeline run replay` brings it back from an archive.
