@@ -6,7 +6,9 @@ In: a directory. Out: a stopped store and what was done to it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +85,17 @@ def _deliveries(channel: Any, queue: str, tag: str, arguments: dict[str, Any] | 
         while not inbox:
             channel.connection.process_data_events(5)
         yield inbox.pop(0)
+
+
+@functools.cache
+def shared_busy_store() -> Path:
+    """`busy_store`, made once per test run; not to be changed. It goes with the process."""
+    directory = tempfile.TemporaryDirectory(prefix="flintmq-test-")
+    _kept.append(directory)
+    return busy_store(Path(directory.name) / "store")
+
+
+_kept: list[Any] = []
 
 
 def busy_store(directory: Path, archive: Path | None = None) -> Path:

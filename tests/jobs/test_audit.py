@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flintmq.errors import OperatorError
+from flintmq.pipeline.jobs import audit as audit_module
 from flintmq.pipeline.jobs.audit import Audit, AuditParameters
 from flintmq.pipeline.jobs.job import Summary, built
 from tests.jobs import plain
-from tests.jobs.stores import broker, busy_store, channel_of, distributed, put
+from tests.jobs.stores import broker, channel_of, distributed, put, shared_busy_store
 from tests.support import logbytes as lb
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class Seeded:
 
     def write(self, directory: Path) -> Path:
         # The last blocks are far behind what was seeded: nothing counts as unfinished.
-        for _ in range(50):
-            message = self.messages.add(lb.START, lb.content(b"\0\1q", bytes.fromhex("003c0000") + bytes(10), b"z" * 60_000))
+        for _ in range(2):
+            message = self.messages.add(lb.START, lb.content(b"\0\1q", bytes.fromhex("003c0000") + bytes(10), b"z" * 6_000))
             self.enqueue(message, 99, self.next(99))
         self.messages.sync()
         self.transactions.sync()
@@ -177,7 +178,8 @@ def seed() -> tuple[Seeded, dict[str, int], dict[str, int]]:
     return log, want, lsns
 
 
-def test_each_seeded_violation_is_found_counted_and_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_seeded_violation_is_found_counted_and_named(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "UNFINISHED_BYTES", 4096)
     log, want, lsns = seed()
     summary = audit(spark, log.write(tmp_path), examples=20)
     figures = summary.figures
@@ -238,6 +240,6 @@ def test_a_part_of_the_time_is_refused(spark: SparkSession, tmp_path: Path) -> N
         Audit().build(spark, AuditParameters(store_dir=str(tmp_path), since="2026-01-01"))
 
 
-@pytest.fixture(scope="module")
-def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return busy_store(tmp_path_factory.mktemp("busy"))
+@pytest.fixture
+def busy() -> Path:
+    return shared_busy_store()
