@@ -223,3 +223,12 @@ def test_init_writes_a_project_once(flintmq: Run, tmp_path: Path) -> None:
     code, _, err = flintmq("pipeline", "init", str(where))
     assert code == 64 and "README.md" in one_line(err)
     assert (where / "README.md").read_text() == "mine" and not (where / "spark-pipeline.yml").exists()
+
+
+def test_the_example_project_is_what_init_writes() -> None:
+    """examples/pipeline_project: each file as `init` makes it."""
+    from flintmq.pipeline.project import project_files
+
+    root = Path(__file__).resolve().parents[2] / "examples" / "pipeline_project"
+    files = project_files("pipeline_project", "file:///tmp/flintmq-pipeline-project", "orders", "order-totals", 15_680)
+    assert {path: (root / path).read_text() for path in files} == files
