@@ -4,7 +4,7 @@ in: a number of kills, a seed, a Spark master. out: a line for each kill on stde
 message was lost or came twice, something that was staged stayed behind, or nothing went on after a kill. What failed keeps its
 directory: broker's store and log, checkpoints, output, logs of the drivers, `sent.json`.
 
-`python -m tools.crash.spark.campaign [--kills 50] [--seed 1] [--master local[2,4]] [--only QUERY/POINT/VICTIM ...] [--mutants]`
+`python -m tools.crash.spark.campaign [--kills 50] [--seed 1] [--master local[2,4]] [--only QUERY/POINT/VICTIM ...] [--mutants] [--scenes]`
 """
 
 from __future__ import annotations
@@ -16,26 +16,33 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tools.crash.spark import check, plan, processes, publisher
 from tools.crash.spark.broker import Broker
 from tools.crash.spark.plan import Kill
 from tools.crash.spark.reserve import Driver
+from tools.crash.spark.scenes import Scenes
+
+if TYPE_CHECKING:
+    from flintmq.pipeline.flight.client import DataPlane
 
 KEYS = ("k0", "k1", "k2")
-RATE = 120.0  # messages per second: more than Spark's batches need to be of some hundred
-ROWS = 400  # messages of a micro-batch at most
+RATE = 40.0  # messages per second: a loaded machine must keep up with them, or the end takes long
+ROWS = 1000  # messages of a micro-batch at most
 # Seconds: for a point to be reached; for both queries to commit a batch after a kill; for the queues to be read to their end.
 REACH_S, RECOVER_S, DRAIN_S = 20.0, 180.0, 300.0
 STEP_S = 0.02
 RANDOM_S_MAX = 1.5
+# Kills of the driver that wait for the next driver's session, at most.
+LATE_MAX = 4
 FAILPOINT_HITS = 400
 # A query may end with these after a kill and is started again. Any other code of ours is a finding.
 ENDS = frozenset({"FLINTMQ_UNREACHABLE", "FLINTMQ_DATA_LOSS", "FLINTMQ_STOPPING", "FLINTMQ_CONNECTION_LOST"})
@@ -65,6 +72,7 @@ class Campaign:
         self.done = 0
         self._number = itertools.count(1)
         self._buried: list[Driver] = []
+        self._late: list[Kill] = []
         self._drivers = 0
         self._broker_kills = 0
 
@@ -81,7 +89,7 @@ class Campaign:
             self.driver.go()
             self.publisher.start()
             self.publisher.resume()
-            self._progress(dict.fromkeys(plan.QUERIES, -1), "the start")
+            self.progress(dict.fromkeys(plan.QUERIES, -1), "the start")
             self.reserve: Driver | None = None
         except BaseException:
             self.__exit__()
@@ -104,6 +112,12 @@ class Campaign:
         }  # fmt: skip
         return Driver(job, self.directory / "driver.log")
 
+    def plane(self) -> DataPlane:
+        """A client of the data plane; close it."""
+        from flintmq.pipeline.flight.client import DataPlane
+
+        return DataPlane(f"grpc://127.0.0.1:{self.broker.flight_port}")
+
     def say(self, text: str) -> None:
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
@@ -114,7 +128,7 @@ class Campaign:
         """The last batch in each query's commit log."""
         return {name: _last(self.directory / f"checkpoint.{name}" / "commits") for name in plan.QUERIES}
 
-    def _progress(self, before: dict[str, int], after: str) -> None:
+    def progress(self, before: dict[str, int], after: str) -> None:
         """Returns when both queries have committed a batch more than `before`; a dead driver is replaced. Raises: Stuck."""
         until = time.monotonic() + RECOVER_S
         while True:
@@ -170,7 +184,7 @@ class Campaign:
         elif kill.point.startswith("seen-"):
             happened = self._by_file(kill)
         else:
-            happened = self._by_point(kill, number)
+            happened = self.at_point(kill, number)
         if not happened:
             self.unreached += 1
             self.say(f"     {kill}: not reached")
@@ -180,7 +194,7 @@ class Campaign:
         self.done += not mutant
         self.kills[kill.victim] += 1
         self.points[kill.point] += 1
-        self._progress({name: max(before[name], at) for name, at in self.commits().items()}, f"kill {number} ({kill})")
+        self.progress({name: max(before[name], at) for name, at in self.commits().items()}, f"kill {number} ({kill})")
         if kill.victim == "zombie":
             self._wake(number, kill)
         self._note_ends(self.driver)
@@ -194,13 +208,15 @@ class Campaign:
     def _pids(self) -> dict[str, int]:
         return {"broker": self.broker.pid, "driver": self.driver.jvm}
 
-    def _by_point(self, kill: Kill, number: int) -> bool:
+    def at_point(self, kill: Kill, number: int = 0) -> bool:
+        """Arms a point of hooks.py. Returns whether somebody came there."""
+        number = number or next(self._number)
         arm, fired = self.crash / "arm.json", self.crash / f"fired.{number}.json"
         armed = {"id": number, "query": kill.query, "point": kill.point, "victim": kill.victim, **self._pids()}
         draft = self.crash / "arm.new"
         draft.write_text(json.dumps(armed))
         draft.rename(arm)
-        if self._wait(fired.exists, REACH_S):
+        if self.wait(fired.exists, REACH_S):
             return True
         try:
             arm.unlink()
@@ -215,15 +231,15 @@ class Campaign:
             "seen-metadata": self.directory / "files" / "_spark_metadata",
         }[kill.point]
         last = _last(where)
-        return self._wait(lambda: _last(where) > last, REACH_S, 0.001) and self._kill(kill.victim, kill.query)
+        return self.wait(lambda: _last(where) > last, REACH_S, 0.001) and self._kill(kill.victim, kill.query)
 
     def _by_failpoint(self, kill: Kill) -> bool:
         """The broker is killed, and comes up to be killed again at the point."""
         self.broker.armed = f"{kill.point}:{self.dice.randint(1, FAILPOINT_HITS)}"
         starts = self.broker.starts
         self.broker.kill()
-        self._wait(lambda: self.broker.starts > starts, REACH_S)
-        return self._wait(lambda: self.broker.starts > starts + 1, REACH_S)
+        self.wait(lambda: self.broker.starts > starts, REACH_S)
+        return self.wait(lambda: self.broker.starts > starts + 1, REACH_S)
 
     def _kill(self, victim: str, query: str) -> bool:
         """Kills one from here. Returns False when there is none."""
@@ -252,7 +268,7 @@ class Campaign:
         """A process that was left behind goes on with its call: it must be refused."""
         (self.crash / f"awake.{number}").touch()
         told = self.crash / f"zombie.{number}.json"
-        if not self._wait(told.exists, 60):
+        if not self.wait(told.exists, 60):
             self.findings.append(f"{kill}: the process left behind did nothing")
             return
         time.sleep(STEP_S)
@@ -264,7 +280,7 @@ class Campaign:
             self.findings.append(f"{kill}: the process left behind was not refused: {came}")
 
     @staticmethod
-    def _wait(condition: Callable[[], Any], seconds: float, step: float = STEP_S) -> bool:
+    def wait(condition: Callable[[], Any], seconds: float, step: float = STEP_S) -> bool:
         until = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > until:
@@ -278,19 +294,22 @@ class Campaign:
         """Lets everything flow to its end, with one more commit, and looks at what is left and at what came out. Returns the counts."""
         (self.crash / "arm.json").unlink(missing_ok=True)
         self.publisher.pause()
-        self._drained()
+        self.drained()
         # One more commit: what lost attempts of the last batch had staged must be gone with it.
         before = self.commits()
         self.publisher.resume()
-        self._progress(before, "the last commit")
+        self.progress(before, "the last commit")
         self.publisher.pause()
-        self._drained()
+        self.drained()
         self._left_behind()
         self.driver.stop()
         self._note_ends(self.driver)
         sent = self.publisher.sent
         (self.directory / "sent.json").write_text(sent.to_json())
         files = check.parquet_rows(self.directory / "files")
+        if (self.directory / "second" / "_spark_metadata").exists():
+            # The second query of scenes.py: what it took is missing in the first one.
+            files = sorted(files + check.parquet_rows(self.directory / "second"), key=lambda row: row.position)
         copies = publisher.drain(self.broker.port, "copy")
         (self.directory / "copy.json").write_text(json.dumps([[*check.named(body), name] for body, name in copies]))
         found = [*check.check("files", sent, files), *check.check("copy", sent, check.queue_rows(copies))]
@@ -307,13 +326,12 @@ class Campaign:
             "messages": len(sent.sure), "unconfirmed_or_transient": len(sent.maybe), "rows": len(files), "copies": len(copies), **counts,
         }  # fmt: skip
 
-    def _drained(self) -> None:
-        from flintmq.pipeline.flight.client import DataPlane
-
+    def drained(self) -> None:
+        """Returns when both queries have read their queues to the end, and their last sets are committed. Raises: Stuck."""
         until = time.monotonic() + DRAIN_S
         while True:
             self._tend()
-            with contextlib.suppress(Exception), contextlib.closing(DataPlane(f"grpc://127.0.0.1:{self.broker.flight_port}")) as plane:
+            with contextlib.suppress(Exception), contextlib.closing(self.plane()) as plane:
                 states = [plane.sub_status(name) for name in plan.QUERIES]
                 if all(state["prepared"] is None for state in states) and not any(publisher.depths(self.broker.port, _queues()).values()):
                     return
@@ -323,9 +341,7 @@ class Campaign:
 
     def _left_behind(self) -> None:
         """No stage, no prepared set."""
-        from flintmq.pipeline.flight.client import DataPlane
-
-        with contextlib.closing(DataPlane(f"grpc://127.0.0.1:{self.broker.flight_port}")) as plane:
+        with contextlib.closing(self.plane()) as plane:
             garbage = [scope for scope in plane.scope_list() if scope["open"] or scope["prepared"]]
             self.garbage = sum(scope["open"] + scope["prepared"] for scope in garbage)
             if garbage:
@@ -334,20 +350,37 @@ class Campaign:
             if held:
                 self.findings.append(f"prepared sets left behind: {held}")
 
+    def _next(self, kills: Iterator[Kill]) -> Kill | None:
+        """The next kill; those of the driver wait until the next driver is warm, while others go first."""
+        warm = self.reserve is not None and self.reserve.ready
+        if self._late and (warm or len(self._late) >= LATE_MAX):
+            return self._late.pop(0)
+        for kill in kills:
+            if self.reserve is None or warm or not ("driver" in kill.victim or kill.victim == "zombie"):
+                return kill
+            self._late.append(kill)
+            if len(self._late) >= LATE_MAX:
+                break
+        return self._late.pop(0) if self._late else None
+
     # --- all of it ------------------------------------------------------------------------------------------------------
 
-    def run(self, kills: Iterable[Kill], count: int, *, reserve: bool = True) -> dict[str, Any]:
+    def run(self, kills: Iterator[Kill], count: int, *, reserve: bool = True, scenes: bool = False) -> dict[str, Any]:
         """`count` kills of the series, then the end. Returns the summary; never raises for a pipeline that is wrong."""
         began = time.monotonic()
         garbage: int | None = None
         counts: dict[str, Any] = {}
+        passed: list[str] = []
         try:
-            for kill in kills:
-                if self.done >= count or self.unreached > count:
-                    break
+            while self.done < count and self.unreached <= count:
                 if reserve:
                     self._keep_reserve()
+                kill = self._next(kills)
+                if kill is None:
+                    break
                 self.strike(kill)
+            if scenes:
+                passed = Scenes(self).run()
             counts = self.settle()
             garbage = self.garbage
         except Stuck as e:
@@ -357,7 +390,7 @@ class Campaign:
             "kills": self.done, "seed": self.seed, "master": self.master, "seconds": round(seconds, 1), **counts, "garbage": garbage,
             "named_points": len([point for point in self.points if point != "random"]), "points": dict(sorted(self.points.items())),
             "victims": dict(sorted(self.kills.items())), "not_reached": self.unreached, "zombies": dict(sorted(self.zombies.items())),
-            "queries_ended": dict(sorted(self.ends.items())), "drivers": self._drivers, "brokers": self.broker.starts,
+            "scenes": passed, "queries_ended": dict(sorted(self.ends.items())), "drivers": self._drivers, "brokers": self.broker.starts,
             "findings": self.findings,
         }  # fmt: skip
 
@@ -402,12 +435,14 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         "--only", action="append", type=Kill.parse, help="QUERY/POINT/VICTIM, may be given several times; repeated in order"
     )
     parser.add_argument("--mutants", action="store_true", help="a pipeline that is wrong in three ways: the checker must see all three")
+    parser.add_argument("--scenes", action="store_true", help="then what people do to checkpoints: scenes.py")
     parser.add_argument("--directory", type=Path, help="a new directory, kept; default: a temporary one, kept when something was found")
     return parser.parse_args(given)
 
 
 def main(given: list[str] | None = None) -> int:
     options = arguments(given)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended then, too
     directory = options.directory or Path(tempfile.mkdtemp(prefix="flintmq-crash-spark-"))
     directory.mkdir(parents=True, exist_ok=True)
     kills: Iterator[Kill] = plan.series(options.seed, cluster=options.master.startswith("local-cluster"))
@@ -417,7 +452,7 @@ def main(given: list[str] | None = None) -> int:
         kills, options.kills = iter(MUTANTS), len(MUTANTS)
     try:
         with Campaign(directory, seed=options.seed, master=options.master) as campaign:
-            summary = campaign.run(kills, options.kills, reserve=not options.mutants)
+            summary = campaign.run(kills, options.kills, reserve=not options.mutants, scenes=options.scenes)
     except Stuck as e:
         summary = {"kills": 0, "seed": options.seed, "findings": [f"stuck: {e}"]}
     if options.mutants:

@@ -101,9 +101,10 @@ def committed_files(directory: Path) -> list[Path]:
         number, _, kind = entry.name.partition(".")
         if not number.isdigit() or kind not in ("", "compact"):
             continue
-        logs[int(number)] = entry
         if kind:
             compact = max(compact, int(number))
+        if kind or int(number) not in logs:
+            logs[int(number)] = entry
     numbers = sorted(number for number in logs if number >= compact)
     if compact < 0 and numbers and numbers != list(range(numbers[-1] + 1)):
         raise ValueError(f"{directory}: the metadata log has gaps: {numbers[:5]} ...")

@@ -3,8 +3,9 @@
 `files`: queues a.* -> Parquet file sink. `copy`: queues b.* -> flintmq sink -> queue `copy`.
 
 `python -m tools.crash.spark.driver JSON` with directory, crash, flight_port, keys, master, rows. stdin: `go` starts the queries, `stop`
-ends them; stdout: a JSON line for each event (ready, started, ended with its code, stopped). It waits for `go` with a warm session:
-the campaign keeps one such driver in reserve. A query that ends with an error is started again with its checkpoint, as a supervisor would.
+ends them, others are those of `Queries.obey`; stdout: a JSON line for each event (ready, started, ended with its code, stopped). It waits
+for `go` with a warm session: the campaign keeps one such driver in reserve. A query that ends with an error is started again with its
+checkpoint, as a supervisor would.
 """
 
 from __future__ import annotations
@@ -47,17 +48,19 @@ def source_frame(spark: Any, job: dict[str, Any], name: str) -> Any:
 
 
 def start(spark: Any, job: dict[str, Any], name: str) -> Any:
-    """Starts (again) one query."""
+    """Starts (again) one query. `second` is another one on the subscription of `files`, with files and a checkpoint of its own."""
     directory = Path(job["directory"])
-    frame = source_frame(spark, job, name)
-    if name == "files":
-        writer = frame.select("queue", "position", "body", "delivery_mode").writeStream.format("parquet")
-        writer = writer.option("path", str(directory / "files"))
-    else:
+    frame = source_frame(spark, job, "copy" if name == "copy" else "files")
+    if name == "copy":
         writer = frame.selectExpr("body", "queue as correlation_id", "cast(position as string) as message_id")
         writer = writer.writeStream.format("flintmq_crash").options(flightPort=job["flight_port"], queue="copy", timeout=60)
         writer = writer.option("crashDir", job["crash"]).option("crashName", name)
+    else:
+        writer = frame.select("queue", "position", "body", "delivery_mode").writeStream.format("parquet")
+        writer = writer.option("path", str(directory / name))
     writer = writer.option("checkpointLocation", str(directory / f"checkpoint.{name}")).queryName(name)
+    if name == "second":
+        return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=job.get("trigger", "200 milliseconds")).start()
 
 
@@ -94,29 +97,66 @@ def listen(inbox: list[str]) -> None:
     inbox.append("stop")
 
 
+class Queries:
+    """The queries of this driver. Args: spark, job: see module."""
+
+    def __init__(self, spark: Any, job: dict[str, Any]) -> None:
+        self._spark, self._job = spark, job
+        self._wanted = set(QUERIES)
+        self._running: dict[str, Any] = {}
+        self._again: dict[str, float] = {}
+
+    def obey(self, words: list[str]) -> None:
+        """`hold NAME`: stop it; `leave NAME`: don't start it again when it ends; `resume NAME`: the end of both."""
+        verb, name = words
+        if verb == "resume":
+            self._wanted.add(name)
+            self._again[name] = 0.0
+            return
+        self._wanted.discard(name)
+        query = self._running.get(name)
+        if verb == "hold" and query is not None:
+            query.stop()
+
+    def look(self) -> None:
+        """Starts what is wanted and does not run; tells of ends."""
+        for name in {*self._wanted, *self._running}:
+            query = self._running.get(name)
+            if query is not None and not query.isActive:
+                self._running.pop(name)
+                self._ended(name, query.exception())
+            elif query is None and name in self._wanted and time.monotonic() >= self._again.get(name, 0.0):
+                try:
+                    self._running[name] = start(self._spark, self._job, name)
+                    say(event="started", query=name, id=str(self._running[name].id))
+                except Exception as e:  # load() with a worker that was killed: as an end
+                    self._spark.sparkContext._jvm.System.currentTimeMillis()  # a dead JVM ends this process here
+                    self._ended(name, e)
+
+    def _ended(self, name: str, error: Any) -> None:
+        say(event="ended", query=name, clean=error is None, **why(error))
+        self._again[name] = time.monotonic() + AGAIN_S
+        if name == "second":
+            self._wanted.discard(name)
+
+    def stop(self) -> None:
+        """All of them."""
+        for query in self._running.values():
+            with contextlib.suppress(Exception):
+                query.stop()
+
+
 def run(spark: Any, job: dict[str, Any], inbox: list[str]) -> None:
     """Keeps the queries going until `stop`."""
-    running: dict[str, Any] = {}
-    again: dict[str, float] = dict.fromkeys(QUERIES, 0.0)
+    queries = Queries(spark, job)
     while "stop" not in inbox:
-        for name in QUERIES:
-            query = running.get(name)
-            if query is not None and not query.isActive:
-                say(event="ended", query=name, **why(query.exception()))
-                running.pop(name)
-                again[name] = time.monotonic() + AGAIN_S
-            elif query is None and time.monotonic() >= again[name]:
-                try:
-                    running[name] = start(spark, job, name)
-                    say(event="started", query=name, id=str(running[name].id))
-                except Exception as e:  # load() with a worker that was killed: as an end
-                    spark.sparkContext._jvm.System.currentTimeMillis()  # a dead JVM ends this process here
-                    say(event="ended", query=name, **why(e))
-                    again[name] = time.monotonic() + AGAIN_S
+        while inbox:
+            words = inbox.pop(0).split()
+            if len(words) == 2:
+                queries.obey(words)
+        queries.look()
         time.sleep(LOOK_S)
-    for query in running.values():
-        with contextlib.suppress(Exception):
-            query.stop()
+    queries.stop()
     say(event="stopped")
 
 
@@ -136,7 +176,7 @@ def main(job: dict[str, Any]) -> None:
         say(event="ready", jvm=spark.sparkContext._gateway.proc.pid)
         while not inbox:
             time.sleep(0.02)
-        if inbox[0] == "go":
+        if inbox.pop(0) == "go":
             run(spark, job, inbox)
         spark.stop()
 

@@ -27,6 +27,7 @@ class Driver:
     def __init__(self, job: dict[str, Any], log: Path) -> None:
         self.jvm = 0
         self.ids: dict[str, str] = {}
+        self.starts = 0
         self.ends: list[dict[str, Any]] = []
         self._events = log.with_name("events.jsonl")
         self._ready = threading.Event()
@@ -55,6 +56,7 @@ class Driver:
                 self._ready.set()
             elif kind == "started":
                 self.ids[event["query"]] = event["id"]
+                self.starts += 1
             elif kind == "ended":
                 self.ends.append(event)
             elif kind == "stopped":
@@ -67,13 +69,19 @@ class Driver:
         """Whether its JVM lives."""
         return self.jvm > 0 and processes.facts(self.jvm) is not None and self._process.poll() is None
 
+    @property
+    def ready(self) -> bool:
+        """Whether its session is up."""
+        return self._ready.is_set() and self.alive
+
     def go(self) -> None:
         """Starts its queries. Raises: RuntimeError when its session never came up."""
         if not self._ready.wait(READY_S_MAX) or not self.alive:
             raise RuntimeError("a Spark driver did not come up: see driver.log")
-        self._say("go")
+        self.tell("go")
 
-    def _say(self, word: str) -> None:
+    def tell(self, word: str) -> None:
+        """A line for the driver: see driver.py."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(f"{word}\n".encode())
@@ -81,7 +89,7 @@ class Driver:
 
     def stop(self) -> None:
         """A clean stop of its queries."""
-        self._say("stop")
+        self.tell("stop")
         self._stopped.wait(STOP_S_MAX)
 
     def bury(self) -> None:
