@@ -6,12 +6,13 @@
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
 #   make fuzz    coverage-guided fuzzing of codec and engine
 #   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
+#   make test-spark   50 kills around the Spark pipeline, and lost or old checkpoints (half an hour); make crash-spark: 530 kills (hours)
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: build run serve test lint bench stress fuzz crash soak clean
+.PHONY: build run serve test lint bench stress fuzz crash soak clean test-spark crash-spark
 
 build: .venv/.compiled
 
@@ -49,6 +50,16 @@ fuzz: .venv/.compiled .venv/.test
 
 crash: .venv/.compiled .venv/.test
 	@exec sh tools/crash/all.sh $(ARGS)
+
+# A pipeline that is wrong must be seen first, else a campaign that finds nothing says nothing.
+SPARK_CAMPAIGN := $(BIN)/python -m tools.crash.spark.campaign
+
+test-spark: .venv/.compiled .venv/.spark .venv/.test
+	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && $(SPARK_CAMPAIGN) --mutants && exec $(SPARK_CAMPAIGN) --kills 50 --scenes $(ARGS)
+
+crash-spark: .venv/.compiled .venv/.spark .venv/.test
+	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && $(SPARK_CAMPAIGN) --mutants && \
+	    $(SPARK_CAMPAIGN) --kills 500 --scenes $(ARGS) && exec $(SPARK_CAMPAIGN) --kills 30 --master 'local-cluster[2,1,1024]' $(ARGS)
 
 soak: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.soak $(ARGS)
