@@ -391,6 +391,8 @@ def _consumers(options: LogOptions, batch: pa.RecordBatch, path: str, start: int
 
 
 def _transactions(options: LogOptions, part: LogPartition) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
     from flintmq.pipeline.arrow.log import ContainerFacts, transactions
 
     facts = [ContainerFacts(number, path, part.size, number * part.size, 0, 0) for number, path in part.paths]
@@ -402,7 +404,7 @@ def _transactions(options: LogOptions, part: LogPartition) -> Iterator[pa.Record
     keep = list(range(batch.num_rows))
     if options.since_us is not None or options.until_us is not None or part.queue_ids or options.first_lsn or options.end_lsn < LSN_MAX:
         keep = [row for row in keep if _wanted_transaction(options, part, {name: batch.column(name)[row].as_py() for name in needed})]
-    batch = batch.take(keep) if len(keep) < batch.num_rows else batch
+    batch = batch.take(pa.array(keep, pa.int64())) if len(keep) < batch.num_rows else batch
     schema = options.arrow()
     rows = 32_768
     for at in range(0, batch.num_rows, rows):
