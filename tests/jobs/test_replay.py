@@ -119,7 +119,7 @@ def test_an_archive_comes_back_as_it_was(spark: Any, plane_broker: Broker, archi
 
 @pytest.mark.spark
 def test_a_range_of_the_log_comes_back_filtered(spark: Any, plane_broker: Broker) -> None:
-    """By queue, time and routing key, consumed messages too."""
+    """By queue, time and routing key, consumed messages too; messages of a transaction stand where its commit put them."""
     topic, queue, target = unique("topic"), unique("source"), declared(plane_broker)
     with channel_of(plane_broker) as channel:
         channel.exchange_declare(topic, "topic", durable=True)
@@ -127,12 +127,18 @@ def test_a_range_of_the_log_comes_back_filtered(spark: Any, plane_broker: Broker
         channel.queue_bind(queue, topic, "#")
         for key in ("eu.order", "eu_order", "us.order"):
             channel.basic_publish(topic, key, key.encode(), pika.BasicProperties(delivery_mode=2))
+        local = channel.connection.channel()
+        local.tx_select()
+        for body in (b"tx 1", b"tx 2"):
+            local.basic_publish(topic, "eu.oh", body, pika.BasicProperties(delivery_mode=2))
+        local.tx_commit()
+        channel.basic_publish(topic, "eu.ox", b"last", pika.BasicProperties(delivery_mode=2))
         channel.basic_get(queue, auto_ack=True)
         # A round trip: the get's settlement is in the log.
         channel.queue_declare(queue, passive=True)
     params = parameters(plane_broker, queue=queue, routing_key="eu?o*", to_queue=target, since="2020-01-01", drop_user_id=True)
-    assert replayed(spark, params).figures["rows"] == 2
-    assert [body for _, body in taken(plane_broker, target)] == [b"eu.order", b"eu_order"]
+    assert replayed(spark, params).figures["rows"] == 5
+    assert [body for _, body in taken(plane_broker, target)] == [b"eu.order", b"eu_order", b"tx 1", b"tx 2", b"last"]
     later = parameters(plane_broker, queue=queue, to_queue=target, since="2100-01-01")
     assert replayed(spark, later).figures["rows"] == 0
 

@@ -2,7 +2,8 @@
 
 in: where the log is (LogParameters), a time range, queue names. out: a DataFrame with the columns of `format("flintmq")`, one row for each
 message and queue; consumed messages too, as long as the log has them.
-M1  A row is an enqueue that counts: not of a transaction that was rolled back, or that is not decided.
+M1  A row is an enqueue that counts: not of a transaction that was rolled back, or that is not decided (reading.py, R2). One of a
+    transaction entered its queue when that was decided, at the position that it got then.
 M2  A message that was copied forward is one row; its time is that of its enqueue where the log still has that, else of its publishing.
 """
 
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import OperatorError
 from flintmq.pipeline.arrow.schema import MESSAGES
-from flintmq.pipeline.failures import explained
 from flintmq.pipeline.jobs.job import LogParameters
+from flintmq.pipeline.jobs.reading import LogReading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,53 +62,35 @@ def moment_us(option: str, text: str) -> int | None:
 def log_messages(spark: SparkSession, params: LogParameters, stack: ExitStack) -> DataFrame:
     """See module. Lazy, but it takes a view of the log that `stack` lets go.
 
-    Raises: OperatorError.
+    Raises: SourceError, OperatorError.
     """
     from pyspark.sql import functions as f
 
-    from pyspark_flintmq.log_view import open_view
-
     wanted = Range.of(params)
-    try:
-        view = stack.enter_context(open_view(params.source_options()))
-    except Exception as error:
-        raise explained(error, "the log") from error
-    options = {**params.source_options(), "snapshot": view.text()}
-
-    def stream(name: str, **more: str) -> DataFrame:
-        return spark.read.format("flintmq").options(**options, **more, stream=name).load()
-
-    names = {number: name for number, (vhost, name) in view.queues.items() if vhost == params.vhost}
-    if missing := set(wanted.queues) - set(names.values()):
-        raise OperatorError(f"FLINTMQ_QUEUE_MISSING: the store has no queue {', '.join(sorted(missing))} in vhost {params.vhost}", 69)
-    chosen = [(number, name) for number, name in sorted(names.items()) if not wanted.queues or name in wanted.queues]
-    queues = f.broadcast(spark.createDataFrame(chosen, "queue_id LONG, queue STRING"))
+    reading = LogReading(spark, params)
+    stack.callback(reading.close)
+    names = [(number, name) for number, (vhost, name) in sorted(reading.view.queues.items()) if vhost == params.vhost]
+    if wanted.queues:
+        names = [(number, name) for number, name in names if number in reading.queue_ids]
+    queues = f.broadcast(spark.createDataFrame(names, "queue_id LONG, queue STRING"))
 
     # Times are looked at here and not by the source: a Message-Copy in the range may stand for an enqueue outside of it, and the other way.
-    columns = "lsn,kind,time,msg_lsn,tx_lsn,queue_id,position,published_time"
-    records = stream("records", log="messages", columns=columns).where(f.col("kind").isin(ENQUEUE, COPY))
-    entered = records.where(f.col("queue_id").isNotNull()).join(queues, "queue_id")
-    tx = stream("tx", columns="tx_lsn,state")
-    committed = tx.where(f.col("state") == "committed").select(f.col("tx_lsn").alias("decided_tx"))
-    # A copy's tx_lsn may be the transaction that takes the message away again: that it stood in the queue is not in doubt then.
-    enqueues = (
-        entered.where(f.col("kind") == ENQUEUE)
-        .join(f.broadcast(committed), f.col("tx_lsn") == f.col("decided_tx"), "left")
-        .where(f.col("tx_lsn").isNull() | f.col("decided_tx").isNotNull())
-    )
+    records = reading.records(["time", "msg_lsn", "published_time"]).where(f.col("kind").isin(ENQUEUE, COPY)).join(queues, "queue_id")
+    # Whether a copy counts is not asked: its transaction may be the one that takes the message away, and that it stood there is sure.
+    enqueues = records.where((f.col("kind") == ENQUEUE) & f.col("counts")).withColumn("entered", f.coalesce("decided", "time"))
     keys = ["msg_lsn", "queue_id"]
-    known = entered.where(f.col("kind") == ENQUEUE).select(*keys).distinct()
-    copies = entered.where((f.col("kind") == COPY) & f.col("position").isNotNull()).dropDuplicates(keys).join(known, keys, "left_anti")
-    shape = ["msg_lsn", "queue", "position", "entered"]
-    places = enqueues.withColumn("entered", f.col("time")).select(*shape)
+    known = records.where(f.col("kind") == ENQUEUE).select(*keys).distinct()
+    copies = records.where((f.col("kind") == COPY) & f.col("place").isNotNull()).dropDuplicates(keys).join(known, keys, "left_anti")
+    shape = ["msg_lsn", "queue", "place", "entered"]
+    places = enqueues.select(*shape)
     places = places.unionByName(copies.withColumn("entered", f.coalesce("published_time", "time")).select(*shape))
     if wanted.since_us is not None:
         places = places.where(f.col("entered") >= f.timestamp_micros(f.lit(wanted.since_us)))
     if wanted.until_us is not None:
         places = places.where(f.col("entered") < f.timestamp_micros(f.lit(wanted.until_us)))
 
-    contents = stream("messages", body="full").dropDuplicates(["lsn"])
-    rename: dict[str, Any] = {"queue": f.col("place.queue"), "position": f.col("place.position"), "enqueued_time": f.col("place.entered")}
+    contents = reading.table("messages", body="full").dropDuplicates(["lsn"])
+    rename: dict[str, Any] = {"queue": f.col("in.queue"), "position": f.col("in.place"), "enqueued_time": f.col("in.entered")}
     rename["redelivered"] = f.lit(False)
-    joined = places.alias("place").join(contents.alias("content"), f.col("place.msg_lsn") == f.col("content.lsn"))
+    joined = places.alias("in").join(contents.alias("content"), f.col("in.msg_lsn") == f.col("content.lsn"))
     return joined.select(*(rename.get(name, f.col(f"content.{name}")).alias(name) for name, _, _ in MESSAGES))
