@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -12,7 +13,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from flintmq.cli.main import main
+from flintmq.cli.pipeline_run import BatchLines
 from flintmq.pipeline.flight.client import DataPlane
+from flintmq.pipeline.jobs.queries import BatchReport
 from tests.pipeline.plane import bodies_left, channel_of, flight_port, publish, ready
 from tests.support.broker import Broker, unique
 
@@ -232,3 +235,34 @@ def test_the_example_project_is_what_init_writes() -> None:
     root = Path(__file__).resolve().parents[2] / "examples" / "pipeline_project"
     files = project_files("pipeline_project", "file:///tmp/flintmq-pipeline-project", "orders", "order-totals", 15_680)
     assert {path: (root / path).read_text() for path in files} == files
+
+
+# --- progress -----------------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """Stands for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_batch_is_a_line_and_on_a_terminal_a_bar_below(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rate and lag; the bar counts towards what waits, and goes away; with --json an object on stdout and nothing else."""
+    report = BatchReport(3, 1_500, 750.0, 500, 9_000, 2_500, {"addBatch": 2_000})
+    plain = BatchLines(as_json=False)
+    plain(report)
+    plain.end()
+    assert capsys.readouterr().err == "batch 3: 1,500 messages, 750/s, behind 500 (oldest 2.5 s)\n"
+    lines = BatchLines(as_json=True)
+    lines(report)
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["event"], found["rows"], found["behind_messages"], err) == ("batch", 1_500, 500, "")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    bar = BatchLines(as_json=False)
+    bar(report)
+    assert screen.getvalue().endswith("\n[######################        ] 1,500 of 2,000")
+    bar.end()
+    assert screen.getvalue().endswith("\r\x1b[K")

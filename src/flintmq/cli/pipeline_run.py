@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flintmq.pipeline.jobs.job import Summary
     from flintmq.pipeline.jobs.queries import BatchReport
 
+USAGE, INTERRUPTED = 64, 130
 BAR_WIDTH = 30
 BAR_S = 0.25
 KINDS: dict[type, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
@@ -113,9 +114,12 @@ def _guarded(name: str, job: Any, given: dict[str, Any], own: dict[str, Any]) ->
 
 
 def _run(job: Any, params: Any, own: dict[str, Any]) -> int:
+    from flintmq.pipeline.failures import one_line
     from flintmq.pipeline.session import check_java, check_pyspark, spark_session
 
     check_pyspark()
+    if own["report"] and not getattr(job, "has_report", True):
+        raise OperatorError(f"job {job.name} has no report", USAGE)
     if own["dry_run"]:
         from flintmq.pipeline.jobs.dry_run import plan
 
@@ -128,7 +132,13 @@ def _run(job: Any, params: Any, own: dict[str, Any]) -> int:
     level = "error" if own["debug"] else "off"
     settings = {"spark.driver.memory": own["memory"]}
     with tempfile.TemporaryDirectory(prefix="flintmq-spark-", ignore_cleanup_errors=True) as scratch, _quiet_workers(own["debug"]):
-        spark = spark_session(f"flintmq {job.name}", Path(scratch), own["master"], log_level=level, settings=settings)
+        try:
+            spark = spark_session(f"flintmq {job.name}", Path(scratch), own["master"], log_level=level, settings=settings)
+        except OperatorError:
+            raise
+        except Exception as error:
+            line = one_line(str(error))
+            raise OperatorError(f"Spark did not start: {line} (Java 17 or newer? --debug shows what it said)", 69) from error
         try:
             with contextlib.ExitStack() as stack:
                 with _usage():
@@ -139,7 +149,9 @@ def _run(job: Any, params: Any, own: dict[str, Any]) -> int:
         finally:
             with contextlib.suppress(Exception):
                 spark.stop()
-    return _finished(job, summary, html, own)
+    code = _finished(job, summary, html, own)
+    stop = getattr(result, "stop", None)
+    return INTERRUPTED if stop is not None and stop.is_set() and not params.follow else code
 
 
 @contextlib.contextmanager
@@ -150,14 +162,14 @@ def _usage() -> Iterator[None]:
     except ValueError as error:
         if type(error) is not ValueError:
             raise
-        raise OperatorError(str(error), 64) from error
+        raise OperatorError(str(error), USAGE) from error
 
 
 def _finished(job: Any, summary: Summary, html: str | None, own: dict[str, Any]) -> int:
     written = ""
     if own["report"] and not own["dry_run"]:
         if html is None:
-            raise OperatorError(f"job {job.name} has no report", 64)
+            raise OperatorError(f"job {job.name} has no report of this", USAGE)
         path = Path(own["report"]).expanduser().absolute()
         try:
             path.write_text(html)

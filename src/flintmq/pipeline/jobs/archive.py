@@ -128,6 +128,7 @@ class Archive:
     name = "archive"
     about = "queues, or a range of the log, into Parquet or Delta by date and queue"
     parameters = ArchiveParameters
+    has_report = False
 
     def build(self, spark: SparkSession, params: ArchiveParameters) -> ArchivePlan:
         params.checked()

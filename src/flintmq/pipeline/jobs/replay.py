@@ -113,6 +113,7 @@ class Replay:
     name = "replay"
     about = "an archive, or a range of the log, back into a queue or exchange, exactly once"
     parameters = ReplayParameters
+    has_report = False
 
     def build(self, spark: SparkSession, params: ReplayParameters) -> ReplayPlan:
         params.checked()
