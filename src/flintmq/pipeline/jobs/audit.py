@@ -314,9 +314,8 @@ def _message_verdict(ends: list[int]) -> Column:
     from pyspark.sql import functions as f
 
     begun, placed = _has(_START) | _has(_COPY), _has(_ENQUEUE) | _has(_COPY) | _has(_DELETE)
-    unfinished = f.lit(False)
-    for end in ends[-1000:]:
-        unfinished = unfinished | ((f.col("lsn_high") < end) & (f.col("lsn_high") >= end - UNFINISHED_BYTES))
+    last = f.col("lsn_high")
+    unfinished = f.exists(f.array(*map(f.lit, ends[-1000:])), lambda end: (last < end) & (last >= end - UNFINISHED_BYTES))
     return (
         f.when(~begun & _has(_TRUNCATED), "truncated")
         .when(~begun, "no start")

@@ -10,6 +10,7 @@ R3  `place` is the position that an enqueue got: its own, or the one that the Co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -114,7 +115,7 @@ class LogReading:
             facts = self.view.logs["transactions"]
             size = self.view.container_size
             containers = [ContainerFacts(number, path, size, number * size, 0, 0) for number, path in facts.containers]
-            batch = transactions(containers, end=facts.end, mode=self.params.mode)
+            batch = transactions(containers, end=facts.end, mode=self.params.mode.upper())
             self._transactions = pa.Table.from_batches([batch])
         return self._transactions
 
@@ -206,35 +207,35 @@ def set_rows(known: pa.Table) -> pa.Table:
 
 
 def epoch_ends(view: Any) -> list[int]:
-    """LSNs at which an epoch of the broker ended in the message log, its end in this view included: what was under way there may be
-    unfinished."""
+    """LSNs at which an epoch of the broker ended in the message log, the view's own end included: what was under way there may be
+    unfinished. Raises: OSError."""
     from flintmq.pipeline.arrow.containers import Containers
 
     facts = view.logs["messages"]
-    ends = [facts.end]
-    previous = 0
-    last_epoch = 0
-    for number, path in facts.containers:
-        with open(path, "rb") as file:
-            header_epoch = int.from_bytes(file.read(40)[36:40], "little")
-        # Within an epoch a container may have been begun under the one before: look into those where it can have changed.
-        if header_epoch != last_epoch or number == facts.containers[-1][0]:
-            for at in ([previous] if previous else []) + [number]:
-                place = next(one for sequence, one in facts.containers if sequence == at)
-                containers = Containers(_directory(place), None, 1, 0, view.container_size)
-                epoch, end = 0, 0
-                for block in containers.headers_in(at):
-                    if epoch and block[2] > epoch:
-                        ends.append(end)
-                    epoch, end = block[2], block[1]
-                if epoch and epoch < header_epoch and at == previous:
-                    ends.append(end)
-        last_epoch, previous = max(last_epoch, header_epoch), number
-    return sorted(set(ends))
+    firsts = [_first_epoch(path) for _, path in facts.containers]
+    ends = {facts.end}
+    for i, (number, path) in enumerate(facts.containers):
+        # An epoch begins inside a container, or with its first block: the first blocks tell where to look.
+        after = firsts[i + 1] if i + 1 < len(firsts) else None
+        if after is not None and after == firsts[i]:
+            continue
+        containers = Containers(os.path.dirname(os.path.abspath(path)), None, 1, 0, view.container_size)
+        epoch, end = 0, 0
+        for block in containers.headers_in(number):
+            if epoch and block[2] > epoch:
+                ends.add(end)
+            epoch, end = max(epoch, block[2]), block[1]
+        if epoch and after is not None and after > epoch:
+            ends.add(end)
+    return sorted(ends)
 
 
-def _directory(path: str) -> str:
-    return path.rpartition("/")[0] or "."
+def _first_epoch(path: str) -> int:
+    """Epoch of a container's first commit block; -1: there is none."""
+    with open(path, "rb") as file:
+        file.seek(512)
+        head = file.read(64)
+    return int.from_bytes(head[16:20], "little") if head[:4] == b"FBLK" else -1
 
 
 def moment(us: int) -> str:
