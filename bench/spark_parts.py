@@ -48,8 +48,7 @@ class CpuMeter:
         self._last: dict[int, float] = {}
         self._look()
         self._first = dict(self._last)
-        own = os.times()
-        self._own = own.user + own.system
+        self._own = os.times()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -77,8 +76,11 @@ class CpuMeter:
         self._ended.set()
         self._thread.join()
         self._look()
-        own = os.times()
-        found = dict.fromkeys(("broker", "service", "jvm", "python"), 0.0) | {"driver": own.user + own.system - self._own}
+        own, was = os.times(), self._own
+        found = dict.fromkeys(("broker", "service", "jvm", "python"), 0.0)
+        found["driver"] = own.user + own.system - was.user - was.system
+        # what this process started and waited for: the consumer that people write today
+        found["python"] = own.children_user + own.children_system - was.children_user - was.children_system
         for pid, seconds in self._last.items():
             found[self._groups[pid]] += seconds - self._first.get(pid, 0.0)
         return {name: round(value, 3) for name, value in found.items()}

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flintmq.errors import OperatorError
+from flintmq.pipeline.flight.client import DataPlane, PlaneError
 from flintmq.pipeline.jobs import audit as audit_module
 from flintmq.pipeline.jobs.audit import Audit, AuditParameters
 from flintmq.pipeline.jobs.job import Summary, built
 from tests.jobs import plain
 from tests.jobs.stores import broker, channel_of, distributed, put, shared_busy_store
+from tests.pipeline.plane import flight_port, publish
 from tests.support import logbytes as lb
+from tests.support.broker import Broker, unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -235,6 +238,19 @@ def test_what_lies_below_the_horizon_is_truncated_and_a_killed_broker_is_healthy
     figures = audit(spark, image).figures
     assert figures["by_kind"] == {}
     assert figures["messages"] >= 67
+
+
+def test_a_running_broker_is_audited_and_its_containers_are_let_go(spark: SparkSession, plane_broker: Broker) -> None:
+    queue = unique("audit")
+    publish(plane_broker, queue, [b"x"] * 30)
+    job = Audit()
+    port = flight_port(plane_broker)
+    with built(job, spark, AuditParameters(host=plane_broker.host, flight_port=port, queue=queue, mode="failfast")) as result:
+        publish(plane_broker, queue, [b"later"] * 5)
+        figures = job.summarise(result).figures
+    assert (figures["violations"], figures["open"]) == (0, 30), "as of the moment of `build`"
+    with DataPlane(plane_broker.host, port) as plane, pytest.raises(PlaneError, match="NOT_FOUND"):
+        plane.log_extend(result.reading.view.snapshot)
 
 
 def test_a_part_of_the_time_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ in: a number of kills, a seed, a Spark master. out: a line for each kill on stde
 message was lost or came twice, something that was staged stayed behind, or nothing went on after a kill. What failed keeps its
 directory: broker's store and log, checkpoints, output, logs of the drivers, `sent.json`.
 
-`python -m tools.crash.spark.campaign [--kills 50] [--seed 1] [--master local[2,4]] [--only QUERY/POINT/VICTIM ...] [--mutants] [--scenes]`
+`python -m tools.crash.spark.campaign [--kills 50] [--minutes N] [--seed 1] [--master local[2,4]] [--only QUERY/POINT/VICTIM ...]
+[--mutants] [--scenes]`
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ REACH_S, RECOVER_S, DRAIN_S = 20.0, 180.0, 300.0
 STEP_S = 0.02
 RANDOM_S_MAX = 1.5
 # Kills of the driver that wait for the next driver's session, at most.
-LATE_MAX = 4
-FAILPOINT_HITS = 400
+LATE_MAX = 12
+# Hits of a failpoint before it kills, at most: messages are written for each publish, decisions a few times in a second.
+FAILPOINT_HITS = {"message": 400, "commit": 40}
 # A query may end with these after a kill and is started again. Any other code of ours is a finding.
 ENDS = frozenset({"FLINTMQ_UNREACHABLE", "FLINTMQ_DATA_LOSS", "FLINTMQ_STOPPING", "FLINTMQ_CONNECTION_LOST"})
 # With a dead driver's queries or tasks still about: the younger reader has fenced them.
@@ -235,7 +237,7 @@ class Campaign:
 
     def _by_failpoint(self, kill: Kill) -> bool:
         """The broker is killed, and comes up to be killed again at the point."""
-        self.broker.armed = f"{kill.point}:{self.dice.randint(1, FAILPOINT_HITS)}"
+        self.broker.armed = f"{kill.point}:{self.dice.randint(1, FAILPOINT_HITS[kill.point.split('-')[0]])}"
         starts = self.broker.starts
         self.broker.kill()
         self.wait(lambda: self.broker.starts > starts, REACH_S)
@@ -365,14 +367,16 @@ class Campaign:
 
     # --- all of it ------------------------------------------------------------------------------------------------------
 
-    def run(self, kills: Iterator[Kill], count: int, *, reserve: bool = True, scenes: bool = False) -> dict[str, Any]:
+    def run(
+        self, kills: Iterator[Kill], count: int, *, reserve: bool = True, scenes: bool = False, seconds_max: float = 1e9
+    ) -> dict[str, Any]:
         """`count` kills of the series, then the end. Returns the summary; never raises for a pipeline that is wrong."""
         began = time.monotonic()
         garbage: int | None = None
         counts: dict[str, Any] = {}
         passed: list[str] = []
         try:
-            while self.done < count and self.unreached <= count:
+            while self.done < count and self.unreached <= count and time.monotonic() - began < seconds_max:
                 if reserve:
                     self._keep_reserve()
                 kill = self._next(kills)
@@ -430,6 +434,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools.crash.spark.campaign", description="Kills everything around a Spark pipeline, and counts.")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e6, help="no kill begins after so long")
     parser.add_argument("--master", default="local[2,4]", help="local[2,4] or local-cluster[2,1,1024]")
     parser.add_argument(
         "--only", action="append", type=Kill.parse, help="QUERY/POINT/VICTIM, may be given several times; repeated in order"
@@ -452,7 +457,9 @@ def main(given: list[str] | None = None) -> int:
         kills, options.kills = iter(MUTANTS), len(MUTANTS)
     try:
         with Campaign(directory, seed=options.seed, master=options.master) as campaign:
-            summary = campaign.run(kills, options.kills, reserve=not options.mutants, scenes=options.scenes)
+            summary = campaign.run(
+                kills, options.kills, reserve=not options.mutants, scenes=options.scenes, seconds_max=60 * options.minutes
+            )
     except Stuck as e:
         summary = {"kills": 0, "seed": options.seed, "findings": [f"stuck: {e}"]}
     if options.mutants:
