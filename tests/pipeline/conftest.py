@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Over a minute each, and what they hold has a shorter witness beside it: `make test-spark` runs them.
+LONG = ["test_sink_speculation.py", "test_amqp_kill_driver.py"]
+collect_ignore = [] if os.environ.get("FLINTMQ_LONG") == "1" else LONG
+
+
 @pytest.fixture(scope="session")
 def amqp_url() -> Iterator[str]:
     with Broker() as broker:

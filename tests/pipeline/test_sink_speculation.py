@@ -1,14 +1,13 @@
 """With speculation on, two attempts of one task stage the same rows, and they are published once.
 
 Spark does not speculate with master `local`, nor on the host that runs the first attempt: two workers on two loopback addresses are needed.
-That takes a minute, so it runs only with FLINTMQ_LONG=1.
+That takes a minute, so it is collected with FLINTMQ_LONG=1 only: `make test-spark`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from tests.support.broker import Broker, wait_until
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(os.environ.get("FLINTMQ_LONG") != "1", reason="a Spark cluster of two workers; FLINTMQ_LONG=1 runs it"),
 ]
 broker, channel, queue = common.broker, common.channel, common.queue
 
