@@ -275,6 +275,7 @@ cdef struct consumer_t:
     uint64_t offered_position
     uint64_t delivered          # statistics
     void *context               # the session's own record of this consumer
+    void *reader                # of a queue with ops: its cursor (streams/stream_queue.pxd), freed with the consumer; else NULL
     # --- the queue core's own ---
     group_t *group              # of its priority; NULL while not attached
     consumer_t *all_prev        # links of manager_t.all
@@ -314,6 +315,33 @@ cdef struct waiter_t:           # a basic.get that waits for the content of the 
     waiter_wake_t wake
     void *context
 
+cdef enum:                      # which figure of queue_ops_t.figure
+    FIGURE_READY = 0
+    FIGURE_READY_BYTES = 1
+    FIGURE_UNACKED = 2
+    FIGURE_ENQUEUED = 3
+    FIGURE_DELIVERED = 4
+
+# What a queue that is not an entry list does itself: a stream. Every function: any thread, no GIL, the caller keeps the queue. Such
+# a queue's entry list stays empty and closed, so whatever has no function here (held entries, takes by the broker, purge, expiry)
+# finds nothing and is refused by itself. `slot` of its deliveries is never NULL and never an entry's: its content isn't to be read.
+cdef struct queue_ops_t:
+    # As queue_enqueue, without messages of the broker's own ids; `*lsn` stays as it is: a stream's confirm waits for a ticket.
+    uint64_t (*enqueue)(queue_t *queue, content_t *content, int64_t expires_at_ms, uint64_t *lsn) noexcept nogil
+    # As queue_deliver_single. out.content is good until the consumer's next call: take a reference to keep it.
+    bint (*deliver)(queue_t *queue, consumer_t *consumer, delivery_t *out) noexcept nogil
+    bint (*settle)(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int reason) noexcept nogil
+    bint (*release)(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, bint delivered) noexcept nogil
+    # The consumer is on the manager's lists from now on / no more (its send_lock is free).
+    void (*attached)(queue_t *queue, consumer_t *consumer) noexcept nogil
+    void (*detached)(queue_t *queue, consumer_t *consumer) noexcept nogil
+    # It wants work again, or leaves it to others: someone who can is told of what is there.
+    void (*changed)(queue_t *queue, consumer_t *consumer) noexcept nogil
+    void (*housekeeping)(queue_t *queue) noexcept nogil
+    uint64_t (*figure)(queue_t *queue, int which) noexcept nogil
+    void (*free_reader)(void *reader) noexcept nogil          # with the last reference of its consumer
+    void (*destroy)(queue_t *queue) noexcept nogil            # with the last reference of the queue
+
 cdef struct queue_t:
     list_t entries              # first: what every message touches
     manager_t manager
@@ -326,5 +354,7 @@ cdef struct queue_t:
     int list_kind
     uint32_t log_lock           # with a log port: one producer at a time, so log order is position order
     log_port_t *port            # NULL: in memory only. Lives as long as the process
+    queue_ops_t *ops            # NULL: an ordinary queue. Set before anyone uses the queue
+    void *ops_context
     uint64_t logged_at          # atomic: LSN of its last enqueue (or mark) in the message log; the store's own
     waiter_t *waiters           # atomic head; changed under the manager lock

@@ -1,0 +1,1 @@
+"""Streams: consumers and groups that read one appended log, each at its own place."""
