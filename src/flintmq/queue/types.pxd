@@ -208,6 +208,10 @@ cdef struct log_port_t:         # what the message path calls; filled in by queu
     durable_lsn_t durable_lsn
     log_kick_t kick
     log_pressure_t pressure
+    # Confirms of streams: an append takes the next ticket; everything up to durable_ticket is durable. A confirm waits for its LSN and
+    # its ticket. 0: no stream was touched.
+    uint64_t stream_ticket      # atomic: the last one given
+    uint64_t durable_ticket     # atomic: written by the log's writer
     uint32_t waker_lock
     uint32_t waker_count
     log_waker_entry_t wakers[LOG_WAKERS_MAX]
@@ -320,7 +324,6 @@ cdef enum:                      # which figure of queue_ops_t.figure
     FIGURE_READY_BYTES = 1
     FIGURE_UNACKED = 2
     FIGURE_ENQUEUED = 3
-    FIGURE_DELIVERED = 4
 
 # What a queue that is not an entry list does itself: a stream. Every function: any thread, no GIL, the caller keeps the queue. Such
 # a queue's entry list stays empty and closed, so whatever has no function here (held entries, takes by the broker, purge, expiry)
