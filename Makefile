@@ -36,7 +36,7 @@ lint: .venv/.compiled .venv/.spark .venv/.test
 	@sh tools/lint.sh
 
 test: .venv/.compiled .venv/.spark .venv/.test lint
-	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m pytest $(ARGS)
+	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec sh tools/run_tests.sh $(ARGS)
 
 bench: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.run $(ARGS)

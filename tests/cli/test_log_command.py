@@ -108,11 +108,12 @@ def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     add(lb.TX_COPY, lb.tx_copy(2, 1, 0, b"abc", [(4, 5, 6)]), undo_prev=tx)
     add(lb.HEURISTIC, b"\1", undo_prev=tx)
     add(lb.NOTE, lb.note(2, b"k", b"v"))
+    add(lb.ACQUIRE_SET, lb.acquire_set([(1, 5, 7)]), undo_prev=tx)
     made.sync()
     made.write(tmp_path)
     result = run("dump", tmp_path)
     lines = result.stdout.splitlines()
-    assert result.exit_code == 0 and len(lines) == 10 + 1 + 10 - 1
+    assert result.exit_code == 0 and len(lines) == 10 + 1 + 11 - 1
     assert {line.split()[2] for line in lines} == set(TYPE_NAMES.values()) - {"Page-Content", "Stream-Record", "Stream-Base"}
     assert "malformed" not in result.stdout
     text = result.stdout
