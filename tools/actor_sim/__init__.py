@@ -1,0 +1,1 @@
+"""Deterministic simulation of the compiled scheduler: build, load, campaign, mutants."""

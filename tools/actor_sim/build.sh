@@ -1,0 +1,63 @@
+#!/bin/sh
+# Compiles the scheduler, as it is in src, for simulation: into a copy of the sources, with sim.h in place of atomics, futexes and
+# clocks. Prints the directory to put on PYTHONPATH. Quick when nothing changed. Usage: tools/actor_sim/build.sh [copy] [patch]
+# `patch`: a program that is run in the copy before compiling (source mutants).
+set -eu
+cd "$(dirname "$0")/../.."
+root=$(pwd)
+python=$root/${PYTHON:-.venv/bin/python}
+copy=${1:-build/actor_sim}
+patch=${2:-}
+mkdir -p "$copy/src/flintmq/actor_sim" "$copy/sim"
+exec 9>"$copy/.lock"
+flock 9
+
+take() { # unchanged files keep their time stamps, so that a second run compiles nothing
+    cmp -s "$1" "$2" || cp "$1" "$2"
+}
+take setup.py "$copy/setup.py"
+printf '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "flintmq-sim"\nversion = "0"\n' > "$copy/pyproject.toml"
+for part in core scheduler; do
+    mkdir -p "$copy/src/flintmq/$part"
+    for file in src/flintmq/"$part"/*.py src/flintmq/"$part"/*.pxd; do
+        [ -f "$file" ] || continue
+        [ -n "$patch" ] && [ "$part" = scheduler ] && cp "$file" "$copy/$file.new" && continue
+        take "$file" "$copy/$file"
+    done
+done
+for file in src/flintmq/__init__.py src/flintmq/__init__.pxd src/flintmq/clock.py src/flintmq/config.py src/flintmq/errors.py; do
+    take "$file" "$copy/$file"
+done
+for file in tools/actor_sim/scenes/*; do
+    [ -f "$file" ] && take "$file" "$copy/src/flintmq/actor_sim/$(basename "$file")"
+done
+if [ -n "$patch" ]; then # patched files, too, are only touched when they differ
+    (cd "$copy" && "$python" "$patch" src/flintmq/scheduler)
+    for file in "$copy"/src/flintmq/scheduler/*.new; do
+        cmp -s "$file" "${file%.new}" || cp "$file" "${file%.new}"
+        rm "$file"
+    done
+fi
+for file in sim.h sim.c; do take "tools/actor_sim/$file" "$copy/sim/$file"; done
+
+cd "$copy"
+sum=$(cat sim/* setup.py src/flintmq/core/*.p* src/flintmq/scheduler/*.p* src/flintmq/actor_sim/*.p* | cksum)
+if [ "$(cat .built 2>/dev/null)" != "$sum" ]; then
+    rm -f .built
+    [ sim/sim.h -nt .sim ] && find build src -name '*.so' -delete 2>/dev/null || true
+    ${CC:-cc} -O2 -Wall -Wextra -fPIC -shared -o libactorsim.so sim/sim.c
+    touch .sim
+    modules=
+    for file in src/flintmq/core/*.pxd src/flintmq/scheduler/*.pxd src/flintmq/actor_sim/*.pxd; do
+        name=${file%.pxd}
+        [ -f "$name.py" ] && [ "$(basename "$name")" != __init__ ] || continue
+        case $name in
+        src/flintmq/core/*) grep -qs "core.$(basename "$name") \|core import.*$(basename "$name")" src/flintmq/scheduler/*.p* src/flintmq/actor_sim/*.p* || continue ;;
+        esac
+        modules=$modules,$(echo "${name#src/}" | tr / .)
+    done
+    FLINTMQ_ONLY=${modules#,} FLINTMQ_CFLAGS="-O1 -include $root/$copy/sim/sim.h -Wno-unused" \
+        "$python" setup.py -q build_ext --inplace >build.log 2>&1 || { tail -n 40 build.log >&2; exit 1; }
+    echo "$sum" > .built
+fi
+echo "$root/$copy/src"
