@@ -105,6 +105,8 @@ cdef uint32_t log_take(log_t *log, piece_t *pieces, uint64_t *upto, bint *comple
 cdef void log_written(log_t *log, uint64_t upto) noexcept nogil
 cdef bint log_dirty(log_t *log) noexcept nogil           # something waits for log_take
 cdef uint64_t log_unwritten(log_t *log) noexcept nogil   # bytes appended and not durable
+# Gives all write buffers back when everything in them is durable; the next append makes a new one. False: something waits.
+cdef bint log_release(log_t *log) noexcept nogil
 
 # --- live things (log lock held): messages of the message log, transactions and notes of the transaction log, spilled pages
 # `size`: bytes it takes in the log.

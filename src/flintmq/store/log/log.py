@@ -316,6 +316,33 @@ def log_unwritten(log):
     return tail - durable if tail > durable else 0
 
 
+def log_release(log):
+    buffer: cython.pointer(buffer_t) = cython.NULL
+    following: cython.pointer(buffer_t)
+    idle: cython.bint
+    spin_lock(cython.address(log.lock))
+    idle = log.block == 0 and (
+        log.first == cython.NULL or (log.first == log.last and log.first.taken == log.first.used and log.durable >= log.tail)
+    )
+    if idle:
+        buffer = log.first
+        if buffer != cython.NULL:
+            buffer.next = log.spare
+            log.spare = buffer
+        buffer = log.spare
+        log.first = cython.NULL
+        log.last = cython.NULL
+        log.spare = cython.NULL
+        log.buffers = 0
+        log.spare_count = 0
+    spin_unlock(cython.address(log.lock))
+    while buffer != cython.NULL:
+        following = buffer.next
+        _buffer_free(buffer)
+        buffer = following
+    return idle
+
+
 # --- containers and what is live in them --------------------------------------------------------------------------------------
 
 

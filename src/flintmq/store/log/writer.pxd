@@ -21,7 +21,30 @@ cdef struct batch_t:            # what one pass took out of one log
     uint64_t upto
     piece_t pieces[PIECES_MAX]
 
+cdef enum:                      # dirty_log_t.state, under the log's lock
+    DIRTY_NOT = 0
+    DIRTY_QUEUED = 1            # in writer_t.dirty, or being written
+    DIRTY_STARVED = 2           # waits for a container; writer_resume brings it back
+
+cdef struct dirty_log_t
+
+# A log of this kind was written, or its turn is over. Called by the writer, without a lock and without the GIL.
+ctypedef void (*dirty_log_call_t)(dirty_log_t *dirty) noexcept nogil
+
+cdef struct dirty_log_t:        # a log that the writer looks at only when told: there may be thousands of them, most of them idle
+    log_t *log
+    uint32_t state
+    dirty_log_t *next
+    dirty_log_call_t moved      # its durable LSN moved
+    dirty_log_call_t done       # the writer does not hold it any more (writer_dirty counted one more holder)
+
 cdef struct writer_t:
+    uint32_t failed             # atomic: errno of the failure that stopped it
+    uint32_t dirty_lock
+    dirty_log_t *dirty_first    # told by writer_dirty, in their order
+    dirty_log_t *dirty_last
+    uint32_t starved_logs       # atomic: how many of them wait for a container
+    uint32_t wanting            # atomic: one of them went on to another container: maintenance should run
     uint32_t signal             # futex word: changed by every kick
     uint32_t sleeping           # atomic
     uint32_t stopping           # atomic
@@ -42,6 +65,11 @@ cdef struct writer_t:
     bint failed_sync            # a sync, not a write
 
 cdef void writer_kick(writer_t *writer) noexcept nogil
+# The log has something to write. Its lock is held. True when it was not known to be dirty: the caller then counts a holder of it before
+# letting go of the lock; `done` gives that back.
+cdef bint writer_dirty(writer_t *writer, dirty_log_t *dirty) noexcept nogil
+# It waited for a container, which is ready now (or it is given up). Takes the log's lock.
+cdef void writer_resume(writer_t *writer, dirty_log_t *dirty) noexcept nogil
 
 cdef class LogWriter:
     cdef writer_t writer
@@ -53,4 +81,6 @@ cdef class LogWriter:
     cdef int add(self, log_t *log) except -1
     cdef int one_pass(self, uint32_t flags) noexcept nogil
     cdef int run_until_python(self) noexcept nogil
+    cdef int _write_dirty(self, uint32_t flags) noexcept nogil
+    cdef int _write_one(self, dirty_log_t *dirty, uint32_t flags) noexcept nogil
     cdef int _fail(self, log_t *log, uint64_t lsn, int error, bint sync, uint32_t count) noexcept nogil

@@ -6,6 +6,9 @@ I1  Logs are taken last to first and written first to last, and a later log wait
     record of a later log (transactions) never is on disk before the records of an earlier one (messages) that were appended before it.
 I2  After the first failed write or sync nothing is written and no durable LSN moves (never retried: facts of fsync).
 I3  A log's durable LSN moves only after every descriptor that its bytes went to was synced.
+I4  Logs of streams depend on no other log: they are written after the others, those that were told dirty and no others. The ticket
+    that a pass began with is durable when the pass wrote everything that was dirty then: an append marks its log dirty first, then
+    takes its ticket.
 """
 
 from __future__ import annotations
@@ -13,7 +16,17 @@ from __future__ import annotations
 import threading
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import (
+    at_add32,
+    at_load32,
+    at_load64,
+    at_store32,
+    at_store64,
+    at_sub32,
+    at_swap32,
+    spin_lock,
+    spin_unlock,
+)
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.store.failpoints import (
@@ -53,6 +66,37 @@ def writer_kick(writer):
     at_add32(cython.address(writer.signal), 1)
     if at_load32(cython.address(writer.sleeping)):
         futex_wake(cython.address(writer.signal), 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _push(writer: cython.pointer(writer_t), dirty: cython.pointer(dirty_log_t)) -> cython.void:
+    dirty.next = cython.NULL
+    spin_lock(cython.address(writer.dirty_lock))
+    if writer.dirty_first == cython.NULL:
+        writer.dirty_first = dirty
+    else:
+        writer.dirty_last.next = dirty
+    writer.dirty_last = dirty
+    spin_unlock(cython.address(writer.dirty_lock))
+
+
+def writer_dirty(writer, dirty):
+    if dirty.state != DIRTY_NOT:
+        return False
+    dirty.state = DIRTY_QUEUED
+    _push(writer, dirty)
+    return True
+
+
+def writer_resume(writer, dirty):
+    spin_lock(cython.address(dirty.log.lock))
+    if dirty.state == DIRTY_STARVED:
+        dirty.state = DIRTY_QUEUED
+        at_sub32(cython.address(writer.starved_logs), 1)
+        _push(writer, dirty)
+    spin_unlock(cython.address(dirty.log.lock))
 
 
 @cython.cclass
@@ -157,6 +201,8 @@ class LogWriter:
                 if at != self.writer.last_container:
                     self.writer.last_container = at
                     return MAINTAIN
+                if at_swap32(cython.address(self.writer.wanting), 0):
+                    return MAINTAIN
                 if self.writer.left_over:
                     continue
                 # What came meanwhile without a kick (acks, which nobody waits for) goes with the next group.
@@ -180,14 +226,20 @@ class LogWriter:
         error: cython.int
         progress: cython.bint = False
         starved: cython.bint = False
+        streams: cython.int
+        ticket: uint64_t = 0
         batch: cython.pointer(batch_t)
         piece: cython.pointer(piece_t)
         spin_lock(cython.address(self.writer.lock))
         count = self.writer.log_count
         spin_unlock(cython.address(self.writer.lock))
+        if at_load32(cython.address(self.writer.failed)):
+            return PASS_IDLE
         for i in range(count):
             if at_load32(cython.address(self.writer.logs[i].failed)):
                 return PASS_IDLE
+        if self.writer.port != cython.NULL:
+            ticket = at_load64(cython.address(self.writer.port.stream_ticket))
         i = count
         while i > 0:
             i -= 1
@@ -222,12 +274,104 @@ class LogWriter:
             batch.count = 0
             progress = True
         self.writer.left_over = starved
+        if self.writer.dirty_first != cython.NULL:
+            if progress and self.writer.port != cython.NULL:
+                log_port_wake(self.writer.port)  # nobody waits for streams who does not have to
+            streams = self._write_dirty(flags)
+            if streams == PASS_FAILED:
+                return PASS_FAILED
+            progress = progress or streams == PASS_PROGRESS
+        if (
+            self.writer.port != cython.NULL
+            and at_load32(cython.address(self.writer.starved_logs)) == 0
+            and at_load64(cython.address(self.writer.port.durable_ticket)) != ticket
+        ):
+            at_store64(cython.address(self.writer.port.durable_ticket), ticket)
+            progress = True  # also when all that was dirty was deleted
         if not progress:
-            return PASS_STARVED if starved else PASS_IDLE
+            return PASS_STARVED if starved or at_load32(cython.address(self.writer.starved_logs)) else PASS_IDLE
         self.writer.passes += 1
         if self.writer.port != cython.NULL:
             log_port_wake(self.writer.port)
         return PASS_PROGRESS
+
+    def _write_dirty(self, flags):
+        """Writes the logs of streams that were told dirty before this."""
+        what: cython.int
+        result: cython.int = PASS_IDLE
+        dirty: cython.pointer(dirty_log_t)
+        following: cython.pointer(dirty_log_t)
+        spin_lock(cython.address(self.writer.dirty_lock))
+        dirty = self.writer.dirty_first
+        self.writer.dirty_first = cython.NULL
+        spin_unlock(cython.address(self.writer.dirty_lock))
+        while dirty != cython.NULL:
+            following = dirty.next
+            what = PASS_FAILED if result == PASS_FAILED else self._write_one(dirty, flags)
+            if what == PASS_FAILED or what == PASS_PROGRESS:
+                result = what
+            dirty = following
+        return result
+
+    def _write_one(self, dirty, flags):
+        """Writes what one such log had when its turn came, container by container."""
+        log: cython.pointer(log_t) = dirty.log
+        pieces: piece_t[PIECES_MAX]
+        upto: uint64_t = 0
+        target: uint64_t
+        i: uint32_t
+        count: uint32_t = 0
+        container: uint64_t
+        error: cython.int
+        complete: cython.bint = False
+        result: cython.int = PASS_IDLE
+        spin_lock(cython.address(log.lock))
+        target = log.tail
+        spin_unlock(cython.address(log.lock))
+        while True:
+            if at_load32(cython.address(log.failed)):
+                complete = True  # nothing of it is ever written again
+                break
+            count = log_take(log, pieces, cython.address(upto), cython.address(complete), flags)
+            container = at_load64(cython.address(log.durable)) // log.container_size
+            for i in range(count):
+                error = self.files.write_at(
+                    self.files.context, pieces[i].fd, pieces[i].bytes, pieces[i].size, pieces[i].lsn % log.container_size
+                )
+                if error:
+                    return self._fail(log, pieces[i].lsn, error, False, self.writer.log_count)
+            for i in range(count):
+                if i + 1 < count and pieces[i + 1].fd == pieces[i].fd:
+                    continue
+                error = self.files.sync_data(self.files.context, pieces[i].fd)
+                self.writer.syncs += 1
+                if error:
+                    return self._fail(log, pieces[i].lsn, error, True, self.writer.log_count)
+            if count:
+                log_written(log, upto)
+                result = PASS_PROGRESS
+                dirty.moved(dirty)
+                if upto // log.container_size != container:
+                    at_store32(cython.address(self.writer.wanting), 1)
+            if complete or count == 0 or upto >= target:
+                break
+        spin_lock(cython.address(log.lock))
+        if not complete and count == 0:
+            # A container is missing. Under the lock: whoever makes one then finds the log waiting.
+            dirty.state = DIRTY_STARVED
+            at_add32(cython.address(self.writer.starved_logs), 1)
+            at_store32(cython.address(self.writer.wanting), 1)
+            self.writer.starved_told = False
+            spin_unlock(cython.address(log.lock))
+            return result
+        if not complete or log.block != 0 or (log.last != cython.NULL and log.last.taken < log.last.used):
+            _push(cython.address(self.writer), dirty)  # more came meanwhile
+            spin_unlock(cython.address(log.lock))
+            return result
+        dirty.state = DIRTY_NOT
+        spin_unlock(cython.address(log.lock))
+        dirty.done(dirty)
+        return result
 
     def _fail(self, log, lsn, error, sync, count):
         """Latches the failure in every log of the store."""
@@ -236,6 +380,8 @@ class LogWriter:
         self.writer.failed_log = log.id
         self.writer.failed_lsn = lsn
         self.writer.failed_sync = sync
+        at_store32(cython.address(log.failed), cython.cast(uint32_t, error))
+        at_store32(cython.address(self.writer.failed), cython.cast(uint32_t, error))
         for i in range(count):
             at_store32(cython.address(self.writer.logs[i].failed), cython.cast(uint32_t, error))
         return PASS_FAILED

@@ -9,8 +9,12 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport log_port_t
 from flintmq.store.log.log cimport log_t
-from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.writer cimport dirty_log_t, writer_t
+# Who cimports from here gets these, too.
+from flintmq.store.stream.stream_batch cimport (
+    stream_batch_clear, stream_batch_free, stream_batch_put, stream_batch_t, stream_filter_free, stream_filter_matches, stream_filter_new,
+    stream_filter_t, stream_item_t,
+)
 
 cdef uint64_t STREAM_FAILED     # all bits: the message was not taken (log failed, stream deleted or damaged, no memory)
 
@@ -24,35 +28,16 @@ cdef enum:                      # what a read came to
     STREAM_IO = 6               # the disk refused a read (batch.error: errno); nothing moved, try again later
     STREAM_GONE = 7             # the stream was deleted
 
-cdef struct stream_item_t:
-    content_t *content          # one reference, the receiver's. message_id 0, never CONTENT_SHARED
-    uint64_t offset
-
-cdef struct stream_batch_t:     # what a read fills; zeroed before its first use
-    stream_item_t *items
-    uint32_t count
-    uint32_t room
-    int error
-    uint64_t bytes              # of bodies and headers in it
-    uint64_t next_offset        # where to go on: behind the last offset that was looked at
-    uint64_t io_ns              # time this read waited for the disk
-
-# Drops the references and empties it; its memory stays for the next read.
-cdef void stream_batch_clear(stream_batch_t *batch) noexcept nogil
-cdef void stream_batch_free(stream_batch_t *batch) noexcept nogil
-cdef bint stream_batch_put(stream_batch_t *batch, content_t *content, uint64_t offset) noexcept nogil
-
-cdef struct stream_filter_t:    # a consumer's x-stream-filter: exact values; immutable
-    uint32_t count
-    bint unfiltered             # x-stream-match-unfiltered: messages without a filter value match, too
-    uint32_t *sizes
-    uint8_t **values
-
-# values: bytes objects. Free it when no read uses it any more.
-cdef stream_filter_t *stream_filter_new(object values, bint unfiltered) except NULL
-cdef void stream_filter_free(stream_filter_t *filter) noexcept nogil
-# `value` NULL: the message has no filter value. filter NULL: everything matches.
-cdef bint stream_filter_matches(stream_filter_t *filter, const uint8_t *value, uint32_t size) noexcept nogil
+cdef extern from *:
+    """
+    #ifndef FLINTMQ_STREAM_ARENA_H
+    #define FLINTMQ_STREAM_ARENA_H
+    /* The calling thread's arena for hot messages: any loop appends, and an arena has one owner. */
+    static __thread void *stream_arena_of_thread = 0;
+    static inline void **stream_arena_slot(void) { return &stream_arena_of_thread; }
+    #endif
+    """
+    void **stream_arena_slot() noexcept nogil
 
 # More offsets are visible. Called by the log's writer thread, without the GIL, once per pass: must not block.
 ctypedef void (*stream_visible_t)(void *context) noexcept nogil
@@ -93,7 +78,6 @@ cdef struct stream_t:
     uint32_t split_above
     uint64_t next               # offset of the next message
     uint64_t container_end      # LSN at which the last appended message's container ends
-    uint64_t appended_ms        # atomic: monotonic time of the last append
     uint64_t appended           # atomic figures
     uint64_t appended_bytes
     # --- the hot window, under hot_lock: a ring of the offsets [hot_first, hot_end)
@@ -137,14 +121,15 @@ cdef uint64_t stream_bytes(stream_t *stream) noexcept nogil
 # --- for the reader and the store
 cdef uint64_t stream_place(stream_t *stream, uint64_t sequence) noexcept nogil        # first offset of a container, or PLACE_UNKNOWN
 cdef void stream_learn(stream_t *stream, uint64_t sequence, uint64_t first_offset, uint64_t first_us) noexcept nogil
-# The content as consumers get it: a copy with x-stream-offset in its headers. `*at`: where the 8 bytes of the offset stand (big endian);
-# filter_at, filter_size: its filter value, see hot_t. NULL: no memory, or a header that can't be read.
-cdef content_t *stream_patched(content_t *content, uint64_t offset, uint8_t **at, uint32_t *filter_at, uint32_t *filter_size) noexcept nogil
+# Lets all contents of the hot window go, and its memory when every message is visible.
+cdef void stream_cool(stream_t *stream) noexcept nogil
+# A Stream-Mark: everything before it is durable. True when one was appended: nothing waited for the writer.
+cdef bint stream_mark(stream_t *stream) noexcept nogil
+# A stream without a log yet: memory for it; NULL: none. Freed when its owner goes.
+cdef stream_t *stream_new(uint64_t stream_id, log_t *log, writer_t *writer, log_port_t *port, stream_space_t *space, void *owner) noexcept nogil
+cdef void stream_free(stream_t *stream) noexcept nogil
+# Nothing is appended or told any more.
+cdef void stream_close(stream_t *stream) noexcept nogil
 
-cdef class Stream:
-    cdef stream_t *stream
-    cdef readonly ManagedLog managed
-    cdef readonly uint64_t queue_id
-    cdef readonly str directory
-    cdef readonly object damage        # texts: what was found damaged
-    cdef uint64_t settled              # tail of the log when its last Stream-Mark was written
+cdef class StreamSpace:
+    cdef stream_space_t space

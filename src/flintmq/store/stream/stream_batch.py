@@ -1,0 +1,96 @@
+"""What reads of a stream fill, and which messages they want (see stream_batch.pxd).
+
+in: contents of hot and cold reads, filters of consumers. out: batches of counted references; matches.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
+from cython.cimports.libc.string import memcmp, memcpy
+
+
+def stream_batch_clear(batch):
+    i: uint32_t
+    for i in range(batch.count):
+        content_decref(batch.items[i].content)
+    batch.count = 0
+    batch.bytes = 0
+    batch.io_ns = 0
+    batch.error = 0
+
+
+def stream_batch_free(batch):
+    stream_batch_clear(batch)
+    free(batch.items)
+    batch.items = cython.NULL
+    batch.room = 0
+
+
+def stream_batch_put(batch, content, offset):
+    """Takes the reference. False: no memory, the reference stays the caller's."""
+    room: uint32_t
+    items: cython.pointer(stream_item_t)
+    if batch.count == batch.room:
+        room = batch.room * 2 if batch.room else 32
+        items = cython.cast(cython.pointer(stream_item_t), realloc(batch.items, room * cython.sizeof(stream_item_t)))
+        if items == cython.NULL:
+            return False
+        batch.items = items
+        batch.room = room
+    batch.items[batch.count].content = content
+    batch.items[batch.count].offset = offset
+    batch.count += 1
+    batch.bytes += content.body_len + content.header_len
+    return True
+
+
+def stream_filter_new(values, unfiltered):
+    made: cython.pointer(stream_filter_t) = cython.cast(cython.pointer(stream_filter_t), calloc(1, cython.sizeof(stream_filter_t)))
+    i: uint32_t = 0
+    count: uint32_t = len(values)
+    if made == cython.NULL:
+        raise MemoryError
+    made.unfiltered = unfiltered
+    made.sizes = cython.cast(cython.pointer(uint32_t), calloc(count + 1, cython.sizeof(uint32_t)))
+    made.values = cython.cast(cython.pointer(cython.pointer(uint8_t)), calloc(count + 1, cython.sizeof(cython.p_void)))
+    if made.sizes == cython.NULL or made.values == cython.NULL:
+        stream_filter_free(made)
+        raise MemoryError
+    for value in values:
+        text: bytes = value
+        made.values[i] = cython.cast(cython.pointer(uint8_t), malloc(len(text) + 1))
+        if made.values[i] == cython.NULL:
+            stream_filter_free(made)
+            raise MemoryError
+        memcpy(made.values[i], cython.cast(cython.p_char, text), len(text))
+        made.sizes[i] = len(text)
+        i += 1
+        made.count = i
+    return made
+
+
+def stream_filter_free(filter):
+    i: uint32_t
+    if filter == cython.NULL:
+        return
+    if filter.values != cython.NULL:
+        for i in range(filter.count):
+            free(filter.values[i])
+    free(filter.values)
+    free(filter.sizes)
+    free(filter)
+
+
+def stream_filter_matches(filter, value, size):
+    i: uint32_t
+    if filter == cython.NULL:
+        return True
+    if value == cython.NULL:
+        return filter.unfiltered
+    for i in range(filter.count):
+        if filter.sizes[i] == size and memcmp(filter.values[i], value, size) == 0:
+            return True
+    return False
