@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from flintmq.core.content import bytes_mapped
 from flintmq.testing.broker import Broker
 from tests.support.rawamqp import RawConnection
 
@@ -20,9 +19,6 @@ def start() -> Iterator[Callable[..., Broker]]:
     with ExitStack() as stack:
 
         def make(limits: dict[str, Any] | None = None, **options: Any) -> Broker:
-            if options.get("memory_limit"):
-                # Message memory is counted for the process, and tests that crash a store on purpose never give theirs back.
-                options["memory_limit"] += bytes_mapped()
             return stack.enter_context(Broker(limits={"housekeeping_ms": 20, **(limits or {})}, **options))
 
         yield make
