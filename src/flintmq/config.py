@@ -214,6 +214,47 @@ class Limits:
     # milliseconds that calls may take to end when the broker stops; then the service ends without them
     flight_stop_ms: int = 500
 
+    # --- pulls (docs/HTTP.md) -----------------------------------------------------------------------------------------
+    # messages of one pull (QMQ caps at 10,000; its answer is one JSON document); a larger count is refused
+    pull_messages_max: int = 1_000
+    # bytes of bodies of one pull, the message that reaches it not counted; a larger number is refused
+    pull_bytes_max: int = 8 * MIB
+    # milliseconds a pull may wait for messages (seed 002: 60 s); a longer hold is refused
+    pull_hold_ms_max: int = 60_000
+    # milliseconds beyond its hold that a pull may wait for its turn (QMQ 5 s); then it is answered EXPIRED
+    pull_wait_ms_max: int = 5_000
+    # milliseconds that a pull without hold waits for a message that is being read from disk; then it is answered EMPTY
+    pull_load_ms: int = 2_000
+    # milliseconds a lease is good for unless the pull says otherwise, and what it may say; then the message goes back, flagged redelivered
+    pull_visibility_ms: int = 30_000
+    pull_visibility_ms_min: int = 1_000
+    pull_visibility_ms_max: int = 43_200_000
+    # messages one group has handed out and that are neither settled nor back (48 bytes each); a pull is answered BUSY above it
+    pull_leases_max: int = 100_000
+    # groups of pulls of the node (about 1 KiB each with their actor); a pull of one more is refused BUSY
+    pull_groups_max: int = 10_000
+    # milliseconds after which a group that nobody pulls from, and that holds nothing, leaves its queue
+    pull_idle_ms: int = 10_000
+
+    # --- HTTP (docs/HTTP.md) ------------------------------------------------------------------------------------------
+    # connections; held polls are one each (2,000 are promised); one more is closed at once and counted
+    http_connections_max: int = 4_096
+    # milliseconds from accepting a connection, or from the last answer on it, to the end of a request's head; then it is closed
+    http_request_ms: int = 20_000
+    # bytes of a request's line and headers; more is refused with 400
+    http_head_bytes_max: int = 16 * KIB
+    # bytes of a request's body: of a publish, of anything else; more is refused with 413
+    http_publish_bytes_max: int = 16 * MIB
+    http_body_bytes_max: int = 1 * MIB
+    # milliseconds that a request's body may take to arrive; then 408
+    http_body_ms: int = 20_000
+    # leases of one ack, nack or extend; more are refused with 400
+    http_leases_max: int = 1_000
+    # requests that wait for a password check; one more is refused with 503
+    http_logins_max: int = 256
+    # milliseconds that answers may take to leave when the broker stops; then their connections are cut
+    http_stop_ms: int = 2_000
+
 
 @dataclass(slots=True)
 class Config:
@@ -222,7 +263,8 @@ class Config:
     host: str = "127.0.0.1"
     port: int | None = 5672
     tls_port: int | None = None
-    http_port: int | None = 15672
+    # management, pulls over HTTP: off unless asked for (`flintmq serve` asks for 15672)
+    http_port: int | None = None
     # Arrow Flight: off unless asked for (`flintmq serve` asks for 15680)
     flight_port: int | None = None
     data_dir: str | None = None

@@ -1,0 +1,115 @@
+"""What a client's request says, checked: query parameters, JSON bodies, names in the path.
+
+in: bytes and texts of a peer. out: values of the right type and range, or HttpError 400 with the cause and the fix. Unknown names are
+refused: a misspelt parameter must not be taken for its default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from flintmq.admin.errors import HttpError, bad
+
+NAME_MAX = 255
+
+
+def path_name(segment: str, what: str) -> str:
+    """A percent-encoded name of the path, as AMQP would have it. Raises: HttpError 400."""
+    name = unquote(segment, errors="surrogateescape")
+    if not 1 <= len(name.encode("utf-8", "surrogateescape")) <= NAME_MAX:
+        raise bad(f"the {what} in the path has no name of 1 to {NAME_MAX} bytes")
+    return name
+
+
+def query(items: Iterable[tuple[str, str]], known: Iterable[str]) -> dict[str, str]:
+    """Query parameters, each at most once and known. Raises: HttpError 400."""
+    names = tuple(known)
+    found: dict[str, str] = {}
+    for name, value in items:
+        if name not in names:
+            raise bad(f"unknown parameter '{name[:80]}'", f"known are: {', '.join(names)}")
+        if name in found:
+            raise bad(f"parameter '{name}' is given twice")
+        found[name] = value
+    return found
+
+
+def number(values: Mapping[str, str], name: str, default: int, low: int, high: int, unit: str = "") -> int:
+    """A whole number of a query. Raises: HttpError 400."""
+    text = values.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20 and low <= int(text) <= high):
+        raise bad(f"{name}={text[:40]!r} is no whole number from {low} to {high}{unit and ' ' + unit}")
+    return int(text)
+
+
+def seconds_ms(values: Mapping[str, str], name: str, default_ms: int, low_ms: int, high_ms: int) -> int:
+    """A time in seconds, fractions allowed, as milliseconds. Raises: HttpError 400."""
+    text = values.get(name)
+    if text is None:
+        return default_ms
+    whole, _, fraction = text.partition(".")
+    plain = text.isascii() and len(text) <= 20 and (whole + fraction).isdigit() and whole.isdigit()
+    milliseconds = int(whole) * 1000 + int((fraction + "000")[:3]) if plain else -1
+    if not low_ms <= milliseconds <= high_ms:
+        raise bad(f"{name}={text[:40]!r} is no time from {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
+    return milliseconds
+
+
+def word(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """One of `choices`; the first is the default. Raises: HttpError 400."""
+    text = values.get(name, choices[0])
+    if text not in choices:
+        raise bad(f"{name}={text[:40]!r} is none of: {', '.join(choices)}")
+    return text
+
+
+def json_object(body: bytes, known: Iterable[str]) -> dict[str, Any]:
+    """A JSON object with known members only. Raises: HttpError 400."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise bad(f"the body is no JSON: {error}"[:200], "send a JSON object, as docs/HTTP.md shows") from None
+    if not isinstance(value, dict):
+        raise bad("the body is no JSON object")
+    names = tuple(known)
+    for name in value:
+        if name not in names:
+            raise bad(f"unknown member '{name[:80]}'", f"known are: {', '.join(names)}")
+    return value
+
+
+def member_ms(body: Mapping[str, Any], name: str, default_ms: int | None, low_ms: int, high_ms: int) -> int:
+    """A time in seconds in a JSON body, as milliseconds. `default_ms` None: it must be given. Raises: HttpError 400."""
+    value = body.get(name)
+    if value is None and default_ms is not None:
+        return default_ms
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and low_ms <= value * 1000 <= high_ms
+    if not ok:
+        raise bad(f"'{name}' must be a time from {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
+    assert value is not None
+    return int(value * 1000)
+
+
+def member_bool(body: Mapping[str, Any], name: str, default: bool) -> bool:
+    """true or false of a JSON body. Raises: HttpError 400."""
+    value = body.get(name, default)
+    if not isinstance(value, bool):
+        raise bad(f"'{name}' must be true or false")
+    return value
+
+
+def member_texts(body: Mapping[str, Any], name: str, most: int, each: int) -> list[str]:
+    """A list of 1 to `most` texts of at most `each` characters. Raises: HttpError 400."""
+    value = body.get(name)
+    if not isinstance(value, list) or not 1 <= len(value) <= most or not all(isinstance(one, str) and 1 <= len(one) <= each for one in value):
+        raise bad(f"'{name}' must be a list of 1 to {most} texts")
+    return value
+
+
+def too_large(most: int) -> HttpError:
+    return HttpError(413, "too_large", f"the body is larger than {most} bytes", "send less at a time")

@@ -1,0 +1,130 @@
+"""Who is calling: Basic authentication with the broker's users, and what they may.
+
+in: the Authorization header and the peer's address. out: a user name, or a refusal (401, 403, 503).
+
+A1  A password is checked by argon2id in the pool that AMQP logins use, remembered as a keyed MAC as theirs; the event loop never waits
+    for a check, and at most Limits.http_logins_max requests wait for one.
+A2  Every verb asks `Caller.authorize` (or `require_tag`) once, before it does anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any
+
+from flintmq.access.secret import Secret
+from flintmq.admin.errors import HttpError, busy, closing, of_peer_error
+from flintmq.errors import PeerError
+
+_CHALLENGE = {"www-authenticate": 'Basic realm="FlintMQ", charset="UTF-8"'}
+# characters of a user name and of a password
+_USER_MAX, _PASSWORD_MAX = 255, 4096
+# seconds that a request waits for its password check
+_CHECK_S = 30
+MONITORING_TAGS = frozenset({"administrator", "monitoring"})
+
+
+def _unauthenticated(reason: str) -> HttpError:
+    return HttpError(401, "unauthenticated", reason, "send 'Authorization: Basic ...' of a user of the broker (curl -u user:password)", _CHALLENGE)
+
+
+def parse_basic(header: str | None) -> tuple[str, Secret]:
+    """User and password of an Authorization header (RFC 7617, UTF-8). Raises: HttpError 401."""
+    if header is None:
+        raise _unauthenticated("the request has no Authorization header")
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "basic":
+        raise _unauthenticated("the only authentication scheme is Basic")
+    try:
+        text = base64.b64decode(token.strip(), validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
+        raise _unauthenticated("the Basic credentials are not base64 of UTF-8 text") from None
+    user, colon, password = text.partition(":")
+    if not colon or not 1 <= len(user) <= _USER_MAX or len(password) > _PASSWORD_MAX:
+        raise _unauthenticated("the Basic credentials are not of the form user:password")
+    return user, Secret(password)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated user."""
+
+    user: str
+    broker: Any
+
+    def authorize(self, vhost: str, method: str, **names: str | None) -> Any:
+        """Everything that `method` (access.permissions.NEEDS) needs, and the virtual host itself, which is returned.
+
+        Raises: HttpError 403; 404 for a virtual host that is not there.
+        """
+        permissions = self.broker.permissions
+        try:
+            permissions.authorize_vhost(self.user, vhost)
+            permissions.authorize_method(self.user, vhost, method, names)
+        except PeerError as error:
+            raise of_peer_error(error) from None
+        found = self.broker.vhosts.get(vhost)
+        if found is None:
+            raise HttpError(404, "not_found", f"there is no virtual host '{vhost}'", "percent-encode its name in the path: / is %2F")
+        return found
+
+    def require_tag(self, tags: frozenset[str] = MONITORING_TAGS) -> None:
+        """Raises: HttpError 403 when the user has none of the tags."""
+        record = self.broker.users.get(self.user)
+        if record is None or not tags & set(record.tags):
+            names = " or ".join(sorted(tags))
+            raise HttpError(403, "forbidden", f"this needs a user with the tag {names}", "give the user the tag, or use another one")
+
+
+class Authenticator:
+    """Args: broker: of this node; logins_max: requests that may wait for a password check. For one event loop."""
+
+    def __init__(self, broker: Any, logins_max: int) -> None:
+        self._broker = broker
+        self._logins_max = logins_max
+        self._waiting = 0
+        self.refused = 0
+
+    async def caller(self, header: str | None, peer: str) -> Caller:
+        """The caller. Raises: HttpError 401, 503."""
+        try:
+            user, password = parse_basic(header)
+            users = self._broker.users
+            if users.refused_from(user, peer):
+                raise _unauthenticated(f"user '{user}' can only connect from this machine")
+            if not users.check_cached(user, password) and not await self._checked(user, password):
+                raise _unauthenticated("wrong user or password")
+        except HttpError as error:
+            self.refused += error.status == 401
+            raise
+        return Caller(user, self._broker)
+
+    async def _checked(self, user: str, password: Secret) -> bool:
+        if self._waiting >= self._logins_max:
+            raise busy("too many logins at once")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bool] = loop.create_future()
+
+        def tell(good: bool) -> None:
+            if not answer.done():
+                answer.set_result(good)
+
+        def done(good: bool) -> None:
+            try:
+                loop.call_soon_threadsafe(tell, good)
+            except RuntimeError:
+                pass  # the loop has ended: nobody waits
+
+        self._waiting += 1
+        try:
+            self._broker.users.submit_check(user, password, done)
+            return await asyncio.wait_for(answer, _CHECK_S)
+        except RuntimeError:
+            raise closing() from None
+        except TimeoutError:
+            raise busy("too many logins at once") from None
+        finally:
+            self._waiting -= 1

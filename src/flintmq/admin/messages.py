@@ -1,0 +1,124 @@
+"""A message as JSON, and JSON as a message.
+
+in: what pulls hand out; the body of a publish. out: plain values for json.dumps; header payload, body and flags for a queue.
+
+A body is given as text when it is UTF-8 (`encoding` says which), unless the client asked for base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flintmq.admin.arguments import json_object, member_bool
+from flintmq.admin.errors import bad
+from flintmq.errors import PeerError
+from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
+
+CONTENT_PERSISTENT = 1
+CONTENT_EXPIRES = 2
+CONTENT_HEADERS = 4
+CONTENT_PRIORITY = 16
+_TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
+ENCODINGS = ("auto", "base64")
+
+
+def plain(value: Any) -> Any:
+    """A field value as JSON has it: bytes that are no UTF-8 as {"base64": ...}, decimals and the like as text."""
+    if value is None or isinstance(value, bool | str | float):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        raw = bytes(value)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(raw).decode()}
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return str(value)
+
+
+def body_of(body: bytes, encoding: str) -> tuple[str, str]:
+    """(text, "text" or "base64")."""
+    if encoding == "auto":
+        try:
+            return body.decode("utf-8"), "text"
+        except UnicodeDecodeError:
+            pass
+    return base64.b64encode(body).decode(), "base64"
+
+
+def properties_of(header: bytes, depth_max: int, fields_max: int) -> dict[str, Any]:
+    """The properties of a content header; {} when they can't be read, which is the publisher's mistake."""
+    try:
+        return {name: plain(value) for name, value in decode_properties(header, depth_max, fields_max)[1].items()}
+    except PeerError:
+        return {}
+
+
+class Publish(NamedTuple):
+    """A message to be published. priority: 0..255, or None; expiration_ms: or None."""
+
+    header: bytes
+    body: bytes
+    flags: int
+    priority: int | None
+    expiration_ms: int | None
+
+
+def parse_publish(raw: bytes) -> Publish:
+    """The JSON body of a publish. Raises: HttpError 400."""
+    given = json_object(raw, ("body", "encoding", "persistent", "properties"))
+    text, encoding = given.get("body", ""), given.get("encoding", "text")
+    if not isinstance(text, str) or encoding not in ("text", "base64"):
+        raise bad("'body' must be a text, and 'encoding' text or base64")
+    try:
+        body = base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
+    except (binascii.Error, ValueError):
+        raise bad("'body' is no base64, or no text that UTF-8 can say") from None
+    properties, flags, priority, expiration_ms = _properties(given.get("properties", {}))
+    if member_bool(given, "persistent", True):
+        flags |= CONTENT_PERSISTENT
+        properties["delivery_mode"] = 2
+    try:
+        header = encode_properties(len(body), properties)
+    except (PeerError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise bad(f"'properties' can't be said in AMQP: {error}"[:200]) from None
+    return Publish(header, body, flags, priority, expiration_ms)
+
+
+def _properties(given: Any) -> tuple[dict[str, Any], int, int | None, int | None]:
+    if not isinstance(given, dict):
+        raise bad("'properties' must be an object")
+    known = (*_TEXTS, "headers", "priority", "expiration", "timestamp")
+    properties: dict[str, Any] = {}
+    flags = 0
+    priority = expiration_ms = None
+    for name, value in given.items():
+        if name not in known:
+            raise bad(f"unknown property '{name[:80]}'", f"known are: {', '.join(known)}")
+        if name in _TEXTS:
+            if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > 255:
+                raise bad(f"property '{name}' must be a text of at most 255 bytes")
+        elif name == "headers":
+            if not isinstance(value, dict):
+                raise bad("property 'headers' must be an object")
+            flags |= CONTENT_HEADERS
+        elif name == "expiration":
+            if not isinstance(value, str) or not (value.isascii() and value.isdigit() and len(value) <= 10 and int(value) < 2**32):
+                raise bad("property 'expiration' must be a text of digits (milliseconds below 2^32)")
+            expiration_ms = int(value)
+            flags |= CONTENT_EXPIRES
+        elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= (255 if name == "priority" else 2**63 - 1):
+            raise bad(f"property '{name}' must be a whole number in range")
+        elif name == "priority":
+            priority = value
+            flags |= CONTENT_PRIORITY
+        properties[name] = value
+    return properties, flags, priority, expiration_ms

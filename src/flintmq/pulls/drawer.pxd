@@ -1,0 +1,40 @@
+# One (queue, group) as pulls see it: ask, be answered, settle. No GIL, any thread, unless said otherwise.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from flintmq.pulls.types cimport answers_t, drawer_t, pull_t
+from flintmq.queue.types cimport queue_t
+from flintmq.scheduler.actor cimport actor_system_t
+
+# NULL: no memory. `serial` makes its actor's key unique: two groups never share an actor, whatever their names. Takes references.
+cdef drawer_t *drawer_new(actor_system_t *system, queue_t *queue, uint64_t serial, uint32_t leases_max) noexcept nogil
+# Its consumer joins the queue. False: an exclusive consumer is there, or the queue is deleted.
+cdef bint drawer_attach(drawer_t *drawer) noexcept nogil
+# No more pulls; those that wait are answered CLOSED.
+cdef void drawer_close(drawer_t *drawer) noexcept nogil
+# True: nobody pulls and no thread of the actor system is inside. With `closed` set it stays so.
+cdef bint drawer_is_idle(drawer_t *drawer) noexcept nogil
+# Only when it is closed and idle. What is leased goes back to the queue.
+cdef void drawer_free(drawer_t *drawer) noexcept nogil
+
+# Asks: most, bytes_max, visibility_ns, answers and owner are set. hold_ns: how long to wait for messages, 0: not at all. DISPATCH_* of
+# scheduler/actor.pxd; from DISPATCH_OK on the pull is answered exactly once, by answers_push.
+cdef int drawer_pull(drawer_t *drawer, pull_t *pull, int64_t hold_ns) noexcept nogil
+
+# --- leases
+# The end of a leased message (REASON_* of queue/types.pxd). False: the lease is not known (any more).
+cdef bint drawer_settle(drawer_t *drawer, uint64_t lease, int reason) noexcept nogil
+# Takes a lease out without settling its message: the position, for drawer_finish or drawer_return; 0: not known.
+cdef uint64_t drawer_take(drawer_t *drawer, uint64_t lease) noexcept nogil
+cdef bint drawer_finish(drawer_t *drawer, uint64_t position, int reason) noexcept nogil
+cdef bint drawer_return(drawer_t *drawer, uint64_t position, bint delivered) noexcept nogil
+# The message goes back: at once, or after delay_ns; -1: as its queue says. False: not known. `delivered`: it may have reached the client.
+cdef bint drawer_release(drawer_t *drawer, uint64_t lease, int64_t delay_ns, bint delivered) noexcept nogil
+# From now on it has visibility_ns until it goes back. False: not known.
+cdef bint drawer_extend(drawer_t *drawer, uint64_t lease, int64_t visibility_ns) noexcept nogil
+# Gives back what is due, `most` at most; returns how many.
+cdef uint32_t drawer_due(drawer_t *drawer, int64_t now_ns, uint32_t most) noexcept nogil
+cdef uint32_t drawer_leases(drawer_t *drawer) noexcept nogil
+
+# --- answers
+cdef void answers_push(answers_t *answers, pull_t *pull) noexcept nogil
+# Everything that was pushed, oldest first, linked by `next`; clears the descriptor. One thread.
+cdef pull_t *answers_take(answers_t *answers) noexcept nogil

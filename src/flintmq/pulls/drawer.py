@@ -1,0 +1,507 @@
+"""One (queue, group): its pulls, its consumer, its leases (see drawer.pxd).
+
+in: pulls (any thread), notify_work of the queue (any thread), settlements. out: answered pulls, messages back in their queue.
+
+I1  Every pull that was dispatched is answered exactly once, by the actor system's rule; an answer never waits for anybody.
+I2  A message is in an answer and in `leases`, or in neither; who takes a lease out of the table (under lease_lock) settles its message.
+I3  The consumer is on the queue's lists (`desired`) exactly while a pull is pending: a drawer that nobody pulls from takes no wake-up
+    that was meant for other consumers.
+
+No lost wake. A pull parks only after queue_deliver_single said that there is nothing. By then (docs/QUEUE_CORE.md, I2 and I3 there) the
+consumer was counted as wanted, the list lock was passed, and it looked again: an entry that becomes available afterwards finds the
+consumer on INTERESTED and calls notify_work = actor_wake_next. Between that look and the park the actor's epoch decides: it is read
+before process() runs, actor_wake_next moves it, and a park with an old epoch looks again. So what the queue says is never missed; what
+remains is that the queue says nothing while the consumer is on NOTIFIED, because "a notified one will do it" (manager I2). There it is
+in four cases, and in each somebody looks:
+ 1. notify_work has just been called: the oldest waiter looks, and when it is answered the next, until one finds nothing, which puts the
+    consumer back on INTERESTED (A chain of actor_wake_next). A pull that is looked at anyway and finds nothing does the same.
+ 2. A pull was answered with its batch full (or no lease left), so the last queue_deliver_single said yes: before the answer, if other
+    pulls are pending, actor_wake_next lets the oldest waiter look.
+ 3. The last pending pull was answered: the consumer goes to NOT_INTERESTED, and the queue wakes another for what is left.
+ 4. A waiter that was woken is cancelled or its hold ends before it looks: the actor system passes the wake on to the next waiter; was it
+    the last one, case 3.
+Interest itself (3) is decided under interest_lock from `pending`, after each change of it: whoever comes last sees the last value. A pull
+is counted before it is dispatched, and process() settles the interest before it looks, so a look always happens with the consumer listed.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import cython
+from cython.cimports.flintmq.core.atomics import (
+    at_add32,
+    at_add64,
+    at_cas_ptr,
+    at_load32,
+    at_load64,
+    at_load_ptr,
+    at_store32,
+    at_store64,
+    at_sub32,
+    at_swap32,
+    at_swap_ptr,
+    spin_lock,
+    spin_unlock,
+)
+from cython.cimports.flintmq.core.clock import wall_ms, wall_us
+from cython.cimports.flintmq.core.content import content_decref, content_incref
+from cython.cimports.flintmq.pulls.leases import (
+    LEASE_DELAYED,
+    LEASE_HELD,
+    lease_t,
+    leases_add,
+    leases_find,
+    leases_first,
+    leases_free,
+    leases_init,
+    leases_move,
+    leases_remove,
+)
+from cython.cimports.flintmq.pulls.types import drawer_t, pull_t, pulled_t
+from cython.cimports.flintmq.queue.queue_core import (
+    consumer_decref,
+    consumer_new,
+    entry_sent,
+    queue_add_consumer,
+    queue_add_waiter,
+    queue_cold_count,
+    queue_decref,
+    queue_deliver_single,
+    queue_get_id,
+    queue_incref,
+    queue_is_deleted,
+    queue_next_expiry,
+    queue_ready_count,
+    queue_release,
+    queue_remove_consumer,
+    queue_remove_waiter,
+    queue_set_notify_work_desired,
+    queue_settle,
+)
+from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, delivery_t, slot_t, target_t, waiter_t
+from cython.cimports.flintmq.scheduler.actor import (
+    ACTORS_PULL,
+    DISPATCH_BUSY,
+    DISPATCH_CLOSED,
+    DISPATCH_OK,
+    HOLD_NONE,
+    OUTCOME_BUSY,
+    OUTCOME_CLOSED,
+    OUTCOME_MESSAGES,
+    PROCESS_DONE,
+    PROCESS_PARK,
+    actor_close,
+    actor_dispatch,
+    actor_get,
+    actor_put,
+    actor_t,
+    actor_wake,
+    actor_wake_next,
+    request_answer,
+    request_t,
+    system_now,
+)
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.posix.unistd import read, write
+
+# outcomes of _take
+TAKEN = cython.declare(cython.int, 0)
+NOTHING = cython.declare(cython.int, 1)
+FULL = cython.declare(cython.int, 2)
+FIRST_ROOM = cython.declare(uint32_t, 8)
+
+
+# --- life -------------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _notify(target: cython.pointer(target_t)) -> cython.void:
+    """The queue says that there is work. Under its manager lock."""
+    drawer: cython.pointer(drawer_t) = cython.cast(cython.pointer(drawer_t), target.context)
+    actor_wake_next(drawer.actor)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _head_changed(waiter: cython.pointer(waiter_t)) -> cython.void:
+    """The queue tells its waiters of many things; the one that consumers are not told of is its end."""
+    drawer: cython.pointer(drawer_t) = cython.cast(cython.pointer(drawer_t), waiter.context)
+    if queue_is_deleted(drawer.queue):
+        actor_wake(drawer.actor)
+
+
+def drawer_new(system, queue, serial, leases_max):
+    drawer: cython.pointer(drawer_t) = cython.cast(cython.pointer(drawer_t), calloc(1, cython.sizeof(drawer_t)))
+    if drawer == cython.NULL:
+        return cython.NULL
+    drawer.target.notify_work = _notify
+    drawer.target.context = drawer
+    drawer.target.consumers = drawer.consumers
+    drawer.target.consumer_count = 1
+    drawer.waiter.wake = _head_changed
+    drawer.waiter.context = drawer
+    drawer.system = system
+    drawer.leases_max = leases_max
+    leases_init(cython.address(drawer.leases))
+    # It joins the queue as one that wants nothing: I3.
+    drawer.target.suspended = 1
+    drawer.actor = actor_get(system, ACTORS_PULL, queue_get_id(queue), serial, 0)
+    drawer.consumer = consumer_new(queue, cython.address(drawer.target), 0, CONSUMER_ACQUIRES, 0)
+    if drawer.actor == cython.NULL or drawer.consumer == cython.NULL:
+        if drawer.actor != cython.NULL:
+            actor_put(drawer.actor)
+        if drawer.consumer != cython.NULL:
+            consumer_decref(drawer.consumer)
+        free(drawer)
+        return cython.NULL
+    drawer.consumers[0] = drawer.consumer
+    drawer.consumer.context = drawer
+    drawer.queue = queue
+    queue_incref(queue)
+    drawer.used_ns = system_now(system)
+    return drawer
+
+
+def drawer_attach(drawer):
+    if not queue_add_consumer(drawer.queue, drawer.consumer):
+        return False
+    # It came in as NOT_INTERESTED (suspended); from here on only interest decides.
+    at_store32(cython.address(drawer.target.suspended), 0)
+    queue_add_waiter(drawer.queue, cython.address(drawer.waiter))
+    return True
+
+
+def drawer_close(drawer):
+    at_store32(cython.address(drawer.closed), 1)
+    actor_close(drawer.actor)
+
+
+def drawer_is_idle(drawer):
+    # `inside` is raised while the pull still counts as pending, and lowered when its answer is out: in this order both are seen.
+    return at_load32(cython.address(drawer.pending)) == 0 and at_load32(cython.address(drawer.inside)) == 0
+
+
+def drawer_free(drawer):
+    lease: cython.pointer(lease_t)
+    queue_remove_waiter(drawer.queue, cython.address(drawer.waiter))
+    while True:
+        spin_lock(cython.address(drawer.lease_lock))
+        lease = leases_first(cython.address(drawer.leases))
+        if lease == cython.NULL:
+            spin_unlock(cython.address(drawer.lease_lock))
+            break
+        _go_back(drawer, lease, True)
+    queue_remove_consumer(drawer.queue, drawer.consumer)
+    actor_put(drawer.actor)
+    consumer_decref(drawer.consumer)
+    queue_decref(drawer.queue)
+    leases_free(cython.address(drawer.leases))
+    free(drawer)
+
+
+# --- pulls ------------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _interest(drawer: cython.pointer(drawer_t)) -> cython.void:
+    """Brings the consumer's place in the queue's lists in line with `pending`. Whoever changed `pending` calls it afterwards."""
+    wanted: uint32_t
+    spin_lock(cython.address(drawer.interest_lock))
+    wanted = 1 if at_load32(cython.address(drawer.pending)) else 0
+    if wanted != drawer.desired:
+        drawer.desired = wanted
+        queue_set_notify_work_desired(drawer.queue, drawer.consumer, wanted != 0)
+    spin_unlock(cython.address(drawer.interest_lock))
+
+
+def drawer_pull(drawer, pull, hold_ns):
+    now: int64_t = system_now(drawer.system)
+    dispatched: cython.int
+    if at_load32(cython.address(drawer.closed)):
+        return DISPATCH_CLOSED
+    pull.drawer = drawer
+    pull.asked_ns = now
+    pull.request.process = _process
+    pull.request.answer = _answer
+    pull.request.context = pull
+    pull.request.hold_ns = now + hold_ns if hold_ns > 0 else HOLD_NONE
+    pull.request.deadline_ns = now + hold_ns + drawer.grace_ns
+    at_store64(cython.cast(cython.pointer(uint64_t), cython.address(drawer.used_ns)), now)
+    at_add32(cython.address(drawer.pending), 1)
+    dispatched = actor_dispatch(drawer.actor, cython.address(pull.request))
+    if dispatched != DISPATCH_OK:
+        at_sub32(cython.address(drawer.pending), 1)
+        _interest(drawer)
+    else:
+        at_add64(cython.address(drawer.pulls), 1)
+    return dispatched
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _answer(request: cython.pointer(request_t)) -> cython.void:
+    """The actor system's last word on a pull: worker, timer or cancelling thread."""
+    pull: cython.pointer(pull_t) = cython.cast(cython.pointer(pull_t), request)
+    drawer: cython.pointer(drawer_t) = pull.drawer
+    now: int64_t = system_now(drawer.system)
+    pull.answered_ns = now
+    at_add32(cython.address(drawer.inside), 1)
+    at_store64(cython.cast(cython.pointer(uint64_t), cython.address(drawer.used_ns)), now)
+    if at_sub32(cython.address(drawer.pending), 1) == 1:
+        _interest(drawer)
+    answers_push(pull.answers, pull)  # the pull may be gone after it
+    at_sub32(cython.address(drawer.inside), 1)  # and the drawer after this
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _take(drawer: cython.pointer(drawer_t), pull: cython.pointer(pull_t)) -> cython.int:
+    """One message into the pull's batch, leased."""
+    delivery: delivery_t
+    items: cython.pointer(pulled_t)
+    item: cython.pointer(pulled_t)
+    room: uint32_t
+    lease: uint64_t
+    if pull.count == pull.room:
+        room = pull.room * 2 if pull.room else FIRST_ROOM
+        items = cython.cast(cython.pointer(pulled_t), realloc(pull.items, room * cython.sizeof(pulled_t)))
+        if items == cython.NULL:
+            return FULL
+        pull.items = items
+        pull.room = room
+    # Only this drawer's actor adds: what is free now is free below.
+    if drawer_leases(drawer) >= drawer.leases_max:
+        return FULL
+    if not queue_deliver_single(drawer.queue, drawer.consumer, cython.address(delivery)):
+        return NOTHING
+    content_incref(delivery.content)
+    entry_sent(delivery.slot)
+    spin_lock(cython.address(drawer.lease_lock))
+    lease = leases_add(
+        cython.address(drawer.leases),
+        delivery.slot,
+        delivery.position,
+        system_now(drawer.system) + pull.visibility_ns,
+        wall_us() if drawer.logged else 0,
+    )
+    spin_unlock(cython.address(drawer.lease_lock))
+    if lease == 0:
+        queue_release(drawer.queue, delivery.slot, delivery.position, drawer.consumer.id, False)
+        content_decref(delivery.content)
+        return FULL
+    item = cython.address(pull.items[pull.count])
+    item.lease = lease
+    item.position = delivery.position
+    item.content = delivery.content
+    item.delivery_count = delivery.delivery_count
+    item.redelivered = 1 if delivery.redelivered else 0
+    pull.count += 1
+    pull.bytes += delivery.content.body_len
+    return TAKEN
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
+    """One pull's turn, on a worker."""
+    drawer: cython.pointer(drawer_t) = cython.cast(cython.pointer(pull_t), request).drawer
+    outcome: cython.int
+    at_add32(cython.address(drawer.inside), 1)
+    outcome = _serve(drawer, actor, request)
+    at_sub32(cython.address(drawer.inside), 1)
+    return outcome
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
+    pull: cython.pointer(pull_t) = cython.cast(cython.pointer(pull_t), request)
+    taken: cython.int = TAKEN
+    expiry: int64_t
+    if queue_is_deleted(drawer.queue):
+        request_answer(request, OUTCOME_CLOSED)
+        return PROCESS_DONE
+    # Expiry is housekeeping's, but what is past its time must not be delivered before that comes round.
+    expiry = queue_next_expiry(drawer.queue)
+    if expiry != 0 and expiry <= wall_ms():
+        _expire(drawer)
+    _interest(drawer)
+    while taken == TAKEN and pull.count < pull.most and (pull.count == 0 or pull.bytes < pull.bytes_max):
+        taken = _take(drawer, pull)
+    if taken != NOTHING and at_load32(cython.address(drawer.pending)) > 1:
+        actor_wake_next(actor)  # case 2 of the module's text
+    if pull.count:
+        at_add64(cython.address(drawer.delivered), pull.count)
+        request_answer(request, OUTCOME_MESSAGES)
+        return PROCESS_DONE
+    if taken == FULL:
+        request_answer(request, OUTCOME_BUSY)
+        return PROCESS_DONE
+    if request.hold_ns == HOLD_NONE and _is_loading(drawer):
+        # There is a message, it is only not in memory: not looking long enough must not make the queue look empty.
+        request.hold_ns = system_now(drawer.system) + drawer.load_ns
+    return PROCESS_PARK
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_loading(drawer: cython.pointer(drawer_t)) -> cython.bint:
+    return queue_cold_count(drawer.queue) != 0 and queue_ready_count(drawer.queue) != 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _expire(drawer: cython.pointer(drawer_t)) -> cython.void:
+    with cython.gil:
+        try:
+            if drawer.owner != cython.NULL:
+                cython.cast(object, drawer.owner).expire_now()
+        except Exception:
+            logging.getLogger("flintmq.pulls").exception("internal error: expiry failed")
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _go_back(drawer: cython.pointer(drawer_t), lease: cython.pointer(lease_t), delivered: cython.bint) -> cython.bint:
+    """Ends a lease whose message is available again. Called with, and gives up, lease_lock."""
+    slot: cython.pointer(slot_t) = lease.slot
+    position: uint64_t = lease.position
+    leases_remove(cython.address(drawer.leases), lease)
+    spin_unlock(cython.address(drawer.lease_lock))
+    return queue_release(drawer.queue, slot, position, drawer.consumer.id, delivered)
+
+
+def drawer_settle(drawer, lease, reason):
+    found: cython.pointer(lease_t)
+    taken: lease_t
+    spin_lock(cython.address(drawer.lease_lock))
+    found = leases_find(cython.address(drawer.leases), lease)
+    if found == cython.NULL or found.state != LEASE_HELD:
+        spin_unlock(cython.address(drawer.lease_lock))
+        return False
+    taken = found[0]
+    leases_remove(cython.address(drawer.leases), found)
+    spin_unlock(cython.address(drawer.lease_lock))
+    at_add64(cython.address(drawer.acked), 1)
+    return queue_settle(drawer.queue, taken.slot, taken.position, drawer.consumer.id, reason, taken.delivered_us)
+
+
+def drawer_take(drawer, lease):
+    found: cython.pointer(lease_t)
+    position: uint64_t = 0
+    spin_lock(cython.address(drawer.lease_lock))
+    found = leases_find(cython.address(drawer.leases), lease)
+    if found != cython.NULL and found.state == LEASE_HELD:
+        position = found.position
+        leases_remove(cython.address(drawer.leases), found)
+    spin_unlock(cython.address(drawer.lease_lock))
+    return position
+
+
+def drawer_finish(drawer, position, reason):
+    at_add64(cython.address(drawer.nacked), 1)
+    return queue_settle(drawer.queue, cython.NULL, position, drawer.consumer.id, reason, 0)
+
+
+def drawer_return(drawer, position, delivered):
+    return queue_release(drawer.queue, cython.NULL, position, drawer.consumer.id, delivered)
+
+
+def drawer_release(drawer, lease, delay_ns, delivered):
+    found: cython.pointer(lease_t)
+    spin_lock(cython.address(drawer.lease_lock))
+    found = leases_find(cython.address(drawer.leases), lease)
+    if found == cython.NULL or found.state != LEASE_HELD:
+        spin_unlock(cython.address(drawer.lease_lock))
+        return False
+    if delivered:
+        at_add64(cython.address(drawer.nacked), 1)
+    else:
+        at_add64(cython.address(drawer.given_back), 1)
+    if delay_ns > 0:
+        found.state = LEASE_DELAYED
+        leases_move(cython.address(drawer.leases), found, system_now(drawer.system) + delay_ns)
+        spin_unlock(cython.address(drawer.lease_lock))
+        return True
+    return _go_back(drawer, found, delivered)
+
+
+def drawer_extend(drawer, lease, visibility_ns):
+    found: cython.pointer(lease_t)
+    known: cython.bint = False
+    spin_lock(cython.address(drawer.lease_lock))
+    found = leases_find(cython.address(drawer.leases), lease)
+    if found != cython.NULL and found.state == LEASE_HELD:
+        leases_move(cython.address(drawer.leases), found, system_now(drawer.system) + visibility_ns)
+        known = True
+    spin_unlock(cython.address(drawer.lease_lock))
+    return known
+
+
+def drawer_due(drawer, now_ns, most):
+    lease: cython.pointer(lease_t)
+    done: uint32_t = 0
+    while done < most:
+        spin_lock(cython.address(drawer.lease_lock))
+        lease = leases_first(cython.address(drawer.leases))
+        if lease == cython.NULL or cython.cast(int64_t, lease.until_ns) > now_ns:
+            spin_unlock(cython.address(drawer.lease_lock))
+            break
+        if lease.state == LEASE_HELD:
+            at_add64(cython.address(drawer.expired), 1)
+        _go_back(drawer, lease, True)
+        done += 1
+    return done
+
+
+def drawer_leases(drawer):
+    return at_load32(cython.address(drawer.leases.count))
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------------
+
+
+def answers_push(answers, pull):
+    last: cython.pointer(pull_t)
+    one: uint64_t = 1
+    while True:
+        last = cython.cast(cython.pointer(pull_t), at_load_ptr(cython.address(answers.last)))
+        pull.next = last
+        if at_cas_ptr(cython.address(answers.last), last, pull):
+            break
+    if not at_swap32(cython.address(answers.told), 1):
+        write(answers.descriptor, cython.address(one), 8)
+
+
+def answers_take(answers):
+    count: uint64_t = 0
+    pull: cython.pointer(pull_t)
+    before: cython.pointer(pull_t) = cython.NULL
+    after: cython.pointer(pull_t)
+    # First the descriptor, then the flag, then the stack: whoever pushes after the stack was taken finds the flag down and writes anew.
+    read(answers.descriptor, cython.address(count), 8)
+    at_swap32(cython.address(answers.told), 0)
+    pull = cython.cast(cython.pointer(pull_t), at_swap_ptr(cython.address(answers.last), cython.NULL))
+    while pull != cython.NULL:
+        after = pull.next
+        pull.next = before
+        before = pull
+        pull = after
+    return before

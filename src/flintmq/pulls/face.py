@@ -1,0 +1,310 @@
+"""Pulls for Python: a Drawer is asked, a Pull is the request and its answer, Answers is where a thread finds those that are done.
+
+in: calls of the pull service. out: answers with messages as bytes, results of settlements.
+
+I1  A Pull that was dispatched has one reference of its own until `Answers.take` handed it out: its memory outlives the actor system's use.
+I2  A Drawer's memory is freed by `close` alone, and only when nothing of the actor system is inside.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+import cython
+from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
+from cython.cimports.flintmq.core.content import content_decref
+from cython.cimports.flintmq.pulls.drawer import (
+    answers_take,
+    drawer_attach,
+    drawer_close,
+    drawer_due,
+    drawer_extend,
+    drawer_finish,
+    drawer_free,
+    drawer_is_idle,
+    drawer_leases,
+    drawer_new,
+    drawer_pull,
+    drawer_release,
+    drawer_return,
+    drawer_settle,
+    drawer_take,
+)
+from cython.cimports.flintmq.pulls.types import answers_t, drawer_t, pull_t
+from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, request_cancel, system_now
+from cython.cimports.flintmq.scheduler.system import ActorSystem
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libc.string import memset
+
+# outcomes (scheduler/actor.pxd)
+MESSAGES = 1
+FILTERED_EMPTY = 2
+EMPTY = 3
+EXPIRED = 4
+INVALID = 5
+BUSY = 6
+FAILED = 7
+CLOSED = 8
+
+
+@cython.cclass
+class Answers:
+    """Where finished pulls wait for one thread, which watches `fileno` or calls `wait`."""
+
+    def __cinit__(self):
+        memset(cython.address(self.answers), 0, cython.sizeof(answers_t))
+        self.answers.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __dealloc__(self):
+        if self.answers.descriptor > 0:
+            os.close(self.answers.descriptor)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while there is something to take."""
+        return self.answers.descriptor
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Waits without the GIL until there is something to take. False: the time is over."""
+        if self.poll is None:
+            self.poll = select.poll()
+            self.poll.register(self.answers.descriptor, select.POLLIN)
+        return bool(self.poll.poll(timeout_ms))
+
+    def take(self) -> list:
+        """The Pulls that were answered since, in the order of their answers. Each is given once."""
+        pull: cython.pointer(pull_t) = answers_take(cython.address(self.answers))
+        after: cython.pointer(pull_t)
+        done: list = []
+        while pull != cython.NULL:
+            after = pull.next
+            one: Pull = cython.cast(Pull, pull.owner)
+            one.answered = True
+            done.append(one)
+            Py_DECREF(one)
+            pull = after
+        self.taken += len(done)
+        return done
+
+
+@cython.cclass
+class Pull:
+    """One request for messages, and its answer once Answers.take returned it. Made by Drawer.pull."""
+
+    def __cinit__(self):
+        memset(cython.address(self.pull), 0, cython.sizeof(pull_t))
+
+    def __dealloc__(self):
+        i: uint32_t
+        for i in range(self.pull.count):
+            content_decref(self.pull.items[i].content)
+        free(self.pull.items)
+
+    def cancel(self) -> bool:
+        """Nobody waits for it any more. True: it is answered INVALID, without messages; False: it runs or is answered already, so what it
+        brings must be given back. Either way it comes out of Answers.take."""
+        return request_cancel(cython.address(self.pull.request))
+
+    @property
+    def outcome(self) -> int:
+        """MESSAGES, EMPTY, ...: after it was taken."""
+        return self.pull.request.outcome
+
+    @property
+    def count(self) -> int:
+        return self.pull.count
+
+    @property
+    def asked_ns(self) -> int:
+        """Monotonic."""
+        return self.pull.asked_ns
+
+    @property
+    def answered_ns(self) -> int:
+        """Monotonic."""
+        return self.pull.answered_ns
+
+    def messages(self) -> list:
+        """(lease, position, earlier deliveries, redelivered, exchange, routing key, header, body) of each message."""
+        i: uint32_t
+        found: list = []
+        for i in range(self.pull.count):
+            found.append(
+                (
+                    self.pull.items[i].lease,
+                    self.pull.items[i].position,
+                    self.pull.items[i].delivery_count,
+                    self.pull.items[i].redelivered != 0,
+                    *content_tuple(self.pull.items[i].content),
+                )
+            )
+        return found
+
+    def give_back(self, delivered: bool) -> int:
+        """Its messages go back to the queue; returns how many. `delivered`: they may have reached the client: flagged redelivered."""
+        i: uint32_t
+        returned: uint32_t = 0
+        drawer: cython.pointer(drawer_t) = self.drawer.drawer
+        if drawer != cython.NULL:
+            for i in range(self.pull.count):
+                returned += drawer_release(drawer, self.pull.items[i].lease, 0, delivered)
+        return returned
+
+
+@cython.cclass
+class Drawer:
+    """One (queue, group). See the pull service.
+
+    Args: system: the node's actors; handle: of the queue; queue: what it is to the control plane; group; key: unique in the process;
+    serial: the same as a number; leases_max: messages handed out and not settled; grace_ns: how long beyond its hold a pull may wait for
+    its turn; load_ns: how long one without hold waits for a message that is read from disk; on_expired(queue): takes expired messages out.
+    Raises: MemoryError.
+    """
+
+    def __cinit__(
+        self,
+        system: ActorSystem,
+        handle: QueueHandle,
+        queue: object,
+        group: str,
+        key: str,
+        serial: int,
+        leases_max: int,
+        grace_ns: int,
+        load_ns: int,
+        on_expired: object,
+    ):
+        self.drawer = drawer_new(system.system, handle.queue, serial, leases_max)
+        if self.drawer == cython.NULL:
+            raise MemoryError("no memory for a group")
+        self.drawer.owner = cython.cast(cython.p_void, self)
+        self.drawer.grace_ns = grace_ns
+        self.drawer.load_ns = load_ns
+        self.drawer.logged = handle.log is not None
+        self.system = system
+        self.handle = handle
+        self.queue = queue
+        self.group = group
+        self.key = key
+        self.on_expired = on_expired
+
+    def attach(self) -> bool:
+        """Joins the queue. False: an exclusive consumer is there, or the queue is deleted."""
+        if self.handle.log is not None:
+            self.handle.log.note_consumer(self.drawer.consumer.id, b"pull", self.group.encode("utf-8", "surrogateescape"))
+        return drawer_attach(self.drawer)
+
+    def expire_now(self):
+        self.on_expired(self.queue)
+
+    def pull(self, answers: Answers, context: object, most: int, bytes_max: int, visibility_ns: int, hold_ns: int) -> Pull | None:
+        """Asks for up to `most` messages (>= 1), about `bytes_max` bytes of bodies; waits up to `hold_ns` for the first, 0: not at all.
+        None: too many pulls wait already, or the drawer is closed (`closed`)."""
+        request: Pull = Pull.__new__(Pull)
+        request.drawer = self
+        request.answers = answers
+        request.context = context
+        request.pull.answers = cython.address(answers.answers)
+        request.pull.owner = cython.cast(cython.p_void, request)
+        request.pull.most = most
+        request.pull.bytes_max = bytes_max
+        request.pull.visibility_ns = visibility_ns
+        if self.drawer == cython.NULL:
+            return None
+        Py_INCREF(request)
+        if drawer_pull(self.drawer, cython.address(request.pull), hold_ns) != DISPATCH_OK:
+            Py_DECREF(request)
+            return None
+        return request
+
+    # --- leases ---------------------------------------------------------------------------------------------------------
+
+    def settle(self, lease: int, reason: int) -> bool:
+        """The end of a leased message, REASON_* of queue/types.pxd. False: the lease is over, or never was."""
+        return self.drawer != cython.NULL and drawer_settle(self.drawer, lease, reason)
+
+    def take(self, lease: int) -> int:
+        """Position of a leased message that is no longer leased: `finish` or `put_back` must follow. 0: the lease is over."""
+        return drawer_take(self.drawer, lease) if self.drawer != cython.NULL else 0
+
+    def finish(self, position: int, reason: int) -> bool:
+        return self.drawer != cython.NULL and drawer_finish(self.drawer, position, reason)
+
+    def put_back(self, position: int, delivered: bool) -> bool:
+        return self.drawer != cython.NULL and drawer_return(self.drawer, position, delivered)
+
+    def release(self, lease: int, delay_ns: int, delivered: bool = True) -> bool:
+        """The message goes back at once (0), after a delay, or as its queue says (-1). False: the lease is over."""
+        return self.drawer != cython.NULL and drawer_release(self.drawer, lease, delay_ns, delivered)
+
+    def extend(self, lease: int, visibility_ns: int) -> bool:
+        """The lease is over in that time from now. False: it is over already."""
+        return self.drawer != cython.NULL and drawer_extend(self.drawer, lease, visibility_ns)
+
+    def due(self, most: int) -> int:
+        """Messages whose lease or delay is over go back; returns how many, `most` at most."""
+        returned: uint32_t
+        limit: uint32_t = most
+        if self.drawer == cython.NULL:
+            return 0
+        with cython.nogil:
+            returned = drawer_due(self.drawer, system_now(self.drawer.system), limit)
+        return returned
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def idle_ns(self) -> int:
+        """How long nobody has pulled and nothing was leased; -1: somebody does, or something is."""
+        used: int64_t
+        if self.drawer == cython.NULL:
+            return 0
+        used = self.drawer.used_ns
+        if drawer_leases(self.drawer) or not drawer_is_idle(self.drawer):
+            return -1
+        return system_now(self.drawer.system) - used
+
+    def stop(self) -> None:
+        """No more pulls; those that wait are answered CLOSED."""
+        if self.drawer != cython.NULL:
+            drawer_close(self.drawer)
+
+    def close(self) -> bool:
+        """After `stop`: leaves the queue, which gets what is leased back. False: somebody is inside, try again."""
+        if self.drawer == cython.NULL:
+            return True
+        if not drawer_is_idle(self.drawer):
+            return False
+        drawer: cython.pointer(drawer_t) = self.drawer
+        self.drawer = cython.NULL
+        with cython.nogil:
+            drawer_free(drawer)
+        return True
+
+    @property
+    def closed(self) -> bool:
+        return self.drawer == cython.NULL or self.drawer.closed != 0
+
+    @property
+    def pending(self) -> int:
+        return self.drawer.pending if self.drawer != cython.NULL else 0
+
+    @property
+    def consumer_id(self) -> int:
+        return self.drawer.consumer.id if self.drawer != cython.NULL else 0
+
+    def figures(self) -> dict:
+        """Pulls, deliveries, settlements: counts since it was made; pending and leased: now."""
+        if self.drawer == cython.NULL:
+            return {}
+        return {
+            "pulls": self.drawer.pulls,
+            "waiting": self.drawer.pending,
+            "leased": drawer_leases(self.drawer),
+            "delivered": self.drawer.delivered,
+            "acked": self.drawer.acked,
+            "nacked": self.drawer.nacked,
+            "expired": self.drawer.expired,
+            "given_back": self.drawer.given_back,
+        }

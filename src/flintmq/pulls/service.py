@@ -1,0 +1,288 @@
+"""The pull service of a node: groups of queues, their pulls, leases as clients know them.
+
+in: pulls and settlements on behalf of a user who is authorized already. out: Pulls (pulls.face), results by lease.
+
+S1  What is refused is told: PullRefused with its reason, or an answer with its outcome. Nothing is dropped in silence.
+S2  A lease id names drawer and lease; it is good for the queue it was given for, in this run of the broker, and until the message was
+    settled or went back. Whatever else it says is "gone".
+S3  On an ordinary queue, groups share the messages (each goes to one of them), each with its own turn; on a stream each group has a cursor.
+
+Threading: any thread; `_lock` guards the table of drawers and that none is closed while a pull enters it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flintmq.errors import FlintError, StoreError
+from flintmq.pulls.face import Answers, Drawer, Pull
+from flintmq.session import publishing
+from flintmq.vhost.dead_letter import REJECTED
+
+log = logging.getLogger("flintmq.pulls")
+
+# reasons of a dequeue (queue/types.pxd)
+REASON_ACK = 1
+REASON_REJECT = 2
+
+# what becomes of a lease in a settlement
+DONE = "ok"
+GONE = "gone"
+
+INVALID = "invalid"
+BUSY = "busy"
+EXCLUSIVE = "exclusive"
+NO_QUEUE = "no_queue"
+STOPPING = "stopping"
+
+_MS = 1_000_000
+# leases of one drawer that one housekeeping pass gives back before others have their turn
+_DUE_AT_ONCE = 1_000
+
+
+class PullRefused(FlintError):
+    """A pull that was not accepted. kind: INVALID, BUSY, EXCLUSIVE, NO_QUEUE or STOPPING."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+
+
+class PullService:
+    """See module. Args: broker: of this node; system: its ActorSystem, which must be stopped before `close`."""
+
+    def __init__(self, broker: Any, system: Any) -> None:
+        self._broker = broker
+        self._system = system
+        self._limits = broker.limits
+        self._lock = threading.Lock()
+        self._drawers: dict[tuple[int, str], Drawer] = {}
+        self._by_key: dict[str, Drawer] = {}
+        self._closing: list[Drawer] = []
+        self._serial = 0
+        self._run = secrets.token_hex(4)
+        self.stopping = False
+        # counts
+        self.refused_busy = 0
+        self.refused_invalid = 0
+        self._before: dict[str, int] = {}
+
+    # --- pulls ----------------------------------------------------------------------------------------------------------
+
+    def pull(
+        self,
+        queue: Any,
+        group: str,
+        answers: Answers,
+        context: object,
+        *,
+        most: int,
+        bytes_max: int,
+        visibility_ms: int,
+        hold_ms: int,
+    ) -> Pull:
+        """Asks `queue` for messages; the Pull comes out of `answers` when it is answered: messages, nothing within the hold, or why not.
+
+        Args: group: up to 255 bytes; context: kept in the Pull; most: messages; bytes_max: of bodies, the message that reaches it is still
+        given; visibility_ms: how long the leases are good; hold_ms: how long to wait for the first message, 0: not at all.
+        Raises: PullRefused.
+        """
+        self._check(group, most, bytes_max, visibility_ms, hold_ms)
+        self._broker.vhosts[queue.vhost].touch(queue)
+        with self._lock:
+            drawer = self._drawer(queue, group)
+            pull = drawer.pull(answers, context, most, bytes_max, visibility_ms * _MS, hold_ms * _MS)
+        if pull is None:
+            if queue.deleted or self.stopping:
+                raise self._gone(queue)
+            self.refused_busy += 1
+            raise PullRefused(BUSY, f"too many pulls wait for their turn at queue '{queue.name}'")
+        return pull
+
+    def _check(self, group: str, most: int, bytes_max: int, visibility_ms: int, hold_ms: int) -> None:
+        limits = self._limits
+        for name, value, low, high in (
+            ("count", most, 1, limits.pull_messages_max),
+            ("bytes", bytes_max, 1, limits.pull_bytes_max),
+            ("visibility", visibility_ms, limits.pull_visibility_ms_min, limits.pull_visibility_ms_max),
+            ("hold", hold_ms, 0, limits.pull_hold_ms_max),
+            ("group", len(group.encode("utf-8", "surrogateescape")), 0, limits.name_bytes_max),
+        ):
+            if not low <= value <= high:
+                self.refused_invalid += 1
+                raise PullRefused(INVALID, f"{name}: {value} is not between {low} and {high}")
+
+    def _drawer(self, queue: Any, group: str) -> Drawer:
+        """The drawer of a group, made when first needed. Under `_lock`. Raises: PullRefused."""
+        if self.stopping or queue.deleted:
+            raise self._gone(queue)
+        found = self._drawers.get((queue.queue_id, group))
+        if found is not None:
+            if not found.closed:
+                return found
+            self._retire(found)
+        if len(self._drawers) >= self._limits.pull_groups_max:
+            self.refused_busy += 1
+            raise PullRefused(BUSY, f"the node serves {self._limits.pull_groups_max} groups of pulls already")
+        self._serial += 1
+        limits = self._limits
+        drawer = Drawer(
+            self._system,
+            queue.core,
+            queue,
+            group,
+            f"{self._run}{self._serial:x}",
+            self._serial,
+            limits.pull_leases_max,
+            limits.pull_wait_ms_max * _MS,
+            limits.pull_load_ms * _MS,
+            self._expire,
+        )
+        if not drawer.attach():
+            drawer.stop()
+            self._closing.append(drawer)
+            if queue.deleted or queue.core.is_deleted():
+                raise self._gone(queue)
+            raise PullRefused(EXCLUSIVE, f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
+        self._drawers[queue.queue_id, group] = drawer
+        self._by_key[drawer.key] = drawer
+        return drawer
+
+    def _gone(self, queue: Any) -> PullRefused:
+        if self.stopping:
+            return PullRefused(STOPPING, "the broker stops")
+        return PullRefused(NO_QUEUE, f"no queue '{queue.name}' in vhost '{queue.vhost}'")
+
+    def _expire(self, queue: Any) -> None:
+        publishing.expire(self._broker, queue, self._broker.clock.wall_ms())
+
+    # --- leases ---------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def lease_id(pull: Pull, lease: int) -> str:
+        """What the client is told of a message's lease."""
+        return f"{pull.drawer.key}.{lease:x}"
+
+    def _find(self, queue: Any, lease_id: str) -> tuple[Drawer, int] | None:
+        key, _, number = lease_id.partition(".")
+        drawer = self._by_key.get(key)
+        if drawer is None or drawer.queue is not queue or not 1 <= len(number) <= 16 or not set(number) <= set("0123456789abcdef"):
+            return None
+        return drawer, int(number, 16)
+
+    def _each(self, queue: Any, leases: Iterable[str], action: Callable[[Drawer, int], bool]) -> list[str]:
+        results = []
+        for lease_id in leases:
+            found = self._find(queue, lease_id)
+            results.append(DONE if found is not None and action(*found) else GONE)
+        return results
+
+    def ack(self, queue: Any, leases: Iterable[str]) -> list[str]:
+        """The messages are done with. Per lease DONE, or GONE: its time was over, or it was settled before."""
+        return self._each(queue, leases, lambda drawer, lease: drawer.settle(lease, REASON_ACK))
+
+    def nack(self, queue: Any, leases: Iterable[str], *, requeue: bool = True, delay_ms: int | None = None) -> list[str]:
+        """The messages go back to their places, flagged redelivered: at once, after `delay_ms`, or, None, as their queue says. Not
+        requeued: they go to the queue's dead-letter exchange, or are dropped, counted. Raises: StoreError."""
+        if requeue:
+            delay_ns = -1 if delay_ms is None else delay_ms * _MS
+            return self._each(queue, leases, lambda drawer, lease: drawer.release(lease, delay_ns, True))
+        return self._each(queue, leases, self._reject)
+
+    def _reject(self, drawer: Drawer, lease: int) -> bool:
+        queue, broker = drawer.queue, self._broker
+        if queue.policy.dead_letter_exchange is None or queue.policy.is_stream:
+            # A stream sees to its dead letters itself.
+            done = drawer.settle(lease, REASON_REJECT)
+            if done and not queue.policy.is_stream:
+                broker.count_drop("rejected")
+            return bool(done)
+        position = drawer.take(lease)
+        if position == 0:
+            return False
+        try:
+            # The dead letter is logged before the end of its original: a crash in between leaves both, never none.
+            publishing.dead_letter(broker, queue, queue.core.message_at(position), REJECTED)
+        except (KeyError, StoreError):
+            log.exception("a rejected message of queue %r is not dead-lettered; it goes back", queue.name)
+            drawer.put_back(position, True)
+            return False
+        except BaseException:
+            drawer.put_back(position, True)
+            raise
+        return bool(drawer.finish(position, REASON_REJECT))
+
+    def extend(self, queue: Any, leases: Iterable[str], visibility_ms: int) -> list[str]:
+        """The leases are good for that time from now."""
+        return self._each(queue, leases, lambda drawer, lease: drawer.extend(lease, visibility_ms * _MS))
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """A housekeeping pass: what is due goes back, idle groups leave their queues."""
+        idle_ns = self._limits.pull_idle_ms * _MS
+        for drawer in list(self._drawers.values()):
+            if drawer.queue.deleted:
+                drawer.stop()
+            else:
+                drawer.due(_DUE_AT_ONCE)
+                if drawer.idle_ns() < idle_ns:
+                    continue
+            with self._lock:
+                # Under the lock no pull comes in: idle now means idle until it is closed.
+                if drawer.queue.deleted or drawer.idle_ns() >= idle_ns:
+                    self._retire(drawer)
+        with self._lock:
+            self._closing = [drawer for drawer in self._closing if not drawer.close()]
+
+    def _retire(self, drawer: Drawer) -> None:
+        """Under `_lock`."""
+        drawer.stop()
+        if self._drawers.pop((drawer.queue.queue_id, drawer.group), None) is not None:
+            del self._by_key[drawer.key]
+            for name, value in drawer.figures().items():
+                self._before[name] = self._before.get(name, 0) + value
+            self._closing.append(drawer)
+
+    def stop(self) -> None:
+        """Pulls that wait are answered CLOSED; new ones are refused. Again is no error."""
+        with self._lock:
+            self.stopping = True
+            drawers = list(self._drawers.values())
+        for drawer in drawers:
+            drawer.stop()
+
+    def close(self) -> None:
+        """After the actor system stopped, before the store does: what is leased goes back, flagged redelivered."""
+        self.stop()
+        with self._lock:
+            self._closing += self._drawers.values()
+            self._drawers.clear()
+            self._by_key.clear()
+            for drawer in self._closing:
+                if not drawer.close():
+                    log.error("internal error: a pull group of queue %r is still in use at the stop", drawer.queue.name)
+            self._closing = []
+
+    # --- figures --------------------------------------------------------------------------------------------------------
+
+    def groups(self, queue: Any) -> dict[str, dict[str, int]]:
+        """Group -> figures, of a queue's groups that pull."""
+        return {drawer.group: drawer.figures() for drawer in list(self._drawers.values()) if drawer.queue is queue}
+
+    def figures(self) -> dict[str, int]:
+        """Of all groups together: counts since the start, and waiting, leased, groups: now."""
+        total = {"pulls": 0, "waiting": 0, "leased": 0, "delivered": 0, "acked": 0, "nacked": 0, "expired": 0, "given_back": 0}
+        with self._lock:
+            drawers = list(self._drawers.values())
+            for name in ("pulls", "delivered", "acked", "nacked", "expired", "given_back"):
+                total[name] = self._before.get(name, 0)
+        for drawer in drawers:
+            for name, value in drawer.figures().items():
+                total[name] += value
+        return {**total, "groups": len(drawers), "refused_busy": self.refused_busy, "refused_invalid": self.refused_invalid}

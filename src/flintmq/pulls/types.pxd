@@ -1,0 +1,68 @@
+# The records of the pull layer. Plain C.
+#
+# Words: a *pull* is one request for messages. A *drawer* is one (queue, group): a consumer of the queue, an actor that serves its
+# pulls one at a time, and the leases of what it handed out. *Answers* is where finished pulls wait for the thread that asked.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+from flintmq.pulls.leases cimport lease_table_t
+from flintmq.queue.types cimport consumer_t, queue_t, target_t, waiter_t
+from flintmq.scheduler.actor cimport actor_system_t, actor_t, request_t
+
+cdef struct drawer_t
+
+cdef struct pulled_t:           # one message of an answer
+    uint64_t lease              # number in the drawer's table
+    uint64_t position
+    content_t *content          # counted: the message may go back to its queue while it is written to the client
+    uint32_t delivery_count     # earlier deliveries
+    uint32_t redelivered
+
+cdef struct pull_t:             # one request; memory of the Pull object, which lives at least until the answer was taken
+    request_t request           # the actor system's; first, so that a request_t * is a pull_t *
+    drawer_t *drawer
+    answers_t *answers
+    pull_t *next                # link of answers_t
+    void *owner                 # the Pull: one reference from the dispatch until its answer is taken
+    int64_t visibility_ns
+    int64_t asked_ns
+    int64_t answered_ns
+    uint64_t bytes_max          # bytes of bodies at which the batch ends; the message that reaches it is still in it
+    uint32_t most               # messages
+    uint32_t count
+    uint32_t room
+    uint64_t bytes
+    pulled_t *items
+
+cdef struct answers_t:
+    pull_t *last                # atomic: stack, the last one first
+    uint32_t told               # atomic: the descriptor is readable, or is about to be
+    int descriptor              # an eventfd
+
+cdef struct drawer_t:
+    target_t target
+    consumer_t *consumer        # counted
+    consumer_t *consumers[1]    # what target.consumers points at
+    waiter_t waiter             # told when the queue is deleted
+    queue_t *queue              # counted
+    actor_system_t *system
+    actor_t *actor              # counted
+    void *owner                 # the Drawer, for the rare calls into Python (expiry)
+    uint32_t interest_lock      # `desired`, and telling the queue of it
+    uint32_t desired            # the consumer is on INTERESTED or NOTIFIED
+    uint32_t pending            # atomic: pulls asked for and not answered
+    uint32_t inside             # atomic: threads of the actor system in _process or _answer
+    uint32_t closed             # atomic: no more pulls
+    uint32_t lease_lock         # `leases`
+    uint32_t leases_max
+    lease_table_t leases
+    int64_t load_ns             # how long a pull without hold waits for a message that is being read from disk
+    int64_t grace_ns            # beyond its hold: how long a pull may wait for its turn
+    int64_t used_ns             # atomic: when it was last pulled from
+    bint logged                 # deliveries are timed for the log
+    # figures; atomic
+    uint64_t pulls
+    uint64_t delivered
+    uint64_t expired            # leases whose time was over
+    uint64_t acked
+    uint64_t nacked
+    uint64_t given_back         # the client was gone before it had them
