@@ -5,6 +5,11 @@ from libc.stdint cimport uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport consumer_t, queue_t, slot_t, waiter_t
 
+cdef enum:
+    NOTIFY_NOT = 0              # it can take nothing
+    NOTIFY_DONE = 1
+    NOTIFY_BEFORE = 2           # it was told already, or is pulling: it will look once more
+
 # --- consumers and credit
 cdef bint credit_take(consumer_t *consumer) noexcept nogil
 cdef void credit_give_back(consumer_t *consumer) noexcept nogil
@@ -32,6 +37,9 @@ cdef void manager_changed(queue_t *queue) noexcept nogil
 cdef void manager_available(queue_t *queue, uint64_t position, slot_t *slot, content_t *content, bint mark, bint browsers) noexcept nogil
 # Wakes one consumer that may have something to do; `force`: also one that found nothing at this version.
 cdef bint manager_wake_one(queue_t *queue, content_t *content, bint force) noexcept nogil
+# For queues that know themselves who should work (queue_ops_t); called with manager_t.lock held. The consumer is told if it waits on
+# INTERESTED and can take something.
+cdef int manager_notify_locked(queue_t *queue, consumer_t *consumer) noexcept nogil    # NOTIFY_*
 # Those who wait for the head's content (basic.get): each is told of every change until it is taken off. A waiter is added before
 # the look that decides whether to wait.
 cdef void manager_add_waiter(queue_t *queue, waiter_t *waiter) noexcept nogil

@@ -413,6 +413,25 @@ def _wake(queue: cython.pointer(queue_t), content: cython.pointer(content_t), fo
     return True
 
 
+def manager_notify_locked(queue, consumer):
+    if at_load32(cython.address(queue.deleted)):
+        return NOTIFY_NOT
+    if consumer.list == CONSUMER_NOTIFIED:
+        return NOTIFY_BEFORE
+    if consumer.list != CONSUMER_INTERESTED:
+        return NOTIFY_NOT
+    if not _has_credit(consumer, False):
+        _move(queue, consumer, CONSUMER_NOT_INTERESTED)  # as in _pick
+        if not _has_credit(consumer, True):
+            return NOTIFY_NOT
+        _move(queue, consumer, CONSUMER_INTERESTED)
+    if at_load32(cython.address(consumer.target.suspended)):
+        return NOTIFY_NOT
+    _move(queue, consumer, CONSUMER_NOTIFIED)
+    consumer.target.notify_work(consumer.target)
+    return NOTIFY_DONE
+
+
 def manager_wake_one(queue, content, force):
     woken: cython.bint
     spin_lock(cython.address(queue.manager.lock))

@@ -238,6 +238,8 @@ def queue_deliver_single(queue, consumer, out):
     group: cython.pointer(group_t)
     looked_again: cython.bint = False
     wake: cython.bint = False
+    if queue.ops != cython.NULL:
+        return queue.ops.deliver(queue, consumer, out)
     spin_lock(cython.address(consumer.send_lock))
     if at_load32(cython.address(queue.deleted)) or at_load32(cython.address(consumer.list)) <= CONSUMER_REMOVED:
         spin_unlock(cython.address(consumer.send_lock))
@@ -432,6 +434,8 @@ def queue_take_head(queue, out):
 
 def queue_release(queue, slot, position, owner, delivered):
     wanted: uint32_t = 0
+    if queue.ops != cython.NULL:
+        return queue.ops.release(queue, slot, position, owner, delivered)
     if not list_release(cython.address(queue.entries), position, owner, delivered, cython.address(wanted)):
         return False
     pointer_lower(cython.address(queue.puller.released), position)

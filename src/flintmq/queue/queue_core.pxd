@@ -5,7 +5,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport (
-    consumer_t, credit_t, delivery_t, interest_t, log_port_t, queue_t, slot_t, target_t,
+    consumer_t, credit_t, delivery_t, interest_t, log_port_t, queue_ops_t, queue_t, slot_t, target_t,
 )
 
 # The rest of the queue's face, defined where it belongs.
@@ -37,6 +37,8 @@ cdef void queue_set_durable(queue_t *queue, bint durable) noexcept nogil
 cdef bint queue_is_durable(queue_t *queue) noexcept nogil
 # NULL: in memory only. The port must outlive the queue; set it before anyone uses the queue.
 cdef void queue_set_ports(queue_t *queue, log_port_t *port) noexcept nogil
+# Makes it another kind of queue (queue_ops_t), its entry list closed. Before anyone uses it; `ops` lives as long as the process.
+cdef void queue_set_ops(queue_t *queue, queue_ops_t *ops, void *context) noexcept nogil
 
 # --- producers ----------------------------------------------------------------------------------------------------------
 # Puts the message at the tail of its level and wakes one consumer. Takes its own reference on `content`. `expires_at_ms` is on

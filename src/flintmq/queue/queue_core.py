@@ -110,6 +110,8 @@ def queue_incref(queue):
 
 def queue_decref(queue):
     if at_sub32(cython.address(queue.refs), 1) == 1:
+        if queue.ops != cython.NULL:
+            queue.ops.destroy(queue)
         list_destroy(cython.address(queue.entries), queue.port)
         free(queue)
 
@@ -140,6 +142,14 @@ def queue_is_durable(queue):
 
 def queue_set_ports(queue, port):
     queue.port = port
+
+
+def queue_set_ops(queue, ops, context):
+    spin_lock(cython.address(queue.entries.lock))
+    queue.entries.closed = 1
+    spin_unlock(cython.address(queue.entries.lock))
+    queue.ops_context = context
+    queue.ops = ops
 
 
 # --- producers --------------------------------------------------------------------------------------------------------------
@@ -272,7 +282,10 @@ def _arrived(queue: cython.pointer(queue_t), position: uint64_t, content: cython
 
 def queue_enqueue(queue, content, message_id, expires_at_ms, lsn):
     wanted: uint32_t = 0
-    position: uint64_t = _add(queue, content, message_id, expires_at_ms, lsn, False, cython.address(wanted))
+    position: uint64_t
+    if queue.ops != cython.NULL:
+        return queue.ops.enqueue(queue, content, expires_at_ms, lsn)
+    position = _add(queue, content, message_id, expires_at_ms, lsn, False, cython.address(wanted))
     if position:
         _arrived(queue, position, content, wanted)
     return position
@@ -283,7 +296,10 @@ def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
     mark: cython.bint
     slot: cython.pointer(slot_t)
     segment: cython.pointer(segment_t) = cython.NULL
-    position: uint64_t = _add(queue, content, message_id, expires_at_ms, lsn, True, cython.address(wanted))
+    position: uint64_t
+    if queue.ops != cython.NULL:
+        return queue.ops.enqueue(queue, content, expires_at_ms, lsn)  # it is kept whoever consumes now
+    position = _add(queue, content, message_id, expires_at_ms, lsn, True, cython.address(wanted))
     if position == 0:
         return 0
     mark = _lower_pointers(queue, position)
@@ -343,6 +359,8 @@ def consumer_decref(consumer):
     if at_sub32(cython.address(consumer.refs), 1) == 1:
         if consumer.browse_levels != consumer.browsed:
             free(consumer.browse_levels)
+        if consumer.reader != cython.NULL:
+            consumer.queue.ops.free_reader(consumer.reader)
         queue_decref(consumer.queue)
         free(consumer)
 
@@ -359,10 +377,25 @@ def consumer_has_credit(consumer):
     return credit_left(consumer)
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _wake(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)) -> cython.void:
+    """After a change of this consumer: whoever can is told of what is there."""
+    if queue.ops != cython.NULL:
+        queue.ops.changed(queue, consumer)
+    else:
+        queue_wake_if_available(queue)
+
+
 def queue_add_consumer(queue, consumer):
     if not manager_add(queue, consumer):
         return False
     consumer_incref(consumer)
+    if queue.ops != cython.NULL:
+        queue.ops.attached(queue, consumer)
+        return True
     if consumer.flags & CONSUMER_ACQUIRES:
         queue_wake_if_available(queue)
     elif at_load32(cython.address(consumer.list)) == CONSUMER_NON_ACQUIRING:
@@ -382,7 +415,10 @@ def queue_remove_consumer(queue, consumer):
     if offered != cython.NULL:
         credit_give_back(consumer)
         queue_release(queue, offered, consumer.offered_position, consumer.id, False)
-    queue_wake_if_available(queue)
+    if queue.ops != cython.NULL:
+        queue.ops.detached(queue, consumer)
+    else:
+        queue_wake_if_available(queue)
     consumer_decref(consumer)
 
 
@@ -393,7 +429,7 @@ def queue_set_notify_work_desired(queue, consumer, desired):
         if at_load_ptr(cython.address(consumer.offered)) != cython.NULL:
             queue_withdraw_offer(queue, consumer)
         if at == CONSUMER_NOTIFIED or at == CONSUMER_INTERESTED:
-            queue_wake_if_available(queue)  # another does the work that was expected of this one
+            _wake(queue, consumer)  # another does the work that was expected of this one
         return
     if not consumer.flags & CONSUMER_ACQUIRES:
         if manager_move(queue, consumer, CONSUMER_NON_ACQUIRING) or at_load32(cython.address(consumer.list)) == CONSUMER_NON_ACQUIRING:
@@ -403,7 +439,7 @@ def queue_set_notify_work_desired(queue, consumer, desired):
     if at == CONSUMER_NOT_INTERESTED and credit_left(consumer):
         manager_move(queue, consumer, CONSUMER_INTERESTED)
     if at != CONSUMER_NOTIFIED:
-        queue_wake_if_available(queue)
+        _wake(queue, consumer)
 
 
 # --- settlement -------------------------------------------------------------------------------------------------------------
@@ -417,7 +453,10 @@ def queue_settle(queue, slot, position, owner, reason, delivered_us):
     content: cython.pointer(content_t) = cython.NULL
     at: cython.pointer(slot_t) = cython.NULL
     spilled: uint64_t = 0
-    done: cython.int = list_dequeue(
+    done: cython.int
+    if queue.ops != cython.NULL:
+        return queue.ops.settle(queue, slot, position, owner, reason)
+    done = list_dequeue(
         cython.address(queue.entries), position, owner, cython.address(at), cython.address(content), cython.address(spilled)
     )
     if done == 0:

@@ -21,7 +21,16 @@ from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_ne
 from cython.cimports.flintmq.queue.list_upkeep import list_free_retired, list_memory, list_put_back_retired, list_shrink, list_take_retired
 from cython.cimports.flintmq.queue.pull import delivery_fill, queue_has_available
 from cython.cimports.flintmq.queue.slot import slot_content, slot_hold, slot_unhold
-from cython.cimports.flintmq.queue.types import found_t, place_t, queue_t, segment_t
+from cython.cimports.flintmq.queue.types import (
+    FIGURE_ENQUEUED,
+    FIGURE_READY,
+    FIGURE_READY_BYTES,
+    FIGURE_UNACKED,
+    found_t,
+    place_t,
+    queue_t,
+    segment_t,
+)
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 
@@ -49,6 +58,9 @@ def queue_next_expiry(queue):
 def queue_housekeeping(queue):
     place: place_t
     level: uint32_t
+    if queue.ops != cython.NULL:
+        queue.ops.housekeeping(queue)
+        return
     if at_load64(cython.address(queue.entries.enqueued)) == 0:
         return
     place.segment = cython.NULL
@@ -69,6 +81,8 @@ def queue_ready_count(queue):
     bytes_: uint64_t = 0
     delivered: uint64_t = 0
     given: uint64_t
+    if queue.ops != cython.NULL:
+        return queue.ops.figure(queue, FIGURE_READY)
     manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
     acquired += at_load64(cython.address(queue.puller.acquired)) + at_load64(cython.address(queue.entries.taken))
     given = at_load64(cython.address(queue.entries.enqueued)) + at_load64(cython.address(queue.entries.released))
@@ -80,6 +94,8 @@ def queue_unacked_count(queue):
     bytes_: uint64_t = 0
     delivered: uint64_t = 0
     back: uint64_t = at_load64(cython.address(queue.entries.released)) + at_load64(cython.address(queue.entries.dequeued))
+    if queue.ops != cython.NULL:
+        return queue.ops.figure(queue, FIGURE_UNACKED)
     manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
     acquired += at_load64(cython.address(queue.puller.acquired)) + at_load64(cython.address(queue.entries.taken))
     return acquired - back if acquired > back else 0
@@ -90,6 +106,8 @@ def queue_ready_bytes(queue):
     bytes_: uint64_t = 0
     delivered: uint64_t = 0
     given: uint64_t
+    if queue.ops != cython.NULL:
+        return queue.ops.figure(queue, FIGURE_READY_BYTES)
     manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
     bytes_ += at_load64(cython.address(queue.puller.acquired_bytes)) + at_load64(cython.address(queue.entries.taken_bytes))
     given = at_load64(cython.address(queue.entries.enqueued_bytes)) + at_load64(cython.address(queue.entries.released_bytes))
@@ -105,6 +123,8 @@ def queue_priorities(queue):
 
 
 def queue_enqueued_total(queue):
+    if queue.ops != cython.NULL:
+        return queue.ops.figure(queue, FIGURE_ENQUEUED)
     return at_load64(cython.address(queue.entries.enqueued))
 
 

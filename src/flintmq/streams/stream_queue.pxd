@@ -1,10 +1,10 @@
 # A stream behind the queue core's face (queue_ops_t). Everything here: any thread, no GIL, unless it says otherwise.
 #
-# How a consumer comes to a stream: StreamQueue.open_reader (streams/handle.pyi) makes a StreamReader; take_reader() moves it into
-# `consumer.reader` of a consumer that is not attached yet; from queue_add_consumer on it delivers. The consumer frees it.
+# How a consumer comes to a stream: StreamQueue.open_seat (streams/handle.pyi) makes a Seat; seat_take() moves it into `consumer.reader`
+# of a consumer that is not attached yet (see handle.pxd); from queue_add_consumer on it delivers. The consumer frees it.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.queue.types cimport consumer_t, queue_t, slot_t
-from flintmq.streams.types cimport stream_group_t, stream_queue_t, stream_reader_t
+from flintmq.queue.types cimport queue_t, slot_t
+from flintmq.streams.types cimport cursor_t, group_t, seat_t, stream_queue_t
 
 # NULL when the queue is no stream.
 cdef stream_queue_t *stream_of(queue_t *queue) noexcept nogil
@@ -12,6 +12,18 @@ cdef stream_queue_t *stream_of(queue_t *queue) noexcept nogil
 cdef bint stream_release_after(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int64_t delay_ms) noexcept nogil
 # A holder that keeps its own time: the message becomes visible again that many milliseconds from now; 0: never. False: not held.
 cdef bint stream_extend(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int64_t visibility_ms) noexcept nogil
-# Everything `owner` holds of its group is available at once, flagged redelivered. Returns how many.
+# Everything `owner` holds in any group is available at once, flagged redelivered. Returns how many.
 cdef uint32_t stream_release_owner(queue_t *queue, uint32_t owner) noexcept nogil
-# Offset that `position` of a delivery stands for: position - 1.
+
+# --- for the rest of the stream core
+# Makes the queue a stream: `stream` with its source and rules set; the queue frees it.
+cdef void stream_install(queue_t *queue, stream_queue_t *stream) noexcept nogil
+cdef void stream_wake_group(group_t *group, bint others) noexcept nogil
+cdef void stream_wake_seat(seat_t *seat) noexcept nogil
+cdef void stream_wake_all(stream_queue_t *stream) noexcept nogil
+cdef group_t *stream_next_group(stream_queue_t *stream, group_t *group) noexcept nogil     # after `group`; NULL: the first, or the end
+cdef void seat_free(seat_t *seat) noexcept nogil               # one that no consumer has
+# Who processes requests (stream_queue_t.ask) calls cursor_read(cursor), then cursor_answered: the owner looks again,
+# and what kept it alive is dropped. cursor_refused instead of both: it is tried again later.
+cdef void cursor_answered(cursor_t *cursor) noexcept nogil
+cdef void cursor_refused(cursor_t *cursor) noexcept nogil

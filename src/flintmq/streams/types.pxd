@@ -1,107 +1,154 @@
 # The records of the stream core. Plain C.
 #
 # Words: an *offset* numbers the messages of a stream 0, 1, 2, ...; its *position* on the queue's face is offset + 1, because position 0
-# means none there. A *reader* is one consumer's end: alone it has a cursor of its own, in a group it shares the group's.
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+# means none there. A *seat* is one consumer's end: alone it has a cursor of its own, in a group it shares the group's.
+#
+# Locks, outermost first: consumer.send_lock; group.lock or seat.lock; the source's own. The queue's manager lock (lists of seats and
+# groups, wakes) is never taken with a group's or seat's lock held, nor the other way round.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t, content_t
 from flintmq.queue.types cimport consumer_t, queue_t, slot_t
-from flintmq.streams.source cimport batch_t, filter_t, source_t
+from flintmq.store.stream.stream_batch cimport stream_batch_t, stream_filter_t
+from flintmq.streams.source cimport source_t
 
 cdef enum:
-    GROUP_NAME_MAX = 255        # bytes
-    NO_OFFSET_BITS = 64         # "no offset" is all bits
+    GROUP_NAME_MAX = 255        # bytes: what a shortstr can hold
 
 cdef enum:                      # open_t.state: what became of an offset that was delivered and is not done
-    OPEN_DONE = 0               # acked, filtered out, dropped: a gap that waits for its neighbours
+    OPEN_DONE = 0               # acked or dropped: a gap that waits for its neighbours
     OPEN_HELD = 1               # in the hands of `owner`
-    OPEN_READY = 2              # came back: to be delivered again, lowest offset first
+    OPEN_READY = 2              # came back: delivered again, lowest offset first
     OPEN_DELAYED = 3            # came back, READY at due_ms
     OPEN_DEAD = 4               # over the delivery limit or refused: Python takes it to the dead-letter exchange
 
+cdef enum:                      # open_t.reason of a dead one, besides REASON_REJECT
+    DEAD_LIMIT = 100            # delivered too often
+
 cdef struct open_t:
     uint64_t offset
-    int64_t due_ms              # HELD: visible again; DELAYED: ready; 0 never
+    int64_t due_ms              # HELD: visible again; DELAYED: ready; 0 never. Monotonic milliseconds
     uint32_t owner              # consumer id
     uint16_t count              # deliveries so far, saturating
     uint8_t state
-    uint8_t reason              # DEAD: REASON_* of queue/types.pxd
+    uint8_t reason
+
+cdef struct open_list_t:        # by offset, ascending, in items[start .. end); what is neither here nor at or above `next` is done
+    open_t *items
+    uint32_t start
+    uint32_t end
+    uint32_t room
+    uint32_t count              # not DONE
+    uint32_t held
+    uint32_t ready
+    uint32_t delayed
+    uint32_t dead
+    uint64_t ready_low          # no READY offset is lower
+    int64_t due_low             # no due_ms but 0 is lower; 0: none
 
 cdef enum:                      # cursor_t.reading
     READ_IDLE = 0
-    READ_ASKED = 1              # a request is on its way to, or in, a worker
-    READ_FAILED = 2             # the last one failed: not again before retry_ms
+    READ_ASKED = 1              # a request is on its way to, or in, a worker: `ahead` and `place` are its
+    READ_THERE = 2              # `ahead` holds what was read from `asked` on
 
 cdef struct stream_queue_t
-cdef struct stream_group_t
-cdef struct stream_reader_t
+cdef struct group_t
+cdef struct seat_t
 
-cdef struct cursor_t:           # a place in the stream with what was read ahead of it. Under its owner's lock
+cdef struct cursor_t:           # a place in the stream and what was read ahead of it; under its owner's lock
     stream_queue_t *stream
-    filter_t *filter            # NULL: everything; owned
-    uint64_t next               # the next offset to look at; what the batches hold is at or above it
-    batch_t *now                # being handed out; NULL while none
-    batch_t *ahead              # read from the disk, comes after `now`
-    void *place                 # of source_t.read; used by one request at a time
+    group_t *group              # whose it is: one of the two
+    seat_t *seat
+    uint32_t *lock
+    uint64_t next               # behind what `now` covers: the next offset to look at
+    stream_batch_t now          # being handed out from `at` on
+    uint32_t at
+    bint cold                   # `now` came from the disk
+    stream_batch_t ahead
+    int ahead_outcome           # STREAM_*
     uint32_t reading            # READ_*
-    int64_t retry_ms
-    uint64_t asked              # the offset of the request under way
-    uint64_t lost               # offsets that retention took before they were read, not yet reported in a message
-    uint64_t cold_reads         # figures
+    stream_filter_t *asked_filter   # of the request
+    bint stale                  # asked_filter is no longer the owner's: the request frees it, what it read is dropped
+    uint64_t asked
+    int64_t retry_ms            # after a failed read: not before; 0
+    void *place
+    uint64_t lost               # offsets that retention or damage took before they were delivered: not yet told in a message
+    uint64_t lost_all
+    uint64_t damaged            # of these, by damage
+    uint64_t cold_reads
+    uint64_t cold_messages
     uint64_t failed_reads
+    uint64_t io_ns              # of the reads since an actor was charged
+    cursor_t *next_asked        # link of whoever keeps requests in a list (tests)
 
-cdef struct stream_group_t:
+cdef struct group_t:
+    slot_t slot                 # first: what its deliveries show as slot
     stream_queue_t *stream
-    stream_group_t *next_group
-    slot_t slot                 # what its deliveries show as slot
-    uint32_t lock               # all below
-    uint32_t refs               # atomic: stream and members
-    uint8_t name[GROUP_NAME_MAX]
+    group_t *next_group         # under the manager lock
+    uint32_t lock               # all down to "members"
     uint32_t name_len
-    # progress: everything below fresh.next is done but for what stands in `open`
+    uint8_t name[GROUP_NAME_MAX]
+    stream_filter_t *filter     # NULL: everything; that of its members
     cursor_t fresh              # never delivered
     cursor_t again              # for redeliveries that are no longer in memory
-    open_t *open                # by offset, ascending; open_start .. open_end; DONE ones are squeezed out
-    uint32_t open_start
-    uint32_t open_end
-    uint32_t open_size
-    uint32_t open_count         # not DONE
-    uint32_t held_count
-    uint32_t ready_count
-    uint32_t dead_count
-    uint64_t ready_low          # no READY offset is lower
-    int64_t due_low             # no due_ms is lower; 0: none
-    uint64_t flagged            # offsets below were perhaps delivered before a crash: flagged redelivered
-    content_t *lent             # last content handed out of `again` or rewritten; kept until the next
-    # rules
+    open_list_t open
+    uint64_t flagged            # offsets below were perhaps delivered before a crash
+    uint64_t saved_at           # fresh.next when it was saved
     int64_t visibility_ms       # 0: no limit
-    int64_t delay_ms            # before a nacked message comes again
-    int32_t delivery_limit      # -1: none
+    bint full                   # it waits for its oldest
+    arena_t *arena              # for messages that carry x-stream-lost
     # members
-    stream_reader_t *members    # in the order in which they are woken; under the queue's manager lock
+    seat_t *members             # in the order in which they are woken; under the manager lock
     uint32_t member_count       # atomic
     uint32_t idle               # atomic hint: some member may be on INTERESTED
     uint32_t changed            # atomic: since it was saved
+    uint32_t started            # atomic: it has a place
     # figures
     uint64_t delivered
     uint64_t redelivered
     uint64_t acked
     uint64_t nacked
     uint64_t expired            # came back because their visibility time was over
-    uint64_t filtered
-    uint64_t dead
-    uint64_t dropped            # refused, and no dead-letter exchange
-    uint64_t lost               # to retention, all
-    uint64_t lost_told          # of these Python was told of
-    uint64_t full_waits         # times it waited for its oldest, stream_open_max offsets open
-    uint32_t full
+    uint64_t dead               # given to the dead-letter exchange
+    uint64_t dropped            # refused or over the limit, and no dead-letter exchange
+    uint64_t full_waits
+    uint64_t told               # of lost offsets: what Python was told
 
-cdef struct stream_reader_t:
+cdef struct seat_t:
     stream_queue_t *stream
     consumer_t *consumer        # NULL until it is attached
-    stream_group_t *group       # counted; NULL: alone
+    group_t *group              # NULL: alone
+    uint32_t lock               # alone: of `own`
     cursor_t own                # alone
-    content_t *lent             # the content of its last delivery
-    int64_t visibility_ms       # -1: the group's; 0: its holder keeps its own time (leases)
-    stream_reader_t *prev       # members of the group, or readers alone of the stream: under the queue's manager lock
-    stream_reader_t *next
-    uint64_t lost               # alone: to retention
+    stream_filter_t *filter     # alone
+    content_t *lent             # the content of its last delivery; under the consumer's send_lock
+    int64_t visibility_ms       # -1: the group's; 0: the holder keeps its own time (leases)
+    seat_t *prev                # members of the group, or lone seats of the stream: under the manager lock
+    seat_t *next
+    arena_t *arena
+    uint64_t told
+
+# Has the cursor's request processed (cursor_read) by somebody; the cursor keeps its owner alive until then. Without locks.
+ctypedef void (*ask_t)(void *context, cursor_t *cursor) noexcept nogil
+
+cdef struct stream_queue_t:     # ops_context of the queue; lives as long as it
+    slot_t slot                 # first: of deliveries to lone consumers
+    queue_t *queue
+    source_t source
+    ask_t ask                   # NULL: read in the asking thread
+    void *ask_context
+    int64_t *clock              # NULL: the machine's; else milliseconds, set by a test
+    group_t *groups             # under the manager lock
+    seat_t *lone                # under the manager lock
+    # rules
+    bint dead_letters           # dead ones wait for Python; else they are dropped
+    int32_t delivery_limit      # -1: none
+    int64_t delay_ms            # before a nacked message comes again
+    uint32_t open_max
+    uint32_t batch_messages
+    uint64_t batch_bytes
+    # atomic figures of lone consumers
+    uint64_t appended
+    uint64_t refused
+    uint64_t lone_acked
+    uint64_t lost
+    uint64_t wakes              # calls of on_visible

@@ -1,0 +1,38 @@
+# A group: consumers that share one place. Everything takes group.lock itself; nothing here wakes anybody, the caller does.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+from flintmq.queue.types cimport consumer_t, delivery_t
+from flintmq.streams.types cimport cursor_t, group_t, seat_t, stream_queue_t
+
+cdef enum:                      # outcomes of a take
+    TAKE_DONE = 0
+    TAKE_NOTHING = 1
+    TAKE_NO_CREDIT = 2
+
+cdef struct asks_t:             # reads that the caller has asked (stream_queue.stream_ask) once it holds no lock
+    uint32_t count
+    cursor_t *cursors[2]
+    bint more                   # there may be more to take
+
+cdef group_t *group_new(stream_queue_t *stream, const uint8_t *name, uint32_t name_len) noexcept nogil     # NULL: no memory
+cdef void group_free(group_t *group) noexcept nogil            # nobody uses it any more, its reads ended. May take the GIL
+# The next message for this consumer: what came back first, lowest offset first, else the next never delivered. Takes its credit.
+# The consumer's send_lock is held.
+cdef int group_take(group_t *group, seat_t *seat, consumer_t *consumer, delivery_t *out, asks_t *asks) noexcept nogil
+# Done with by who holds it. `*freed`: the group waited for that, wake it.
+cdef bint group_settle(group_t *group, uint64_t offset, uint32_t owner, int reason, bint *freed) noexcept nogil
+# Back from who holds it: available in `delay_ms` (0: at once), or dead. `delivered`: it reached (or may have) a client.
+cdef bint group_return(group_t *group, uint64_t offset, uint32_t owner, bint delivered, int64_t delay_ms) noexcept nogil
+cdef bint group_extend(group_t *group, uint64_t offset, uint32_t owner, int64_t visibility_ms) noexcept nogil
+cdef uint32_t group_return_owner(group_t *group, uint32_t owner) noexcept nogil
+# What is due comes back. True when members should be woken (also after a failed read's pause).
+cdef bint group_tick(group_t *group) noexcept nogil
+cdef bint group_has_work(group_t *group) noexcept nogil        # something may be there for a member
+cdef uint64_t group_base(group_t *group) noexcept nogil        # everything below is done
+# Dead ones in order: the first above or at `*offset`, which is set to it. False: none.
+cdef bint group_next_dead(group_t *group, uint64_t *offset, int *reason, uint32_t *count) noexcept nogil
+cdef bint group_dead_done(group_t *group, uint64_t offset) noexcept nogil
+# Its state for the store: bytes written, 0 when `room` is too small. `clean`: nothing more will be delivered before it is read.
+cdef uint32_t group_write(group_t *group, uint8_t *out, uint32_t room, bint clean) noexcept nogil
+cdef uint32_t group_room(group_t *group) noexcept nogil        # that many bytes are enough now
+cdef bint group_read(group_t *group, const uint8_t *data, uint32_t size) noexcept nogil        # False: damaged; nothing changed

@@ -1,0 +1,494 @@
+"""A stream and its groups for the control plane, the session layer and tests (see handle.pyi for what each promises).
+
+in: a queue handle and a source; consumers that want a seat; saved states of groups; ticks. out: seats, states to save, dead messages,
+losses, figures. Holds the queue through its handle, so the C records live at least as long.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, consumer_t
+from cython.cimports.flintmq.store.stream.stream_batch import (
+    stream_batch_clear,
+    stream_batch_free,
+    stream_batch_t,
+    stream_filter_free,
+    stream_filter_new,
+    stream_filter_t,
+)
+from cython.cimports.flintmq.store.stream.stream_log import STREAM_COLD, STREAM_MESSAGES
+from cython.cimports.flintmq.streams.cursor import cursor_forget, cursor_init, cursor_move, cursor_position, cursor_read
+from cython.cimports.flintmq.streams.group import (
+    group_base,
+    group_dead_done,
+    group_new,
+    group_next_dead,
+    group_read,
+    group_room,
+    group_write,
+)
+from cython.cimports.flintmq.streams.source import StreamSource
+from cython.cimports.flintmq.streams.stream_queue import (
+    cursor_answered,
+    seat_free,
+    stream_install,
+    stream_next_group,
+    stream_release_owner,
+    stream_wake_all,
+)
+from cython.cimports.flintmq.streams.types import DEAD_LIMIT, GROUP_NAME_MAX, cursor_t, group_t, seat_t, stream_queue_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, malloc
+from cython.cimports.libc.string import memcmp
+
+REASON_LIMIT = DEAD_LIMIT
+
+
+class FilterDiffers(ValueError):
+    """The members of a group all have the same x-stream-filter."""
+
+
+def seat_give(seat, consumer):
+    if seat.seat == cython.NULL:
+        raise ValueError("the seat is taken")
+    if consumer.queue != seat.owner.handle.queue or not consumer.flags & CONSUMER_ACQUIRES or consumer.reader != cython.NULL:
+        raise ValueError("no consumer for this seat")
+    consumer.reader = seat.seat
+    seat.seat.consumer = consumer
+    seat.seat = cython.NULL
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _keep(context: cython.p_void, cursor: cython.pointer(cursor_t)) -> cython.void:
+    """Manual reads: the request waits for StreamQueue.step_reads."""
+    owner: cython.pointer(kept_t) = cython.cast(cython.pointer(kept_t), context)
+    spin_lock(cython.address(owner.lock))
+    cursor.next_asked = owner.first
+    owner.first = cursor
+    spin_unlock(cython.address(owner.lock))
+
+
+@cython.cclass
+class Seat:
+    """A place in the stream for one consumer, until seat_give gives it away. Dropped without, it is given back."""
+
+    def __dealloc__(self):
+        if self.seat != cython.NULL:
+            seat_free(self.seat)
+
+
+@cython.cclass
+class StreamQueue:
+    """See handle.pyi."""
+
+    def __cinit__(
+        self,
+        handle: QueueHandle,
+        source: StreamSource,
+        open_max: int = 65_536,
+        batch_messages: int = 256,
+        batch_bytes: int = 262_144,
+        dead_letters: bool = False,
+        delivery_limit: int = -1,
+        delay_ms: int = 0,
+        visibility_ms: int = 0,
+        manual_clock: bool = False,
+        manual_reads: bool = False,
+    ):
+        stream: cython.pointer(stream_queue_t)
+        if handle.queue.ops != cython.NULL:
+            raise ValueError("the queue is a stream already")
+        if open_max < 1 or batch_messages < 1 or batch_bytes < 1:
+            raise ValueError("limits begin at 1")
+        stream = cython.cast(cython.pointer(stream_queue_t), calloc(1, cython.sizeof(stream_queue_t)))
+        if stream == cython.NULL:
+            raise MemoryError("no memory for a stream")
+        self.handle = handle
+        self.source = source
+        self.filters = {}
+        self.visibility_ms = visibility_ms
+        stream.source = source.source
+        stream.open_max = open_max
+        stream.batch_messages = batch_messages
+        stream.batch_bytes = batch_bytes
+        stream.dead_letters = dead_letters
+        stream.delivery_limit = delivery_limit
+        stream.delay_ms = delay_ms
+        self.stream = stream
+        if manual_clock:
+            stream.clock = cython.address(self.clock)
+            self.clock = 1
+        if manual_reads:
+            stream.ask = _keep
+            stream.ask_context = cython.address(self.kept)
+        source.taken()
+        stream_install(handle.queue, stream)
+
+    # --- seats ----------------------------------------------------------------------------------------------------------
+
+    def find(self, name):
+        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        while group != cython.NULL:
+            if group.name_len == len(name) and memcmp(group.name, cython.cast(cython.p_char, name), group.name_len) == 0:
+                return group
+            group = stream_next_group(self.stream, group)
+        return cython.NULL
+
+    def named(self, name):
+        """The group, made if need be. Under the GIL, so one maker at a time."""
+        group: cython.pointer(group_t) = self.find(name)
+        if group != cython.NULL:
+            return group
+        if not 0 < len(name) <= GROUP_NAME_MAX:
+            raise ValueError(f"a group's name has 1 to {GROUP_NAME_MAX} bytes")
+        group = group_new(self.stream, cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, name)), len(name))
+        if group == cython.NULL:
+            raise MemoryError("no memory for a group")
+        group.visibility_ms = self.visibility_ms
+        spin_lock(cython.address(self.handle.queue.manager.lock))
+        group.next_group = self.stream.groups
+        self.stream.groups = group
+        spin_unlock(cython.address(self.handle.queue.manager.lock))
+        return group
+
+    def start_offset(self, start: str, value: int = 0) -> int:
+        first: uint64_t = self.stream.source.first(self.stream.source.log)
+        visible: uint64_t = self.stream.source.visible(self.stream.source.log)
+        place: cython.p_void
+        offset: uint64_t
+        ms: int64_t
+        if start == "first":
+            return first
+        if start == "next":
+            return visible
+        if start == "last":
+            return visible - 1 if visible > first else visible
+        if start == "offset":
+            if value < 0:
+                raise ValueError("an offset is not negative")
+            return max(first, min(value, visible))
+        if start != "time":
+            raise ValueError(f"unknown start: {start}")
+        ms = value
+        place = self.stream.source.new_place(self.stream.source.log)
+        if place == cython.NULL:
+            raise MemoryError("no memory to look for a time")
+        with cython.nogil:
+            offset = self.stream.source.find_time(self.stream.source.log, place, ms)
+            self.stream.source.free_place(self.stream.source.log, place)
+        return offset
+
+    def open_seat(
+        self,
+        start: str = "next",
+        value: int = 0,
+        group: bytes | None = None,
+        filters: list[bytes] | None = None,
+        match_unfiltered: bool = False,
+        visibility_ms: int = -1,
+    ) -> Seat:
+        wanted = (tuple(sorted(set(filters))), bool(match_unfiltered)) if filters else None
+        offset: uint64_t = 0
+        at: cython.pointer(group_t) = cython.NULL
+        seat: Seat
+        filter: cython.pointer(stream_filter_t) = cython.NULL
+        if group is not None:
+            at = self.named(group)
+            if self.filters.get(group) != wanted and at_load32(cython.address(at.member_count)):
+                raise FilterDiffers("the members of a group have the same filter")
+        if at == cython.NULL or not at_load32(cython.address(at.started)):
+            offset = self.start_offset(start, value)
+        seat = Seat.__new__(Seat)
+        seat.owner = self
+        seat.seat = cython.cast(cython.pointer(seat_t), calloc(1, cython.sizeof(seat_t)))
+        if seat.seat == cython.NULL:
+            raise MemoryError("no memory for a seat")
+        seat.seat.stream = self.stream
+        seat.seat.visibility_ms = visibility_ms
+        if at == cython.NULL:
+            cursor_init(cython.address(seat.seat.own), self.stream, cython.NULL, seat.seat, cython.address(seat.seat.lock), offset)
+            if wanted is not None:
+                seat.seat.filter = stream_filter_new(wanted[0], wanted[1])
+            return seat
+        if self.filters.get(group) != wanted:
+            filter = stream_filter_new(wanted[0], wanted[1]) if wanted is not None else cython.NULL
+            self.set_filter(at, filter)
+            self.filters[group] = wanted
+        seat.seat.group = at
+        at_add32(cython.address(at.member_count), 1)
+        spin_lock(cython.address(at.lock))
+        if not at.started:
+            cursor_move(cython.address(at.fresh), offset)
+            at.saved_at = offset
+            at_store32(cython.address(at.started), 1)
+            at_store32(cython.address(at.changed), 1)
+        spin_unlock(cython.address(at.lock))
+        return seat
+
+    def set_filter(self, group, filter):
+        old: cython.pointer(stream_filter_t)
+        spin_lock(cython.address(group.lock))
+        old = group.filter
+        group.filter = filter
+        if cursor_forget(cython.address(group.fresh)):
+            old = cython.NULL  # the read that is under way still uses it
+        spin_unlock(cython.address(group.lock))
+        stream_filter_free(old)
+        return 0
+
+    # --- time and rules -------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.handle.housekeeping()
+
+    def set_clock(self, ms: int) -> None:
+        at_store64(cython.cast(cython.pointer(uint64_t), cython.address(self.clock)), ms)
+
+    def set_rules(self, dead_letters: bool, delivery_limit: int, delay_ms: int, visibility_ms: int) -> None:
+        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        self.stream.dead_letters = dead_letters
+        self.stream.delivery_limit = delivery_limit
+        self.stream.delay_ms = delay_ms
+        self.visibility_ms = visibility_ms
+        while group != cython.NULL:
+            group.visibility_ms = visibility_ms
+            group = stream_next_group(self.stream, group)
+
+    def step_reads(self, most: int = 1_000_000) -> int:
+        """Manual reads: processes requests that wait, the last one first. Returns how many."""
+        cursor: cython.pointer(cursor_t)
+        done: int = 0
+        while done < most:
+            spin_lock(cython.address(self.kept.lock))
+            cursor = self.kept.first
+            if cursor != cython.NULL:
+                self.kept.first = cursor.next_asked
+            spin_unlock(cython.address(self.kept.lock))
+            if cursor == cython.NULL:
+                break
+            with cython.nogil:
+                cursor_read(cursor)
+                cursor_answered(cursor)
+            done += 1
+        return done
+
+    def wake(self) -> None:
+        stream_wake_all(self.stream)
+
+    def release_owner(self, owner: int) -> int:
+        return stream_release_owner(self.handle.queue, owner)
+
+    # --- states of groups -----------------------------------------------------------------------------------------------
+
+    def state_of(self, name: bytes, clean: bool = False) -> bytes:
+        group: cython.pointer(group_t) = self.find(name)
+        buffer: cython.pointer(uint8_t)
+        room: uint32_t
+        size: uint32_t = 0
+        if group == cython.NULL:
+            raise KeyError(name)
+        while True:
+            room = group_room(group) + 1024
+            buffer = cython.cast(cython.pointer(uint8_t), malloc(room))
+            if buffer == cython.NULL:
+                raise MemoryError("no memory for a group's state")
+            size = group_write(group, buffer, room, clean)
+            if size:
+                break
+            free(buffer)
+        state: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, buffer), size)
+        free(buffer)
+        return state
+
+    def changed(self, clean: bool = False) -> list[tuple[bytes, bytes]]:
+        found: list = []
+        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        while group != cython.NULL:
+            if at_load32(cython.address(group.started)) and (clean or at_load32(cython.address(group.changed))):
+                name: bytes = self.name_of(group)
+                found.append((name, self.state_of(name, clean)))
+            group = stream_next_group(self.stream, group)
+        return found
+
+    def not_saved(self, name: bytes) -> None:
+        group: cython.pointer(group_t) = self.find(name)
+        if group != cython.NULL:
+            at_store32(cython.address(group.changed), 1)
+
+    def restore(self, name: bytes, state: bytes) -> None:
+        group: cython.pointer(group_t) = self.find(name)
+        visible: uint64_t = self.stream.source.visible(self.stream.source.log)
+        if group != cython.NULL and at_load32(cython.address(group.started)):
+            raise ValueError("the group is in use")
+        group = self.named(name)
+        if not group_read(group, cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, state)), len(state)):
+            raise ValueError("a group's state that can't be read")
+        spin_lock(cython.address(group.lock))
+        if group.fresh.next > visible:
+            cursor_move(cython.address(group.fresh), visible)  # the stream lost its end: what comes there now is new
+        if group.flagged > visible:
+            group.flagged = visible
+        at_store32(cython.address(group.started), 1)
+        spin_unlock(cython.address(group.lock))
+
+    def name_of(self, group):
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, group.name), group.name_len)
+
+    # --- dead and lost --------------------------------------------------------------------------------------------------
+
+    def take_dead(self, most: int = 100) -> list[tuple[bytes, int, int, int]]:
+        found: list = []
+        offset: uint64_t
+        reason: cython.int = 0
+        count: uint32_t = 0
+        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        while group != cython.NULL and len(found) < most:
+            offset = 0
+            while len(found) < most and group_next_dead(group, cython.address(offset), cython.address(reason), cython.address(count)):
+                found.append((self.name_of(group), offset, reason, count))
+                offset += 1
+            group = stream_next_group(self.stream, group)
+        return found
+
+    def dead_done(self, name: bytes, offset: int) -> bool:
+        group: cython.pointer(group_t) = self.find(name)
+        return group != cython.NULL and group_dead_done(group, offset)
+
+    def read(self, offset):
+        batch: stream_batch_t
+        content: cython.pointer(content_t) = cython.NULL
+        place: cython.p_void = cython.NULL
+        outcome: cython.int
+        batch.items = cython.NULL
+        batch.count = 0
+        batch.room = 0
+        batch.error = 0
+        batch.bytes = 0
+        batch.io_ns = 0
+        with cython.nogil:
+            outcome = self.stream.source.hot_read(self.stream.source.log, offset, 1, 1, cython.NULL, cython.address(batch))
+            if outcome == STREAM_COLD:
+                place = self.stream.source.new_place(self.stream.source.log)
+                if place != cython.NULL:
+                    outcome = self.stream.source.read(
+                        self.stream.source.log, place, offset, 1, 1, cython.NULL, cython.address(batch)
+                    )
+                    self.stream.source.free_place(self.stream.source.log, place)
+            if outcome == STREAM_MESSAGES and batch.count and batch.items[0].offset == offset:
+                content = batch.items[0].content
+                batch.items[0].content = batch.items[batch.count - 1].content
+                batch.count -= 1
+            stream_batch_clear(cython.address(batch))
+            stream_batch_free(cython.address(batch))
+        if content == cython.NULL:
+            raise KeyError(offset)
+        return content
+
+    def message(self, offset: int) -> tuple[bytes, bytes, bytes, bytes]:
+        content: cython.pointer(content_t) = self.read(offset)
+        message: tuple = content_tuple(content)
+        content_decref(content)
+        return message
+
+    def take_lost(self) -> list[tuple[bytes | None, int, int]]:
+        """(group or None, offsets lost since the last call, where it goes on) of every cursor that was overtaken."""
+        found: list = []
+        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        seat: cython.pointer(seat_t)
+        lost: uint64_t
+        at: uint64_t
+        while group != cython.NULL:
+            spin_lock(cython.address(group.lock))
+            lost = group.fresh.lost_all - group.told
+            group.told = group.fresh.lost_all
+            at = cursor_position(cython.address(group.fresh))
+            spin_unlock(cython.address(group.lock))
+            if lost:
+                found.append((self.name_of(group), lost, at))
+            group = stream_next_group(self.stream, group)
+        lost = 0
+        at = 0
+        spin_lock(cython.address(self.handle.queue.manager.lock))
+        seat = self.stream.lone
+        while seat != cython.NULL:
+            if at_load64(cython.address(seat.own.lost_all)) != seat.told:
+                lost += seat.own.lost_all - seat.told
+                seat.told = seat.own.lost_all
+                at = seat.own.next
+            seat = seat.next
+        spin_unlock(cython.address(self.handle.queue.manager.lock))
+        if lost:
+            found.append((None, lost, at))
+        return found
+
+    # --- figures --------------------------------------------------------------------------------------------------------
+
+    @property
+    def first_offset(self) -> int:
+        return self.stream.source.first(self.stream.source.log)
+
+    @property
+    def next_offset(self) -> int:
+        return self.stream.source.visible(self.stream.source.log)
+
+    @property
+    def bytes(self) -> int:
+        return self.stream.source.bytes(self.stream.source.log)
+
+    @property
+    def wakes(self) -> int:
+        return at_load64(cython.address(self.stream.wakes))
+
+    @property
+    def lone_acked(self) -> int:
+        return at_load64(cython.address(self.stream.lone_acked))
+
+    def group_figures(self, group):
+        visible: uint64_t = self.stream.source.visible(self.stream.source.log)
+        base: uint64_t = group_base(group)
+        next: uint64_t
+        at: group_t
+        spin_lock(cython.address(group.lock))
+        next = cursor_position(cython.address(group.fresh))
+        at = group[0]
+        spin_unlock(cython.address(group.lock))
+        figures: dict = {
+            "members": at.member_count,
+            "base": base,
+            "next": next,
+            "lag": visible - next if visible > next else 0,
+            "unfinished": (visible - next if visible > next else 0) + at.open.count,
+            "in_flight": at.open.held,
+            "returned": at.open.ready,
+            "delayed": at.open.delayed,
+            "dead_waiting": at.open.dead,
+            "delivered": at.delivered,
+            "redelivered": at.redelivered,
+            "acked": at.acked,
+            "nacked": at.nacked,
+            "expired": at.expired,
+            "dead": at.dead,
+            "dropped": at.dropped,
+            "lost": at.fresh.lost_all,
+            "full_waits": at.full_waits,
+            "cold_reads": at.fresh.cold_reads + at.again.cold_reads,
+            "cold_messages": at.fresh.cold_messages + at.again.cold_messages,
+            "failed_reads": at.fresh.failed_reads + at.again.failed_reads,
+        }
+        return figures
+
+    def groups(self) -> dict[bytes, dict[str, int]]:
+        found: dict = {}
+        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        while group != cython.NULL:
+            if at_load32(cython.address(group.started)):
+                found[self.name_of(group)] = self.group_figures(group)
+            group = stream_next_group(self.stream, group)
+        return found

@@ -1,0 +1,100 @@
+from flintmq.queue.handle import QueueHandle
+from flintmq.streams.source import StreamSource
+
+# reason of a dead message: it came back too often (else it is REASON_REJECT of the queue core: refused)
+REASON_LIMIT: int
+
+class FilterDiffers(ValueError):
+    """The members of a group all have the same x-stream-filter."""
+
+class Seat:
+    """A place in the stream for one consumer. The session gives it to the consumer (handle.pxd: seat_give) before it attaches it.
+    Dropped without, it is given back."""
+
+class StreamQueue:
+    """A queue that is a stream: from here on everything that is enqueued there is appended, and its consumers need seats.
+
+    Args: handle: of a fresh queue nobody uses; source: its log, taken over; open_max: offsets of a group that are delivered and not done, at
+    most (then it waits for its oldest); batch_messages, batch_bytes: of one cold read; dead_letters: dead messages wait for `take_dead`,
+    else they are dropped and counted; delivery_limit: a message that came back more often is dead, -1: never; delay_ms: before a refused
+    (requeued) message comes again; visibility_ms: a message that is not settled by then comes again, 0: never.
+    manual_clock, manual_reads: for tests. Raises ValueError: a limit below 1, a queue that is a stream already.
+    """
+
+    handle: QueueHandle
+    def __init__(
+        self,
+        handle: QueueHandle,
+        source: StreamSource,
+        open_max: int = 65_536,
+        batch_messages: int = 256,
+        batch_bytes: int = 262_144,
+        dead_letters: bool = False,
+        delivery_limit: int = -1,
+        delay_ms: int = 0,
+        visibility_ms: int = 0,
+        manual_clock: bool = False,
+        manual_reads: bool = False,
+    ) -> None: ...
+    def use_actors(self, actors: object) -> None:
+        """Cold reads run on this ActorSystem from now on; before, in the thread that wants to deliver. Call it before consumers come."""
+    def start_offset(self, start: str, value: int = 0) -> int:
+        """The offset of "first", "last" (the last message), "next" (what comes after now), "offset" (`value`, clamped to what is there) or
+        "time" (`value`: wall clock, ms; blocks for the disk). Raises ValueError."""
+    def open_seat(
+        self,
+        start: str = "next",
+        value: int = 0,
+        group: bytes | None = None,
+        filters: list[bytes] | None = None,
+        match_unfiltered: bool = False,
+        visibility_ms: int = -1,
+    ) -> Seat:
+        """A seat alone, or in a group, which is made if need be; a group that has a place goes on there, whatever `start` says.
+
+        visibility_ms: -1 the stream's, 0: the holder keeps its own time (stream_extend, release). Raises FilterDiffers, ValueError.
+        """
+    def set_rules(self, dead_letters: bool, delivery_limit: int, delay_ms: int, visibility_ms: int) -> None: ...
+    def tick(self) -> None:
+        """Time passed: what is due comes again. To be called every Limits.stream_cursor_ms (also done by QueueHandle.housekeeping)."""
+    def wake(self) -> None:
+        """Everybody looks again."""
+    def release_owner(self, owner: int) -> int:
+        """Everything this consumer id holds in any group comes again at once. Returns how many."""
+    def changed(self, clean: bool = False) -> list[tuple[bytes, bytes]]:
+        """(name, state) of every group that changed since the last call. `clean`: of all, nothing more will be delivered (stop)."""
+    def state_of(self, name: bytes, clean: bool = False) -> bytes:
+        """Raises KeyError."""
+    def not_saved(self, name: bytes) -> None:
+        """Saving failed: `changed` gives it again."""
+    def restore(self, name: bytes, state: bytes) -> None:
+        """A saved group, before anybody joins it. What it had not finished comes again, flagged redelivered, and so does what may have been
+        delivered after the save. Raises ValueError: damaged state, or the group is in use."""
+    def forget_group(self, name: bytes) -> bool:
+        """The group loses its place: the next one to join starts anew. False: it has members, or there is none."""
+    def take_dead(self, most: int = 100) -> list[tuple[bytes, int, int, int]]:
+        """(group, offset, reason, deliveries) of messages to dead-letter: REASON_LIMIT or REASON_REJECT. The same again until dead_done."""
+    def dead_done(self, name: bytes, offset: int) -> bool:
+        """It was dead-lettered: the group is done with it."""
+    def message(self, offset: int) -> tuple[bytes, bytes, bytes, bytes]:
+        """(exchange, routing key, header, body); may read the disk. Raises KeyError: kept no more, or it can't be read."""
+    def take_lost(self) -> list[tuple[bytes | None, int, int]]:
+        """(group, or None for consumers without one; offsets lost since the last call; where it goes on). Lost: taken by retention or damage
+        before they were delivered (or delivered again). With a filter that counts messages it would not have let through, too."""
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last visible message."""
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def wakes(self) -> int: ...
+    @property
+    def lone_acked(self) -> int: ...
+    def groups(self) -> dict[bytes, dict[str, int]]:
+        """By name: members, base (all below is done), next, lag (visible, not yet taken), unfinished (lag + open), in_flight, returned,
+        delayed, dead_waiting, delivered, redelivered, acked, nacked, expired, dead, dropped, lost, full_waits, cold_reads, cold_messages,
+        failed_reads."""
+    def set_clock(self, ms: int) -> None: ...
+    def step_reads(self, most: int = 1_000_000) -> int: ...
