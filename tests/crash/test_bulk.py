@@ -139,6 +139,7 @@ class Scenario:
         report = broker.store.report
         assert not report.damage
         assert not report.lost_count
+        broker.store.close(clean=False)  # its reader's memory would stay
         return noted
 
 

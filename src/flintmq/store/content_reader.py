@@ -40,7 +40,7 @@ from cython.cimports.flintmq.store.log.record import (
     record_t,
 )
 from cython.cimports.flintmq.store.content_codec import content_add_chunk, content_from_record, content_total
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
 
 # bytes; a run of neighbours costs one read. A record is never longer than a write buffer, which is what the window must hold.
@@ -71,10 +71,13 @@ class ContentReader:
             arena_free(self.arena)
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Gives descriptor and memory back."""
         if self.descriptor >= 0:
             self.files.close(self.descriptor)
             self.descriptor = -1
+        # A log that has queues is never freed (QueueHandle.attach_log), nor is its reader: what it read lives by its own references.
+        arena_free(self.arena)
+        self.arena = arena_new()
 
     def read(self, message_id):
         source: cython.pointer(log_t) = self.message_log
@@ -153,6 +156,8 @@ class ContentReader:
         """Fills the window from `lsn` on; returns how many bytes it has there (0: none)."""
         count: uint64_t
         done: cython.long
+        switches: cython.long
+        waited: int64_t
         fd: cython.int = -1
         sequence: uint64_t = lsn // source.container_size
         size: uint64_t = (sequence + 1) * source.container_size - lsn
@@ -175,7 +180,11 @@ class ContentReader:
                 fd = self.descriptor
             if fd < 0:
                 return 0
+            switches = io_wait_switches()
+            waited = io_wait_ns()
             done = self.files.read_at(self.files.context, fd, self.window, min(size, self.window_size), lsn % source.container_size)
+            if io_wait_switches() != switches:
+                self.io_ns += io_wait_ns() - waited
             if done <= 0:
                 return 0
             count = done
