@@ -354,6 +354,11 @@ class SimDisk(FilePort):
             self.journal.append(("make_dir", inode, directory, name))
         self.sync_dir(os.path.dirname(path) or "/")  # also when it is there: who made it may have died before this
 
+    def remove_dir(self, path: str) -> None:
+        """It stays, empty: as if power was lost before its removal got to the disk."""
+        if self._dirs[self._directory(path)]:
+            raise _error(errno_module.ENOTEMPTY, path)
+
     def list_dir(self, path: str) -> list:
         try:
             return sorted(self._dirs[self._directory(path)])

@@ -116,6 +116,10 @@ class FilePort:
         """Creates the directory (not its parents) when it is not there, and syncs its parent."""
         raise NotImplementedError
 
+    def remove_dir(self, path: str) -> None:
+        """Removes an empty directory; that it is there again after a crash must do no harm. Nothing is synced."""
+        raise NotImplementedError
+
     def list_dir(self, path: str) -> list:
         """Names in it, sorted; empty when there is no such directory."""
         raise NotImplementedError
@@ -210,6 +214,9 @@ class OsFiles(FilePort):
         except FileExistsError:
             pass  # who made it may have died before the sync
         self.sync_dir(os.path.dirname(path))
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
 
     def list_dir(self, path: str) -> list:
         try:

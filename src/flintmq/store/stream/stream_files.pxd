@@ -1,40 +1,50 @@
-# A stream with its files: opened, kept within its bounds, deleted. Streams of a store are kept by stream_store.StreamStore.
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+# A stream with its files: opened, kept within its bounds, deleted. Those of a store are kept by stream_store.StreamStore.
+from libc.stdint cimport int64_t, uint64_t
 from flintmq.store.log.managed cimport ManagedLog
-from flintmq.store.log.record cimport record_t
 from flintmq.store.log.scan cimport LogScan
+from flintmq.store.log.writer cimport LogWriter
 from flintmq.store.stream.stream_log cimport StreamSpace, stream_t
+from flintmq.store.stream.stream_walk cimport stream_reader_t
 
-# What the log's scan found (the container with the tail, and what recovery must read before it).
-cdef struct recovered_t:
-    uint64_t next               # offset behind the last whole message; meaningful when `any`
-    uint64_t start              # LSN of that message
-    uint64_t highest            # offset behind the highest one seen, whole or not
-    uint64_t mark               # next offset that the last Stream-Mark told
-    uint64_t mark_lsn
+cdef struct recovered_t:        # what the log's scan found: the container with the tail, and what recovery reads before it
+    uint64_t container_size
+    uint64_t next               # offset behind the last whole message
+    uint64_t start              # LSN of that message; 0: none was found
+    uint64_t mark_lsn           # of the last Stream-Mark
     uint64_t last_lsn           # of the last record
-    uint64_t open_offset        # a message whose chunks are not all there yet
-    uint64_t open_start
+    uint64_t open_start         # a message whose chunks are not all there yet, and its bytes that are and are not
+    uint64_t open_filled
     uint64_t open_left
-    bint any
-    bint marked
-    bint first_seen
-    uint64_t first              # first offset that starts in what was read
+    uint64_t container          # the last one in which a message starts; its first offset, and when that was written
+    uint64_t first
     uint64_t first_us
-    uint64_t first_lsn
+    bint any
 
 cdef class Stream:
     cdef stream_t *stream
     cdef readonly ManagedLog managed
     cdef readonly uint64_t queue_id
     cdef readonly str directory
-    cdef readonly object damage        # texts: what was found damaged
-    cdef readonly bint broken          # it can't be appended to: its end is damaged beyond reading
+    cdef readonly list damage          # texts: what was found damaged
+    cdef readonly bint broken          # its log can't be opened: nothing is appended or read; its files stay as they are
+    cdef readonly uint64_t opened_bytes    # bytes that were read to open it
     cdef object files
+    cdef object clock
+    cdef str store_dir
+    cdef LogWriter writer
     cdef StreamSpace shared
+    cdef set told                      # containers that were named as damaged
     cdef bint made                     # its directory is there
-    cdef uint64_t settled              # tail of the log when its last Stream-Mark was written
-    cdef uint64_t seen                 # appends at the last maintenance, and since when there were no more
+    cdef uint64_t settled              # appends when its end was last proven (Stream-Mark)
+    cdef uint64_t seen                 # appends at the last maintenance, and when that number changed
     cdef int64_t seen_ms
     cdef bint cooled
-    cdef object gone                   # its files are removed
+    cdef bint held                     # the object holds itself until `finish`
+    cdef readonly bint gone            # deleted, its files removed
+    cdef int _recover(self, LogScan scan, recovered_t *found) except -1
+    cdef object _proven(self, LogScan scan, recovered_t *found)
+    cdef uint64_t _first_of(self, uint64_t sequence, uint64_t *first_us)
+
+cdef class StreamReader:
+    cdef Stream owner
+    cdef stream_reader_t *reader

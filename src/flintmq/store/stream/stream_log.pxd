@@ -121,6 +121,8 @@ cdef uint64_t stream_bytes(stream_t *stream) noexcept nogil
 # --- for the reader and the store
 cdef uint64_t stream_place(stream_t *stream, uint64_t sequence) noexcept nogil        # first offset of a container, or PLACE_UNKNOWN
 cdef void stream_learn(stream_t *stream, uint64_t sequence, uint64_t first_offset, uint64_t first_us) noexcept nogil
+# Forgets the containers below `sequence`.
+cdef void stream_forget_places(stream_t *stream, uint64_t sequence) noexcept nogil
 # Lets all contents of the hot window go, and its memory when every message is visible.
 cdef void stream_cool(stream_t *stream) noexcept nogil
 # A Stream-Mark: everything before it is durable. True when one was appended: nothing waited for the writer.

@@ -51,7 +51,7 @@ from cython.cimports.flintmq.store.stream.stream_content import (
 )
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
-from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libc.string import memcpy, memmove, memset
 
 STREAM_FAILED = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 PLACE_UNKNOWN = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
@@ -449,7 +449,9 @@ def stream_learn(stream, sequence, first_offset, first_us):
     places: cython.pointer(place_t)
     spin_lock(cython.address(stream.places_lock))
     if stream.place_count == 0:
-        stream.places_base = sequence
+        stream.places_base = stream.dirty.log.first_sequence
+        if sequence < stream.places_base:
+            stream.places_base = sequence
     if sequence >= stream.places_base:
         at = sequence - stream.places_base
         if at >= stream.place_room:
@@ -467,6 +469,17 @@ def stream_learn(stream, sequence, first_offset, first_us):
                 stream.place_count += 1
             stream.places[at].first_offset = first_offset
             stream.places[at].first_us = first_us
+    spin_unlock(cython.address(stream.places_lock))
+
+
+def stream_forget_places(stream, sequence):
+    count: uint32_t
+    spin_lock(cython.address(stream.places_lock))
+    if stream.place_count and sequence > stream.places_base:
+        count = cython.cast(uint32_t, min(sequence - stream.places_base, cython.cast(uint64_t, stream.place_count)))
+        memmove(stream.places, stream.places + count, (stream.place_count - count) * cython.sizeof(place_t))
+        stream.place_count -= count
+        stream.places_base += count
     spin_unlock(cython.address(stream.places_lock))
 
 
@@ -516,6 +529,12 @@ def stream_new(stream_id, log, writer, port, space, owner):
 
 
 def stream_free(stream):
+    offset: uint64_t = stream.visible
+    unwritten: uint64_t = 0
+    while offset < stream.hot_end:  # deleted before it was written
+        unwritten += _hot(stream, offset).end - _hot(stream, offset).start
+        offset += 1
+    at_sub64(cython.address(stream.space.unwritten), unwritten)
     stream_cool(stream)
     free(stream.hot)
     free(stream.places)

@@ -1,30 +1,10 @@
 # Cold reads of a stream: messages from its containers, in offset order. A reader keeps its place, so sequential reads cost
 # O(records read). One thread at a time uses a reader (an actor's slice); the disk is read with pread, without the GIL, in windows.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from flintmq.core.content cimport arena_t
+from libc.stdint cimport uint32_t, uint64_t
 from flintmq.store.stream.stream_log cimport stream_batch_t, stream_filter_t, stream_t
+# Who cimports from here gets these, too.
+from flintmq.store.stream.stream_walk cimport stream_reader_free, stream_reader_new, stream_reader_rest, stream_reader_t
 
-cdef struct stream_reader_t:
-    stream_t *stream            # a counted reference
-    arena_t *arena              # of the contents it makes
-    uint8_t *window             # bytes of the log, NULL while it rests
-    uint64_t window_lsn
-    uint64_t window_end
-    int fd                      # of the container that is being read; -1: none
-    uint64_t sequence
-    uint64_t at                 # LSN of the next record; 0: has no place yet
-    uint64_t block_end          # LSN behind the block that it is in
-    uint64_t block_us           # time base of that block
-    uint64_t offset             # of the next message at `at` or behind it
-    uint64_t io_ns
-    int error
-    uint64_t bytes_read         # figure: read from the disk
-    uint64_t records_read
-
-cdef stream_reader_t *stream_reader_new(stream_t *stream) noexcept nogil     # NULL: no memory
-cdef void stream_reader_free(stream_reader_t *reader) noexcept nogil         # takes the GIL when a file is open
-# Gives its window and file back and keeps its place: for a reader that has nothing to do for a while.
-cdef void stream_reader_rest(stream_reader_t *reader) noexcept nogil
 # Reads from `offset` on: up to max_count messages and about max_bytes (one at least) that match the filter (NULL: all), and looks at no
 # more than some MiB of the log. Adds to the batch, sets next_offset, adds to io_ns. MESSAGES, EMPTY, FILTERED, TRUNCATED, DAMAGED, IO or
 # GONE; never COLD: hot messages are read from the disk as well. Blocks for preads only (an opening takes the GIL for a moment).

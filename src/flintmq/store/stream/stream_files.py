@@ -1,0 +1,675 @@
+"""A stream with its files (see stream_files.pxd): opening, keeping, retention, deletion; and its face for Python callers.
+
+in: the store's maintenance and calls of StreamStore, one thread at a time. out: container files; the offsets that are kept.
+
+I1  Recovery finds the last whole message at or above the base: the base never passes the start of the last visible one.
+I2  An offset is never given out twice once it was visible; where damage hides how many there were, the next offset skips all that can
+    have been.
+I3  A container goes only when recovery needs nothing of it, lowest first, each unlink synced before the next, and after `first` has
+    passed it.
+
+Opening reads the containers from the base on, which is one or two, and the first record of the lowest. A Stream-Mark at the end proves
+what is before it: it is written, alone in its block, when everything is durable. A log that ends with such a block is not written
+anew at the next start, and goes on in the mark's place.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.cpython.ref import Py_INCREF
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import content_body, content_decref, content_from_bytes, content_header, content_route, content_t
+from cython.cimports.flintmq.store.log.log import CONTAINER_SEALED, log_container, log_forget_containers, log_release, log_t
+from cython.cimports.flintmq.store.log.managed import ManagedLog
+from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEADER, SECTOR, le16, le32, le64, record_t
+from cython.cimports.flintmq.store.log.scan import LogScan
+from cython.cimports.flintmq.store.log.writer import DIRTY_NOT, DIRTY_STARVED, LogWriter, writer_kick, writer_resume
+from cython.cimports.flintmq.store.stream.stream_content import (
+    RECORD_STREAM_CHUNK,
+    RECORD_STREAM_MARK,
+    RECORD_STREAM_MESSAGE,
+    STREAM_FIXED,
+    STREAM_RECORD_LEAST,
+)
+from cython.cimports.flintmq.store.stream.stream_log import (
+    PLACE_UNKNOWN,
+    STREAM_FAILED,
+    StreamSpace,
+    stream_append,
+    stream_batch_free,
+    stream_batch_t,
+    stream_bytes,
+    stream_close,
+    stream_cool,
+    stream_decref,
+    stream_filter_free,
+    stream_filter_new,
+    stream_filter_t,
+    stream_forget_places,
+    stream_free,
+    stream_hot_read,
+    stream_incref,
+    stream_learn,
+    stream_mark,
+    stream_new,
+)
+from cython.cimports.flintmq.store.stream.stream_reader import stream_find_time, stream_read
+from cython.cimports.flintmq.store.stream.stream_walk import (
+    stream_first_of,
+    stream_reader_free,
+    stream_reader_new,
+    stream_reader_rest,
+    stream_reader_t,
+)
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
+from flintmq.errors import StoreError
+from flintmq.store.log.containers import STREAMS, clear_temporaries, container_name, sequence_of
+from flintmq.store.log.managed import UNBOUNDED
+from flintmq.store.opening import quarantine, repair_tail
+
+log = logging.getLogger("flintmq.store")
+
+# bytes of containers kept ready at most, when the writer had to wait for one
+AHEAD_BYTES_MAX = 32 << 20
+# milliseconds without an append after which a stream's end is proven, and after which its memory is given back
+SETTLE_MS = cython.declare(int64_t, 1_000)
+COOL_MS = cython.declare(int64_t, 10_000)
+# errno that the log of a deleted stream is latched with
+ESHUTDOWN = 108
+NEVER = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _whole(found: cython.pointer(recovered_t), offset: uint64_t, lsn: uint64_t) -> cython.void:
+    found.next = max(found.next, offset + 1)
+    found.start = lsn
+    found.open_left = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _on_record(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
+    found: cython.pointer(recovered_t) = cython.cast(cython.pointer(recovered_t), context)
+    offset: uint64_t
+    left: uint64_t
+    found.last_lsn = record.lsn
+    if record.size < 8:
+        return
+    offset = le64(record.data)
+    if record.type == RECORD_STREAM_MARK:
+        found.any = True
+        found.mark_lsn = record.lsn
+        found.next = max(found.next, offset)
+    elif record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED:
+        found.any = True
+        found.next = max(found.next, offset)
+        if record.lsn // found.container_size != found.container:
+            found.container = record.lsn // found.container_size
+            found.first = offset
+            found.first_us = record.time_us
+        found.open_start = record.lsn
+        found.open_filled = le32(record.data + 20)
+        left = cython.cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
+        found.open_left = left - found.open_filled if left > found.open_filled else 0
+        if found.open_left == 0:
+            _whole(found, offset, record.lsn)
+    elif record.type == RECORD_STREAM_CHUNK and record.size >= 12:
+        found.any = True
+        found.next = max(found.next, offset)
+        if found.open_left and record.undo_prev == found.open_start and le32(record.data + 8) == found.open_filled:
+            left = record.size - 12
+            if left < found.open_left:
+                found.open_filled += left
+                found.open_left -= left
+            else:
+                _whole(found, offset, found.open_start)
+
+
+@cython.cclass
+class Stream:
+    """One stream. Made by `open`; `finish` or `close` ends it."""
+
+    def __cinit__(self):
+        self.stream = cython.NULL
+        self.damage = []
+        self.told = set()
+
+    def __dealloc__(self):
+        if self.stream != cython.NULL:
+            stream_free(self.stream)
+
+    @staticmethod
+    def open(
+        files: object,
+        store_dir: str,
+        queue_id: int,
+        store_uuid: bytes,
+        container_size: int,
+        clock: object,
+        writer: LogWriter,
+        shared: StreamSpace,
+        floors: object = None,
+    ) -> Stream:
+        """Opens the stream's log, or begins an empty one: that has no file before something is appended.
+
+        An existing log keeps its container size (bytes). What is damaged is named and set aside, the rest is served; a log that can't be
+        read at all makes a broken stream. Raises: OSError.
+        """
+        found: recovered_t
+        made: Stream = Stream()
+        memset(cython.address(found), 0, cython.sizeof(recovered_t))
+        made.files = files
+        made.clock = clock
+        made.writer = writer
+        made.shared = shared
+        made.queue_id = queue_id
+        made.store_dir = store_dir
+        made.directory = f"{store_dir}/streams/{queue_id}"
+        scan: LogScan = LogScan(files, made.directory, STREAMS, store_uuid)
+        names = [number for number in map(sequence_of, files.list_dir(made.directory)) if number is not None]
+        found.container_size = made._size_of(names) if names else container_size
+        try:
+            if names:
+                scan.run(_on_record, cython.cast(cython.p_void, cython.address(found)))
+        except StoreError as error:
+            log.error("stream %d can't be opened, its files are left as they are: %s", queue_id, error)
+            made.broken = True
+            made.damage.append(str(error))
+        made.opened_bytes = scan.bytes_read
+        size = scan.container_size or container_size
+        if size != found.container_size and not made.broken:
+            made.broken = scan.container_size != 0  # the first header lied: every LSN above is wrong
+        made.managed = ManagedLog(files, made.directory, f"streams/{queue_id}", STREAMS, store_uuid, size, size, True, clock)
+        if floors is not None:
+            made.managed.set_floors(floors)
+        made.managed.set_ahead(0)
+        made.stream = stream_new(
+            queue_id,
+            made.managed.log,
+            cython.address(writer.writer),
+            writer.writer.port,
+            cython.address(shared.space),
+            cython.cast(cython.p_void, made),
+        )
+        if made.stream == cython.NULL:
+            raise MemoryError
+        made.stream.refs = 1
+        Py_INCREF(made)
+        made.held = True
+        made.seen_ms = clock.monotonic_ns() // 1_000_000
+        if made.broken:
+            at_store32(cython.address(made.stream.closed), 1)
+        elif names:
+            try:
+                made._recover(scan, cython.address(found))
+            except BaseException:
+                made.close()
+                raise
+        return made
+
+    def _size_of(self, names):
+        """The container size that the first readable header tells (the scan checks it)."""
+        for sequence in sorted(names):
+            try:
+                fd = self.files.open(f"{self.directory}/{container_name(sequence)}")
+            except OSError:
+                continue
+            try:
+                header = self.files.read(fd, CONTAINER_HEADER, 0)
+            finally:
+                self.files.close(fd)
+            size = int.from_bytes(header[48:56], "little")
+            if header[:8] == b"FLNTLOG1" and size >= 4096:
+                return size
+        return 4096
+
+    def _recover(self, scan, found):
+        """What the scan found becomes the state; the log is ready to go on."""
+        size: uint64_t = scan.container_size
+        tail: uint64_t = scan.tail
+        last_block: uint64_t = scan.last_block
+        following: uint64_t = found.next
+        first: uint64_t = PLACE_UNKNOWN
+        first_us: uint64_t = 0
+        hidden: uint64_t = 0
+        sequence: uint64_t
+        stream: cython.pointer(stream_t) = self.stream
+        for one in scan.damage:
+            self.damage.append(str(one))
+            copy = quarantine(self.files, self.store_dir, f"streams-{self.queue_id}", self.directory, one.lsn // size)
+            log.error("damaged container of stream %d: %s%s", self.queue_id, one, f"; copied to {copy}" if copy else "")
+            end = one.next_lsn or tail
+            if end > found.start:
+                hidden += (end - max(one.lsn, found.start)) // STREAM_RECORD_LEAST + 1
+        following += hidden  # I2
+        proven = self._proven(scan, found)
+        if proven is not None:
+            last_block = proven
+            tail = scan.last_block
+        else:
+            repair_tail(self.files, self.directory, tail, size, scan.hint)
+            self.settled = NEVER
+        clear_temporaries(self.files, self.directory)
+        self.made = True
+        self.managed.open_at(tail, last_block, scan.epoch + 1, scan.base)
+        here = sorted(number for number in map(sequence_of, self.files.list_dir(self.directory)) if number is not None)
+        for number in reversed([number for number in here if number > tail // size]):
+            self.files.unlink(self.managed.path_of(number))  # made ahead; from the last one down: a crash leaves no gap
+            self.files.sync_dir(self.directory)
+        for number in here:
+            if number <= tail // size:
+                self.managed.adopt(number)
+        if not here:
+            at_store64(cython.address(self.managed.log.ready_end), tail - tail % size)
+        if found.container:
+            stream_learn(stream, found.container, found.first, found.first_us)
+            if found.container == tail // size:
+                stream.container_end = (found.container + 1) * size
+        if here and not found.any:
+            hidden = self._guess(here, tail)
+            if hidden == NEVER:
+                self.broken = True
+                at_store32(cython.address(stream.closed), 1)
+                return 0
+            following = hidden
+        for number in here:
+            sequence = number
+            first = self._first_of(sequence, cython.address(first_us))
+            if first != PLACE_UNKNOWN:
+                break
+        if first == PLACE_UNKNOWN or first > following:
+            first = following
+        stream.next = following
+        stream.hot_first = stream.hot_kept = stream.hot_end = following
+        stream.visible_start = found.start
+        at_store64(cython.address(stream.first), first)
+        at_store64(cython.address(stream.visible), following)
+        return 0
+
+    def _guess(self, here, tail):
+        """Nothing can be read from the base on: the next offset is above all that there can have been. NEVER: nothing tells."""
+        sequence: uint64_t
+        first: uint64_t
+        first_us: uint64_t = 0
+        size: uint64_t = self.managed.container_size
+        at: uint64_t = tail
+        for number in reversed(here):
+            sequence = number
+            first = self._first_of(sequence, cython.address(first_us))
+            if first != PLACE_UNKNOWN:
+                return first + (at - sequence * size) // STREAM_RECORD_LEAST + 1
+        # A log whose first block never became durable is empty. If containers went before, or something is damaged, that is not so.
+        return NEVER if here[0] != 1 or self.damage else 0
+
+    def _first_of(self, sequence, first_us):
+        reader: cython.pointer(stream_reader_t) = stream_reader_new(self.stream)
+        first: uint64_t
+        if reader == cython.NULL:
+            raise MemoryError
+        with cython.nogil:
+            first = stream_first_of(reader, sequence, first_us)
+            self.opened_bytes += reader.bytes_read
+            stream_reader_free(reader)
+        return first
+
+    def _proven(self, scan, found):
+        """LSN of the block before a Stream-Mark that proves everything before it, or None.
+
+        The mark is the only record of the last block, its hint covers what is before, and nothing was ever written behind it.
+        """
+        size: uint64_t = scan.container_size
+        at: uint64_t = scan.last_block
+        if (
+            scan.damage
+            or scan.torn_at
+            or at == 0
+            or found.mark_lsn != at + BLOCK_HEADER
+            or found.last_lsn != found.mark_lsn
+            or scan.hint < at
+            or found.open_left
+        ):
+            return None
+        fd = self.files.open(f"{self.directory}/{container_name(at // size)}")
+        try:
+            data = self.files.read(fd, size - at % size, at % size)
+        finally:
+            self.files.close(fd)
+        self.opened_bytes += len(data)
+        if data[SECTOR:] != bytes(max(len(data) - SECTOR, 0)):
+            return None
+        return int.from_bytes(data[48:56], "little")
+
+    # --- appending and reading (Python callers) ---------------------------------------------------------------------------
+
+    def append(self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int = 0) -> tuple:
+        """Appends a message. Returns (offset, ticket). Raises: StoreError when it is not taken."""
+        ticket: uint64_t = 0
+        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, 0)
+        offset: uint64_t = stream_append(self.stream, content, cython.address(ticket))
+        content_decref(content)
+        if offset == STREAM_FAILED:
+            raise StoreError(f"stream {self.queue_id} took no message")
+        return offset, ticket
+
+    def hot(self, offset: int, count: int = 1, max_bytes: int = 1 << 20, values: object = None, unfiltered: bool = False) -> tuple:
+        """A hot read: (outcome, next offset, [(offset, exchange, routing key, header, body)])."""
+        batch: stream_batch_t
+        chosen: cython.pointer(stream_filter_t) = cython.NULL
+        memset(cython.address(batch), 0, cython.sizeof(stream_batch_t))
+        if values is not None:
+            chosen = stream_filter_new(values, unfiltered)
+        outcome: cython.int = stream_hot_read(self.stream, offset, count, max_bytes, chosen, cython.address(batch))
+        stream_filter_free(chosen)
+        return outcome, batch.next_offset, _items(cython.address(batch))
+
+    def reader(self) -> StreamReader:
+        """A reader of its containers."""
+        return StreamReader(self)
+
+    # --- keeping ----------------------------------------------------------------------------------------------------------
+
+    def maintain(self, max_bytes: int = 0, max_age_ms: int = 0) -> bool:
+        """One pass: containers in front of the tail, the base, retention (0: no bound); of an idle stream its end is proven and its memory
+        given back. True when it should be called again soon. Raises: OSError."""
+        stream: cython.pointer(stream_t) = self.stream
+        appended: uint64_t = at_load64(cython.address(stream.appended))
+        now: int64_t = self.clock.monotonic_ns() // 1_000_000
+        busy: cython.bint
+        if at_load32(cython.address(stream.closed)):
+            return False
+        if appended != self.seen:
+            self.seen = appended
+            self.seen_ms = now
+            self.cooled = False
+        busy = self.waiting
+        if busy or now - self.seen_ms < COOL_MS or not self.cooled:
+            self.managed.seal()
+            self._advance()
+            self.prepare()
+        if not busy and now - self.seen_ms >= SETTLE_MS:
+            if self.settled != appended and stream_mark(stream):
+                self.settled = appended
+                writer_kick(cython.address(self.writer.writer))
+                busy = True
+            if not self.cooled:
+                log_release(self.managed.log)
+                if now - self.seen_ms >= COOL_MS:
+                    self._cool()
+        if max_bytes or max_age_ms:
+            self.retain(max_bytes, max_age_ms)
+        return busy
+
+    def _cool(self):
+        self.cooled = True
+        stream_cool(self.stream)
+        self.managed.set_ahead(0)
+        self.managed.set_needed(0)
+        self.managed.set_most(0)
+        self.managed.shed()
+        self.managed.set_most(UNBOUNDED)
+
+    def _advance(self):
+        """The base goes to the container in which the last visible message starts; the next block tells it (I1)."""
+        size: uint64_t = self.managed.log.container_size
+        to: uint64_t
+        spin_lock(cython.address(self.stream.hot_lock))
+        to = self.stream.visible_start // size * size
+        spin_unlock(cython.address(self.stream.hot_lock))
+        if to > at_load64(cython.address(self.managed.log.base)):
+            at_store64(cython.address(self.managed.log.base), to)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the writer has something to do for it."""
+        state: uint32_t
+        spin_lock(cython.address(self.managed.log.lock))
+        state = self.stream.dirty.state
+        spin_unlock(cython.address(self.managed.log.lock))
+        return state != DIRTY_NOT
+
+    @property
+    def starved(self) -> bool:
+        """Whether the writer waits for a container of it."""
+        state: uint32_t
+        spin_lock(cython.address(self.managed.log.lock))
+        state = self.stream.dirty.state
+        spin_unlock(cython.address(self.managed.log.lock))
+        return state == DIRTY_STARVED
+
+    def prepare(self) -> int:
+        """Makes containers that are wanted now. Returns how many. A full disk is no error: `managed.low` tells. Raises: OSError."""
+        managed: ManagedLog = self.managed
+        size: uint64_t = managed.log.container_size
+        made = 0
+        starved = self.starved
+        if managed.log.container_count == 0 and not starved and not self.waiting:
+            return 0
+        if not self.made:
+            self.files.make_dir(f"{self.store_dir}/streams")
+            self.files.make_dir(self.directory)
+            self.made = True
+        if starved and self.cooled is False and managed.tail // size > 1 and managed.ahead * size < AHEAD_BYTES_MAX:
+            managed.set_ahead(max(1, managed.ahead * 2))
+        elif managed.ahead == 0 and managed.tail % size > size // 2:
+            managed.set_ahead(1)
+        made = managed.prepare(False)
+        if starved and managed.ready_bytes:
+            writer_resume(cython.address(self.writer.writer), cython.address(self.stream.dirty))
+            writer_kick(cython.address(self.writer.writer))
+        return made
+
+    def retain(self, max_bytes: int, max_age_ms: int) -> int:
+        """Removes the oldest containers while the stream is larger than `max_bytes`, and those whose last message is older than
+        `max_age_ms` (0: no such bound); never one that recovery needs. Returns how many. Raises: OSError."""
+        managed: ManagedLog = self.managed
+        size: uint64_t = managed.log.container_size
+        sequence: uint64_t
+        following: uint64_t
+        first: uint64_t
+        first_us: uint64_t = 0
+        sealed: cython.bint
+        oldest_us: uint64_t = max(0, self.clock.wall_ms() - max_age_ms) * 1000 if max_age_ms else 0
+        removed = 0
+        while True:
+            spin_lock(cython.address(managed.log.lock))
+            sequence = managed.log.first_sequence
+            sealed = managed.log.container_count > 1 and managed.log.containers[0].state == CONTAINER_SEALED
+            spin_unlock(cython.address(managed.log.lock))
+            if not sealed or sequence >= at_load64(cython.address(managed.log.base_durable)) // size:
+                break
+            # The next container's first message is as old as this one's last, or younger.
+            following = sequence + 1
+            first = self._first_of(following, cython.address(first_us))
+            if not (max_bytes and stream_bytes(self.stream) > max_bytes) and not (first_us and first_us < oldest_us):
+                break
+            while first == PLACE_UNKNOWN and following < at_load64(cython.address(managed.log.base_durable)) // size:
+                following += 1  # it can't be read
+                first = self._first_of(following, cython.address(first_us))
+            if first == PLACE_UNKNOWN:
+                break
+            if first > at_load64(cython.address(self.stream.first)):
+                at_store64(cython.address(self.stream.first), first)
+            spin_lock(cython.address(managed.log.lock))
+            log_forget_containers(managed.log, sequence + 1)
+            spin_unlock(cython.address(managed.log.lock))
+            stream_forget_places(self.stream, sequence + 1)
+            managed._sealed_ms.pop(sequence, None)
+            try:
+                self.files.unlink(managed.path_of(sequence))
+            except FileNotFoundError:
+                pass  # it was missing, and was told to be
+            self.files.sync_dir(self.directory)  # I3
+            removed += 1
+        return removed
+
+    def note_damage(self, sequence: int, lsn: int) -> None:
+        """A reader met a place that does not check: the container is named once, and copied to the quarantine directory."""
+        if sequence in self.told:
+            return
+        self.told.add(sequence)
+        path = self.managed.path_of(sequence)
+        text = f"{path}: does not check at offset {lsn % self.managed.container_size} (LSN {lsn}); what can be read behind it is served"
+        self.damage.append(text)
+        copy = None
+        try:
+            copy = quarantine(self.files, self.store_dir, f"streams-{self.queue_id}", self.directory, sequence)
+        except OSError:
+            pass  # a copy is a help, no promise
+        log.error("damaged container of stream %d: %s%s", self.queue_id, text, f"; copied to {copy}" if copy else "")
+
+    # --- ending -----------------------------------------------------------------------------------------------------------
+
+    def mark(self) -> bool:
+        """Proves its end before a clean stop. True: something is to be written."""
+        if self.broken or self.settled == at_load64(cython.address(self.stream.appended)):
+            return False
+        return stream_mark(self.stream)
+
+    def delete(self) -> None:
+        """The queue was deleted: nothing is appended or read any more. `finish` removes the files."""
+        stream_close(self.stream)
+        self.managed.latch(ESHUTDOWN)
+        writer_resume(cython.address(self.writer.writer), cython.address(self.stream.dirty))
+        writer_kick(cython.address(self.writer.writer))
+
+    def finish(self) -> bool:
+        """Removes the files of a deleted stream. False: the writer has it in hand still, try again. Raises: OSError."""
+        if self.waiting:
+            return False
+        if not self.gone:
+            self.managed.close()
+            remove_files(self.files, self.directory)
+            self.gone = True
+            self._let_go()
+        return True
+
+    def close(self) -> None:
+        """Closes the files; what was not written is gone. The writer has stopped."""
+        if not self.gone:
+            stream_close(self.stream)
+            self.managed.close()
+            self._let_go()
+
+    def _let_go(self):
+        stream_cool(self.stream)
+        if self.held:
+            self.held = False
+            stream_decref(self.stream)
+
+    # --- figures ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def visible(self) -> int:
+        """The first offset that readers do not see yet."""
+        return at_load64(cython.address(self.stream.visible))
+
+    @property
+    def first(self) -> int:
+        """The lowest offset kept."""
+        return at_load64(cython.address(self.stream.first))
+
+    @property
+    def next(self) -> int:
+        """The offset of the next message."""
+        return self.stream.next
+
+    @property
+    def bytes(self) -> int:
+        """Bytes from its first container to the tail."""
+        return stream_bytes(self.stream)
+
+    @property
+    def hot_bytes(self) -> int:
+        """Memory of its hot window."""
+        return self.stream.hot_bytes
+
+    @property
+    def container_count(self) -> int:
+        """Containers that it has, ready ones included."""
+        return self.managed.log.container_count
+
+
+def remove_files(files: object, directory: str) -> None:
+    """Removes a stream's directory with everything in it. Raises: OSError."""
+    names = files.list_dir(directory)
+    for name in reversed(names):
+        files.unlink(f"{directory}/{name}")
+    if names:
+        files.sync_dir(directory)
+    try:
+        files.remove_dir(directory)
+    except FileNotFoundError:
+        pass
+
+
+@cython.cfunc
+def _items(batch: cython.pointer(stream_batch_t)) -> list:
+    """What a batch holds, as Python values; the batch is freed."""
+    i: uint32_t
+    result: list = []
+    content: cython.pointer(content_t)
+    route: cython.pointer(uint8_t)
+    for i in range(batch.count):
+        content = batch.items[i].content
+        route = content_route(content)
+        result.append(
+            (
+                batch.items[i].offset,
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, route + 1), route[0]),
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, route + 2 + route[0]), route[1 + route[0]]),
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_header(content)), content.header_len),
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_body(content)), content.body_len) if content.body_len else b"",
+            )
+        )
+    stream_batch_free(batch)
+    return result
+
+
+@cython.cclass
+class StreamReader:
+    """A reader of a stream's containers, for Python callers. `close` it."""
+
+    def __cinit__(self, owner: Stream):
+        self.owner = owner
+        self.reader = stream_reader_new(owner.stream)
+        if self.reader == cython.NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        stream_reader_free(self.reader)
+
+    def read(self, offset: int, count: int = 100, max_bytes: int = 1 << 20, values: object = None, unfiltered: bool = False) -> tuple:
+        """A cold read: (outcome STREAM_*, next offset, [(offset, exchange, routing key, header, body)])."""
+        batch: stream_batch_t
+        chosen: cython.pointer(stream_filter_t) = cython.NULL
+        outcome: cython.int
+        start: uint64_t = offset
+        most: uint32_t = count
+        most_bytes: uint64_t = max_bytes
+        memset(cython.address(batch), 0, cython.sizeof(stream_batch_t))
+        if values is not None:
+            chosen = stream_filter_new(values, unfiltered)
+        with cython.nogil:
+            outcome = stream_read(self.owner.stream, self.reader, start, most, most_bytes, chosen, cython.address(batch))
+            stream_filter_free(chosen)
+        return outcome, batch.next_offset, _items(cython.address(batch))
+
+    def find_time(self, ms: int) -> int:
+        """See stream_find_time."""
+        return stream_find_time(self.owner.stream, self.reader, ms)
+
+    def rest(self) -> None:
+        """Gives window and file back."""
+        stream_reader_rest(self.reader)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the disk so far."""
+        return self.reader.bytes_read
