@@ -1,12 +1,15 @@
 #!/bin/sh
 # Compiles the scheduler, as it is in src, for simulation: into a copy of the sources, with sim.h in place of atomics, futexes and
 # clocks. Prints the directory to put on PYTHONPATH. Quick when nothing changed. Usage: tools/actor_sim/build.sh [copy] [patch]
-# `patch`: a program that is run in the copy before compiling (source mutants).
+# `patch`: a program that is run in the copy before compiling (source mutants). PLAIN=1: without simulation, for the load on real threads.
 set -eu
 cd "$(dirname "$0")/../.."
 root=$(pwd)
 python=$root/${PYTHON:-.venv/bin/python}
-copy=${1:-build/actor_sim}
+plain=${PLAIN:-}
+kind=sim
+[ -z "$plain" ] || kind=plain
+copy=${1:-build/actor_$kind}
 patch=${2:-}
 mkdir -p "$copy/src/flintmq/actor_sim" "$copy/sim"
 exec 9>"$copy/.lock"
@@ -32,31 +35,35 @@ for file in tools/actor_sim/scenes/*; do
     [ -f "$file" ] && take "$file" "$copy/src/flintmq/actor_sim/$(basename "$file")"
 done
 if [ -n "$patch" ]; then # patched files, too, are only touched when they differ
-    (cd "$copy" && "$python" "$patch" src/flintmq/scheduler)
+    # shellcheck disable=SC2086 # a program and its argument
+    (cd "$copy" && "$python" $patch src/flintmq/scheduler)
     for file in "$copy"/src/flintmq/scheduler/*.new; do
         cmp -s "$file" "${file%.new}" || cp "$file" "${file%.new}"
         rm "$file"
     done
 fi
-for file in sim.h sim.c; do take "tools/actor_sim/$file" "$copy/sim/$file"; done
+for file in sim.h sim.c plain.h; do take "tools/actor_sim/$file" "$copy/sim/$file"; done
 
 cd "$copy"
 sum=$(cat sim/* setup.py src/flintmq/core/*.p* src/flintmq/scheduler/*.p* src/flintmq/actor_sim/*.p* | cksum)
 if [ "$(cat .built 2>/dev/null)" != "$sum" ]; then
     rm -f .built
-    [ sim/sim.h -nt .sim ] && find build src -name '*.so' -delete 2>/dev/null || true
+    [ sim/$kind.h -nt .sim ] && find build src -name '*.so' -delete 2>/dev/null || true
     ${CC:-cc} -O2 -Wall -Wextra -fPIC -shared -o libactorsim.so sim/sim.c
     touch .sim
     modules=
+    optimise=-O1
+    [ -z "$plain" ] || optimise=-O2
     for file in src/flintmq/core/*.pxd src/flintmq/scheduler/*.pxd src/flintmq/actor_sim/*.pxd; do
         name=${file%.pxd}
         [ -f "$name.py" ] && [ "$(basename "$name")" != __init__ ] || continue
+        [ "$kind$(dirname "$name")" != plainsrc/flintmq/actor_sim ] || case $name in */load | */compat) ;; *) continue ;; esac
         case $name in
         src/flintmq/core/*) grep -qs "core.$(basename "$name") \|core import.*$(basename "$name")" src/flintmq/scheduler/*.p* src/flintmq/actor_sim/*.p* || continue ;;
         esac
         modules=$modules,$(echo "${name#src/}" | tr / .)
     done
-    FLINTMQ_ONLY=${modules#,} FLINTMQ_CFLAGS="-O1 -include $root/$copy/sim/sim.h -Wno-unused" \
+    FLINTMQ_ONLY=${modules#,} FLINTMQ_CFLAGS="$optimise -include $root/$copy/sim/$kind.h -Wno-unused" \
         "$python" setup.py -q build_ext --inplace >build.log 2>&1 || { tail -n 40 build.log >&2; exit 1; }
     echo "$sum" > .built
 fi

@@ -1,17 +1,21 @@
 /* Virtual threads and their scheduler; see sim.h. One OS thread; stacks are kept and used again. */
 #undef _FORTIFY_SOURCE
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
+#define ACTOR_SIM_ITSELF
 #include "sim.h"
 #undef clock_gettime
 #undef usleep
 #undef sched_yield
+#include <malloc.h>
 #include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
 enum { STACK_BYTES = 256 * 1024 };
-enum state { FREE, READY, ON_LOCK, ON_WORD, ASLEEP };
+enum state { FREE, READY, ON_LOCK, ON_WORD, ASLEEP, ON_CORE };
 
 typedef struct thread {
     jmp_buf place;
@@ -22,6 +26,7 @@ typedef struct thread {
     uint32_t *word;     /* ON_LOCK, ON_WORD */
     int64_t wake_ns;    /* ON_WORD, ASLEEP; INT64_MAX: no end */
     int64_t cpu_ns;
+    uint64_t turn;      /* ON_CORE: order of waiting */
     uint64_t priority;
     sim_body body;
     void *context;
@@ -42,6 +47,7 @@ static int sites_count;
 static int tracing;
 static struct { int thread; sim_site_t *site; int64_t time; } trace[SIM_TRACE];
 static uint64_t trace_count;
+static int64_t allocated;
 
 uint64_t sim_random(void) {
     uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
@@ -61,6 +67,12 @@ void sim_tracing(int on) { tracing = on; }
 int sim_alive(void) {
     int count = 0;
     for (int i = 1; i <= top; i++) count += threads[i].state != FREE;
+    return count;
+}
+
+int sim_locked(void) {
+    int count = 0;
+    for (int i = 1; i <= top; i++) count += threads[i].state == ON_LOCK;
     return count;
 }
 
@@ -224,10 +236,46 @@ void sim_sleep(sim_site_t *site, uint64_t ns) {
 
 void sim_wait(int64_t ns) { if (current && ns > 0) block(ASLEEP, 0, now_ns + ns); }
 
+static int cores_free;
+static uint64_t turns;
+
+/* Gives the core to who has waited longest, or back. */
+static void leave_core(void) {
+    thread_t *next = 0;
+    for (int i = 1; i <= top; i++)
+        if (threads[i].state == ON_CORE && (!next || threads[i].turn < next->turn)) next = &threads[i];
+    if (next) next->state = READY; else cores_free++;
+}
+
 void sim_spend(int64_t ns) {
     if (!current || ns <= 0) return;
+    thread_t *t = &threads[current];
+    while (ns > 0) {
+        int64_t part = options.cores && ns > 1000000 ? 1000000 : ns;
+        if (options.cores) {
+            if (cores_free) cores_free--;
+            else { t->turn = ++turns; block(ON_CORE, 0, INT64_MAX); }
+        }
+        t->cpu_ns += part;
+        block(ASLEEP, 0, now_ns + part);
+        if (options.cores) leave_core();
+        ns -= part;
+    }
+}
+
+void sim_burn(int64_t ns) {
+    if (!current || ns <= 0) return;
     threads[current].cpu_ns += ns;
-    block(ASLEEP, 0, now_ns + ns);
+    now_ns += ns;
+    expire();
+    consider(0);
+}
+
+int64_t sim_next(void) {
+    int64_t soonest = INT64_MAX;
+    for (int i = 1; i <= top; i++)
+        if ((threads[i].state == ASLEEP || threads[i].state == ON_WORD) && threads[i].wake_ns < soonest) soonest = threads[i].wake_ns;
+    return soonest;
 }
 
 int sim_clock(sim_site_t *site, clockid_t clock, struct timespec *out) {
@@ -246,7 +294,10 @@ void sim_begin(const sim_options_t *wanted) {
     switched = passed = trace_count = 0;
     site_limit = options.sites_max ? options.sites_max : UINT64_MAX;
     failure = 0;
+    allocated = 0;
     verdict = SIM_ENDED;
+    cores_free = options.cores;
+    turns = 0;
     if (options.changes > 16) options.changes = 16;
     for (int i = 0; i < options.changes; i++) change_at[i] = 1 + sim_random() % (uint64_t)(options.changes_within ? options.changes_within : 1);
     for (int i = 1; i <= top; i++) { threads[i].state = FREE; }
@@ -307,6 +358,86 @@ int sim_run(int64_t until_ns) {
 void sim_fail(const char *text) {
     if (!failure) failure = text;
     if (current) stop(SIM_FAILED);
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------------------- */
+
+enum { KEPT_MAX = 65536 };
+static struct { void *memory; size_t size; } kept[KEPT_MAX];
+static uint32_t kept_count;
+static uint64_t fail_every, allocations;
+
+static int refused(void) { return fail_every && ++allocations % fail_every == 0; }
+
+void sim_fail_allocations(uint64_t every) { fail_every = every; allocations = 0; }
+
+void *sim_calloc(size_t count, size_t size) {
+    if (refused()) return 0;
+    void *memory = calloc(count, size);
+    allocated += memory != 0;
+    return memory;
+}
+
+void *sim_malloc(size_t size) {
+    if (refused()) return 0;
+    void *memory = malloc(size);
+    allocated += memory != 0;
+    if (memory) memset(memory, 0xcd, size);
+    return memory;
+}
+
+void sim_free(void *memory) {
+    if (!memory) return;
+    allocated--;
+    if (kept_count == KEPT_MAX) { free(memory); return; }
+    size_t size = malloc_usable_size(memory);
+    for (uint32_t i = 0; i < kept_count; i++) if (kept[i].memory == memory) { sim_fail("memory: freed twice"); return; }
+    memset(memory, 0xdd, size);
+    kept[kept_count].memory = memory;
+    kept[kept_count++].size = size;
+}
+
+void *sim_realloc(void *memory, size_t size) { /* always moves, so that old pointers are found */
+    if (refused()) return 0;
+    void *fresh = malloc(size);
+    if (!fresh) return 0;
+    allocated++;
+    if (memory) {
+        size_t old = malloc_usable_size(memory);
+        memcpy(fresh, memory, old < size ? old : size);
+        sim_free(memory);
+    }
+    return fresh;
+}
+
+int64_t sim_end(void) {
+    fail_every = 0;
+    for (uint32_t i = 0; i < kept_count; i++) {
+        unsigned char *bytes = kept[i].memory;
+        for (size_t at = 0; at < kept[i].size; at++) if (bytes[at] != 0xdd) { sim_fail("memory: written after it was freed"); break; }
+        free(kept[i].memory);
+    }
+    kept_count = 0;
+    return allocated;
+}
+
+static void crashed(int number) {
+    char text[128];
+    int length = snprintf(text, sizeof text, "simulation: signal %d at seed %llu, site %llu\n", number,
+                          (unsigned long long)options.seed, (unsigned long long)passed);
+    if (write(2, text, (size_t)length) < 0) { }
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static char crash_stack[16384];
+
+void sim_catch_crashes(void) {
+    stack_t stack = {.ss_sp = crash_stack, .ss_size = sizeof crash_stack};
+    struct sigaction action = {.sa_handler = crashed, .sa_flags = SA_ONSTACK};
+    sigaltstack(&stack, 0);
+    int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
+    for (int i = 0; i < 5; i++) sigaction(numbers[i], &action, 0);
 }
 
 void sim_abandon(void) {

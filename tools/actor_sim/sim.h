@@ -99,6 +99,18 @@ typedef void *voidp_sim;
 #define usleep(us) ({ SIM_SITE(SIM_SLEEP); sim_sleep(&sim_site_, (uint64_t)(us) * 1000); 0; })
 #define sched_yield() ({ SIM_SITE(SIM_YIELD); sim_point(&sim_site_); 0; })
 
+/* Memory given back is overwritten and kept until the run ends: a later write is found, a later read finds nonsense. */
+void sim_free(void *memory);
+void *sim_calloc(size_t count, size_t size);
+void *sim_malloc(size_t size);
+void *sim_realloc(void *memory, size_t size);
+#ifndef ACTOR_SIM_ITSELF
+#define free(p) sim_free(p)
+#define calloc(n, s) sim_calloc(n, s)
+#define malloc(s) sim_malloc(s)
+#define realloc(p, s) sim_realloc(p, s)
+#endif
+
 static inline int64_t sim_clock_ns(clockid_t clock) {
     struct timespec t;
     clock_gettime(clock, &t);
@@ -124,9 +136,11 @@ typedef struct sim_options {
     int jump_in_1024;      /* probability at a site that the clock jumps, although threads can run */
     int64_t jump_ns;       /* by up to this much */
     int64_t tick_ns;       /* the clock moves this much at every reading */
+    int cores;             /* sim_spend: so many threads spend at once, in slices of 1 ms, first come first served; 0: no bound */
     uint64_t sites_max;    /* more than this: the run is stuck (livelock) */
 } sim_options_t;
 
+enum { SIM_SIMULATED = 1 };
 typedef void (*sim_body)(void *);
 
 void sim_begin(const sim_options_t *options);
@@ -137,13 +151,26 @@ int sim_spawn(sim_body body, void *context);
 enum { SIM_ENDED, SIM_QUIET, SIM_STUCK, SIM_FAILED };
 int sim_run(int64_t until_ns);
 int64_t sim_now(void);
+/* When the next sleeping thread is due; INT64_MAX: never. */
+int64_t sim_next(void);
+/* Ends the run: memory that was given back is looked at. Returns allocations minus frees since sim_begin; a write into freed memory
+   is told by sim_fail. */
+int64_t sim_end(void);
+/* At a crash (SIGSEGV and the like) the seed is printed. */
+void sim_catch_crashes(void);
+/* Every n-th allocation fails from now on; 0: none. */
+void sim_fail_allocations(uint64_t every);
 int sim_self(void);
 int sim_alive(void);
+/* Threads that wait for a spin lock. */
+int sim_locked(void);
 uint64_t sim_random(void);
 uint64_t sim_switches(void);
 uint64_t sim_sites_passed(void);
 /* Busy for `ns` of simulated CPU time of the calling virtual thread. */
 void sim_spend(int64_t ns);
+/* The same on a machine with one core: the clock moves on for everybody, nobody else runs meanwhile, then anybody may. */
+void sim_burn(int64_t ns);
 /* Waits `ns` (I/O): no CPU time is charged to the thread. */
 void sim_wait(int64_t ns);
 /* A property is broken: the run stops at once. The text must outlive the run. */

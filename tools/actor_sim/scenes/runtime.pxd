@@ -20,11 +20,13 @@ cdef extern from *:  # sim.h is included first in every module (build.sh)
         int jump_in_1024
         int64_t jump_ns
         int64_t tick_ns
+        int cores
         uint64_t sites_max
     ctypedef void (*sim_body)(void *) noexcept nogil
     enum: SIM_WALK
     enum: SIM_PRIORITY
     enum: SIM_ROUND
+    enum: SIM_SIMULATED
     enum: SIM_ENDED
     enum: SIM_QUIET
     enum: SIM_STUCK
@@ -35,10 +37,16 @@ cdef extern from *:  # sim.h is included first in every module (build.sh)
     int64_t sim_now() noexcept nogil
     int sim_self() noexcept nogil
     int sim_alive() noexcept nogil
+    int sim_locked() noexcept nogil
     uint64_t sim_random() noexcept nogil
     uint64_t sim_switches() noexcept nogil
     uint64_t sim_sites_passed() noexcept nogil
     void sim_spend(int64_t ns) noexcept nogil
+    void sim_burn(int64_t ns) noexcept nogil
+    int64_t sim_next() noexcept nogil
+    int64_t sim_end() noexcept nogil
+    void sim_catch_crashes() noexcept nogil
+    void sim_fail_allocations(uint64_t every) noexcept nogil
     void sim_wait(int64_t ns) noexcept nogil
     void sim_fail(const char *text) noexcept nogil
     const char *sim_failure() noexcept nogil

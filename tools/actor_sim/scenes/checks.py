@@ -1,0 +1,357 @@
+# ruff: noqa: F821, F842, F401, F841, I001, UP, SIM, RET
+"""The twelve properties of the actor system, watched from inside of a simulated run.
+
+in: the scene's model and the scheduler's own records. out: sim_fail with a text that begins with the property's number.
+Invariant: nothing here is a site, so no other virtual thread runs in the middle of a look.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
+from cython.cimports.flintmq.actor_sim.runtime import sim_fail, sim_locked, sim_now
+from cython.cimports.flintmq.actor_sim.scene import (
+    ASK_AGAIN,
+    ASK_DONE,
+    ASK_FAIL,
+    ASK_FILTER,
+    ASK_HAND,
+    ASK_TAKE,
+    MIX_CANCEL,
+    MIX_MEMORY,
+    ask_t,
+    key_t,
+    scene_t,
+)
+from cython.cimports.flintmq.scheduler.actor import (
+    HOLD_NONE,
+    OUTCOME_BUSY,
+    OUTCOME_CLOSED,
+    OUTCOME_EMPTY,
+    OUTCOME_EXPIRED,
+    OUTCOME_FAILED,
+    OUTCOME_FILTERED_EMPTY,
+    OUTCOME_INVALID,
+    OUTCOME_MESSAGES,
+    POLICY_LAST_RUN,
+    POLICY_TOTAL,
+    POLICY_VRUNTIME,
+    PROCESS_AGAIN,
+    PROCESS_FAILED,
+    STATE_CLOSED,
+    STATE_SCHEDULED,
+    STATE_SUSPEND,
+    SUSPENSIONS_MAX,
+    TABLE_SHARDS,
+    actor_system_t,
+    actor_t,
+    list_t,
+    request_t,
+    run_entry_t,
+)
+
+# Answers by the clock: the wheel's tick is 1 ms; what is due is answered before the second tick after it is over.
+LATE_NS = cython.declare(int64_t, 3_000_000)
+KEYS = cython.declare(cython.int, 4)  # KEYS_MAX; keys are their own numbers
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_enter(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), ask: cython.pointer(ask_t)) -> cython.void:
+    key: cython.pointer(key_t) = cython.address(scene.key[ask.key])
+    i: uint32_t
+    mark: uint64_t = 0
+    scene.looks += 1
+    if key.inside:
+        sim_fail(b"1 mutual exclusion: process() of one actor overlaps itself")
+        return
+    key.inside = 1
+    if ask.answers:
+        sim_fail(b"5 exactly one answer: an answered request is processed")
+        return
+    if ask.looks == 0:
+        if ask.number <= key.first_seen[ask.producer]:
+            sim_fail(b"6 FIFO: a later request of the same producer was looked at first")
+            return
+        key.first_seen[ask.producer] = ask.number
+    ask.looks += 1
+    if key.again != cython.NULL and key.again != ask and key.again.answers == 0 and not key.again.cancelling:
+        sim_fail(b"8 slice: a request that said AGAIN does not come first")
+        return
+    key.again = cython.NULL
+    if key.suspensions:
+        # The suspension may have come after the worker's look at the state word: one start is allowed, a second is not.
+        key.starts += 1
+        if key.starts > 1:
+            sim_fail(b"7 suspend: a suspended actor goes on")
+            return
+    if sim_now() < key.rest_until_ns and key.closes == 0:
+        sim_fail(b"10 poison: an actor that failed is run before its pause is over")
+        return
+    for i in range(scene.workers):
+        if scene.system.workers[i].running == actor:
+            if mark:
+                sim_fail(b"1 mutual exclusion: two workers run one actor")
+                return
+            mark = (cython.cast(uint64_t, i + 1) << 56) | scene.system.workers[i].slices
+    if mark == 0:
+        sim_fail(b"2 one entry: no worker knows that it runs this actor")
+        return
+    if mark == key.slice_mark:
+        if key.slice_over:
+            sim_fail(b"8 slice: it goes on after a request ended past the quantum, failed, or said AGAIN")
+            return
+    else:
+        key.slice_mark = mark
+        key.slice_burnt_ns = 0
+        key.slice_over = 0
+    check_moment(scene)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_leave(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), ask: cython.pointer(ask_t), result: cython.int) -> cython.void:
+    """`ask` may be answered: only its own fields are read."""
+    key: cython.pointer(key_t) = cython.address(scene.key[ask.key])
+    pause: int64_t
+    key.slice_burnt_ns += ask.burn_ns
+    if key.slice_burnt_ns >= scene.quantum_ns or result == PROCESS_AGAIN or result == PROCESS_FAILED:
+        key.slice_over = 1
+    if result == PROCESS_AGAIN:
+        key.again = ask
+    if result == PROCESS_FAILED:
+        pause = scene.system.pause_ns << (key.fails if key.fails < 20 else 20)
+        key.fails += 1
+        key.rest_until_ns = sim_now() + (pause if pause < scene.system.pause_max_ns else scene.system.pause_max_ns)
+    else:
+        key.fails = 0
+    if not key.inside:
+        sim_fail(b"1 mutual exclusion: process() of one actor overlapped itself")
+        return
+    key.inside = 0
+    check_moment(scene)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_answer(scene: cython.pointer(scene_t), ask: cython.pointer(ask_t)) -> cython.void:
+    key: cython.pointer(key_t) = cython.address(scene.key[ask.key])
+    outcome: uint32_t = ask.request.outcome
+    hold: int64_t = ask.request.hold_ns
+    deadline: int64_t = ask.request.deadline_ns
+    now: int64_t = sim_now()
+    right: cython.bint = False
+    ask.answers += 1
+    if ask.answers > 1:
+        sim_fail(b"5 exactly one answer: a request was answered twice")
+        return
+    ask.outcome = outcome
+    ask.answered_ns = now
+    key.ended += 1
+    if outcome == OUTCOME_MESSAGES:
+        right = ask.looks > 0 and (ask.kind == ASK_DONE or ask.kind == ASK_AGAIN or ask.kind == ASK_HAND or (ask.kind == ASK_TAKE and ask.taken))
+    elif outcome == OUTCOME_FILTERED_EMPTY:
+        right = ask.looks > 0 and ask.kind == ASK_FILTER
+    elif outcome == OUTCOME_EMPTY:
+        right = ask.kind == ASK_TAKE and not ask.taken and ask.looks > 0
+        if hold == 0:
+            right = right and deadline != 0 and now >= deadline
+        elif hold > 0:
+            right = right and now >= hold
+    elif outcome == OUTCOME_EXPIRED:
+        # Early only by the actor's usual service time, which no scene makes longer than 60 ms.
+        right = deadline != 0 and now + 60_000_000 >= deadline and not ask.taken
+    elif outcome == OUTCOME_INVALID:
+        right = ask.cancelling > 0
+    elif outcome == OUTCOME_FAILED:
+        right = ask.kind == ASK_FAIL and ask.looks > 0
+    elif outcome == OUTCOME_CLOSED:
+        right = key.closes > 0 or scene.stopping
+    elif outcome == OUTCOME_BUSY:
+        right = (scene.mix & MIX_MEMORY) != 0
+    if not right:
+        sim_fail(b"5 exactly one answer: an outcome that nothing explains")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _length(items: cython.pointer(list_t)) -> int64_t:
+    """Walks a list; -1: its links do not fit."""
+    count: int64_t = 0
+    request: cython.pointer(request_t) = items.first
+    before: cython.pointer(request_t) = cython.NULL
+    while request != cython.NULL:
+        if request.prev != before or count > 100_000:
+            return -1
+        before = request
+        request = request.next
+        count += 1
+    return count if items.last == before or count == 0 else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _check_actor(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t)) -> cython.void:
+    suspended: uint32_t = actor.state // STATE_SUSPEND
+    mailed: int64_t
+    waiting: int64_t
+    woken: int64_t
+    if suspended > SUSPENSIONS_MAX:
+        sim_fail(b"12 state word: outside of the legal set")
+        return
+    if actor.lock:
+        return
+    mailed = _length(cython.address(actor.mailbox))
+    waiting = _length(cython.address(actor.waiters))
+    woken = _length(cython.address(actor.woken))
+    if mailed > scene.mailbox_max:
+        sim_fail(b"6 mailbox: longer than its bound")
+    elif mailed != actor.mailbox.count or waiting < 0 or woken < 0:
+        sim_fail(b"6 mailbox: a list is torn")
+    elif actor.waiting != waiting + woken:
+        sim_fail(b"4 wake: the number of waiters is wrong")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_moment(scene: cython.pointer(scene_t)) -> cython.void:
+    system: cython.pointer(actor_system_t) = scene.system
+    entries: cython.pointer(run_entry_t) = system.queue.entries
+    actor: cython.pointer(actor_t)
+    i: uint32_t
+    k: uint32_t
+    if system.queue.lock == 0:
+        if system.queue.vmin < scene.vmin:
+            sim_fail(b"9 virtual time went back")
+            return
+        scene.vmin = system.queue.vmin
+        for i in range(system.queue.count):
+            actor = entries[i].actor
+            if i and (entries[i].key < entries[(i - 1) // 2].key or (entries[i].key == entries[(i - 1) // 2].key and entries[i].ticket < entries[(i - 1) // 2].ticket)):
+                sim_fail(b"2 one entry: the run queue is out of order")
+                return
+            if not actor.state & STATE_SCHEDULED:
+                sim_fail(b"2 one entry: an actor in the run queue is not SCHEDULED")
+                return
+            if (
+                (system.queue.policy == POLICY_VRUNTIME and entries[i].key != actor.vrun)
+                or (system.queue.policy == POLICY_TOTAL and entries[i].key != actor.total_ns)
+                or (system.queue.policy == POLICY_LAST_RUN and entries[i].key != actor.last_run_ns)
+            ):
+                sim_fail(b"2 one entry: the key of a queued actor changed")
+                return
+            for k in range(i):
+                if entries[k].actor == actor:
+                    sim_fail(b"2 one entry: an actor is twice in the run queue")
+                    return
+            for k in range(scene.workers):
+                if system.workers[k].running == actor:
+                    sim_fail(b"2 one entry: an actor that runs is in the run queue")
+                    return
+    for i in range(scene.keys):
+        if scene.key[i].held != cython.NULL:
+            _check_actor(scene, scene.key[i].held)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_quiet(scene: cython.pointer(scene_t)) -> cython.void:
+    system: cython.pointer(actor_system_t) = scene.system
+    now: int64_t = sim_now()
+    actor: cython.pointer(actor_t)
+    ask: cython.pointer(ask_t)
+    key: cython.pointer(key_t)
+    end: int64_t
+    stopped_keys: uint32_t = 0  # bit set: suspended or pausing
+    i: uint32_t
+    k: uint32_t
+    if sim_locked():
+        sim_fail(b"3 no lost work: deadlock, all wait for a spin lock")
+        return
+    if system.stopping:
+        return
+    check_moment(scene)
+    if system.queue.count:
+        sim_fail(b"3 no lost work: all workers sleep and the run queue is not empty")
+        return
+    for i in range(TABLE_SHARDS):
+        if system.shards[i].count == 0:
+            continue
+        for k in range(system.shards[i].mask + 1):
+            actor = system.shards[i].buckets[k]
+            while actor != cython.NULL:
+                _check_actor(scene, actor)
+                key = cython.address(scene.key[actor.a % KEYS])
+                if not actor.state & STATE_CLOSED and actor.state // STATE_SUSPEND != key.suspensions:
+                    sim_fail(b"7 suspend: the count is not that of the tokens in force")
+                    return
+                if actor.state // STATE_SUSPEND or (actor.state & STATE_SCHEDULED and actor.pause_until_ns > now):
+                    stopped_keys |= cython.cast(uint32_t, 1) << (actor.a % KEYS)
+                elif actor.state & STATE_SCHEDULED:
+                    sim_fail(b"12 state word: SCHEDULED, but neither queued nor running nor pausing")
+                    return
+                elif actor.mailbox.count or actor.again != cython.NULL or actor.woken.first != cython.NULL:
+                    sim_fail(b"3 no lost work: all workers sleep and a request waits")
+                    return
+                actor = actor.table_next
+    for i in range(scene.asked):
+        ask = cython.address(scene.asks[i])
+        if ask.accepted != 1 or ask.answers or ask.handed:
+            continue
+        key = cython.address(scene.key[ask.key])
+        if ask.kind == ASK_TAKE and key.stock and not stopped_keys & (cython.cast(uint32_t, 1) << ask.key):
+            sim_fail(b"4 no lost wake: there are items, and a request sleeps")
+            return
+        if ask.looks and ask.kind != ASK_TAKE:
+            continue
+        end = ask.request.deadline_ns
+        if ask.looks and ask.request.hold_ns > 0:
+            end = ask.request.hold_ns
+        if end and now > end + LATE_NS:
+            sim_fail(b"5 exactly one answer: its time is over and it was not answered")
+            return
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_end(scene: cython.pointer(scene_t)) -> cython.void:
+    system: cython.pointer(actor_system_t) = scene.system
+    ask: cython.pointer(ask_t)
+    i: uint32_t
+    byte: uint32_t
+    raw: cython.pointer(cython.uchar)
+    outcomes: uint64_t = 0
+    for i in range(scene.asked):
+        ask = cython.address(scene.asks[i])
+        if ask.answers != (1 if ask.accepted == 1 else 0):
+            sim_fail(b"5 exactly one answer: none was given" if ask.accepted == 1 else b"5 exactly one answer: a refused request was answered")
+            return
+        if ask.answers and not scene.mix & MIX_CANCEL:
+            raw = cython.cast(cython.pointer(cython.uchar), cython.address(ask.request))
+            for byte in range(cython.sizeof(request_t)):
+                if raw[byte] != 0xEE:
+                    sim_fail(b"5 exactly one answer: a request was touched after its answer")
+                    return
+    for i in range(scene.keys):
+        if scene.key[i].stock + scene.key[i].taken != scene.key[i].appended:
+            sim_fail(b"3 no lost work: items were lost or doubled")
+            return
+    if system.wakes_lost:
+        sim_fail(b"4 no lost wake: a timer found what a wake should have")
+        return
+    for i in range(9):
+        outcomes += system.outcomes[i]
+    if outcomes != scene.accepted or system.dispatched != scene.accepted:
+        sim_fail(b"5 exactly one answer: the figures do not add up")
+        return
+    if system.parked or system.mailed:
+        sim_fail(b"5 exactly one answer: the gauges are not zero at the end")

@@ -1,0 +1,203 @@
+# ruff: noqa: F821, F842, F401, F841, I001, UP, SIM, RET
+"""Runs interleavings: a scene of a mix of operations, simulated with a seed, watched by the checks.
+
+in: mix, seeds. out: what failed first, with its seed, and counts. The same build, mix and seed give the same run.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.libc.stdint import INT64_MAX, int64_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
+from cython.cimports.flintmq.actor_sim.checks import check_end, check_quiet
+from cython.cimports.flintmq.actor_sim.compat import forget_system, make_system, stop_system, stop_threads
+from cython.cimports.flintmq.actor_sim.runtime import (
+    SIM_ENDED,
+    SIM_FAILED,
+    SIM_QUIET,
+    SIM_STUCK,
+    sim_abandon,
+    sim_begin,
+    sim_end,
+    sim_fail,
+    sim_fail_allocations,
+    sim_failure,
+    sim_next,
+    sim_now,
+    sim_options_t,
+    sim_random,
+    sim_run,
+    sim_sites_passed,
+    sim_spawn,
+    sim_switches,
+    sim_vary,
+    sim_catch_crashes,
+)
+from cython.cimports.flintmq.actor_sim.scene import (
+    KEYS_MAX,
+    MIX_ALL,
+    MIX_CLOSE,
+    MIX_MEMORY,
+    MIX_RETIRE,
+    MIX_SMALL,
+    MIX_STOP,
+    MIX_SUSPEND,
+    part_t,
+    scene_answerer,
+    scene_producer,
+    scene_t,
+    scene_timer,
+    scene_worker,
+)
+from cython.cimports.flintmq.scheduler.actor import actor_get, actor_put
+from cython.cimports.flintmq.scheduler.system import ActorSystem
+
+MIXES = {
+    "park": 1,
+    "wake_next": 2,
+    "times": 4,
+    "suspend": 8,
+    "cancel": 16,
+    "retire": 32,
+    "close": 64,
+    "fail": 128,
+    "again": 256,
+    "hand": 512,
+    "long": 1024,
+    "small": 2048,
+    "stop": 4096,
+    "memory": 8192,
+}
+sim_catch_crashes()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def scene_stop(scene: cython.pointer(scene_t)) -> cython.void:
+    scene.stopping = 1
+    stop_system(scene.system)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _live(scene: cython.pointer(scene_t)) -> cython.void:
+    """From the first operation to the moment when nothing more can happen by itself."""
+    verdict: cython.int
+    limit: int64_t = INT64_MAX
+    soonest: int64_t
+    while True:
+        verdict = sim_run(sim_now())
+        if verdict == SIM_FAILED or verdict == SIM_ENDED:
+            return
+        if verdict == SIM_STUCK:
+            sim_fail(b"3 no lost work: the run does not end (livelock)")
+            return
+        check_quiet(scene)
+        if sim_failure() != cython.NULL:
+            return
+        soonest = sim_next()
+        if scene.running == 0 and limit == INT64_MAX:
+            limit = sim_now() + 200_000_000  # longer than any deadline, hold or pause of a scene
+        if scene.running and soonest == INT64_MAX:
+            sim_fail(b"3 no lost work: nobody runs and nobody ever will")
+            return
+        if soonest > limit or soonest == INT64_MAX:
+            return
+        verdict = sim_run(soonest)
+        if verdict == SIM_FAILED or verdict == SIM_ENDED:
+            return
+        if verdict == SIM_STUCK:
+            sim_fail(b"3 no lost work: the run does not end (livelock)")
+            return
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _end(scene: cython.pointer(scene_t)) -> cython.void:
+    verdict: cython.int
+    i: uint32_t
+    for i in range(scene.keys):
+        if scene.key[i].held != cython.NULL:
+            actor_put(scene.key[i].held)
+            scene.key[i].held = cython.NULL
+    scene_stop(scene)
+    verdict = sim_run(sim_now() + 3_000_000_000)
+    if verdict == SIM_FAILED:
+        return
+    if verdict != SIM_ENDED:
+        sim_fail(b"3 no lost work: a thread does not end when the system stops")
+
+
+def run(mix: int, seed: int) -> str:
+    """One interleaving. Returns the failure, or ''."""
+    scene: scene_t
+    options: sim_options_t
+    parts: part_t[16]
+    i: uint32_t
+    left: int64_t
+    memset(cython.address(scene), 0, cython.sizeof(scene_t))
+    memset(cython.address(options), 0, cython.sizeof(sim_options_t))
+    sim_vary(cython.address(options), seed)
+    sim_begin(cython.address(options))
+    scene.mix = mix
+    scene.workers = 1 + sim_random() % 3
+    scene.keys = 1 + sim_random() % 3
+    scene.producers = 1 + sim_random() % 4
+    scene.operations = 4 + sim_random() % 24
+    system: ActorSystem = make_system(("vruntime", "vruntime", "last_run", "total", "fifo")[sim_random() % 5], scene.workers, 3 if mix & MIX_SMALL else None)
+    scene.system = system.system
+    scene.mailbox_max = system.system.mailbox_max
+    scene.quantum_ns = system.system.quantum_ns
+    scene.running = scene.producers
+    if not mix & (MIX_RETIRE | MIX_CLOSE):
+        for i in range(scene.keys):
+            scene.key[i].held = actor_get(scene.system, 0, i, 0, 50 << (i % 3))
+    if mix & MIX_MEMORY:
+        sim_fail_allocations(3 + sim_random() % 8)
+    for i in range(16):
+        parts[i].scene = cython.address(scene)
+    for i in range(scene.workers):
+        parts[i].number = i
+        sim_spawn(scene_worker, cython.address(parts[i]))
+    sim_spawn(scene_timer, cython.address(parts[14]))
+    sim_spawn(scene_answerer, cython.address(parts[15]))
+    for i in range(scene.producers):
+        parts[4 + i].number = i
+        sim_spawn(scene_producer, cython.address(parts[4 + i]))
+    with cython.nogil:
+        _live(cython.address(scene))
+        if sim_failure() == cython.NULL:
+            _end(cython.address(scene))
+    sim_fail_allocations(0)
+    failed: cython.bint = sim_failure() != cython.NULL
+    sim_abandon()
+    if failed:
+        # Threads were left in the middle of anything: their locks and memory with them.
+        text: str = sim_failure().decode()
+        forget_system(system)
+        sim_end()
+        return text
+    stop_threads(system)
+    check_end(cython.address(scene))
+    del system
+    left = sim_end()
+    if sim_failure() != cython.NULL:
+        return sim_failure().decode()
+    return "" if left == 0 else f"11 retire: {left} allocations were never freed"
+
+
+def run_many(mix: int, first: int, count: int) -> tuple:
+    """Interleavings `first` to `first + count - 1`. Returns (failed seed or -1, failure, runs, sites passed, switches)."""
+    seed: uint64_t
+    sites: uint64_t = 0
+    switches: uint64_t = 0
+    for seed in range(first, first + count):
+        failure = run(mix, seed)
+        sites += sim_sites_passed()
+        switches += sim_switches()
+        if failure:
+            return seed, failure, seed - first + 1, sites, switches
+    return -1, "", count, sites, switches
