@@ -117,6 +117,13 @@ class Limits:
     log_streams_max: int = 100
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
+    # messages a second that all cold reads together bring into memory while messages come to queues that have nothing on disk, so that
+    # old messages do not take the cores from new ones (a queue that gets more itself goes twice as fast as those); 0: never held back
+    cold_pace: int = 100_000
+    # bytes of bodies a second, in the same case
+    cold_pace_bytes: int = 100 * MIB
+    # messages a second on queues that have nothing on disk from which on cold reads are held back
+    cold_hot_rate: int = 100
 
     # --- node -------------------------------------------------------------------------------------------------------
     # share of the memory limit (cgroup or machine) that message content may take before publishers are blocked (RabbitMQ 0.4-0.6)
@@ -133,6 +140,25 @@ class Limits:
     credential_cache_ms: int = 60_000
     # milliseconds a graceful stop may take before sockets are closed
     shutdown_ms_max: int = 30_000
+
+    # --- actors (docs/SCHEDULER.md) -----------------------------------------------------------------------------------
+    # worker threads per core: they sleep on disk reads, so there are more than cores (QMQ 4); asleep they cost nothing
+    actor_workers_per_core: int = 4
+    # requests waiting in one actor's mailbox (QMQ 10,000); one more is refused with BUSY
+    actor_mailbox_max: int = 10_000
+    # actors of the node (under 1 KiB each); a request for one more is refused with BUSY
+    actors_max: int = 1_000_000
+    # parked requests of the node (about 120 bytes each); one more is answered BUSY instead of being parked
+    actors_parked_max: int = 200_000
+    # microseconds of one slice: the first request always, then until they are spent (QMQ 5 ms)
+    actor_quantum_us: int = 5_000
+    # microseconds; with more than 8 runnable actors the slice shrinks in proportion, not under this
+    actor_slice_min_us: int = 500
+    # milliseconds without work after which an actor that nobody holds is given up; 0: never
+    actor_idle_ms: int = 60_000
+    # milliseconds that an actor pauses after a failed request, doubled each time in a row up to the second number
+    actor_pause_ms: int = 10
+    actor_pause_ms_max: int = 1_000
 
     # --- data plane (docs/DATAPLANE.md) -----------------------------------------------------------------------------
     # socket pairs between broker and Flight service, a thread each: calls that run at once; more wait in the service, then BUSY
