@@ -1,10 +1,33 @@
-# Reads message content back from the log by LSN. One reader per thread: it has a window of the log in memory.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+# Reads message content back from the log by LSN. One thread at a time uses a reader: it has a window of the log in memory.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t, content_t
 from flintmq.store.log.file_port cimport FilePort
 from flintmq.store.log.log cimport log_t
 from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.record cimport record_t
+
+cdef extern from *:
+    """
+    #ifndef FLINTMQ_IO_WAIT_H
+    #define FLINTMQ_IO_WAIT_H
+    #include <stdint.h>
+    #include <sys/resource.h>
+    #include <time.h>
+    /* The thread gave its core up of its own will that often: to wait. Being pre-empted does not count. */
+    static inline long io_wait_switches(void) {
+        struct rusage usage;
+        return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nvcsw : 0;
+    }
+    static inline int64_t io_wait_ns(void) {
+        struct timespec t, cpu;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+        return ((int64_t)t.tv_sec - cpu.tv_sec) * 1000000000 + (t.tv_nsec - cpu.tv_nsec);
+    }
+    #endif
+    """
+    long io_wait_switches() noexcept nogil     # of the calling thread so far
+    int64_t io_wait_ns() noexcept nogil        # time that the calling thread did not compute; only differences mean something
 
 cdef class ContentReader:
     cdef ManagedLog messages
@@ -18,6 +41,7 @@ cdef class ContentReader:
     cdef log_t *window_log             # whose bytes the window holds; NULL: none
     cdef uint64_t window_lsn
     cdef uint64_t window_end
+    cdef int64_t io_ns                 # waited for the disk since whoever uses it set this to 0
     cdef bint shared                   # the last read used the writer's descriptor
     cdef int descriptor                # of the sealed container that was read last; -1: none
     cdef log_t *descriptor_log

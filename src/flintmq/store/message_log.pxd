@@ -25,6 +25,7 @@ cdef struct message_log_t:
     uint32_t split_above        # bytes of content
     uint64_t spill_window       # window of the page log that the last spilled content went to
     uint64_t deaths             # atomic figure: messages that ended
+    uint64_t hot_arrivals       # atomic: enqueues on queues of which nothing is on disk only; for the loader's pace
 
 # --- ports of the message path
 cdef uint64_t ml_enqueue(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms) noexcept nogil

@@ -221,6 +221,8 @@ def ml_enqueue(context, queue, position, slot, expires_at_ms):
         if message == cython.NULL or message_add(message, queue.id, position, expires_at_ms) != cython.NULL:
             lsn = ml_write_enqueue(ml.log, message_id, queue.id, position, expires_at_ms, 0)
             at_store64(cython.address(queue.logged_at), lsn)
+            if at_load64(cython.address(queue.entries.cold_count)) == 0:
+                at_store64(cython.address(ml.hot_arrivals), ml.hot_arrivals + 1)
     log_end(ml.log)
     return lsn
 
