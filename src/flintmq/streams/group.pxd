@@ -27,6 +27,7 @@ cdef bint group_extend(group_t *group, uint64_t offset, uint32_t owner, int64_t 
 cdef uint32_t group_return_owner(group_t *group, uint32_t owner) noexcept nogil
 # What is due comes back. True when members should be woken (also after a failed read's pause).
 cdef bint group_tick(group_t *group) noexcept nogil
+cdef void group_reset(group_t *group) noexcept nogil           # it has no place any more; nobody is a member
 cdef bint group_has_work(group_t *group) noexcept nogil        # something may be there for a member
 cdef uint64_t group_base(group_t *group) noexcept nogil        # everything below is done
 # Dead ones in order: the first above or at `*offset`, which is set to it. False: none.

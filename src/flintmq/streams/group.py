@@ -20,6 +20,7 @@ from cython.cimports.flintmq.streams.cursor import (
     CURSOR_COLD,
     CURSOR_GONE,
     CURSOR_ITEM,
+    cursor_forget,
     cursor_free,
     cursor_init,
     cursor_look,
@@ -372,6 +373,18 @@ def group_tick(group):
         wake = True
     spin_unlock(cython.address(group.lock))
     return wake
+
+
+def group_reset(group):
+    spin_lock(cython.address(group.lock))
+    open_free(cython.address(group.open))
+    cursor_forget(cython.address(group.again))
+    at_store32(cython.address(group.started), 0)
+    at_store32(cython.address(group.changed), 0)
+    group.flagged = 0
+    group.full = False
+    group.fresh.lost = 0
+    spin_unlock(cython.address(group.lock))
 
 
 def group_base(group):

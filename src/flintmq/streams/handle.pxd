@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.handle cimport QueueHandle
-from flintmq.queue.types cimport consumer_t
+from flintmq.queue.types cimport consumer_t, queue_t
 from flintmq.store.stream.stream_batch cimport stream_filter_t
 from flintmq.streams.source cimport StreamSource
 from flintmq.streams.types cimport cursor_t, group_t, seat_t, stream_queue_t
@@ -17,10 +17,12 @@ cdef struct kept_t:               # requests of cold reads that wait for StreamQ
 
 cdef class Seat:
     cdef seat_t *seat                 # NULL: a consumer has it
+    cdef queue_t *queue               # counted: the collector may clear `owner` before the seat goes
     cdef StreamQueue owner            # keeps the stream
 
 cdef class StreamQueue:
-    cdef stream_queue_t *stream       # as long as the handle's queue
+    cdef queue_t *queue               # counted, as in Seat
+    cdef stream_queue_t *stream       # as long as the queue
     cdef readonly QueueHandle handle
     cdef StreamSource source
     cdef object actors                # keeps the actor system

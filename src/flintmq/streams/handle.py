@@ -11,6 +11,7 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, consumer_t
 from cython.cimports.flintmq.store.stream.stream_batch import (
     stream_batch_clear,
@@ -28,12 +29,14 @@ from cython.cimports.flintmq.streams.group import (
     group_new,
     group_next_dead,
     group_read,
+    group_reset,
     group_room,
     group_write,
 )
 from cython.cimports.flintmq.streams.source import StreamSource
 from cython.cimports.flintmq.streams.stream_queue import (
     cursor_answered,
+    cursor_refused,
     seat_free,
     stream_install,
     stream_next_group,
@@ -82,6 +85,8 @@ class Seat:
     def __dealloc__(self):
         if self.seat != cython.NULL:
             seat_free(self.seat)
+        if self.queue != cython.NULL:
+            queue_decref(self.queue)
 
 
 @cython.cclass
@@ -130,6 +135,28 @@ class StreamQueue:
             stream.ask_context = cython.address(self.kept)
         source.taken()
         stream_install(handle.queue, stream)
+        self.queue = handle.queue
+        queue_incref(self.queue)
+
+    def __dealloc__(self):
+        cursor: cython.pointer(cursor_t)
+        if self.queue == cython.NULL:
+            return
+        # Consumers may live longer: what they would call of this object is no more.
+        if self.stream.clock == cython.address(self.clock):
+            self.stream.clock = cython.NULL
+        if self.stream.ask_context == cython.address(self.kept):
+            self.stream.ask = cython.NULL
+            while self.kept.first != cython.NULL:
+                cursor = self.kept.first
+                self.kept.first = cursor.next_asked
+                cursor_refused(cursor)
+        queue_decref(self.queue)
+
+    def use_actors(self, actors: object) -> None:
+        from flintmq.streams.cold_reads import use
+
+        use(self, actors)
 
     # --- seats ----------------------------------------------------------------------------------------------------------
 
@@ -207,6 +234,8 @@ class StreamQueue:
             offset = self.start_offset(start, value)
         seat = Seat.__new__(Seat)
         seat.owner = self
+        seat.queue = self.queue
+        queue_incref(self.queue)
         seat.seat = cython.cast(cython.pointer(seat_t), calloc(1, cython.sizeof(seat_t)))
         if seat.seat == cython.NULL:
             raise MemoryError("no memory for a seat")
@@ -279,6 +308,10 @@ class StreamQueue:
             done += 1
         return done
 
+    @property
+    def reads_waiting(self) -> bool:
+        return self.kept.first != cython.NULL
+
     def wake(self) -> None:
         stream_wake_all(self.stream)
 
@@ -316,6 +349,13 @@ class StreamQueue:
                 found.append((name, self.state_of(name, clean)))
             group = stream_next_group(self.stream, group)
         return found
+
+    def forget_group(self, name: bytes) -> bool:
+        group: cython.pointer(group_t) = self.find(name)
+        if group == cython.NULL or not at_load32(cython.address(group.started)) or at_load32(cython.address(group.member_count)):
+            return False
+        group_reset(group)
+        return True
 
     def not_saved(self, name: bytes) -> None:
         group: cython.pointer(group_t) = self.find(name)

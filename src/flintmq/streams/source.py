@@ -9,9 +9,6 @@ import cython
 class StreamSource:
     """Base of every source: fills in `source`, which StreamQueue copies when it takes the log over (`taken`)."""
 
-    def __init__(self):
-        pass
-
     @cython.ccall
     def taken(self):
         """The stream core has it now; source.release ends that."""

@@ -62,7 +62,7 @@ class StreamConsumer:
     def __dealloc__(self):
         if self.consumer != cython.NULL:
             if self.attached:
-                queue_remove_consumer(self.stream.handle.queue, self.consumer)
+                queue_remove_consumer(self.consumer.queue, self.consumer)
             consumer_decref(self.consumer)
 
     def attach(self) -> bool:
