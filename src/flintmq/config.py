@@ -115,6 +115,17 @@ class Limits:
     log_roomy_bytes: int = 1024 * MIB
     # streams of a multiplexed log (about 100 in CLFS, seed 003; a record's stream number has 8 bits); one more is refused
     log_streams_max: int = 100
+    # streams of a node (a log each: some descriptors and files); one more is refused with 406
+    streams_max: int = 1_000
+    # bytes of a stream's container at most, whatever x-stream-max-segment-size-bytes says: it is a write buffer, and a start reads one
+    stream_container_bytes_max: int = 16 * MIB
+    # bytes of messages of one stream kept in memory, ready to be sent; what is older is read from the disk
+    stream_hot_bytes: int = 4 * MIB
+    # bytes of all streams' messages in memory; above it a stream keeps no more than the second number, until idle ones gave theirs back
+    streams_hot_bytes_max: int = 128 * MIB
+    stream_hot_bytes_least: int = 64 * KIB
+    # milliseconds between two notes of a group's place; what was acked since is delivered again after a crash
+    stream_cursor_ms: int = 100
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
     # messages a second that all cold reads together bring into memory while messages come to queues that have nothing on disk, so that

@@ -1,0 +1,224 @@
+"""StreamStore: the streams of a store, each a log of its own below `streams/`; and the places of their consumer groups.
+
+in: declares and deletes of stream queues, the store's maintenance, group states of the stream core. out: open Streams; files that come
+and go; notes in the transaction log.
+
+I1  A directory below `streams/` belongs to a queue that SQL knows, or it is removed at the next start: a declare commits to SQL before
+    the first file is made, a delete commits before the first file goes, and a queue id is never given out twice.
+I2  A group's note goes with its stream: at the delete, else at the next start.
+I3  What is damaged in one stream hinders no other one.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from typing import Any
+
+from flintmq.config import Limits
+from flintmq.errors import StoreError
+from flintmq.store.log.containers import round_container_size
+from flintmq.store.log.space import page_floors
+from flintmq.store.stream.stream_files import ESHUTDOWN, Stream, remove_files
+from flintmq.store.stream.stream_log import StreamSpace
+
+log = logging.getLogger("flintmq.store")
+
+# kind of the notes that hold a group's place (0 is the run's, 1-4 are the data plane's)
+NOTE_GROUP = 5
+_QUEUE = struct.Struct("<Q")
+
+
+class StreamStore:
+    """The streams of a store. Made by the store when it opens.
+
+    Args: store: the LogStore (files, directory, clock, writer, notes); known: ids of durable queues; high_water: no queue id above it was
+    ever given out; container_size: of new streams that ask for none, bytes. Raises: StoreError for files of a queue id above high_water.
+    """
+
+    def __init__(self, store: Any, known: set[int], high_water: int, container_size: int, limits: Limits | None = None) -> None:
+        self._store = store
+        self._files = store.files
+        self._limits = limits or Limits()
+        self._directory = f"{store.directory}/streams"
+        self._container_size = container_size
+        self._floors = page_floors(store.messages.floors)  # a stream must not take the room of what ends messages
+        self._lock = threading.RLock()
+        self._streams: dict[int, Stream] = {}
+        self._bounds: dict[int, tuple[int, int]] = {}
+        self._deleted: list[Stream] = []
+        self.space = StreamSpace(self._limits.stream_hot_bytes, self._limits.streams_hot_bytes_max, self._limits.stream_hot_bytes_least)
+        self._clear_orphans(known, high_water)
+
+    def _clear_orphans(self, known: set[int], high_water: int) -> None:
+        """What a crash left of deleted streams (I1, I2)."""
+        for name in self._files.list_dir(self._directory):
+            queue_id = int(name) if name.isascii() and name.isdigit() else 0
+            if queue_id == 0 or queue_id in known:
+                continue
+            if queue_id > high_water:
+                raise StoreError(
+                    f"{self._directory}/{name} belongs to queue id {queue_id}, but the definitions know none above {high_water}: "
+                    "the logs and the definitions are not of the same store"
+                )
+            remove_files(self._files, f"{self._directory}/{name}")
+        for key in self._store.notes(NOTE_GROUP):
+            if _QUEUE.unpack_from(key)[0] not in known:
+                self._store.note(NOTE_GROUP, key, b"")
+
+    # --- streams ------------------------------------------------------------------------------------------------------------
+
+    def open(self, queue_id: int, *, max_bytes: int = 0, max_age_ms: int = 0, segment_bytes: int = 0) -> Stream:
+        """Opens the stream of a queue that SQL knows, or begins an empty one.
+
+        Args: max_bytes, max_age_ms: retention, 0: no bound; segment_bytes: container size of a new stream, 0: the store's. It is
+        rounded as --container-size is, and bounded by Limits.stream_container_bytes_max.
+        A stream whose log can't be read at all is opened `broken` and named in the broker's log: it takes and gives nothing.
+        Raises: StoreError: too many streams; OSError.
+        """
+        with self._lock:
+            found = self._streams.get(queue_id)
+            if found is None:
+                if len(self._streams) >= self._limits.streams_max:
+                    raise StoreError(f"a node has at most {self._limits.streams_max} streams")
+                found = Stream.open(
+                    self._files,
+                    self._store.directory,
+                    queue_id,
+                    self._store.messages.store_uuid,
+                    self._size_of(segment_bytes),
+                    self._store.clock,
+                    self._store.writer,
+                    self.space,
+                    self._floors,
+                )
+                self._streams[queue_id] = found
+            self._bounds[queue_id] = (max_bytes, max_age_ms)
+            return found
+
+    def _size_of(self, segment_bytes: int) -> int:
+        wanted = min(segment_bytes or self._container_size, self._limits.stream_container_bytes_max)
+        return round_container_size(wanted, self._limits.container_bytes_min)
+
+    def set_retention(self, queue_id: int, max_bytes: int, max_age_ms: int) -> None:
+        """Changes the bounds of an open stream (a policy changed). 0: no bound. Unknown is no error."""
+        with self._lock:
+            if queue_id in self._streams:
+                self._bounds[queue_id] = (max_bytes, max_age_ms)
+
+    def get(self, queue_id: int) -> Stream | None:
+        """The open stream of a queue, or None."""
+        return self._streams.get(queue_id)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def delete(self, queue_id: int) -> None:
+        """The queue was deleted, and SQL knows: appends and reads end now, files and notes go soon. Unknown is no error."""
+        with self._lock:
+            stream = self._streams.pop(queue_id, None)
+            self._bounds.pop(queue_id, None)
+            if stream is None:
+                return
+            stream.delete()
+            self._deleted.append(stream)
+            try:
+                for key in self._keys_of(queue_id):
+                    self._store.note(NOTE_GROUP, key, b"")
+            except StoreError:
+                pass  # the log has failed; the next start does it
+        progress = self._store.on_maintain
+        if progress is not None:
+            progress()
+
+    # --- places of groups -----------------------------------------------------------------------------------------------------
+
+    def save_group(self, queue_id: int, group: bytes, state: bytes) -> int:
+        """Notes a group's place, durable once the returned ticket of the store is; an empty state removes it.
+
+        Raises: StoreError: the log has failed, or the state is too large for a record.
+        """
+        with self._lock:
+            if queue_id not in self._streams:
+                return 0  # deleted meanwhile
+            try:
+                return int(self._store.note(NOTE_GROUP, _QUEUE.pack(queue_id) + group, state))
+            except (ValueError, struct.error) as error:
+                raise StoreError(f"the place of a group of stream {queue_id} takes {len(state)} bytes: {error}") from error
+
+    def groups(self, queue_id: int) -> dict[bytes, bytes]:
+        """Group -> state of every group of a stream whose place is noted."""
+        notes = self._store.notes(NOTE_GROUP)
+        return {key[_QUEUE.size :]: notes[key] for key in self._keys_of(queue_id)}
+
+    def _keys_of(self, queue_id: int) -> list[bytes]:
+        prefix = _QUEUE.pack(queue_id)
+        return [key for key in self._store.notes(NOTE_GROUP) if key.startswith(prefix)]
+
+    # --- maintenance ----------------------------------------------------------------------------------------------------------
+
+    def maintain(self) -> bool:
+        """One pass over all streams, on the maintenance's thread. True: it should come again soon. Raises: OSError."""
+        busy = False
+        with self._lock:
+            streams = list(self._streams.items())
+            deleted, self._deleted = self._deleted, []
+        for queue_id, stream in streams:
+            if stream.maintain(*self._bounds.get(queue_id, (0, 0))):
+                busy = True
+        left = [stream for stream in deleted if not stream.finish()]
+        if left:
+            with self._lock:
+                self._deleted += left
+        return busy or bool(left)
+
+    def prepare(self) -> int:
+        """Makes the containers that the writer waits for. Returns how many. Raises: OSError."""
+        with self._lock:
+            streams = list(self._streams.values())
+        return sum(stream.prepare() for stream in streams if stream.starved)
+
+    @property
+    def low(self) -> bool:
+        """Whether a stream waits for a container that the disk has no room for."""
+        with self._lock:
+            return any(stream.managed.low and stream.starved for stream in self._streams.values())
+
+    def latch(self, error: int) -> None:
+        """The disk failed: nothing is appended any more."""
+        with self._lock:
+            for stream in self._streams.values():
+                stream.managed.latch(error)
+
+    def failed_path(self, lsn: int) -> str:
+        """Path of the container in which a write or sync of a stream failed."""
+        with self._lock:
+            for stream in (*self._streams.values(), *self._deleted):
+                if stream.managed.failed not in (0, ESHUTDOWN):
+                    return str(stream.managed.path_of(lsn // stream.managed.container_size))
+        return self._directory
+
+    def mark(self) -> bool:
+        """Before a clean stop: proves the ends of all streams, so that the next start need not write them anew. True: flush now."""
+        with self._lock:
+            return any([stream.mark() for stream in self._streams.values()])
+
+    def close(self) -> None:
+        """Closes all files. The writer has stopped."""
+        with self._lock:
+            for stream in (*self._streams.values(), *self._deleted):
+                stream.close()
+            self._streams.clear()
+            self._deleted.clear()
+
+    def figures(self) -> dict[str, int]:
+        """streams, their bytes on disk, memory of hot windows, bytes not written yet."""
+        with self._lock:
+            streams = list(self._streams.values())
+        return {
+            "streams": len(streams),
+            "bytes": sum(stream.bytes for stream in streams),
+            "hot_bytes": self.space.hot_bytes,
+            "unwritten_bytes": self.space.unwritten,
+        }
