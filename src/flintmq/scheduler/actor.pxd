@@ -46,8 +46,7 @@ cdef enum:                      # what actor_dispatch returns
 cdef enum:                      # request_t.place: where a request is; changed under the actor's lock only
     PLACE_NONE = 0
     PLACE_MAILBOX = 1
-    PLACE_WAITING = 2           # parked
-    PLACE_WOKEN = 3             # parked, to be looked at again
+    PLACE_WAITING = 2           # parked (in waiters or woken)
     PLACE_AGAIN = 4
     PLACE_RUNNING = 5           # in process(), or being answered
 
@@ -80,7 +79,8 @@ cdef enum:
 cdef struct request_t:          # by the dispatcher, zeroed, then process, answer, context and times set; alive until answered
     request_t *next             # the scheduler's
     request_t *prev
-    actor_t *actor              # set by dispatch
+    actor_t *actor              # set by dispatch; valid until answered
+    actor_system_t *system      # set by dispatch
     int (*process)(actor_t *actor, request_t *request) noexcept nogil       # on a worker; PROCESS_*
     void (*answer)(request_t *request) noexcept nogil   # worker, timer or closing thread; must neither block nor take a lock held at dispatch
     void *context               # the dispatcher's
@@ -93,7 +93,7 @@ cdef struct request_t:          # by the dispatcher, zeroed, then process, answe
     uint8_t place               # PLACE_*
     uint8_t outcome             # OUTCOME_*, valid in answer()
     uint8_t looked              # process() was called at least once
-    uint8_t timed_park          # the heap holds the end of the hold, not the deadline
+    uint8_t parked              # was parked since its last look: answered EMPTY when its time is over
 
 cdef enum:
     HOLD_NONE = -1              # pull once
@@ -101,7 +101,7 @@ cdef enum:
 cdef struct list_t:             # requests in order, doubly linked
     request_t *first
     request_t *last
-    uint32_t count
+    uint32_t count              # of the mailbox; lists of parked ones are not counted one by one
 
 cdef struct histogram_t:        # counts are halved together when they add up to 4,096: the recent past weighs most
     uint16_t counts[HISTOGRAM_SIZE]
@@ -137,7 +137,7 @@ cdef struct actor_t:
     uint32_t generation
     # time; of the run queue (under its lock) or of the worker that runs the actor
     int64_t vrun                # weighted nanoseconds
-    int64_t total_ns
+    uint64_t total_ns           # atomic
     int64_t last_run_ns         # start of the last slice
     int64_t io_ns               # charged by the process() that runs
     int64_t idle_ns             # since when it has nothing to do
@@ -149,14 +149,13 @@ cdef struct actor_t:
     int64_t armed_ns            # atomic; 0: not in the wheel
     uint32_t timer_slot
     # figures; written by the running worker, read by anybody
-    uint32_t window_at          # second (of the sampler) of the newest value in `window`
     uint32_t window[WINDOW_SECONDS]             # microseconds of weighted time per second; [second % WINDOW_SECONDS]
     uint16_t backlogged         # bit n: had work during the whole of the second n seconds ago
-    bint went_idle              # in the current second
+    uint32_t went_idle          # atomic: in the current second
     uint64_t sampled_ns         # total_ns at the last sample
-    uint64_t served             # calls of process
-    uint64_t failed
-    uint64_t woken_ns           # when the pending wake came; 0: none
+    uint64_t served             # atomic: calls of process
+    uint64_t failed             # atomic
+    uint64_t woken_ns           # atomic: when the pending wake came; 0: none
     int64_t service_p50_ns      # estimate for deadlines
     histogram_t queue_wait
     histogram_t service
@@ -173,9 +172,10 @@ cdef struct worker_t:
     worker_t *idle_next         # stack of sleeping workers (under the run queue's lock)
     actor_t *running            # under the run queue's lock
     int64_t cpu_ns              # thread CPU time at the last reading
-    int64_t wall_ns             # clock at the same moment
-    uint64_t slices
-    uint64_t requests
+    int64_t since_cpu_ns        # time awake since then
+    int64_t mark_ns             # clock when the running request began
+    uint64_t slices             # atomic
+    uint64_t requests           # atomic
 
 cdef struct run_queue_t:
     uint32_t lock
@@ -228,14 +228,16 @@ cdef struct actor_system_t:
     int64_t sweep_ns            # next sweep of one shard
     uint32_t sweep_at
     uint32_t ran                # atomic: something ran since the last sample
+    uint32_t quiet              # samples since something ran
+    uint32_t backlogged         # actors with work during the whole of the last second
     double jain_1
     double jain_10
     double lag_1                # quanta
     double lag_10
     # figures; atomic
-    uint32_t actors
+    uint32_t actors             # in the table
+    uint32_t alive              # not freed yet: in the table or held
     uint32_t parked
-    uint32_t mailed             # requests in mailboxes
     uint64_t dispatched
     uint64_t refused_busy
     uint64_t refused_closed
@@ -254,7 +256,6 @@ cdef struct actor_system_t:
     uint64_t paused
     uint64_t created
     uint64_t retired
-    uint64_t slices
     histogram_t wake_wait       # wake -> look (under figures_lock)
     uint32_t figures_lock
 
@@ -299,6 +300,7 @@ cdef bint request_cancel(request_t *request) noexcept nogil
 cdef int64_t system_now(actor_system_t *system) noexcept nogil
 
 # --- for the scheduler's own modules ----------------------------------------------------------------------------------
+cdef actor_t *actor_find(actor_system_t *system, uint32_t space, uint64_t a, uint64_t b) noexcept nogil    # with a reference, or NULL
 cdef bint actor_has_work(actor_t *actor) noexcept nogil                # under actor.lock
 cdef bint actor_schedule(actor_t *actor) noexcept nogil                # into the run queue, if idle, open and with work
 cdef void actor_arm(actor_t *actor, int64_t at_ns) noexcept nogil      # under actor.lock

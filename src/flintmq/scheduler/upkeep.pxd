@@ -10,3 +10,5 @@ cdef int64_t system_next_ns(actor_system_t *system) noexcept nogil
 cdef void system_advance(actor_system_t *system, int64_t ns) noexcept nogil
 # The timer thread's life.
 cdef void timers_run(actor_system_t *system) noexcept nogil
+# The end, after all threads of the system ended: everything that waits is answered CLOSED, nothing is accepted any more.
+cdef void system_close_all(actor_system_t *system) noexcept nogil

@@ -1,0 +1,74 @@
+"""Small histograms, and the index of fairness (see figures.pxd).
+
+in: durations in nanoseconds. out: quantiles, Jain's index.
+
+Buckets: two an octave from 1 us on; bucket 0 takes everything below, the last one everything above 17 s. Owned by one writer; a reader on
+another thread sees counts that may be a moment apart, which is good enough to be shown.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.scheduler.actor import HISTOGRAM_SIZE
+from cython.cimports.flintmq.scheduler.cpu_clock import highest_bit
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
+
+# bit of the first octave: 1,024 ns
+FIRST_BIT = cython.declare(cython.int, 10)
+# counts add up to this at most: then all are halved
+TOTAL_MAX = cython.declare(uint32_t, 4096)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _bucket(ns: int64_t) -> cython.int:
+    bit: cython.int
+    at: cython.int
+    if ns < 1024:
+        return 0
+    bit = highest_bit(cython.cast(uint64_t, ns))
+    at = (bit - FIRST_BIT) * 2 + 1 + cython.cast(cython.int, (ns >> (bit - 1)) & 1)
+    return at if at < HISTOGRAM_SIZE else HISTOGRAM_SIZE - 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _upper(bucket: cython.int) -> int64_t:
+    """Upper end of a bucket: 1,024, 1,536, 2,048, 3,072, ..."""
+    octave: cython.int = bucket // 2
+    start: int64_t = cython.cast(int64_t, 1) << (FIRST_BIT + octave)
+    return start + start // 2 if bucket & 1 else start
+
+
+def histogram_add(histogram, ns):
+    i: cython.int
+    total: uint32_t = 0
+    histogram.counts[_bucket(ns)] += 1
+    histogram.total += 1
+    if histogram.total >= TOTAL_MAX:
+        for i in range(HISTOGRAM_SIZE):
+            histogram.counts[i] = cython.cast(uint16_t, histogram.counts[i] >> 1)
+            total += histogram.counts[i]
+        histogram.total = total
+
+
+def histogram_quantile(histogram, share):
+    i: cython.int
+    seen: uint32_t = 0
+    wanted: uint32_t
+    if histogram.total == 0:
+        return 0
+    wanted = cython.cast(uint32_t, share * histogram.total)
+    for i in range(HISTOGRAM_SIZE):
+        seen += histogram.counts[i]
+        if seen > wanted:
+            return _upper(i)
+    return _upper(HISTOGRAM_SIZE - 1)
+
+
+def jain_index(total, squares, count):
+    if count == 0 or squares <= 0.0:
+        return 1.0
+    return total * total / (count * squares)

@@ -1,0 +1,18 @@
+# The run queue: which actor runs next, and which worker sleeps. All functions take its lock themselves.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from flintmq.scheduler.actor cimport actor_system_t, actor_t, worker_t
+
+cdef enum:
+    VRUN_NEW = -1               # actor_t.vrun of one that never ran: starts at the virtual time
+
+# Room for that many actors. False: no memory.
+cdef bint run_queue_reserve(actor_system_t *system, uint32_t actors) noexcept nogil
+# A scheduled actor (it holds a reference); wakes a sleeping worker if none is on its way. O(log n).
+cdef void run_queue_put(actor_system_t *system, actor_t *actor) noexcept nogil
+# The next actor for `worker`, or NULL. `runnable`: how many there are, this one counted. O(log n).
+cdef actor_t *run_queue_take(actor_system_t *system, worker_t *worker, uint32_t *runnable) noexcept nogil
+# The slice is over and cost that much; back: there is more to do, the actor (still SCHEDULED) queues again.
+cdef void run_queue_charge(actor_system_t *system, worker_t *worker, actor_t *actor, int64_t cost_ns, bint back) noexcept nogil
+# Sleeps until there is something. False: the system stops.
+cdef bint run_queue_sleep(actor_system_t *system, worker_t *worker) noexcept nogil
+cdef void run_queue_stop(actor_system_t *system) noexcept nogil

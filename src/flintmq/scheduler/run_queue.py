@@ -1,0 +1,218 @@
+"""The run queue: a heap of actors ordered by policy, the virtual time, and the stack of sleeping workers (see run_queue.pxd).
+
+in: scheduled actors, costs of slices. out: the next actor of a worker.
+
+Start-time fair queueing: each actor has a virtual time `vrun` that grows by cost * 100 / weight, and the smallest runs next. `vmin` is the
+smallest vrun of those that run or queue; who becomes runnable starts at vmin less one quantum at best (a new one at vmin), so neither a
+newcomer nor a long sleeper has a claim on the past. Who has more to do after its slice goes back in one step with its charge: it never
+counts as having slept.
+
+I1  An actor is in the heap at most once: only who set its SCHEDULED bit puts it here.
+I2  The key of an entry never changes while it is in the heap. Ties go by ticket: first come, first served.
+I3  vmin never goes back.
+I4  A worker sleeps only when it saw the heap empty under the lock, and each put wakes one unless one is on its way: no put is slept over.
+    A worker that takes one of several wakes the next.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
+from cython.cimports.flintmq.scheduler.actor import (
+    POLICY_LAST_RUN,
+    POLICY_TOTAL,
+    POLICY_VRUNTIME,
+    WEIGHT_DEFAULT,
+    actor_system_t,
+    actor_t,
+    run_entry_t,
+    run_queue_t,
+    worker_t,
+)
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import realloc
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _before(one: cython.pointer(run_entry_t), other: cython.pointer(run_entry_t)) -> cython.bint:
+    return one.key < other.key or (one.key == other.key and one.ticket < other.ticket)
+
+
+def run_queue_reserve(system, actors):
+    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
+    grown: cython.pointer(run_entry_t)
+    room: uint32_t
+    done: cython.bint = True
+    if at_load32(cython.address(queue.room)) >= actors:
+        return True
+    spin_lock(cython.address(queue.lock))
+    if queue.room < actors:
+        room = queue.room * 2 if queue.room * 2 > actors else actors + 64
+        grown = cython.cast(cython.pointer(run_entry_t), realloc(queue.entries, room * cython.sizeof(run_entry_t)))
+        if grown == cython.NULL:
+            done = False
+        else:
+            queue.entries = grown
+            at_store32(cython.address(queue.room), room)
+    spin_unlock(cython.address(queue.lock))
+    return done
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _wake_one(queue: cython.pointer(run_queue_t)) -> cython.pointer(worker_t):
+    """Under the lock: the worker to be woken after it is given back, or NULL."""
+    worker: cython.pointer(worker_t) = queue.idle
+    if worker == cython.NULL or queue.waking:
+        return cython.NULL
+    queue.idle = worker.idle_next
+    queue.waking = True
+    at_store32(cython.address(worker.signal), 1)
+    return worker
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _insert(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t)) -> cython.void:
+    """Under the lock."""
+    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
+    entry: run_entry_t
+    at: uint32_t
+    if queue.policy == POLICY_VRUNTIME:
+        entry.key = actor.vrun
+    elif queue.policy == POLICY_LAST_RUN:
+        entry.key = actor.last_run_ns
+    elif queue.policy == POLICY_TOTAL:
+        entry.key = cython.cast(int64_t, actor.total_ns)
+    else:
+        entry.key = 0
+    queue.ticket += 1
+    entry.ticket = queue.ticket
+    entry.actor = actor
+    at = queue.count
+    queue.count += 1
+    while at > 0 and _before(cython.address(entry), cython.address(queue.entries[(at - 1) // 2])):
+        queue.entries[at] = queue.entries[(at - 1) // 2]
+        at = (at - 1) // 2
+    queue.entries[at] = entry
+
+
+def run_queue_put(system, actor):
+    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
+    worker: cython.pointer(worker_t)
+    spin_lock(cython.address(queue.lock))
+    if actor.vrun == VRUN_NEW:
+        actor.vrun = queue.vmin
+    elif queue.policy == POLICY_VRUNTIME and actor.vrun < queue.vmin - system.quantum_ns:
+        actor.vrun = queue.vmin - system.quantum_ns
+    _insert(system, actor)
+    worker = _wake_one(queue)
+    spin_unlock(cython.address(queue.lock))
+    if worker != cython.NULL:
+        futex_wake(cython.address(worker.signal), 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _move_vmin(system: cython.pointer(actor_system_t)) -> cython.void:
+    """Under the lock. The smallest vrun of the running and queued actors; under other policies of the running ones, near enough."""
+    i: uint32_t
+    least: int64_t = -1
+    if system.queue.policy == POLICY_VRUNTIME and system.queue.count:
+        least = system.queue.entries[0].key
+    running: cython.pointer(actor_t)
+    for i in range(system.worker_count):
+        running = system.workers[i].running
+        if running != cython.NULL and (least < 0 or running.vrun < least):
+            least = running.vrun
+    if least > system.queue.vmin:
+        system.queue.vmin = least
+
+
+def run_queue_take(system, worker, runnable):
+    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
+    other: cython.pointer(worker_t) = cython.NULL
+    actor: cython.pointer(actor_t)
+    last: run_entry_t
+    at: uint32_t
+    child: uint32_t
+    spin_lock(cython.address(queue.lock))
+    if queue.count == 0:
+        spin_unlock(cython.address(queue.lock))
+        return cython.NULL
+    runnable[0] = queue.count
+    actor = queue.entries[0].actor
+    queue.count -= 1
+    last = queue.entries[queue.count]
+    at = 0
+    child = 1
+    while child < queue.count:
+        if child + 1 < queue.count and _before(cython.address(queue.entries[child + 1]), cython.address(queue.entries[child])):
+            child += 1
+        if not _before(cython.address(queue.entries[child]), cython.address(last)):
+            break
+        queue.entries[at] = queue.entries[child]
+        at = child
+        child = at * 2 + 1
+    queue.entries[at] = last
+    worker.running = actor
+    _move_vmin(system)
+    if queue.count:
+        other = _wake_one(queue)
+    spin_unlock(cython.address(queue.lock))
+    if other != cython.NULL:
+        futex_wake(cython.address(other.signal), 1)
+    return actor
+
+
+def run_queue_charge(system, worker, actor, cost_ns, back):
+    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
+    weight: int64_t = at_load32(cython.address(actor.weight))
+    if cost_ns < 1:
+        cost_ns = 1
+    spin_lock(cython.address(queue.lock))
+    actor.vrun += (cost_ns * WEIGHT_DEFAULT + weight - 1) // weight
+    at_store64(cython.address(actor.total_ns), at_load64(cython.address(actor.total_ns)) + cython.cast(uint64_t, cost_ns))
+    worker.running = cython.NULL
+    if back:
+        _insert(system, actor)
+    spin_unlock(cython.address(queue.lock))
+
+
+def run_queue_sleep(system, worker):
+    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
+    spin_lock(cython.address(queue.lock))
+    if queue.stopping or queue.count:
+        spin_unlock(cython.address(queue.lock))
+        return not queue.stopping
+    at_store32(cython.address(worker.signal), 0)
+    worker.idle_next = queue.idle
+    queue.idle = worker
+    spin_unlock(cython.address(queue.lock))
+    while at_load32(cython.address(worker.signal)) == 0:
+        futex_wait(cython.address(worker.signal), 0, -1)
+    spin_lock(cython.address(queue.lock))
+    queue.waking = False
+    spin_unlock(cython.address(queue.lock))
+    return not at_load32(cython.address(queue.stopping))
+
+
+def run_queue_stop(system):
+    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
+    worker: cython.pointer(worker_t)
+    spin_lock(cython.address(queue.lock))
+    at_store32(cython.address(queue.stopping), 1)
+    worker = queue.idle
+    queue.idle = cython.NULL
+    while worker != cython.NULL:
+        at_store32(cython.address(worker.signal), 1)
+        futex_wake(cython.address(worker.signal), 1)
+        worker = worker.idle_next
+    spin_unlock(cython.address(queue.lock))
