@@ -3,6 +3,7 @@
 #   make run     the main job: flights through the broker into Spark, with a checked result table
 #   make serve   a broker on the default ports (ARGS="--port 0 ..." for options)
 #   make test    lint and all tests            make bench   the workloads of docs/PERFORMANCE.md
+#   make bench-pipeline  queues and Spark (docs/PIPELINE.md)
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
 #   make fuzz    coverage-guided fuzzing of codec and engine
 #   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
@@ -12,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: build run serve test lint bench stress fuzz crash soak clean test-spark crash-spark
+.PHONY: build run serve test lint bench bench-pipeline stress fuzz crash soak clean test-spark crash-spark
 
 build: .venv/.compiled
 
@@ -40,6 +41,9 @@ test: .venv/.compiled .venv/.spark .venv/.test lint
 
 bench: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.run $(ARGS)
+
+bench-pipeline: .venv/.compiled .venv/.spark .venv/.test
+	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m bench.pipeline $(ARGS)
 
 stress: .venv/.compiled .venv/.test
 	@exec sh tools/stress_tsan.sh

@@ -47,7 +47,7 @@ class Sizes:
 
     steady: int = 2_000_000
     sink: int = 1_000_000
-    parallel: int = 1_000_000
+    parallel: int = 3_000_000
     triggers: int = 120
     today: int = 200_000
     flight: int = 500_000
@@ -250,7 +250,7 @@ def partitions(bench: Bench) -> Values:
     """One queue with one and with four partitions."""
     found: Values = {}
     for count in (1, 4):
-        values = _to_parquet(bench, bench.sizes.parallel, minPartitions=count, maxMessagesPerTrigger=bench.sizes.parallel // 4)
+        values = _to_parquet(bench, bench.sizes.parallel, minPartitions=count, maxMessagesPerTrigger=bench.sizes.parallel // 3)
         found[f"rate{count}"], found[f"busy{count}"] = values["steady"], values["busy"]
     return found | {"ratio": found["rate4"] / found["rate1"]}
 
