@@ -49,7 +49,7 @@ sum=$(cat sim/* setup.py src/flintmq/core/*.p* src/flintmq/scheduler/*.p* src/fl
 if [ "$(cat .built 2>/dev/null)" != "$sum" ]; then
     rm -f .built
     [ sim/$kind.h -nt .sim ] && find build src -name '*.so' -delete 2>/dev/null || true
-    ${CC:-cc} -O2 -Wall -Wextra -fPIC -shared -o libactorsim.so sim/sim.c
+    [ -n "$plain" ] || ${CC:-cc} -O2 -Wall -Wextra -fPIC -shared -o libactorsim.so sim/sim.c
     touch .sim
     modules=
     optimise=-O1
@@ -57,7 +57,10 @@ if [ "$(cat .built 2>/dev/null)" != "$sum" ]; then
     for file in src/flintmq/core/*.pxd src/flintmq/scheduler/*.pxd src/flintmq/actor_sim/*.pxd; do
         name=${file%.pxd}
         [ -f "$name.py" ] && [ "$(basename "$name")" != __init__ ] || continue
-        [ "$kind$(dirname "$name")" != plainsrc/flintmq/actor_sim ] || case $name in */load | */compat) ;; *) continue ;; esac
+        case $kind:$name in
+        plain:*/actor_sim/load | plain:*/actor_sim/parked | plain:*/actor_sim/compat | sim:*/actor_sim/parked) [ "$kind" = plain ] || continue ;;
+        plain:*/actor_sim/*) continue ;;
+        esac
         case $name in
         src/flintmq/core/*) grep -qs "core.$(basename "$name") \|core import.*$(basename "$name")" src/flintmq/scheduler/*.p* src/flintmq/actor_sim/*.p* || continue ;;
         esac

@@ -1,7 +1,8 @@
-"""The process that runs interleavings for somebody else: one JSON request a line in, one JSON answer a line out.
+"""The process that runs interleavings and loads for somebody else: one JSON request a line in, one JSON answer a line out.
 
-in: {"mix", "first", "count", "mutant": [site, mutation] | null, "trace": bool} or {"sites": true} or {"toy": [program, seed]}. out: what
-simulation.run_many tells. It is a process of its own because the simulated modules have the names of the real ones, and because a mutant may crash.
+in: {"mix", "first", "count", "mutant": [site, mutation] | null, "trace": bool}, {"sites": true}, {"toy": [program, seed]}, {"load": {...}},
+{"measure": {...}} or {"dispatch": {...}}. out: what the simulation, the load or the measurement tells. It is a process of its own because the modules of
+the copies have the names of the real ones, and because a mutant may crash.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from tools.actor_sim import load
 
 
 def answer(wanted: dict[str, Any]) -> Any:
+    if "load" in wanted:
+        from flintmq.actor_sim import load as loads
+
+        return loads.run(**wanted["load"])
+    if "measure" in wanted or "dispatch" in wanted:
+        from flintmq.actor_sim import parked
+
+        return parked.measure(**wanted["measure"]) if "measure" in wanted else parked.dispatch_cost(**wanted["dispatch"])
     from flintmq.actor_sim import run, runtime, toy
 
     if "toy" in wanted:
@@ -37,8 +47,6 @@ def answer(wanted: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    from pathlib import Path
-
     load.use(Path(sys.argv[1]))
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)

@@ -33,8 +33,8 @@ class Result:
 class Simulator:
     """Builds (if need be) and starts the child at first use. Not thread safe."""
 
-    def __init__(self, copy: str = "build/actor_sim", patch: str = "") -> None:
-        self.source = load.build(copy, patch)
+    def __init__(self, copy: str = "", patch: str = "", plain: bool = False) -> None:
+        self.source = load.build(copy, patch, plain)
         self._child: subprocess.Popen[str] | None = None
 
     def _ask(self, wanted: dict[str, Any]) -> Any:
@@ -82,6 +82,24 @@ class Simulator:
         """A program with a known answer: (verdict, count, switches, simulated ns)."""
         verdict, count, switches, at = self._ask({"toy": [program, seed]})
         return verdict, count, switches, at
+
+    def load(self, **wanted: Any) -> list[dict[str, Any]]:
+        """A load of groups (scenes/load.py), in simulated time or, in the plain build, on real threads."""
+        return self._figures({"load": wanted})
+
+    def measure(self, **wanted: Any) -> dict[str, Any]:
+        """A crowd of parked requests (scenes/parked.py); plain build only."""
+        return self._figures({"measure": wanted})
+
+    def dispatch(self, **wanted: Any) -> dict[str, Any]:
+        """The cost of a dispatch (scenes/parked.py); plain build only."""
+        return self._figures({"dispatch": wanted})
+
+    def _figures(self, wanted: dict[str, Any]) -> Any:
+        told = self._ask(wanted)
+        if isinstance(told, dict) and "crash" in told:
+            raise RuntimeError(told["crash"])
+        return told
 
     def close(self) -> None:
         if self._child is not None:

@@ -178,7 +178,7 @@ def run(policy: str, workers: int, cores: int, groups: list, seconds: float, win
         group.io_ns = given.get("io_ns", 0)
         group.join_ns = int(given.get("join_s", 0) * 1e9)
         group.leave_ns = int(given.get("leave_s", 1e9) * 1e9)
-        group.actor = actor_get(load.system, 0, i + 1, 0, group.weight)
+        group.actor = actor_get(load.system, 0, given.get("key", i + 1), 0, group.weight)
         group.pulls = cython.cast(cython.pointer(pull_t), calloc(group.consumers, cython.sizeof(pull_t)))
     load.start_ns = sim_now()
     load.end_ns = load.start_ns + int(seconds * 1e9)

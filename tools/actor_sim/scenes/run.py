@@ -52,22 +52,9 @@ from cython.cimports.flintmq.actor_sim.scene import (
 from cython.cimports.flintmq.scheduler.actor import actor_get, actor_put
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 
-MIXES = {
-    "park": 1,
-    "wake_next": 2,
-    "times": 4,
-    "suspend": 8,
-    "cancel": 16,
-    "retire": 32,
-    "close": 64,
-    "fail": 128,
-    "again": 256,
-    "hand": 512,
-    "long": 1024,
-    "small": 2048,
-    "stop": 4096,
-    "memory": 8192,
-}
+# more than the timer thread sleeps at most
+END_NS = cython.declare(int64_t, 3_000_000_000)
+
 sim_catch_crashes()
 
 
@@ -124,7 +111,7 @@ def _end(scene: cython.pointer(scene_t)) -> cython.void:
             actor_put(scene.key[i].held)
             scene.key[i].held = cython.NULL
     scene_stop(scene)
-    verdict = sim_run(sim_now() + 3_000_000_000)
+    verdict = sim_run(sim_now() + END_NS)
     if verdict == SIM_FAILED:
         return
     if verdict != SIM_ENDED:

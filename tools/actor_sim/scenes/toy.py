@@ -78,6 +78,6 @@ def run(program: str, seed: int) -> tuple:
         else:
             sim_spawn(_body, cython.address(toy))
             sim_spawn(_body, cython.address(toy))
-        verdict = sim_run(60_000_000_000)
+        verdict = sim_run(sim_now() + 1_000_000_000)
         sim_abandon()
     return VERDICTS[verdict], toy.count, sim_switches(), sim_now()
