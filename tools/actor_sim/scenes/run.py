@@ -37,6 +37,7 @@ from cython.cimports.flintmq.actor_sim.scene import (
     KEYS_MAX,
     MIX_ALL,
     MIX_CLOSE,
+    MIX_HAND,
     MIX_MEMORY,
     MIX_RETIRE,
     MIX_SMALL,
@@ -150,7 +151,8 @@ def run(mix: int, seed: int) -> str:
         parts[i].number = i
         sim_spawn(scene_worker, cython.address(parts[i]))
     sim_spawn(scene_timer, cython.address(parts[14]))
-    sim_spawn(scene_answerer, cython.address(parts[15]))
+    if mix & MIX_HAND:
+        sim_spawn(scene_answerer, cython.address(parts[15]))
     for i in range(scene.producers):
         parts[4 + i].number = i
         sim_spawn(scene_producer, cython.address(parts[4 + i]))

@@ -314,14 +314,14 @@ def scene_answerer(raw):
     """Answers what processes handed on, some time later."""
     scene: cython.pointer(scene_t) = cython.cast(cython.pointer(part_t), raw).scene
     i: uint32_t
-    while scene.running or scene.held:
+    while scene.workers_left <= scene.workers or scene.held:  # workers and the timer
         for i in range(scene.asked):
             if scene.asks[i].handed:
                 at_yield()
                 scene.asks[i].handed = 0
                 scene.held -= 1
                 request_answer(cython.address(scene.asks[i].request), OUTCOME_MESSAGES)
-        sim_wait(200_000)
+        sim_wait(200_000 if scene.running else 20_000_000)
 
 
 def scene_worker(raw):
