@@ -13,6 +13,7 @@ from flintmq.queue.handle import QueueHandle
 from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.store.log_store import LogStore
 from flintmq.transactions import TransactionCoordinator
+from flintmq.vhost.policy import DEFAULT_POLICY
 
 PERSISTENT = 1
 LEVELS = 4
@@ -38,7 +39,7 @@ class OnDisk:
         core.set_durable(True)
         core.attach_log(self.store)
         self.store.attach(core)
-        return SimpleNamespace(core=core, durable=True)
+        return SimpleNamespace(core=core, durable=True, policy=DEFAULT_POLICY)
 
     def put(self, number: int, body: bytes, *, flags: int = PERSISTENT, priority: int = 0) -> int:
         """A message outside any transaction."""

@@ -180,7 +180,7 @@ class Plane:
         return record is not None and "administrator" in record.tags
 
     def queue(self, vhost: str, name: str) -> Any:
-        """A queue that a pipeline may read. Raises: Refused NOT_FOUND, FORBIDDEN (another connection's exclusive one)."""
+        """A queue that a pipeline may read. Raises: Refused NOT_FOUND, FORBIDDEN (another connection's exclusive one), BAD_ARGUMENT (a stream)."""
         found = self.broker.vhosts.get(vhost)
         if found is None:
             raise Refused("NOT_FOUND", f"there is no vhost '{vhost}'")
@@ -190,6 +190,8 @@ class Plane:
             raise refusal_of(error) from None
         if queue.exclusive:
             raise Refused("FORBIDDEN", f"queue '{name}' in vhost '{vhost}' is exclusive to a connection")
+        if queue.policy.is_stream:
+            raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a stream: the data plane reads queues only")
         return queue
 
     def queue_name(self, queue_id: int) -> str:

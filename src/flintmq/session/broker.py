@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.clock import Clock
 from flintmq.config import Config
-from flintmq.errors import StoreError
+from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import publishing
 from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.state import Consumer
+from flintmq.session.stream_service import StreamService
 from flintmq.transactions import TransactionCoordinator, TransactionStore
 from flintmq.transactions.effects import Session
+from flintmq.vhost.names import describe
 from flintmq.vhost.policy import DROP_HEAD, REJECT_PUBLISH_DLX
 from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
@@ -40,6 +42,7 @@ DEST_LIMITED = 1
 DEST_REJECT_OVER = 2
 DEST_REJECT_DEAD_LETTER = 4
 DEST_DEAD_LETTERS = 8
+DEST_STREAM = 16
 NO_LIMIT = 2**64 - 1
 
 LIST_STANDARD = 0
@@ -79,6 +82,8 @@ class Broker:
         # distributed and local transactions for callers of this process and other protocols; None: there is no durable store
         self.transactions: TransactionCoordinator | None = None
         self.effects: BrokerQueueEffects | None = None
+        # None: there is no durable store, and so no stream
+        self.streams: StreamService | None = None
         # `consumers` and who is active among them; taken inside a virtual host's lock, never the other way round
         self.lock = threading.RLock()
         # one at a time brings a queue back under its limit, or two loops would each drop a message for the same excess; taken before
@@ -122,8 +127,10 @@ class Broker:
         return vhost
 
     def _new_core(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
-        """Makes the core of a declared queue, with the facts that routes copy."""
+        """Makes the core of a declared queue, with the facts that routes copy. Raises: PeerError when it is a stream that can't be."""
         policy = spec.policy
+        if policy.is_stream:
+            return self._new_stream(queue_id, spec)
         kind, rule = LIST_STANDARD if policy.levels == 1 else LIST_PRIORITY, LEVEL_RABBITMQ
         if policy.qpid_priorities is not None:
             kind, rule = LIST_PRIORITY, LEVEL_QPID
@@ -149,10 +156,20 @@ class Broker:
                 core.destination_flags = DEST_LIMITED
         return core
 
+    def _new_stream(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
+        if self.streams is None:
+            text = f"{describe('queue', spec.name, spec.vhost)} can't be a stream: this broker keeps nothing on disk"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+        core = QueueHandle(queue_id)
+        core.set_durable(True)
+        core.destination_flags = DEST_STREAM
+        self.streams.open(queue_id, spec, core)
+        return core
+
     def _queue_created(self, queue: Queue) -> None:
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
-        if queue.durable and self.log is not None:
+        if queue.durable and self.log is not None and not queue.policy.is_stream:
             self.log.attach(queue.core)
         if queue.core.destination_flags & DEST_DEAD_LETTERS:
             self.limited_queues.add(queue)
@@ -165,6 +182,11 @@ class Broker:
             consumers = self.consumers.pop(queue.queue_id, {})
         for consumer in consumers:
             self._cancel_by_broker(consumer)
+        if queue.policy.is_stream:
+            if self.streams is not None:
+                self.streams.delete(queue.queue_id)
+            queue.core.owner = None
+            return
         logged = queue.durable or (self.effects is not None and self.effects.take_logged(queue.queue_id))
         drop = partial(self.log.drop_queue, queue.queue_id) if logged and self.log is not None else None
         if self.transactions is not None:
@@ -333,6 +355,11 @@ class Broker:
         with self.lock:
             self.drops[reason] += 1
 
+    def count_drops(self, reason: str, count: int) -> None:
+        """The same for several at once."""
+        with self.lock:
+            self.drops[reason] += count
+
     def add_drops(self, drops: dict[str, int]) -> None:
         """Adds what a connection counted itself."""
         if drops:
@@ -346,6 +373,8 @@ class Broker:
         wall = self.clock.wall_ms()
         for queue in list(self.queues.values()):
             core = queue.core
+            if queue.policy.is_stream:
+                continue  # it has a housekeeping of its own
             if core.ready_count() or core.unacked_count():
                 publishing.expire(self, queue, wall)
                 core.housekeeping()

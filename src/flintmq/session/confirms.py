@@ -1,8 +1,9 @@
 """Publisher confirms: which tags may be answered, and when.
 
-in: a message that was put on its queues, with the LSN its log records got. out: basic.ack and basic.nack at the end of the pass.
+in: a message that was put on its queues, with the LSN that its log records got and the ticket of its streams. out: basic.ack and
+basic.nack at the end of the pass.
 
-I1  A tag is confirmed when everything of its message is durable; a message that was not logged is at once.
+I1  A tag is confirmed when everything of its message is durable, in the log and in every stream; one that went to neither is at once.
 I2  A `multiple` confirm never runs past an earlier tag that is not durable yet, nor over one that is refused.
 I3  Every tag is answered once, and tags are answered in their order.
 """
@@ -10,6 +11,7 @@ I3  Every tag is answered once, and tags are answered in their order.
 from __future__ import annotations
 
 import cython
+from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.session.delivery import write_confirm
 from cython.cimports.flintmq.session.types import channel_t, connection_t, pending_confirm_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -21,14 +23,14 @@ BASIC_NACK = cython.declare(cython.int, 120)
 REFUSED = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
-def channel_note_confirm(connection, channel, lsn, refused):
+def channel_note_confirm(connection, channel, lsn, ticket, refused):
     pending: cython.pointer(pending_confirm_t)
     size: uint32_t
     i: uint32_t
     channel.publish_tag += 1
     if refused:
         lsn = REFUSED
-    if lsn:
+    if lsn or ticket:
         if channel.pending_count == channel.pending_size:
             size = channel.pending_size * 2 if channel.pending_size else 64
             pending = cython.cast(cython.pointer(pending_confirm_t), calloc(size, cython.sizeof(pending_confirm_t)))
@@ -46,6 +48,7 @@ def channel_note_confirm(connection, channel, lsn, refused):
         pending = cython.address(channel.pending[(channel.pending_first + channel.pending_count) & (channel.pending_size - 1)])
         pending.tag = channel.publish_tag
         pending.lsn = lsn
+        pending.ticket = ticket
         channel.pending_count += 1
     if not channel.confirm_dirty:
         channel.confirm_dirty = True
@@ -65,7 +68,9 @@ def _ack_up_to(connection: cython.pointer(connection_t), channel: cython.pointer
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _flush_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), durable: uint64_t) -> cython.void:
+def _flush_channel(
+    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), durable: uint64_t, durable_ticket: uint64_t
+) -> cython.void:
     """Answers every tag that may be: those without a pending record, the durable and the refused, up to the first that waits (I2)."""
     upto: uint64_t = channel.publish_tag
     pending: cython.pointer(pending_confirm_t)
@@ -75,7 +80,7 @@ def _flush_channel(connection: cython.pointer(connection_t), channel: cython.poi
             _ack_up_to(connection, channel, pending.tag - 1)
             write_confirm(connection, channel.number, BASIC_NACK, pending.tag, False)
             channel.confirmed = pending.tag
-        elif pending.lsn > durable:
+        elif pending.lsn > durable or pending.ticket > durable_ticket:
             upto = pending.tag - 1
             break
         channel.pending_first = (channel.pending_first + 1) & (channel.pending_size - 1)
@@ -87,14 +92,16 @@ def connection_flush_confirms(connection):
     channel: cython.pointer(channel_t) = connection.confirming
     following: cython.pointer(channel_t)
     durable: uint64_t = 0
+    durable_ticket: uint64_t = 0
     if connection.port != cython.NULL and connection.port.durable_lsn != cython.NULL:
         durable = connection.port.durable_lsn(connection.port.context)
+        durable_ticket = at_load64(cython.address(connection.port.durable_ticket))
     connection.confirming = cython.NULL
     while channel != cython.NULL:
         following = channel.next_confirming
         channel.confirm_dirty = False
         if channel.open:
-            _flush_channel(connection, channel, durable)
+            _flush_channel(connection, channel, durable, durable_ticket)
             if channel.pending_count:
                 channel.confirm_dirty = True
                 channel.next_confirming = connection.confirming

@@ -47,6 +47,7 @@ from cython.cimports.flintmq.session.subscription import (
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.work import expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next
+from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
@@ -164,8 +165,10 @@ class Connection(ConnectionBase):
         priority: int,
         waiting: bool = False,
         group: bytes = b"",
+        seat: Seat | None = None,
     ) -> bool:
         """Adds a consumer with the channel's prefetch; a `waiting` one gets nothing until `activate`. `group`: told to the log.
+        `seat`: its place in the stream that the queue is.
 
         False when exclusivity or the queue's deletion forbids it. Raises MemoryError, StoreError.
         """
@@ -179,11 +182,14 @@ class Connection(ConnectionBase):
         subscription = subscription_new(channel, handle.queue, _octets(tag), len(tag), flags, priority, waiting)
         if subscription == cython.NULL:
             raise MemoryError
-        subscription.dead_letters = handle.dead_letters
+        # What dies in a group of a stream is the stream's to dead-letter: its deliveries have no entry to read the message from.
+        subscription.dead_letters = handle.dead_letters and seat is None
+        if seat is not None:
+            seat_give(seat, subscription.consumer)
         if not subscription_attach(subscription):
             free(subscription)
             return False
-        if self.log is not None and queue_is_durable(handle.queue):
+        if self.log is not None and seat is None and queue_is_durable(handle.queue):
             try:
                 self.log.note_consumer(subscription.consumer.id, tag, group)
             except BaseException:
@@ -244,6 +250,11 @@ class Connection(ConnectionBase):
                         subscription.consumer.credit.limit = count
                     subscription = subscription.next
         channel_resume(channel)
+
+    def prefetch(self, number: int) -> int:
+        """Messages that a new consumer of the channel may have unsettled, by its own limit or the channel's; 0 = any number."""
+        channel: cython.pointer(channel_t) = self.channel(number)
+        return channel.prefetch or channel.credit.limit
 
     def set_flow(self, number: int, active: bool) -> None:
         """channel.flow from the client: stops or resumes deliveries of the channel."""

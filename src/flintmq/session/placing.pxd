@@ -1,7 +1,7 @@
 # The last step of a publish: a message onto the queues of its route.
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport queue_t
+from flintmq.queue.types cimport log_port_t, queue_t
 from flintmq.routing.route_cache cimport destination_t, route_t
 from flintmq.session.types cimport channel_t, connection_t
 
@@ -10,6 +10,8 @@ from flintmq.session.types cimport channel_t, connection_t
 cdef int publish_to_queues(
     connection_t *connection, channel_t *channel, route_t *route, content_t *content, uint8_t bits, int64_t expiration_ms
 ) noexcept nogil
+# Appends the message to a stream and raises `*ticket` to what its confirm waits for. False: it was refused (damage, no memory).
+cdef bint place_on_stream(log_port_t *port, queue_t *stream, content_t *content, uint64_t *ticket) noexcept nogil
 # Python dead-letters the message after this event. `reason`: REASON_DROP or REASON_REJECT. False: no memory, it is only refused.
 cdef bint note_refused(connection_t *connection, queue_t *queue, content_t *content, int reason) noexcept nogil
 # x-overflow drop-head without a dead-letter exchange: the oldest messages make room. Returns how many.

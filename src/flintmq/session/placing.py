@@ -8,7 +8,7 @@ I1  A message that a confirm answers is in every queue of its route, and every l
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_load64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_incref
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
@@ -17,6 +17,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_enqueue,
     queue_enqueue_immediate,
     queue_incref,
+    queue_is_deleted,
     queue_ready_bytes,
     queue_ready_count,
     queue_take_head,
@@ -27,6 +28,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     DEST_LIMITED,
     DEST_REJECT_DEAD_LETTER,
     DEST_REJECT_OVER,
+    DEST_STREAM,
     destination_t,
     route_decref,
 )
@@ -47,6 +49,7 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
     i: uint32_t
     destination: cython.pointer(destination_t)
     lsn: uint64_t = 0
+    ticket: uint64_t = 0
     position: uint64_t
     placed: uint32_t = 0
     refused: cython.bint = False
@@ -57,6 +60,14 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
         content.flags |= CONTENT_SHARED  # nobody else has the content yet
     for i in range(route.count):
         destination = cython.address(route.destinations[i])
+        if destination.flags & DEST_STREAM:
+            # Whether it is read at once or in a year: `immediate` asks nothing of a stream, and nothing in it expires.
+            if place_on_stream(connection.port, destination.queue, content, cython.address(ticket)):
+                placed += 1
+            else:
+                refused = True
+                connection.dropped[DROP_REFUSED] += 1
+            continue
         expires_at = expiry_on(destination, expiration_ms)
         if destination.flags & DEST_REJECT_OVER and (
             queue_ready_count(destination.queue) >= destination.max_length
@@ -91,10 +102,12 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
         connection.dropped[DROP_UNROUTABLE] += 1
     if lsn > connection.logged:
         connection.logged = lsn
+    if ticket and connection.logged == 0:
+        connection.logged = 1
     if content.message_id and content.flags & CONTENT_SHARED:
         connection.port.placed(connection.port.context, content)
     if channel.confirm:
-        channel_note_confirm(connection, channel, lsn, refused)
+        channel_note_confirm(connection, channel, lsn, ticket, refused)
     route_decref(route)
     content_decref(content)
     if policy:
@@ -102,6 +115,14 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
         connection.slow_channel = channel.number
         return FEED_PAUSE
     return FEED_MORE
+
+
+def place_on_stream(port, stream, content, ticket):
+    if queue_enqueue(stream, content, 0, 0, cython.NULL) == 0:
+        return queue_is_deleted(stream)  # no refusal, as for every queue that goes while a message is on its way there
+    # Its own ticket, or a later one of another thread.
+    ticket[0] = at_load64(cython.address(port.stream_ticket))
+    return True
 
 
 def note_refused(connection, queue, content, reason):

@@ -82,7 +82,7 @@ class BrokerQueueEffects:
 
     def durable(self, queue_id: int) -> bool | None:
         queue = self._queues.get(queue_id)
-        if queue is None:
+        if queue is None or queue.policy.is_stream:  # an append can't be prepared: to transactions a stream is no queue
             return None
         if not queue.durable:
             with self._lock:

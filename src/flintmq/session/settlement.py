@@ -70,7 +70,7 @@ def settle_taken(connection, channel, item, method, requeue, logged_before):
         if connection != cython.NULL:
             if method == BASIC_ACK:
                 channel.acknowledged += 1
-            elif not item.dead_letters:
+            elif not item.dead_letters and item.queue.ops == cython.NULL:  # what a stream's group drops it counts itself
                 connection.dropped[DROP_REJECTED] += 1
     if consumer == cython.NULL:
         queue_decref(item.queue)

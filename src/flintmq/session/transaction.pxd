@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.handle cimport QueueHandle
 from flintmq.queue.log_port cimport LogPort
-from flintmq.queue.types cimport queue_t, slot_t
+from flintmq.queue.types cimport log_port_t, queue_t, slot_t
 from flintmq.routing.route_cache cimport destination_t, route_t
 from flintmq.session.connection cimport Connection
 from flintmq.session.types cimport channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
@@ -12,12 +12,13 @@ cdef enum:                    # held_t.kind
     HELD_ENTRY = 1            # on a queue, invisible
     HELD_RETURN = 2           # goes back to the publisher: no queue, and mandatory
     HELD_IMMEDIATE = 3        # offered when the transaction takes effect; not part of the log's transaction
+    HELD_STREAM = 4           # appended when the transaction takes effect; not part of the log's transaction
 
 cdef struct held_t:
     uint8_t kind
     uint8_t bits              # of basic.publish
     bint logged
-    queue_t *queue            # HELD_ENTRY: counted
+    queue_t *queue            # HELD_ENTRY, HELD_STREAM: counted
     slot_t *slot
     uint64_t position
     destination_t *destination   # of `route`; NULL for a dead letter
@@ -39,6 +40,8 @@ cdef class Transaction:
     cdef uint64_t id                  # of the log; 0: nothing of it is logged
     cdef uint64_t ticket
     cdef uint64_t wait_lsn            # what the answer waits for after it was applied (immediate messages)
+    cdef log_port_t *port             # of streams; NULL: there is no store
+    cdef uint64_t wait_ticket         # the same for what went to streams
     cdef bint applied
     cdef held_t *held
     cdef uint32_t held_count
@@ -49,6 +52,8 @@ cdef class Transaction:
     cdef readonly list limited        # control-plane queues that letters may have filled over their limit
     cdef held_t *_add(self) except NULL
     cdef int _hold(self, tx_publish_t *publish) except -1
+    cdef int _hold_for_stream(self, queue_t *queue, content_t *content) except -1
+    cdef object _append(self, held_t *held)
     cdef int _enqueue(self, held_t *held, long long expires_at_ms) except -1
     cdef bint _refused(self, destination_t *destination, content_t *content)
     cdef int _take(self, tx_settle_t *settle, settled_t *taken) except -1

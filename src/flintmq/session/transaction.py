@@ -11,13 +11,17 @@ I1  Nothing of a transaction is visible before the log has its commit; what reco
 I2  A settled delivery is either in its channel's map or in one transaction: nothing is applied twice when a connection dies.
 I3  Transactions of a channel take effect, and are answered, in the order of their commits.
 I4  A dead letter of a transaction is part of it: its entry and the dequeue of the original are in one commit.
+I5  What goes to a stream is appended when the transaction takes effect, and the answer waits until that is durable, too: a crash in
+    between loses it, and the commit was not answered then. (An append can't be taken back, so it can't come before the commit.)
 """
 
 from __future__ import annotations
 
 import collections
+import logging
 
 import cython
+from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.content import (
     CONTENT_PERSISTENT,
     CONTENT_SHARED,
@@ -46,6 +50,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     DEST_LIMITED,
     DEST_REJECT_DEAD_LETTER,
     DEST_REJECT_OVER,
+    DEST_STREAM,
     destination_t,
     route_decref,
     route_incref,
@@ -53,7 +58,7 @@ from cython.cimports.flintmq.routing.route_cache import (
 )
 from cython.cimports.flintmq.session.connection import Connection
 from cython.cimports.flintmq.session.delivery import write_return
-from cython.cimports.flintmq.session.placing import drop_head, expiry_on, publish_to_queues
+from cython.cimports.flintmq.session.placing import drop_head, expiry_on, place_on_stream, publish_to_queues
 from cython.cimports.flintmq.session.settlement import settle_taken
 from cython.cimports.flintmq.session.tx_buffer import expiration_of, tx_apply, tx_clear
 from cython.cimports.flintmq.session.types import (
@@ -71,6 +76,8 @@ from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
 from flintmq.errors import StoreError
 
+log = logging.getLogger("flintmq.transactions")
+
 BASIC_ACK = cython.declare(cython.int, 80)
 PUBLISH_MANDATORY = cython.declare(cython.int, 1)
 PUBLISH_IMMEDIATE = cython.declare(cython.int, 2)
@@ -86,7 +93,7 @@ def begin(connection: Connection, number: int) -> Transaction | None:
     transaction: Transaction
     i: uint32_t
     logged: cython.bint = _is_logged(connection, channel)
-    if not logged and not commits_waiting(connection, number):
+    if not logged and not _has_streams(channel) and not commits_waiting(connection, number):
         tx_apply(cython.address(connection.connection), channel)
         return None
     transaction = Transaction(connection, number)
@@ -112,6 +119,25 @@ def begin(connection: Connection, number: int) -> Transaction | None:
 def commits_waiting(connection: Connection, number: int) -> int:
     """Transactions of the channel that wait for the log."""
     return len(connection.committing.get(number, ()))
+
+
+@cython.cfunc
+def _goes_to_stream(route: cython.pointer(route_t)) -> cython.bint:
+    i: uint32_t
+    for i in range(route.count):
+        if route.destinations[i].flags & DEST_STREAM:
+            return True
+    return False
+
+
+@cython.cfunc
+def _has_streams(channel: cython.pointer(channel_t)) -> cython.bint:
+    """True when a message of the open transaction goes to a stream: its answer waits for the log."""
+    i: uint32_t
+    for i in range(channel.tx_publish_count):
+        if _goes_to_stream(channel.tx_publishes[i].route):
+            return True
+    return False
 
 
 @cython.cfunc
@@ -153,6 +179,7 @@ class Transaction:
         self.handler = connection.handler
         self.number = number
         self.channel = connection.channel(number)
+        self.port = connection.connection.port
         self.letters = []
         self.limited = []
 
@@ -202,6 +229,9 @@ class Transaction:
             content.flags |= CONTENT_SHARED
         for i in range(route.count):
             destination = cython.address(route.destinations[i])
+            if destination.flags & DEST_STREAM:
+                self._hold_for_stream(destination.queue, content)
+                continue
             if destination.flags & DEST_REJECT_OVER and self._refused(destination, content):
                 self.connection.connection.dropped[DROP_REFUSED] += 1
                 if destination.flags & DEST_REJECT_DEAD_LETTER:
@@ -220,6 +250,15 @@ class Transaction:
             self._enqueue(held, expires_at_ms)
         if content.message_id and content.flags & CONTENT_SHARED:
             self.log.port.placed(self.log.port.context, content)
+        return 0
+
+    def _hold_for_stream(self, queue, content):
+        held: cython.pointer(held_t) = self._add()
+        held.kind = HELD_STREAM
+        held.queue = queue
+        held.content = content
+        queue_incref(queue)
+        content_incref(content)
         return 0
 
     def _refused(self, destination, content):
@@ -280,6 +319,12 @@ class Transaction:
         """Puts a dead letter on a queue as part of the transaction (arguments as QueueHandle.publish). False when it was refused."""
         content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
         held: cython.pointer(held_t)
+        if core.queue.ops != cython.NULL:
+            try:
+                self._hold_for_stream(core.queue, content)
+            finally:
+                content_decref(content)
+            return True
         try:
             held = self._add()
         except MemoryError:
@@ -349,6 +394,8 @@ class Transaction:
             self._apply()
         if self.wait_lsn and self.log is not None and self.log.port.durable_lsn(self.log.port.context) < self.wait_lsn:
             return False
+        if self.wait_ticket and at_load64(cython.address(self.port.durable_ticket)) < self.wait_ticket:
+            return False
         connection: Connection = self.connection
         if connection is not None:
             self.connection = None
@@ -382,6 +429,9 @@ class Transaction:
                 if connection != cython.NULL:
                     connection.dropped[DROP_MAXLEN] += dropped
         self._free()
+        if self.wait_ticket:
+            # Between two passes of the loop nobody else tells the log that something waits for it.
+            self.port.kick(self.port.context)
 
     def _publish(self, held):
         connection: cython.pointer(connection_t)
@@ -390,6 +440,9 @@ class Transaction:
             if held.slot != cython.NULL:
                 queue_publish_held(held.queue, held.slot, held.position, held.logged)
                 held.slot = cython.NULL
+            return
+        if held.kind == HELD_STREAM:
+            self._append(held)
             return
         if self.connection is None:
             # Nobody to return it to; an immediate one is still offered.
@@ -412,6 +465,14 @@ class Transaction:
         if connection.logged > self.wait_lsn:
             self.wait_lsn = connection.logged
             self.log = self.connection.log
+        if _goes_to_stream(held.route):
+            self.wait_ticket = at_load64(cython.address(self.port.stream_ticket))
+
+    def _append(self, held):
+        if not place_on_stream(self.port, held.queue, held.content, cython.address(self.wait_ticket)):
+            if self.connection is not None:
+                self.connection.connection.dropped[DROP_REFUSED] += 1
+            log.critical("queue id %d: a message of a committed transaction is not in its stream", queue_get_id(held.queue))
 
     def _free(self):
         i: uint32_t

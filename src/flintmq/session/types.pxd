@@ -37,7 +37,8 @@ cdef struct unacked_map_t:    # delivery tag -> delivery, in segments that go wh
 
 cdef struct pending_confirm_t:
     uint64_t tag
-    uint64_t lsn
+    uint64_t lsn              # of the log: 0 = nothing of it was logged
+    uint64_t ticket           # of the streams: 0 = it went to none
 
 cdef struct tx_publish_t:
     route_t *route            # counted
@@ -89,7 +90,7 @@ cdef struct channel_t:
     channel_t *next_confirming
     uint64_t publish_tag      # tag of the last message received in confirm mode
     uint64_t confirmed        # every tag up to here is answered
-    pending_confirm_t *pending  # ring: logged messages whose LSN is not durable yet
+    pending_confirm_t *pending  # ring: messages of the log or of streams that are not durable yet
     uint32_t pending_size
     uint32_t pending_first
     uint32_t pending_count
@@ -187,7 +188,7 @@ cdef struct connection_t:
     uint64_t deliveries
     # the log
     log_port_t *port          # NULL: nothing is logged
-    uint64_t logged           # highest LSN of a message that it published since the loop collected it; 0 = none
+    uint64_t logged           # highest LSN of a message that it published since the loop collected it (1: streams only); 0 = none
     uint64_t now_us           # wall clock of the delivery turn under way, microseconds; 0 without a log
     uint64_t tx_bytes_max
     refused_t *refused        # oldest first; taken by Connection.take_refused

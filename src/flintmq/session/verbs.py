@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
+from flintmq.session import streams
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.vhost.names import generate_queue_name
 
@@ -250,7 +251,8 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
     group = method.arguments.get("x-group", "")
     if not isinstance(group, str):
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-group': {group!r} is no string")
-    if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority, single, _key(group)):
+    seat = streams.open_seat(handler, number, queue, method) if method.queue != REPLY_TO and queue.policy.is_stream else None
+    if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority, single, _key(group), seat):
         if queue.core.is_deleted():
             raise _gone(handler, queue)
         raise PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
@@ -295,6 +297,9 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "basic.get", queue=name)
     queue = handler.vhost.queue(name, handler.connection_id)
+    if queue.policy.is_stream:
+        text = f"basic.get not supported by stream queues {handler.vhost.describe('queue', name)}"
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, text)
     handler.vhost.touch(queue)
     got = handler.connection.get(number, queue.core, method.no_ack)
     if got is None:

@@ -3,7 +3,8 @@
 in: the argument table of queue.declare. out: a QueuePolicy, or the 406 that RabbitMQ would send.
 
 Rule: an unknown argument is kept and ignored; a known one with a wrong type or value is refused, whatever the queue type (so that
-a configuration written for quorum queues or streams carries over). Texts are RabbitMQ's, Erlang terms included: people grep them.
+a configuration written for quorum queues carries over). A stream takes only what means something to it. Texts are RabbitMQ's, Erlang
+terms included: people grep them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.exchange import erlang_term
+from flintmq.vhost.stream_arguments import age_ms, check_stream_arguments
 
 # milliseconds; ten years: what RabbitMQ accepts for x-message-ttl and x-expires
 EXPIRY_MS_MAX = 315_360_000_000
@@ -21,6 +23,7 @@ PRIORITY_MAX = 255
 DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
+STREAM = "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,20 @@ class QueuePolicy:
     single_active_consumer: bool = False
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
-    queue_type: str = "classic"  # as asked for; "quorum" and "stream" are served by a durable queue of ours
+    queue_type: str = "classic"  # as asked for; "quorum" is served by a durable queue of ours
+    # of streams: retention (with max_length_bytes), bytes of a segment, milliseconds before a nacked message comes to its group again
     max_age: str | None = None
+    stream_segment_bytes: int | None = None
+    retry_delay_ms: int | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        return self.queue_type == STREAM
+
+    @property
+    def max_age_ms(self) -> int | None:
+        """x-max-age in milliseconds."""
+        return age_ms(self.max_age)
 
     @property
     def levels(self) -> int:
@@ -133,11 +148,10 @@ def _queue_version(value: Any, arguments: Mapping[str, Any]) -> str | None:
 def _max_age(value: Any, _: Mapping[str, Any]) -> str | None:
     if not isinstance(value, str):
         return _unacceptable(value)
-    good = len(value) >= 2 and value[-1] in "YMDhms" and value[:-1].isascii() and value[:-1].isdigit()
-    return None if good else "{error,invalid_max_age}"
+    return None if age_ms(value) is not None else "{error,invalid_max_age}"
 
 
-QUEUE_TYPES = ("classic", "quorum", "stream")
+QUEUE_TYPES = ("classic", "quorum", STREAM)
 
 # Every argument we know, hence check and compare at redeclaration. Order: as refused when several are wrong.
 QUEUE_ARGUMENTS: dict[str, Check] = {
@@ -160,6 +174,7 @@ QUEUE_ARGUMENTS: dict[str, Check] = {
     "x-delivery-limit": _integer,
     "x-consumer-timeout": _positive,
     "x-consumer-disconnected-timeout": _positive,
+    "x-retry-delay": _ttl,
     "x-delayed-retry-type": _text,
     "x-delayed-retry-min": _not_negative,
     "x-delayed-retry-max": _not_negative,
@@ -175,10 +190,11 @@ QUEUE_ARGUMENTS: dict[str, Check] = {
 }
 
 
-def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str) -> QueuePolicy:
+def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str, *, restored: bool = False) -> QueuePolicy:
     """Checks the arguments of a queue and turns them into a policy.
 
-    Args: description: "queue 'q' in vhost '/'", for the texts. Raises: PeerError 406 at the first bad argument.
+    Args: description: "queue 'q' in vhost '/'", for the texts; restored: it exists: what a stream doesn't take is ignored.
+    Raises: PeerError 406 at the first bad argument.
     """
     if not arguments:
         return DEFAULT_POLICY
@@ -194,6 +210,8 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str)
         raise PeerError(
             ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-qpid-priorities' for {description}: \"not together with x-max-priority\""
         )
+    if arguments.get("x-queue-type") == STREAM and not restored:
+        check_stream_arguments(arguments, QUEUE_ARGUMENTS, description)
     get = arguments.get
     key_text = get("x-dead-letter-routing-key")
     return QueuePolicy(
@@ -212,4 +230,6 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str)
         consumer_timeout_ms=get("x-consumer-timeout"),
         queue_type=get("x-queue-type", "classic"),
         max_age=get("x-max-age"),
+        stream_segment_bytes=get("x-stream-max-segment-size-bytes"),
+        retry_delay_ms=get("x-retry-delay"),
     )

@@ -27,6 +27,7 @@ from flintmq.vhost import equivalence
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, clean_name, describe, exclusive_lock_text, generate_queue_name
 from flintmq.vhost.policy import parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
+from flintmq.vhost.stream_arguments import check_stream_properties
 
 QueueFactory = Callable[[int, QueueSpec], QueueCore]
 
@@ -90,7 +91,7 @@ class VirtualHost:
                     )
                 )
             for queue in self._definitions.load_queues(self.name):
-                policy = parse_queue_arguments(queue.arguments, self.describe(QUEUE, queue.name))
+                policy = parse_queue_arguments(queue.arguments, self.describe(QUEUE, queue.name), restored=True)
                 spec = QueueSpec(self.name, queue.name, True, queue.auto_delete, None, queue.arguments, policy)
                 self._add_queue(queue.queue_id, spec)
             for binding in self._definitions.load_bindings(self.name):
@@ -435,7 +436,7 @@ class VirtualHost:
 
         An exclusive queue belongs to `connection_id` (required then) and is never durable, as on RabbitMQ.
         Raises: PeerError 403 reserved name; 404 passive and not there; 405 another connection's exclusive queue, or exclusive and
-        not at redeclaration; 406 bad argument, other properties, limit.
+        not at redeclaration; 406 bad argument, other properties, limit; what the queue factory raises.
         """
         name = clean_name(name)
         with self._lock:
@@ -463,13 +464,15 @@ class VirtualHost:
                 return known
             if len(self.queues) >= self._limits.queues_max:
                 raise self._over_limit(QUEUE, name, self._limits.queues_max)
+            if policy.is_stream:
+                check_stream_properties(description, durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete)
             queue_id = self._definitions.new_queue_id()
             spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
             if durable:
                 self._definitions.save_queue(QueueRecord(self.name, name, queue_id, auto_delete, arguments))
             try:
                 return self._add_queue(queue_id, spec)
-            except MemoryError:
+            except (MemoryError, PeerError):
                 if durable:
                     self._definitions.delete_queue(self.name, name)
                 raise
@@ -491,9 +494,12 @@ class VirtualHost:
             return self._remove_queue(queue)
 
     def purge_queue(self, name: str, *, connection_id: int | None = None) -> int:
-        """queue.purge. Returns the number of ready messages removed. Raises: PeerError 404, 405."""
+        """queue.purge. Returns the number of ready messages removed. Raises: PeerError 404, 405; 540 for a stream."""
         with self._lock:
-            purged: int = self.queue(clean_name(name), connection_id).core.purge()
+            queue = self.queue(clean_name(name), connection_id)
+            if queue.policy.is_stream:
+                raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"queue.purge not supported by stream queues {self.describe(QUEUE, queue.name)}")
+            purged: int = queue.core.purge()
             return purged
 
     def consumer_added(self, queue: Queue) -> None:

@@ -1,0 +1,211 @@
+"""The streams of a node: opened and deleted with their queues, their groups' places kept, their dead letters published.
+
+in: declared and deleted stream queues; time. out: a StreamQueue on each stream's core, states of groups in the log, dead letters, a line
+in the log for every cursor that retention overtook, figures.
+
+S1  A stream's files come after its definition and go after it: a crash in between leaves an empty stream, or files that nobody knows,
+    which the next start removes.
+S2  A group's place on disk is never ahead of what its members settled.
+S3  A dead letter is in the log before its original counts as done.
+
+Threading: `open` and `delete` under a virtual host's lock; everything periodic on a thread of its own, since it may read from the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.session import publishing
+from flintmq.streams.disk_source import DiskSource
+from flintmq.streams.handle import REASON_LIMIT, StreamQueue
+from flintmq.vhost.dead_letter import DELIVERY_LIMIT, REJECTED
+from flintmq.vhost.names import describe
+from flintmq.vhost.policy import QueuePolicy
+
+if TYPE_CHECKING:
+    from flintmq.queue.handle import QueueHandle
+    from flintmq.session.broker import Broker
+    from flintmq.vhost.queue import QueueSpec
+
+log = logging.getLogger("flintmq.streams")
+
+# dead letters of one stream that one tick publishes: others get their turn
+DEAD_PER_TICK = 1_000
+
+
+class StreamService:
+    """Args: broker: whose queues they are; store: StreamStore of its durable store; actors: ActorSystem that reads from the disk."""
+
+    def __init__(self, broker: Broker, store: Any, actors: Any) -> None:
+        self._broker = broker
+        self._store = store
+        self._actors = actors
+        self._streams: dict[int, StreamQueue] = {}
+        self._lock = threading.Lock()  # one tick at a time, and none while a stream is deleted
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._looked_ns = 0
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to tick, every Limits.stream_cursor_ms."""
+        self._thread = threading.Thread(target=self._run, name="flintmq-streams", daemon=True)
+        self._thread.start()
+
+    def stop(self, clean: bool) -> None:
+        """Ends the thread. `clean`: nobody consumes any more; the places of all groups are written as they are. Idempotent."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if clean:
+            with self._lock:
+                for queue_id, stream in self._streams.items():
+                    self._save(queue_id, stream, clean=True)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._broker.limits.stream_cursor_ms / 1000):
+            self.tick()
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def open(self, queue_id: int, spec: QueueSpec, core: QueueHandle) -> None:
+        """Makes the core of a declared or restored queue a stream, with the groups that are known of it.
+
+        Raises: PeerError 406 when the node has as many streams as it may, 541 when its files can't be made or opened.
+        """
+        policy = spec.policy
+        description = describe("queue", spec.name, spec.vhost)
+        most = self._broker.limits.streams_max
+        if len(self._streams) >= most:
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot declare stream {description}: stream limit ({most}) is reached")
+        try:
+            source = DiskSource(self._store.open(queue_id, **_retention(policy)))
+        except (StoreError, OSError) as error:
+            log.error("the stream of %s can't be opened: %s", description, error)
+            raise PeerError(ReplyCode.INTERNAL_ERROR, f"the stream of {description} can't be opened") from error
+        limits = self._broker.limits
+        stream = StreamQueue(
+            core,
+            source,
+            open_max=limits.stream_open_max,
+            dead_letters=policy.dead_letter_exchange is not None,
+            delivery_limit=-1 if policy.delivery_limit is None else policy.delivery_limit,
+            delay_ms=policy.retry_delay_ms or 0,
+            visibility_ms=policy.consumer_timeout_ms or 0,
+        )
+        if self._actors is not None:
+            stream.use_actors(self._actors)
+        for name, state in self._store.groups(queue_id).items():
+            try:
+                stream.restore(name, state)
+            except ValueError as error:
+                log.error("group %r of %s is not restored: %s", name.decode("utf-8", "replace"), description, error)
+        self._streams[queue_id] = stream
+
+    def delete(self, queue_id: int) -> None:
+        """The queue is gone: so are its messages and its groups. Unknown is no error."""
+        with self._lock:
+            if self._streams.pop(queue_id, None) is None:
+                return
+        try:
+            self._store.delete(queue_id)
+        except (StoreError, OSError) as error:
+            log.error("files of a deleted stream (queue id %d) stay until the next start: %s", queue_id, error)
+
+    def get(self, queue_id: int) -> StreamQueue | None:
+        """The stream behind a queue; None when it is none, or gone."""
+        return self._streams.get(queue_id)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One look at every stream: what is due again, what changed, what died; and, less often, what was overtaken."""
+        now_ns = time.monotonic_ns()
+        look = now_ns - self._looked_ns >= self._broker.limits.housekeeping_ms * 1_000_000
+        if look:
+            self._looked_ns = now_ns
+        published = 0
+        with self._lock:
+            for queue_id, stream in list(self._streams.items()):
+                try:
+                    published += self._tick_one(queue_id, stream, look)
+                except Exception:
+                    log.exception("internal error in the housekeeping of a stream (queue id %d)", queue_id)
+        if published and self._broker.log is not None:
+            self._broker.log.on_durable(0, _nothing)  # has it written now: no loop does that for this thread
+
+    def _tick_one(self, queue_id: int, stream: StreamQueue, look: bool) -> int:
+        stream.tick()
+        # Before the dead ones are taken: that they are done goes with a later tick, behind their letters (S3).
+        self._save(queue_id, stream, clean=False)
+        if look:
+            self._report_lost(queue_id, stream)
+        return self._bury(queue_id, stream)
+
+    def _save(self, queue_id: int, stream: StreamQueue, clean: bool) -> None:
+        for name, state in stream.changed(clean):
+            try:
+                self._store.save_group(queue_id, name, state)
+            except StoreError as error:
+                stream.not_saved(name)
+                log.debug("the place of group %r is not saved: %s", name, error)
+                return
+
+    def _bury(self, queue_id: int, stream: StreamQueue) -> int:
+        """Publishes what died in the groups of a stream. Returns how many letters."""
+        queue = self._broker.queues.get(queue_id)
+        buried = 0
+        for name, offset, reason, _ in stream.take_dead(DEAD_PER_TICK):
+            try:
+                message = stream.message(offset)
+            except KeyError:  # retention took it, or its container is damaged
+                self._broker.count_drop("unreadable_content")
+                log.error("message %d of a stream (queue id %d) is not dead-lettered: it is gone", offset, queue_id)
+            else:
+                if queue is not None:
+                    publishing.dead_letter(self._broker, queue, message, DELIVERY_LIMIT if reason == REASON_LIMIT else REJECTED)
+                    buried += 1
+            stream.dead_done(name, offset)
+        return buried
+
+    def _report_lost(self, queue_id: int, stream: StreamQueue) -> None:
+        queue = self._broker.queues.get(queue_id)
+        shown = f"queue id {queue_id}" if queue is None else describe("queue", queue.name, queue.vhost)
+        for name, count, offset in stream.take_lost():
+            who = "consumers without a group" if name is None else f"group '{name.decode('utf-8', 'replace')}'"
+            log.warning("stream %s: retention overtook %s: %d messages are lost to it, it goes on at offset %d", shown, who, count, offset)
+            self._broker.count_drops("stream_overtaken", count)
+
+    # --- figures ----------------------------------------------------------------------------------------------------
+
+    def figures(self, queue_id: int) -> dict[str, Any] | None:
+        """Offsets, bytes and groups of a stream, for management; None when the queue is no stream.
+
+        groups: name -> figures of StreamQueue.groups (lag, in flight, lost, ...).
+        """
+        stream = self._streams.get(queue_id)
+        if stream is None:
+            return None
+        groups = {name.decode("utf-8", "surrogateescape"): figures for name, figures in stream.groups().items()}
+        return {"first_offset": stream.first_offset, "next_offset": stream.next_offset, "bytes": stream.bytes, "groups": groups}
+
+
+def _retention(policy: QueuePolicy) -> dict[str, int]:
+    return {
+        "max_bytes": policy.max_length_bytes or 0,
+        "max_age_ms": policy.max_age_ms or 0,
+        "segment_bytes": policy.stream_segment_bytes or 0,
+    }
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,40 @@
+"""basic.consume on a stream: who may, and from where.
+
+in: the method, its channel and queue. out: a seat on the stream for the consumer, or RabbitMQ's refusal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.streams.handle import FilterDiffers, Seat
+from flintmq.vhost.queue import Queue
+from flintmq.vhost.stream_arguments import parse_stream_start
+
+if TYPE_CHECKING:
+    from flintmq.protocol.v0_9_1 import spec
+    from flintmq.session.handlers import ConnectionHandler
+
+
+def open_seat(handler: ConnectionHandler, number: int, queue: Queue, method: spec.BasicConsume) -> Seat:
+    """What the consumer reads with. A group that has a place goes on there, whatever x-stream-offset says.
+
+    Raises: PeerError 406 without a prefetch, for a bad argument, or another filter than the group's; 540 with no_ack.
+    """
+    description = handler.vhost.describe("queue", queue.name)
+    if handler.connection.prefetch(number) == 0:
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"consumer prefetch count is not set for stream {description}")
+    if method.no_ack:
+        raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"automatic acknowledgement not supported by stream {description}")
+    start = parse_stream_start(method.arguments, description, handler.broker.clock.wall_ms())
+    service = handler.broker.streams
+    stream = None if service is None else service.get(queue.queue_id)
+    if stream is None:
+        raise PeerError(ReplyCode.NOT_FOUND, f"no {description}")  # another loop deleted it just now
+    try:
+        return stream.open_seat(start.kind, start.value, start.group or None, list(start.filters) or None, start.unfiltered)
+    except FilterDiffers:
+        name = start.group.decode("utf-8", "surrogateescape")
+        text = f"inequivalent arg 'x-stream-filter' for consumer group '{name}' of {description}: all its consumers have the same filter"
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text) from None
