@@ -126,6 +126,8 @@ class Limits:
     stream_hot_bytes_least: int = 64 * KIB
     # milliseconds between two notes of a group's place; what was acked since is delivered again after a crash
     stream_cursor_ms: int = 100
+    # messages of a group that are delivered and not settled, or wait to come again; at the limit it waits for its oldest
+    stream_open_max: int = 65_536
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
     # messages a second that all cold reads together bring into memory while messages come to queues that have nothing on disk, so that

@@ -1,4 +1,4 @@
-"""A stream takes the arguments that mean something to it and refuses the others in RabbitMQ's words; basic.consume's are understood in all forms."""
+"""A stream takes the arguments that mean something to it, refuses others in RabbitMQ's words; every form of basic.consume is understood."""
 
 from __future__ import annotations
 

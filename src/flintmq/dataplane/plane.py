@@ -180,7 +180,7 @@ class Plane:
         return record is not None and "administrator" in record.tags
 
     def queue(self, vhost: str, name: str) -> Any:
-        """A queue that a pipeline may read. Raises: Refused NOT_FOUND, FORBIDDEN (another connection's exclusive one), BAD_ARGUMENT (a stream)."""
+        """A queue that a pipeline may read. Raises: Refused NOT_FOUND, FORBIDDEN (exclusive to a connection), BAD_ARGUMENT (a stream)."""
         found = self.broker.vhosts.get(vhost)
         if found is None:
             raise Refused("NOT_FOUND", f"there is no vhost '{vhost}'")
