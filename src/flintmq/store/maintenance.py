@@ -154,7 +154,8 @@ class Maintenance:
                 one.seal()
                 self._move_base()
             one.trim()
-        if store.streams is not None and store.streams.maintain():
+        streams = getattr(store, "streams", None)
+        if streams is not None and streams.maintain():
             self.busy = True
         self._watch_space()
 
@@ -324,7 +325,8 @@ class Maintenance:
         low = self._is_tight() or (bool(messages.low) and messages.ready_ahead <= self._reserve)
         for other in (store.transaction_records, store.pages):
             low = low or (other is not None and bool(other.low) and other.ready_ahead == 0)
-        low = low or (store.streams is not None and store.streams.low)
+        streams = getattr(store, "streams", None)
+        low = low or (streams is not None and streams.low)
         if store.disk_low != low:
             store.set_disk_low(low)
             if low:

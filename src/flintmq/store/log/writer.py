@@ -324,13 +324,14 @@ class LogWriter:
         container: uint64_t
         error: cython.int
         complete: cython.bint = False
+        dead: cython.bint = False
         result: cython.int = PASS_IDLE
         spin_lock(cython.address(log.lock))
         target = log.tail
         spin_unlock(cython.address(log.lock))
         while True:
             if at_load32(cython.address(log.failed)):
-                complete = True  # nothing of it is ever written again
+                dead = True  # nothing of it is ever written again
                 break
             count = log_take(log, pieces, cython.address(upto), cython.address(complete), flags)
             container = at_load64(cython.address(log.durable)) // log.container_size
@@ -356,7 +357,7 @@ class LogWriter:
             if complete or count == 0 or upto >= target:
                 break
         spin_lock(cython.address(log.lock))
-        if not complete and count == 0:
+        if not dead and not complete and count == 0:
             # A container is missing. Under the lock: whoever makes one then finds the log waiting.
             dirty.state = DIRTY_STARVED
             at_add32(cython.address(self.writer.starved_logs), 1)
@@ -364,7 +365,7 @@ class LogWriter:
             self.writer.starved_told = False
             spin_unlock(cython.address(log.lock))
             return result
-        if not complete or log.block != 0 or (log.last != cython.NULL and log.last.taken < log.last.used):
+        if not dead and (not complete or log.block != 0 or (log.last != cython.NULL and log.last.taken < log.last.used)):
             _push(cython.address(self.writer), dirty)  # more came meanwhile
             spin_unlock(cython.address(log.lock))
             return result
