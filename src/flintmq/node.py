@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.access.permissions import Permissions
 from flintmq.access.users import Users
+from flintmq.admin.parts import Parts
+from flintmq.admin.server import HttpServer
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
@@ -26,10 +28,13 @@ from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
 from flintmq.ports import Definitions
 from flintmq.protocol.v0_9_1.codec import Timestamp
+from flintmq.pulls.service import PullService
+from flintmq.scheduler.system import ActorSystem
 from flintmq.session import handshake
 from flintmq.session.broker import Broker
 from flintmq.session.connection import Connection, revoke_authorizations
 from flintmq.session.handlers import ConnectionHandler
+from flintmq.session.stream_service import StreamService
 from flintmq.store.definitions import MemoryDefinitions
 
 if TYPE_CHECKING:
@@ -63,6 +68,8 @@ class Node:
         self.clock = clock or SystemClock()
         limits = config.limits
         self.memory_limit = config.memory_limit or int(memory_available() * limits.memory_watermark)
+        # Work that must not run on I/O loops: cold reads, streams, pulls. Stopped last.
+        self.actors = ActorSystem(limits)
         self.store: DurableStore | None = None
         self.failure: StoreError | None = None
         definitions: Definitions = MemoryDefinitions()
@@ -82,10 +89,11 @@ class Node:
         self.broker.log = store_log
         if self.store is not None:
             self.broker.open_transactions(self.store.logs)
+            self.broker.streams = StreamService(self.broker, self.store.logs.streams, self.actors)
         for vhost in definitions.load_vhosts():
             self.broker.add_vhost(vhost.name).restore()
         if self.store is not None:
-            restored = self.store.restore(list(self.broker.queues.values()))
+            restored = self.store.restore([queue for queue in self.broker.queues.values() if not queue.policy.is_stream])
             log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
             if self.broker.transactions is not None and self.broker.transactions.restore():
                 # Those of the pipeline have theirs: the data plane, which comes next.
@@ -95,6 +103,12 @@ class Node:
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs)
         self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        self.pulls = PullService(self.broker, self.actors)
+        self.broker.on_housekeeping.append(self.pulls.tick)
+        self.http: HttpServer | None = None
+        if config.http_port is not None:
+            logs = None if self.store is None else self.store.logs
+            self.http = HttpServer(config, Parts(self.broker, self.pulls, self.actors.gauges, logs, self.memory_limit), self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         if store_log is not None:
             for loop in self.loops:
@@ -126,7 +140,10 @@ class Node:
             if listener is not None:
                 first.add_listener(listener)
                 self.listeners.append(listener)
+        if self.http is not None:
+            self.http.open()
         self._tls_listener = tls_listener
+        self.actors.start()
         for number, loop in enumerate(self.loops):
             loop.on_accept = self._accept
             loop.on_timer = partial(self._tick, loop, number == 0)
@@ -134,8 +151,17 @@ class Node:
             thread = threading.Thread(target=loop.run, name=f"flintmq-io-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
+        if self.broker.streams is not None:
+            self.broker.streams.start()
         if self.dataplane is not None:
             self.dataplane.start()
+        if self.http is not None:
+            self.http.start()
+
+    @property
+    def http_port(self) -> int | None:
+        """Where HTTP is served; None: it is off."""
+        return None if self.http is None else self.http.port
 
     def flight_port(self, given_up: Callable[[], bool] = lambda: False) -> int | None:
         """The port of the Flight service, for which this waits some seconds; None: there is none, it is not up in time, or `given_up()`."""
@@ -217,6 +243,9 @@ class Node:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        if self.http is not None:
+            self.http.stop()
+        self.pulls.stop()
         if self.dataplane is not None:
             self.dataplane.stop()
         for loop in self.loops:
@@ -224,8 +253,13 @@ class Node:
         for thread in self._threads:
             thread.join(self.config.limits.shutdown_ms_max / 1000)
         self.users.close()
+        self.pulls.close()
+        clean = self.failure is None and not any(thread.is_alive() for thread in self._threads)
+        if self.broker.streams is not None:
+            self.broker.streams.stop(clean)
         if self.store is not None:
-            self.store.close(clean=self.failure is None and not any(thread.is_alive() for thread in self._threads))
+            self.store.close(clean)
+        self.actors.stop()
 
     def _store_failed(self, error: StoreError) -> None:
         """The disk failed (any thread): nothing is confirmed any more; whoever runs the node stops it."""

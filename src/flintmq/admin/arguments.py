@@ -106,7 +106,11 @@ def member_bool(body: Mapping[str, Any], name: str, default: bool) -> bool:
 def member_texts(body: Mapping[str, Any], name: str, most: int, each: int) -> list[str]:
     """A list of 1 to `most` texts of at most `each` characters. Raises: HttpError 400."""
     value = body.get(name)
-    if not isinstance(value, list) or not 1 <= len(value) <= most or not all(isinstance(one, str) and 1 <= len(one) <= each for one in value):
+    if (
+        not isinstance(value, list)
+        or not 1 <= len(value) <= most
+        or not all(isinstance(one, str) and 1 <= len(one) <= each for one in value)
+    ):
         raise bad(f"'{name}' must be a list of 1 to {most} texts")
     return value
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,9 @@ MONITORING_TAGS = frozenset({"administrator", "monitoring"})
 
 
 def _unauthenticated(reason: str) -> HttpError:
-    return HttpError(401, "unauthenticated", reason, "send 'Authorization: Basic ...' of a user of the broker (curl -u user:password)", _CHALLENGE)
+    return HttpError(
+        401, "unauthenticated", reason, "send 'Authorization: Basic ...' of a user of the broker (curl -u user:password)", _CHALLENGE
+    )
 
 
 def parse_basic(header: str | None) -> tuple[str, Secret]:
@@ -113,10 +116,8 @@ class Authenticator:
                 answer.set_result(good)
 
         def done(good: bool) -> None:
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
                 loop.call_soon_threadsafe(tell, good)
-            except RuntimeError:
-                pass  # the loop has ended: nobody waits
 
         self._waiting += 1
         try:

@@ -84,7 +84,11 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
 @click.option("--tls-cert", type=click.Path(), help="Certificate chain (PEM): turns TLS on.")
 @click.option("--tls-key", type=click.Path(), help="Private key (PEM) of the certificate.")
 @click.option(
-    "--http-port", type=Port(), default="15672", show_default=True, help="Management port or 'off' (not built yet: reported as null)."
+    "--http-port",
+    type=Port(),
+    default="15672",
+    show_default=True,
+    help="HTTP port for pulls, figures, metrics and health, 0 for a free one, or 'off'; HTTPS with --tls-cert.",
 )
 @click.option(
     "--flight-port",
@@ -154,7 +158,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         "ready": True,
         "amqp_port": node.amqp_port,
         "amqps_port": node.amqps_port,
-        "http_port": None,
+        "http_port": node.http_port,
         "flight_port": node.flight_port(finished.is_set),
         "store_dir": str(node.store.directory) if node.store is not None else None,
     }

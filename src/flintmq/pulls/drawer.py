@@ -102,6 +102,8 @@ from cython.cimports.flintmq.scheduler.actor import (
     request_t,
     system_now,
 )
+from cython.cimports.flintmq.streams.stream_queue import stream_of, stream_release_after
+from cython.cimports.flintmq.streams.types import READ_IDLE, seat_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.posix.unistd import read, write
@@ -358,6 +360,13 @@ def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), req
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_loading(drawer: cython.pointer(drawer_t)) -> cython.bint:
+    seat: cython.pointer(seat_t)
+    if stream_of(drawer.queue) != cython.NULL:
+        seat = cython.cast(cython.pointer(seat_t), drawer.consumer.reader)
+        return (
+            at_load32(cython.address(seat.group.fresh.reading)) != READ_IDLE
+            or at_load32(cython.address(seat.group.again.reading)) != READ_IDLE
+        )
     return queue_cold_count(drawer.queue) != 0 and queue_ready_count(drawer.queue) != 0
 
 
@@ -385,6 +394,8 @@ def _go_back(drawer: cython.pointer(drawer_t), lease: cython.pointer(lease_t), d
     position: uint64_t = lease.position
     leases_remove(cython.address(drawer.leases), lease)
     spin_unlock(cython.address(drawer.lease_lock))
+    if delivered and stream_of(drawer.queue) != cython.NULL:
+        return stream_release_after(drawer.queue, slot, position, drawer.consumer.id, 0)
     return queue_release(drawer.queue, slot, position, drawer.consumer.id, delivered)
 
 
@@ -426,6 +437,8 @@ def drawer_return(drawer, position, delivered):
 
 def drawer_release(drawer, lease, delay_ns, delivered):
     found: cython.pointer(lease_t)
+    slot: cython.pointer(slot_t)
+    position: uint64_t
     spin_lock(cython.address(drawer.lease_lock))
     found = leases_find(cython.address(drawer.leases), lease)
     if found == cython.NULL or found.state != LEASE_HELD:
@@ -435,6 +448,13 @@ def drawer_release(drawer, lease, delay_ns, delivered):
         at_add64(cython.address(drawer.nacked), 1)
     else:
         at_add64(cython.address(drawer.given_back), 1)
+    if delay_ns and delivered and stream_of(drawer.queue) != cython.NULL:
+        # A stream's group keeps what comes back, and when.
+        slot = found.slot
+        position = found.position
+        leases_remove(cython.address(drawer.leases), found)
+        spin_unlock(cython.address(drawer.lease_lock))
+        return stream_release_after(drawer.queue, slot, position, drawer.consumer.id, delay_ns // 1000000 if delay_ns > 0 else -1)
     if delay_ns > 0:
         found.state = LEASE_DELAYED
         leases_move(cython.address(drawer.leases), found, system_now(drawer.system) + delay_ns)

@@ -13,7 +13,8 @@ import select
 
 import cython
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
-from cython.cimports.flintmq.core.content import content_decref
+from cython.cimports.flintmq.core.atomics import at_load64
+from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.pulls.drawer import (
     answers_take,
     drawer_attach,
@@ -33,8 +34,11 @@ from cython.cimports.flintmq.pulls.drawer import (
 )
 from cython.cimports.flintmq.pulls.types import answers_t, drawer_t, pull_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_durable
+from cython.cimports.flintmq.queue.types import PRESSURE_DISK, log_port_t
 from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, request_cancel, system_now
 from cython.cimports.flintmq.scheduler.system import ActorSystem
+from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
@@ -48,6 +52,39 @@ INVALID = 5
 BUSY = 6
 FAILED = 7
 CLOSED = 8
+
+
+def place(
+    handle: QueueHandle, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int, priority: int, expires_at_ms: int = 0
+) -> tuple:
+    """Puts a message on a queue or stream: (position, LSN, ticket), the latter two for `is_durable`; position 0: refused (deleted)."""
+    lsn: uint64_t = 0
+    ticket: uint64_t = 0
+    position: uint64_t
+    port: cython.pointer(log_port_t) = handle.queue.port
+    content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+    position = queue_enqueue(handle.queue, content, 0, expires_at_ms, cython.address(lsn))
+    content_decref(content)
+    if port != cython.NULL:
+        if position and handle.queue.ops != cython.NULL:
+            ticket = at_load64(cython.address(port.stream_ticket))  # its own, or a later one of another thread
+        if (lsn or ticket) and port.kick != cython.NULL:
+            port.kick(port.context)
+    return (position, lsn, ticket)
+
+
+def is_durable(handle: QueueHandle, lsn: int, ticket: int) -> bool:
+    """Whether everything up to the LSN and the ticket is on disk."""
+    port: cython.pointer(log_port_t) = handle.queue.port
+    if port == cython.NULL or port.durable_lsn == cython.NULL:
+        return True
+    return port.durable_lsn(port.context) >= lsn and at_load64(cython.address(port.durable_ticket)) >= ticket
+
+
+def publishers_wait(handle: QueueHandle) -> bool:
+    """Whether the log asks publishers of this queue to wait: no room on disk."""
+    port: cython.pointer(log_port_t) = handle.queue.port
+    return port != cython.NULL and port.pressure != cython.NULL and port.pressure(port.context) == PRESSURE_DISK
 
 
 @cython.cclass
@@ -115,6 +152,11 @@ class Pull:
     @property
     def count(self) -> int:
         return self.pull.count
+
+    @property
+    def bytes(self) -> int:
+        """Of bodies."""
+        return self.pull.bytes
 
     @property
     def asked_ns(self) -> int:
@@ -190,9 +232,12 @@ class Drawer:
         self.key = key
         self.on_expired = on_expired
 
-    def attach(self) -> bool:
-        """Joins the queue. False: an exclusive consumer is there, or the queue is deleted."""
-        if self.handle.log is not None:
+    def attach(self, seat: Seat | None = None) -> bool:
+        """Joins the queue; `seat`: its place in a group of the stream that the queue is. False: an exclusive consumer is there, or the queue
+        is deleted. Raises: StoreError."""
+        if seat is not None:
+            seat_give(seat, self.drawer.consumer)
+        elif self.handle.log is not None and queue_is_durable(self.handle.queue):
             self.handle.log.note_consumer(self.drawer.consumer.id, b"pull", self.group.encode("utf-8", "surrogateescape"))
         return drawer_attach(self.drawer)
 

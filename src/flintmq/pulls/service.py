@@ -15,13 +15,16 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from flintmq.errors import FlintError, StoreError
 from flintmq.pulls.face import Answers, Drawer, Pull
 from flintmq.session import publishing
+from flintmq.streams.handle import FilterDiffers, Seat
 from flintmq.vhost.dead_letter import REJECTED
+from flintmq.vhost.stream_arguments import StreamStart
 
 log = logging.getLogger("flintmq.pulls")
 
@@ -42,6 +45,8 @@ STOPPING = "stopping"
 _MS = 1_000_000
 # leases of one drawer that one housekeeping pass gives back before others have their turn
 _DUE_AT_ONCE = 1_000
+# seconds that a stop waits for pulls that a worker has begun (they only take what is in memory)
+_CLOSE_S = 2.0
 
 
 class PullRefused(FlintError):
@@ -54,7 +59,7 @@ class PullRefused(FlintError):
 
 
 class PullService:
-    """See module. Args: broker: of this node; system: its ActorSystem, which must be stopped before `close`."""
+    """See module. Args: broker: of this node; system: its ActorSystem."""
 
     def __init__(self, broker: Any, system: Any) -> None:
         self._broker = broker
@@ -85,17 +90,19 @@ class PullService:
         bytes_max: int,
         visibility_ms: int,
         hold_ms: int,
+        start: StreamStart | None = None,
     ) -> Pull:
         """Asks `queue` for messages; the Pull comes out of `answers` when it is answered: messages, nothing within the hold, or why not.
 
         Args: group: up to 255 bytes; context: kept in the Pull; most: messages; bytes_max: of bodies, the message that reaches it is still
         given; visibility_ms: how long the leases are good; hold_ms: how long to wait for the first message, 0: not at all.
+        start: where a group of a stream that has no place yet begins.
         Raises: PullRefused.
         """
         self._check(group, most, bytes_max, visibility_ms, hold_ms)
         self._broker.vhosts[queue.vhost].touch(queue)
         with self._lock:
-            drawer = self._drawer(queue, group)
+            drawer = self._drawer(queue, group, start)
             pull = drawer.pull(answers, context, most, bytes_max, visibility_ms * _MS, hold_ms * _MS)
         if pull is None:
             if queue.deleted or self.stopping:
@@ -117,7 +124,7 @@ class PullService:
                 self.refused_invalid += 1
                 raise PullRefused(INVALID, f"{name}: {value} is not between {low} and {high}")
 
-    def _drawer(self, queue: Any, group: str) -> Drawer:
+    def _drawer(self, queue: Any, group: str, start: StreamStart | None) -> Drawer:
         """The drawer of a group, made when first needed. Under `_lock`. Raises: PullRefused."""
         if self.stopping or queue.deleted:
             raise self._gone(queue)
@@ -129,6 +136,7 @@ class PullService:
         if len(self._drawers) >= self._limits.pull_groups_max:
             self.refused_busy += 1
             raise PullRefused(BUSY, f"the node serves {self._limits.pull_groups_max} groups of pulls already")
+        seat = self._seat(queue, group, start) if queue.policy.is_stream else None
         self._serial += 1
         limits = self._limits
         drawer = Drawer(
@@ -143,7 +151,7 @@ class PullService:
             limits.pull_load_ms * _MS,
             self._expire,
         )
-        if not drawer.attach():
+        if not drawer.attach(seat):
             drawer.stop()
             self._closing.append(drawer)
             if queue.deleted or queue.core.is_deleted():
@@ -152,6 +160,22 @@ class PullService:
         self._drawers[queue.queue_id, group] = drawer
         self._by_key[drawer.key] = drawer
         return drawer
+
+    def _seat(self, queue: Any, group: str, start: StreamStart | None) -> Seat:
+        """The group's place in a stream; leases keep the time. Raises: PullRefused."""
+        if not group:
+            self.refused_invalid += 1
+            raise PullRefused(INVALID, f"queue '{queue.name}' is a stream: name the group that pulls")
+        service = self._broker.streams
+        stream = None if service is None else service.get(queue.queue_id)
+        if stream is None:
+            raise self._gone(queue)
+        kind, value = ("next", 0) if start is None else (start.kind, start.value)
+        try:
+            seat: Seat = stream.open_seat(kind, value, group.encode("utf-8", "surrogateescape"), None, False, 0)
+        except FilterDiffers:
+            raise PullRefused(INVALID, f"group '{group}' has consumers with a filter: pulls have none") from None
+        return seat
 
     def _gone(self, queue: Any) -> PullRefused:
         if self.stopping:
@@ -258,15 +282,19 @@ class PullService:
             drawer.stop()
 
     def close(self) -> None:
-        """After the actor system stopped, before the store does: what is leased goes back, flagged redelivered."""
+        """Before the store stops: what is leased goes back, flagged redelivered."""
         self.stop()
+        until = time.monotonic() + _CLOSE_S
         with self._lock:
             self._closing += self._drawers.values()
             self._drawers.clear()
             self._by_key.clear()
             for drawer in self._closing:
-                if not drawer.close():
-                    log.error("internal error: a pull group of queue %r is still in use at the stop", drawer.queue.name)
+                while not drawer.close():  # a worker finishes the pull it has begun
+                    if time.monotonic() > until:
+                        log.error("a pull of queue %r does not end; its messages are back after the restart", drawer.queue.name)
+                        break
+                    time.sleep(0.001)
             self._closing = []
 
     # --- figures --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,291 @@
+"""The HTTP application: routes, and what each does. docs/HTTP.md is its contract.
+
+in: requests, from anybody. out: JSON (metrics: text). Loaded with the first connection (admin.server).
+
+P1  Every request but /health is authenticated; every verb asks for its permissions once, before it does anything.
+P2  Whatever a peer sends ends in an answer that names cause and fix; a trace goes to the log, never to the peer.
+P3  Messages whose client is gone before the answer left go back to their queue, not flagged; once it left, the lease decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flintmq.admin import figures
+from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
+from flintmq.admin.auth import Authenticator, Caller
+from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
+from flintmq.admin.held import Held
+from flintmq.admin.messages import ENCODINGS, parse_publish
+from flintmq.admin.parts import Parts
+from flintmq.admin.publish import publish
+from flintmq.errors import PeerError, StoreError
+from flintmq.pulls import service as pulls
+from flintmq.pulls.service import PullRefused
+
+log = logging.getLogger("flintmq.http")
+
+Handler = Callable[[Request], Awaitable[Response]]
+_LEASE_MAX = 64
+_REFUSALS = {pulls.EXCLUSIVE: (423, "locked"), pulls.NO_QUEUE: (404, "not_found"), pulls.INVALID: (400, "bad_request")}
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON response."""
+    text = json.dumps(value, separators=(",", ":"), default=str)
+    return Response(text.encode() + b"\n", status, headers, "application/json")
+
+
+def of_refusal(error: PullRefused) -> HttpError:
+    """A refused pull in HTTP's words."""
+    if error.kind == pulls.BUSY:
+        return busy(error.text)
+    if error.kind == pulls.STOPPING:
+        return closing()
+    status, name = _REFUSALS[error.kind]
+    return HttpError(status, name, error.text, "see docs/HTTP.md")
+
+
+class Application:
+    """The handlers. For one event loop."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.limits = parts.broker.limits
+        self.authenticator = Authenticator(parts.broker, self.limits.http_logins_max)
+        self.held: Held | None = None
+
+    # --- around every request -------------------------------------------------------------------------------------------
+
+    def guarded(self, handler: Handler) -> Handler:
+        """P2 and the count of answers."""
+
+        async def run(request: Request) -> Response:
+            response = await self._run(handler, request)
+            self.parts.requests[response.status_code] += 1
+            return response
+
+        return run
+
+    async def _run(self, handler: Handler, request: Request) -> Response:
+        try:
+            return await handler(request)
+        except HttpError as error:
+            refused = error
+        except PeerError as error:
+            refused = of_peer_error(error)
+        except PullRefused as error:
+            refused = of_refusal(error)
+        except StoreError as error:
+            log.error("an HTTP request failed: %s", error)
+            refused = HttpError(503, "store", "the broker's disk failed", "nothing is confirmed any more: see the broker's log")
+        except ClientDisconnect:
+            refused = bad("the client is gone")
+        except Exception:
+            log.exception("internal error in %s %s", request.method, request.scope["path"][:200])
+            refused = HttpError(500, "internal", "the broker failed", "see the broker's log")
+        return answer(refused.body, refused.status, refused.headers)
+
+    async def caller(self, request: Request) -> Caller:
+        peer = request.client.host if request.client is not None else "unknown"
+        try:
+            return await self.authenticator.caller(request.headers.get("authorization"), peer)
+        finally:
+            self.parts.logins_refused = self.authenticator.refused
+
+    async def body(self, request: Request, most: int) -> bytes:
+        """The request's body. Raises: HttpError 408, 413."""
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > most:
+            raise too_large(most)
+        pieces, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.http_body_ms / 1000):
+                async for piece in request.stream():
+                    size += len(piece)
+                    if size > most:
+                        raise too_large(most)
+                    pieces.append(piece)
+        except TimeoutError:
+            raise HttpError(408, "timeout", "the body did not arrive in time", "send it at once") from None
+        return b"".join(pieces)
+
+    def _queue(self, caller: Caller, request: Request, method: str) -> Any:
+        """The queue of the path, after the one question for permission."""
+        vhost_name = path_name(request.path_params["vhost"], "virtual host")
+        name = path_name(request.path_params["queue"], "queue")
+        vhost = caller.authorize(vhost_name, method, queue=name)
+        # No connection has this id: another connection's exclusive queue is refused as AMQP refuses it.
+        return vhost.queue(name, 0)
+
+    # --- messages -------------------------------------------------------------------------------------------------------
+
+    async def pull(self, request: Request) -> Response:
+        """GET .../messages"""
+        caller = await self.caller(request)
+        queue = self._queue(caller, request, "basic.get")
+        limits = self.limits
+        values = query(request.query_params.multi_items(), ("group", "hold", "count", "bytes", "visibility", "encoding"))
+        hold_ms = seconds_ms(values, "hold", 0, 0, limits.pull_hold_ms_max)
+        visibility_ms = seconds_ms(
+            values, "visibility", limits.pull_visibility_ms, limits.pull_visibility_ms_min, limits.pull_visibility_ms_max
+        )
+        most = number(values, "count", 1, 1, limits.pull_messages_max)
+        bytes_max = number(values, "bytes", limits.pull_bytes_max, 1, limits.pull_bytes_max)
+        encoding = word(values, "encoding", ENCODINGS)
+        if self.held is None:
+            self.held = Held(self.parts, limits)
+        return await self.held.pull(
+            request, queue, values.get("group", ""), encoding, most=most, bytes_max=bytes_max, visibility_ms=visibility_ms, hold_ms=hold_ms
+        )
+
+    async def publish(self, request: Request) -> Response:
+        """POST .../messages"""
+        caller = await self.caller(request)
+        vhost_name = path_name(request.path_params["vhost"], "virtual host")
+        name = path_name(request.path_params["queue"], "queue")
+        vhost = caller.authorize(vhost_name, "basic.publish", exchange="")
+        queue = vhost.queue(name, 0)
+        query(request.query_params.multi_items(), ())
+        message = parse_publish(await self.body(request, self.limits.http_publish_bytes_max))
+        return answer(await publish(self.parts, queue, message), 201)
+
+    async def ack(self, request: Request) -> Response:
+        """POST .../messages/ack"""
+        queue, body = await self._settlement(request, ())
+        leases = self._leases(body)
+        return self._settled(leases, self.parts.pulls.ack(queue, leases))
+
+    async def nack(self, request: Request) -> Response:
+        """POST .../messages/nack"""
+        queue, body = await self._settlement(request, ("requeue", "delay"))
+        leases = self._leases(body)
+        requeue = member_bool(body, "requeue", True)
+        delay_ms = member_ms(body, "delay", -1, 0, self.limits.pull_visibility_ms_max)
+        if delay_ms >= 0 and not requeue:
+            raise bad("'delay' is for messages that are requeued", "leave one of 'delay' and 'requeue' out")
+        results = self.parts.pulls.nack(queue, leases, requeue=requeue, delay_ms=None if delay_ms < 0 else delay_ms)
+        return self._settled(leases, results)
+
+    async def extend(self, request: Request) -> Response:
+        """POST .../messages/extend"""
+        queue, body = await self._settlement(request, ("visibility",))
+        leases = self._leases(body)
+        limits = self.limits
+        visibility_ms = member_ms(
+            body, "visibility", limits.pull_visibility_ms, limits.pull_visibility_ms_min, limits.pull_visibility_ms_max
+        )
+        return self._settled(leases, self.parts.pulls.extend(queue, leases, visibility_ms))
+
+    async def _settlement(self, request: Request, members: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+        caller = await self.caller(request)
+        queue = self._queue(caller, request, "basic.get")
+        query(request.query_params.multi_items(), ())
+        return queue, json_object(await self.body(request, self.limits.http_body_bytes_max), ("leases", *members))
+
+    def _leases(self, body: dict[str, Any]) -> list[str]:
+        return member_texts(body, "leases", self.limits.http_leases_max, _LEASE_MAX)
+
+    @staticmethod
+    def _settled(leases: list[str], results: list[str]) -> Response:
+        gone = [lease for lease, result in zip(leases, results, strict=True) if result == pulls.GONE]
+        value: dict[str, Any] = {"ok": len(leases) - len(gone), "gone": gone}
+        if gone:
+            value["reason"] = "the lease was over, its message settled before, or it was given for another queue or run of the broker"
+            value["fix"] = "handle messages within their visibility time, or extend it"
+        return answer(value)
+
+    # --- figures --------------------------------------------------------------------------------------------------------
+
+    async def queue(self, request: Request) -> Response:
+        """GET /api/v1/queues/{vhost}/{queue}"""
+        caller = await self.caller(request)
+        queue = self._queue(caller, request, "queue.declare-passive")
+        query(request.query_params.multi_items(), ())
+        return answer(figures.of_queue(queue, self.parts))
+
+    async def actors(self, request: Request) -> Response:
+        """GET /api/v1/actors"""
+        (await self.caller(request)).require_tag()
+        return answer({"actors": self.parts.actors(), "pulls": self.parts.pulls.figures()})
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics"""
+        (await self.caller(request)).require_tag()
+        # Sums over all queues: off the loop, so that held polls are answered meanwhile.
+        text = await asyncio.to_thread(figures.prometheus, self.parts)
+        return Response(text.encode(), 200, None, "text/plain; version=0.0.4; charset=utf-8")
+
+    async def health(self, request: Request) -> Response:
+        """GET /health"""
+        ok = figures.is_healthy(self.parts)
+        return answer({"status": "ok" if ok else "failed"}, 200 if ok else 503)
+
+    # --- routes ---------------------------------------------------------------------------------------------------------
+
+    def routes(self) -> list[Route]:
+        """Paths are matched as sent, percent-encoded: a virtual host may be called `/`."""
+        queue = "/api/v1/queues/{vhost}/{queue}"
+        table: list[tuple[str, str, Handler]] = [
+            ("GET", queue, self.queue),
+            ("GET", f"{queue}/messages", self.pull),
+            ("POST", f"{queue}/messages", self.publish),
+            ("POST", f"{queue}/messages/ack", self.ack),
+            ("POST", f"{queue}/messages/nack", self.nack),
+            ("POST", f"{queue}/messages/extend", self.extend),
+            ("GET", "/api/v1/actors", self.actors),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/health", self.health),
+        ]
+        by_path: dict[str, dict[str, Handler]] = {}
+        for method, path, handler in table:
+            by_path.setdefault(path, {})[method] = self.guarded(handler)
+        return [Route(path, self._by_method(handlers), methods=[*ALL_METHODS]) for path, handlers in by_path.items()]
+
+    def _by_method(self, handlers: dict[str, Handler]) -> Handler:
+        allowed = ", ".join(sorted(handlers))
+
+        async def refuse(request: Request) -> Response:
+            raise HttpError(405, "method_not_allowed", f"{request.method[:20]} is not for this path", f"use {allowed}", {"allow": allowed})
+
+        refused = self.guarded(refuse)
+
+        async def run(request: Request) -> Response:
+            # A HEAD is a GET whose body the server leaves out; of a pull it would take messages and drop them.
+            return await handlers.get(request.method, refused)(request)
+
+        return run
+
+    async def unknown(self, request: Request, error: Exception) -> Response:
+        """What matches no route."""
+        self.parts.requests[404] += 1
+        refused = HttpError(404, "not_found", "there is no such path", "see docs/HTTP.md; names in the path are percent-encoded")
+        return answer(refused.body, 404)
+
+
+ALL_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
+
+
+def application(parts: Parts) -> Any:
+    """The ASGI application."""
+    app = Application(parts)
+    starlette = Starlette(routes=app.routes(), exception_handlers={HTTPException: app.unknown})
+    starlette.router.redirect_slashes = False
+
+    async def encoded(scope: Any, receive: Any, send: Any) -> None:
+        # Route on the path as it was sent: decoded, the name `/` of the default virtual host would be two path segments.
+        if scope["type"] == "http":
+            scope["path"] = scope["raw_path"].decode("ascii", "replace")
+        await starlette(scope, receive, send)
+
+    return encoded

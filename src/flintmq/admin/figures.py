@@ -1,0 +1,148 @@
+"""Figures of a node for people and for Prometheus.
+
+in: the node's parts. out: plain values; the text format of Prometheus 0.0.4, written here (a few lines; a client library brings its own
+registry and locks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flintmq import __version__
+from flintmq.admin.parts import Parts
+from flintmq.core.content import bytes_mapped
+
+
+def of_queue(queue: Any, parts: Parts) -> dict[str, Any]:
+    """Figures of one queue; of a stream with its groups."""
+    core = queue.core
+    value: dict[str, Any] = {
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "type": queue.policy.queue_type,
+        "durable": queue.durable,
+        "messages_ready": core.ready_count(),
+        "messages_unacked": core.unacked_count(),
+        "bytes_ready": core.ready_bytes(),
+        "consumers": core.consumer_count(),
+        "messages_enqueued": core.enqueued_total(),
+        "messages_delivered": core.delivered_total(),
+        "messages_on_disk_only": core.cold_count,
+        "messages_unreadable": core.failed_count,
+        "pull_groups": parts.pulls.groups(queue),
+    }
+    describe = getattr(core, "stream_figures", None)
+    if queue.policy.is_stream and describe is not None:
+        value["stream"] = describe()
+    return value
+
+
+def is_healthy(parts: Parts) -> bool:
+    """The broker works: not stopping, and its disk has not failed."""
+    return not parts.pulls.stopping and (parts.store is None or parts.store.failure is None)
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _line(name: str, value: float, labels: Mapping[str, str]) -> str:
+    shown = "{" + ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items()) + "}" if labels else ""
+    number = repr(float(value)) if isinstance(value, float) else str(int(value))
+    return f"{name}{shown} {number}\n"
+
+
+class Text:
+    """Metrics in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def add(self, name: str, kind: str, text: str, values: Iterable[tuple[Mapping[str, str], float]]) -> None:
+        """One metric. kind: counter or gauge; a counter's name ends in _total."""
+        self._parts.append(f"# HELP flintmq_{name} {text}\n# TYPE flintmq_{name} {kind}\n")
+        self._parts += [_line(f"flintmq_{name}", value, labels) for labels, value in values]
+
+    def one(self, name: str, kind: str, text: str, value: float) -> None:
+        self.add(name, kind, text, (({}, value),))
+
+    def __str__(self) -> str:
+        return "".join(self._parts)
+
+
+def prometheus(parts: Parts) -> str:
+    """Everything, as text. O(queues); any thread."""
+    broker = parts.broker
+    text = Text()
+    text.add("build_info", "gauge", "Version.", (({"version": __version__}, 1),))
+    queues = list(broker.queues.values())
+    ready = unacked = ready_bytes = consumers = enqueued = delivered = 0
+    for queue in queues:
+        core = queue.core
+        ready += core.ready_count()
+        unacked += core.unacked_count()
+        ready_bytes += core.ready_bytes()
+        consumers += core.consumer_count()
+        enqueued += core.enqueued_total()
+        delivered += core.delivered_total()
+    text.one("connections", "gauge", "AMQP connections.", len(broker.connections))
+    text.one("connections_opened_total", "counter", "AMQP connections opened.", broker.connections_opened)
+    text.one("connections_closed_total", "counter", "AMQP connections closed.", broker.connections_closed)
+    text.one("channels_opened_total", "counter", "AMQP channels opened.", broker.channels_opened)
+    text.one("queues", "gauge", "Declared queues.", len(queues))
+    text.one("consumers", "gauge", "Consumers of all queues, groups of pulls among them.", consumers)
+    text.one("messages_ready", "gauge", "Messages that wait in declared queues.", ready)
+    text.one("messages_ready_bytes", "gauge", "Bytes of bodies that wait in declared queues.", ready_bytes)
+    text.one("messages_unacked", "gauge", "Messages in consumers' hands.", unacked)
+    text.one("messages_enqueued", "gauge", "Messages put on the queues that are declared now.", enqueued)
+    text.one("messages_delivered", "gauge", "Deliveries of the queues that are declared now.", delivered)
+    text.one("message_memory_bytes", "gauge", "Memory that message contents take.", bytes_mapped())
+    drops = sorted(dict(broker.drops).items())
+    text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
+    _pulls(text, parts)
+    _actors(text, parts.actors())
+    _http(text, parts)
+    return str(text)
+
+
+def _pulls(text: Text, parts: Parts) -> None:
+    values = parts.pulls.figures()
+    text.one("pull_groups", "gauge", "Groups of pulls.", values["groups"])
+    text.one("pulls_waiting", "gauge", "Pulls asked for and not answered.", values["waiting"])
+    text.one("pull_leases", "gauge", "Messages handed out by pulls and not settled.", values["leased"])
+    for name, what in (
+        ("pulls", "Pulls accepted."),
+        ("delivered", "Messages handed out by pulls."),
+        ("acked", "Leases acknowledged."),
+        ("nacked", "Leases refused."),
+        ("expired", "Leases whose time was over."),
+        ("given_back", "Messages that went back because their client was gone."),
+    ):
+        text.one(f"{'pulls' if name == 'pulls' else f'pull_messages_{name}'}_total", "counter", what, values[name])
+    refused = (({"reason": "busy"}, values["refused_busy"]), ({"reason": "invalid"}, values["refused_invalid"]))
+    text.add("pulls_refused_total", "counter", "Pulls that were not accepted.", refused)
+
+
+def _actors(text: Text, gauges: Mapping[str, Any]) -> None:
+    """Every number of the actor system's gauges; nested ones with a label."""
+    for name, value in gauges.items():
+        if isinstance(value, bool | str) or value is None:
+            continue
+        if isinstance(value, int | float):
+            text.one(f"actors_{name}", "gauge", "Of the actor system.", value)
+        elif isinstance(value, Mapping):
+            numbers = [({"of": str(key)}, one) for key, one in value.items() if isinstance(one, int | float) and not isinstance(one, bool)]
+            if numbers:
+                text.add(f"actors_{name}", "gauge", "Of the actor system.", numbers)
+
+
+def _http(text: Text, parts: Parts) -> None:
+    statuses = [({"status": str(status)}, n) for status, n in sorted(dict(parts.requests).items())]
+    text.add("http_requests_total", "counter", "HTTP requests answered.", statuses)
+    text.one("http_polls_held", "gauge", "Pulls over HTTP that wait.", parts.held)
+    text.one("http_connections", "gauge", "HTTP connections.", parts.connections())
+    text.one(
+        "http_connections_refused_total", "counter", "HTTP connections closed at once.", parts.protocol.refused[0] if parts.protocol else 0
+    )
+    text.one("http_logins_refused_total", "counter", "Requests with wrong credentials.", parts.logins_refused)

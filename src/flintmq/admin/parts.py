@@ -1,0 +1,28 @@
+"""What the HTTP service needs of its node, in one place; and its own counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.pulls.service import PullService
+
+
+@dataclass(slots=True)
+class Parts:
+    """broker: session.broker.Broker; pulls; actors: gauges of the actor system as a dict; store: the durable store's LogStore, or None;
+    memory_limit: bytes of message content at which publishers are blocked."""
+
+    broker: Any
+    pulls: PullService
+    actors: Callable[[], dict[str, Any]]
+    store: Any = None
+    memory_limit: int = 2**63
+    # of the service itself
+    requests: Counter[int] = field(default_factory=Counter)  # by status
+    held: int = 0  # polls that wait now
+    logins_refused: int = 0
+    protocol: Any = None  # admin.protocol.BoundedProtocol, once it runs
+    connections: Callable[[], int] = lambda: 0

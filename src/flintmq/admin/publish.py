@@ -1,0 +1,52 @@
+"""Publish to one queue over HTTP.
+
+in: a parsed message, an authorized queue. out: `{"position": n, "durable": bool}` once the message is where it belongs: a persistent one in
+a durable queue is on disk by then (the same rule as a publisher confirm).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from flintmq.admin.errors import HttpError, busy
+from flintmq.admin.messages import Publish
+from flintmq.admin.parts import Parts
+from flintmq.core.content import bytes_mapped
+from flintmq.pulls.face import is_durable, place, publishers_wait
+from flintmq.session import publishing
+from flintmq.vhost.policy import DROP_HEAD
+
+# seconds between two looks at the log, and until we give up waiting
+_LOOK_S, _DURABLE_S = 0.001, 30.0
+
+
+async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
+    """Raises: HttpError 404, 409, 503."""
+    core, broker = queue.core, parts.broker
+    if publishers_wait(core) or bytes_mapped() > parts.memory_limit:
+        raise busy("the broker is low on memory or disk: publishers are blocked", "consume messages or free space, and try again")
+    limited = not queue.policy.is_stream and (
+        core.ready_count() >= core.max_length or core.ready_bytes() + len(message.body) > core.max_bytes
+    )
+    if limited and queue.policy.overflow != DROP_HEAD:
+        broker.count_drop("refused")
+        raise HttpError(409, "queue_full", f"queue '{queue.name}' is full and refuses messages", "consume messages, or raise its limit")
+    times = [time for time in (core.ttl_ms if core.ttl_ms >= 0 else None, message.expiration_ms) if time is not None]
+    expires_at = broker.clock.wall_ms() + min(times) if times else 0
+    key = queue.name.encode("utf-8", "surrogateescape")
+    position, lsn, ticket = place(core, b"", key, message.header, message.body, message.flags, message.priority or 0, expires_at)
+    if position == 0:
+        raise HttpError(404, "not_found", f"no queue '{queue.name}' in vhost '{queue.vhost}'", "it was deleted: declare it first")
+    if limited:
+        publishing.enforce_limits(broker, queue)
+    await _durable(parts, core, lsn, ticket)
+    return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn or ticket)}
+
+
+async def _durable(parts: Parts, core: Any, lsn: int, ticket: int) -> None:
+    until = asyncio.get_running_loop().time() + _DURABLE_S
+    while not is_durable(core, lsn, ticket):
+        if (parts.store is not None and parts.store.failure is not None) or asyncio.get_running_loop().time() > until:
+            raise HttpError(503, "not_durable", "the message is not known to be on disk", "it may be there: check before you repeat it")
+        await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,133 @@
+"""The HTTP service of a node: its socket, its thread, its stop. Imports neither uvicorn nor starlette before somebody connects.
+
+in: the node's parts. out: a listening port; answers until `stop`.
+
+H1  The socket listens from `open` on, so the ready line tells a port that works; the libraries (half a second of import, 20 MiB) come with
+    the first connection, on the service's own thread.
+H2  `stop` answers held polls first (503), then waits Limits.http_stop_ms for answers to leave, then cuts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any
+
+from flintmq.config import Config
+from flintmq.errors import OperatorError
+
+if TYPE_CHECKING:
+    from flintmq.admin.parts import Parts
+
+log = logging.getLogger("flintmq.http")
+
+
+class HttpServer:
+    """See module.
+
+    Args: config: host, http_port (not None), limits; parts: what is served; tls: context of the listener, None: plain HTTP.
+    """
+
+    def __init__(self, config: Config, parts: Parts, tls: ssl.SSLContext | None = None) -> None:
+        self._config = config
+        self._parts = parts
+        self._tls = tls
+        self._listener: socket.socket | None = None
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._server: Any = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.port: int | None = None
+
+    def open(self) -> int:
+        """Listens; the port. Raises: OperatorError (69) when it can't."""
+        host, port = self._config.host, self._config.http_port
+        assert port is not None
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            raise OperatorError(
+                f"cannot listen on {host}:{port} for HTTP: {error.strerror}. "
+                "Choose another --http-port (0 picks a free one, 'off' goes without), or stop what uses it.",
+                69,
+            ) from error
+        listener.setblocking(False)
+        self._listener = listener
+        self.port = listener.getsockname()[1]
+        return self.port
+
+    def start(self) -> None:
+        """Serves, on a thread of its own. After `open`."""
+        self._thread = threading.Thread(target=self._run, name="flintmq-http", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the service; held polls are answered. Again is no error."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._parts.pulls.stop()
+        os.eventfd_write(self._wake, 1)
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(self._config.limits.http_stop_ms / 1000 + 3)
+            if self._thread.is_alive():
+                log.error("the HTTP service does not end; the broker goes on without waiting for it")
+                return
+        if self._listener is not None:
+            self._listener.close()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        try:
+            assert self._listener is not None
+            select.select([self._listener.fileno(), self._wake], [], [])
+            if self._stopping.is_set():
+                return
+            self._serve()
+        except Exception:
+            log.critical("the HTTP service ended; the broker goes on without it", exc_info=True)
+
+    def _serve(self) -> None:
+        import asyncio
+
+        import uvicorn
+
+        from flintmq.admin.app import application
+        from flintmq.admin.protocol import bounded
+
+        limits = self._config.limits
+        # Its errors about peers' requests are answers, not news: they would let any peer fill the log.
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+        self._parts.protocol = bounded(limits.http_connections_max, limits.http_request_ms / 1000)
+        self._server = server = uvicorn.Server(
+            uvicorn.Config(
+                application(self._parts),
+                http=self._parts.protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=max(1, limits.http_request_ms // 1000),
+                timeout_graceful_shutdown=max(1, limits.http_stop_ms // 1000),
+                h11_max_incomplete_event_size=limits.http_head_bytes_max,
+            )
+        )
+        self._parts.connections = lambda: len(server.server_state.connections)
+        server.config.load()
+        server.config.ssl = self._tls
+        if self._stopping.is_set():  # `stop` may have looked for the server before it was there
+            return
+        assert self._listener is not None
+        asyncio.run(server.serve(sockets=[self._listener]))
