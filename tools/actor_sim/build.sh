@@ -51,23 +51,30 @@ if [ "$(cat .built 2>/dev/null)" != "$sum" ]; then
     [ sim/$kind.h -nt .sim ] && find build src -name '*.so' -delete 2>/dev/null || true
     [ -n "$plain" ] || ${CC:-cc} -O2 -Wall -Wextra -fPIC -shared -o libactorsim.so sim/sim.c
     touch .sim
-    modules=
-    optimise=-O1
-    [ -z "$plain" ] || optimise=-O2
+    compile() { # modules, flags
+        FLINTMQ_ONLY=${1#,} FLINTMQ_CFLAGS="$2 -include $root/$copy/sim/$kind.h -Wno-unused" \
+            "$python" setup.py -q build_ext --inplace >build.log 2>&1 || { tail -n 40 build.log >&2; exit 1; }
+    }
+    watched=
+    others=
     for file in src/flintmq/core/*.pxd src/flintmq/scheduler/*.pxd src/flintmq/actor_sim/*.pxd; do
         name=${file%.pxd}
         [ -f "$name.py" ] && [ "$(basename "$name")" != __init__ ] || continue
+        module=$(echo "${name#src/}" | tr / .)
         case $kind:$name in
-        plain:*/actor_sim/load | plain:*/actor_sim/parked | plain:*/actor_sim/compat | sim:*/actor_sim/parked) [ "$kind" = plain ] || continue ;;
-        plain:*/actor_sim/*) continue ;;
+        plain:*/actor_sim/load | plain:*/actor_sim/parked | plain:*/actor_sim/compat) others=$others,$module ;;
+        *:*/actor_sim/parked | plain:*/actor_sim/*) ;;
+        *:*/scheduler/*) watched=$watched,$module ;;
+        *:*/core/*) grep -qs "core.$(basename "$name") \|core import.*$(basename "$name")" src/flintmq/scheduler/*.p* src/flintmq/actor_sim/*.p* && others=$others,$module ;;
+        *) others=$others,$module ;;
         esac
-        case $name in
-        src/flintmq/core/*) grep -qs "core.$(basename "$name") \|core import.*$(basename "$name")" src/flintmq/scheduler/*.p* src/flintmq/actor_sim/*.p* || continue ;;
-        esac
-        modules=$modules,$(echo "${name#src/}" | tr / .)
     done
-    FLINTMQ_ONLY=${modules#,} FLINTMQ_CFLAGS="$optimise -include $root/$copy/sim/$kind.h -Wno-unused" \
-        "$python" setup.py -q build_ext --inplace >build.log 2>&1 || { tail -n 40 build.log >&2; exit 1; }
+    if [ -n "$plain" ]; then
+        compile "$watched$others" -O2
+    else # what runs in the scheduler's modules may be interrupted at any load or store; scenes and checks only where they say so
+        compile "$watched" "-O1 -fsanitize=thread"
+        compile "$others" -O1
+    fi
     echo "$sum" > .built
 fi
 echo "$root/$copy/src"

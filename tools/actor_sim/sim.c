@@ -180,6 +180,43 @@ void sim_point(sim_site_t *site) {
     consider(site);
 }
 
+/* --- plain loads and stores, as the compiler's thread sanitizer reports them ------------------------------------------------- */
+
+static sim_site_t access_site = {"access", 0, SIM_YIELD, 0, 0, 0, 0, 0};
+
+static void access_point(void) {
+    if (!current || !options.access_in_64k) return;
+    if ((int)(sim_random() & 65535) >= options.access_in_64k) return;
+    note(&access_site);
+    if (++passed > site_limit) { stop(SIM_STUCK); return; }
+    if (options.plan == SIM_PRIORITY) threads[current].priority = sim_random() & 1023; /* one more change of priorities */
+    int next = choose(0);
+    if (next != current) { access_site.left++; leave(next); }
+}
+
+#define ACCESS(name) void name(void *address); void name(void *address) { (void)address; access_point(); }
+ACCESS(__tsan_read1) ACCESS(__tsan_read2) ACCESS(__tsan_read4) ACCESS(__tsan_read8) ACCESS(__tsan_read16)
+ACCESS(__tsan_write1) ACCESS(__tsan_write2) ACCESS(__tsan_write4) ACCESS(__tsan_write8) ACCESS(__tsan_write16)
+ACCESS(__tsan_unaligned_read2) ACCESS(__tsan_unaligned_read4) ACCESS(__tsan_unaligned_read8) ACCESS(__tsan_unaligned_read16)
+ACCESS(__tsan_unaligned_write2) ACCESS(__tsan_unaligned_write4) ACCESS(__tsan_unaligned_write8) ACCESS(__tsan_unaligned_write16)
+#define RANGE(name) void name(void *address, size_t size); void name(void *address, size_t size) { (void)address; (void)size; access_point(); }
+RANGE(__tsan_read_range) RANGE(__tsan_write_range)
+void __tsan_init(void); void __tsan_init(void) { }
+void __tsan_func_entry(void *from); void __tsan_func_entry(void *from) { (void)from; }
+void __tsan_func_exit(void); void __tsan_func_exit(void) { }
+
+int sim_is(const sim_site_t *site, int mutation) { return site->mutation == mutation; }
+
+uintptr_t sim_read(const void *p, unsigned size) {
+    return size == 8 ? *(const volatile uint64_t *)p : size == 4 ? *(const volatile uint32_t *)p : (abort(), 0);
+}
+
+void sim_write(void *p, unsigned size, uintptr_t value) {
+    if (size == 8) *(volatile uint64_t *)p = value;
+    else if (size == 4) *(volatile uint32_t *)p = (uint32_t)value;
+    else abort();
+}
+
 void sim_gap(void) {
     if (!current) return;
     /* A torn operation must be seen torn: others run here more often than elsewhere. */

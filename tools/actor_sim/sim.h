@@ -5,7 +5,10 @@
  * So the real scheduler runs on virtual threads (coroutines on one OS thread): each atomic operation, lock, futex call and clock
  * reading is a *site*, at which the simulator may switch to another virtual thread, chosen by a seed.
  *
- * Invariants: one virtual thread runs at a time; a switch happens only at a site; the same seed and build give the same run.
+ * Between two sites, plain loads and stores may be switch points, too: the scheduler's modules are compiled with -fsanitize=thread, whose
+ * calls (__tsan_read8 and so on) end in the simulator instead of a sanitizer. So a lock that is not taken is seen.
+ *
+ * Invariants: one virtual thread runs at a time; a switch happens only at a site or such an access; the same seed and build give the same run.
  * Sites carry the function's name and line, so that coverage is counted and a *mutant* (one operation made wrong) has a name.
  */
 #ifndef ACTOR_SIM_H
@@ -43,6 +46,8 @@ typedef struct sim_site {
     struct sim_site *next;
 } sim_site_t;
 
+/* Whether the site is that mutant. */
+int sim_is(const sim_site_t *site, int mutation);
 /* Called before the operation of every site. */
 void sim_point(sim_site_t *site);
 /* For torn operations: a switch between the two halves. */
@@ -57,20 +62,25 @@ int sim_clock(sim_site_t *site, clockid_t clock, struct timespec *out);
 #define SIM_SITE(kind) static sim_site_t sim_site_ = {__func__, __LINE__, kind, 0, 0, 0, 0, 0}
 
 #define at_yield() ({ SIM_SITE(SIM_YIELD); sim_point(&sim_site_); })
-#define SIM_LOADING(type, p) ({ SIM_SITE(SIM_LOAD); sim_point(&sim_site_); *(type volatile *)(p); })
+/* The accesses themselves, out of the reach of the sanitizer's calls: nobody runs in the middle of an atomic operation. */
+uintptr_t sim_read(const void *p, unsigned size);
+void sim_write(void *p, unsigned size, uintptr_t value);
+#define SIM_READ(type, p) ((type)sim_read(p, sizeof(type)))
+#define SIM_WRITE(type, p, v) sim_write(p, sizeof(type), (uintptr_t)(v))
+#define SIM_LOADING(type, p) ({ SIM_SITE(SIM_LOAD); sim_point(&sim_site_); SIM_READ(type, p); })
 #define SIM_STORING(type, p, v) ({ SIM_SITE(SIM_STORE); type sim_v_ = (type)(v); sim_point(&sim_site_); \
-    if (sim_site_.mutation != SIM_SKIPPED) *(type volatile *)(p) = sim_v_; (void)0; })
-#define SIM_CASING(type, p, e, w) ({ SIM_SITE(SIM_CAS); type volatile *sim_p_ = (type volatile *)(p); \
+    if (!sim_is(&sim_site_, SIM_SKIPPED)) SIM_WRITE(type, p, sim_v_); (void)0; })
+#define SIM_CASING(type, p, e, w) ({ SIM_SITE(SIM_CAS); void *sim_p_ = (p); \
     type sim_e_ = (type)(e), sim_w_ = (type)(w); int sim_r_; sim_point(&sim_site_); \
-    sim_r_ = *sim_p_ == sim_e_; \
-    if (sim_site_.mutation == SIM_TORN) sim_gap(); else if (sim_site_.mutation == SIM_FORCED) sim_r_ = 1; \
-    if (sim_r_ && sim_site_.mutation != SIM_SKIPPED) *sim_p_ = sim_w_; sim_r_; })
-#define SIM_ADDING(type, p, v) ({ SIM_SITE(SIM_ADD); type volatile *sim_p_ = (type volatile *)(p); type sim_v_ = (type)(v), sim_o_; \
-    sim_point(&sim_site_); sim_o_ = *sim_p_; if (sim_site_.mutation == SIM_TORN) sim_gap(); \
-    if (sim_site_.mutation != SIM_SKIPPED) *sim_p_ = (type)(sim_o_ + sim_v_); sim_o_; })
-#define SIM_SWAPPING(type, p, v) ({ SIM_SITE(SIM_SWAP); type volatile *sim_p_ = (type volatile *)(p); type sim_v_ = (type)(v), sim_o_; \
-    sim_point(&sim_site_); sim_o_ = *sim_p_; if (sim_site_.mutation == SIM_TORN) sim_gap(); \
-    if (sim_site_.mutation != SIM_SKIPPED) *sim_p_ = sim_v_; sim_o_; })
+    sim_r_ = SIM_READ(type, sim_p_) == sim_e_; \
+    if (sim_is(&sim_site_, SIM_TORN)) sim_gap(); else if (sim_is(&sim_site_, SIM_FORCED)) sim_r_ = 1; \
+    if (sim_r_) SIM_WRITE(type, sim_p_, sim_w_); sim_r_; })
+#define SIM_ADDING(type, p, v) ({ SIM_SITE(SIM_ADD); void *sim_p_ = (p); type sim_v_ = (type)(v), sim_o_; \
+    sim_point(&sim_site_); sim_o_ = SIM_READ(type, sim_p_); if (sim_is(&sim_site_, SIM_TORN)) sim_gap(); \
+    if (!sim_is(&sim_site_, SIM_SKIPPED)) SIM_WRITE(type, sim_p_, (type)(sim_o_ + sim_v_)); sim_o_; })
+#define SIM_SWAPPING(type, p, v) ({ SIM_SITE(SIM_SWAP); void *sim_p_ = (p); type sim_v_ = (type)(v), sim_o_; \
+    sim_point(&sim_site_); sim_o_ = SIM_READ(type, sim_p_); if (sim_is(&sim_site_, SIM_TORN)) sim_gap(); \
+    if (!sim_is(&sim_site_, SIM_SKIPPED)) SIM_WRITE(type, sim_p_, sim_v_); sim_o_; })
 
 #define at_load64(p) SIM_LOADING(uint64_t, p)
 #define at_load32(p) SIM_LOADING(uint32_t, p)
@@ -136,6 +146,8 @@ typedef struct sim_options {
     int jump_in_1024;      /* probability at a site that the clock jumps, although threads can run */
     int64_t jump_ns;       /* by up to this much */
     int64_t tick_ns;       /* the clock moves this much at every reading */
+    int access_in_64k;     /* SIM_WALK, SIM_PRIORITY: probability of a switch at every plain load and store of the scheduler's modules,
+                              which are compiled with the calls of a thread sanitizer; 0: only at sites */
     int cores;             /* sim_spend: so many threads spend at once, in slices of 1 ms, first come first served; 0: no bound */
     uint64_t sites_max;    /* more than this: the run is stuck (livelock) */
 } sim_options_t;

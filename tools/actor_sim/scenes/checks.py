@@ -361,7 +361,18 @@ def check_end(scene: cython.pointer(scene_t)) -> cython.void:
     if outcomes != scene.accepted or system.dispatched != scene.accepted:
         sim_fail(b"5 exactly one answer: the figures do not add up")
         return
-    if system.parked:
+    if (
+        system.refused_busy != scene.refused_busy
+        or system.suspended != scene.suspends
+        or system.resumed != scene.resumes
+        or system.resumed_stale != scene.resumes_stale
+        or system.wakes != scene.wakes
+        or system.retired != scene.retires
+        or system.paused != scene.failures
+        or system.outcomes[OUTCOME_FAILED] != scene.failures
+    ):
+        sim_fail(b"5 exactly one answer: the figures do not add up")
+    elif system.parked:
         sim_fail(b"5 exactly one answer: the gauge of parked requests is not zero at the end")
     elif system.actors or system.alive:
         sim_fail(b"11 retire: actors are left over at the end")

@@ -111,7 +111,8 @@ def _end(scene: cython.pointer(scene_t)) -> cython.void:
         if scene.key[i].held != cython.NULL:
             actor_put(scene.key[i].held)
             scene.key[i].held = cython.NULL
-    scene_stop(scene)
+    if not scene.stopping:
+        scene_stop(scene)
     verdict = sim_run(sim_now() + END_NS)
     if verdict == SIM_FAILED:
         return

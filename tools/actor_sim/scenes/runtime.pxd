@@ -20,6 +20,7 @@ cdef extern from *:  # sim.h is included first in every module (build.sh)
         int jump_in_1024
         int64_t jump_ns
         int64_t tick_ns
+        int access_in_64k
         int cores
         uint64_t sites_max
     ctypedef void (*sim_body)(void *) noexcept nogil

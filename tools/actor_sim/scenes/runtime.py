@@ -29,6 +29,9 @@ def sim_vary(options: cython.pointer(sim_options_t), seed: uint64_t) -> cython.v
     options.changes_within = cython.cast(cython.int, 60 << (pick % 4))
     pick //= 4
     options.jump_in_1024 = cython.cast(cython.int, (pick % 4) * 4)
+    pick //= 4
+    # Every second run also switches between plain loads and stores.
+    options.access_in_64k = cython.cast(cython.int, 400 << (pick // 2 % 6)) if pick % 2 else 0
     options.jump_ns = 6_000_000
     options.tick_ns = 20
     options.sites_max = 200_000

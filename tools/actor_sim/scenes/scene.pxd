@@ -96,7 +96,13 @@ cdef struct scene_t:
     ask_t asks[ASKS_MAX]
     uint32_t asked
     uint32_t held           # asks in `handed`
-    uint64_t tokens_stale
+    uint64_t suspends
+    uint64_t resumes
+    uint64_t resumes_stale
+    uint64_t wakes
+    uint64_t retires
+    uint64_t failures
+    uint64_t cancels
 
 cdef struct part_t:         # what a virtual thread needs to know
     scene_t *scene

@@ -83,6 +83,7 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
         result = PROCESS_AGAIN
     elif ask.kind == ASK_FAIL:
         result = PROCESS_FAILED
+        scene.failures += 1
     elif ask.kind == ASK_HAND:
         ask.handed = 1
         scene.held += 1
@@ -161,6 +162,7 @@ def _dispatch(scene: cython.pointer(scene_t), producer: uint32_t, number: uint32
     result: cython.int
     ended: uint64_t
     most: uint64_t
+    told: uint32_t = 1  # the system counts what it refuses
     if ask == cython.NULL:
         return
     key = cython.address(scene.key[ask.key])
@@ -175,6 +177,7 @@ def _dispatch(scene: cython.pointer(scene_t), producer: uint32_t, number: uint32
     else:
         actor = actor_get(scene.system, SPACE, ask.key, 0, 0)
         if actor == cython.NULL:
+            told = 0
             result = DISPATCH_BUSY
             if not scene.mix & MIX_MEMORY and not scene.stopping:
                 sim_fail(b"11 retire: no actor for a key")
@@ -190,7 +193,7 @@ def _dispatch(scene: cython.pointer(scene_t), producer: uint32_t, number: uint32
     if ask.answers:
         sim_fail(b"5 exactly one answer: a refused request was answered")
     elif result == DISPATCH_BUSY:
-        scene.refused_busy += 1
+        scene.refused_busy += told
         if most < scene.mailbox_max and not scene.mix & MIX_MEMORY and not scene.stopping:
             sim_fail(b"6 mailbox: BUSY although there was room")
     else:
@@ -215,6 +218,7 @@ def _append(scene: cython.pointer(scene_t), number: uint32_t, count: uint32_t) -
         actor = actor_get(scene.system, SPACE, number, 0, 0)
         if actor == cython.NULL:
             return
+    scene.wakes += 1
     if scene.mix & MIX_WAKE_NEXT:
         actor_wake_next(actor)
     else:
@@ -263,10 +267,14 @@ def scene_producer(raw):
             token_key.suspensions -= 1
             if not token_key.suspensions:
                 token_key.starts = 0
-            if not actor_resume(token_actor, token) and not scene.stopping:
+            if actor_resume(token_actor, token):
+                scene.resumes += 1
+            elif not scene.stopping:
                 sim_fail(b"7 suspend: a good token is refused")
-            if _pick(2) and actor_resume(token_actor, token):
-                sim_fail(b"7 suspend: a token is good twice")
+            if _pick(2):
+                scene.resumes_stale += 1
+                if actor_resume(token_actor, token):
+                    sim_fail(b"7 suspend: a token is good twice")
             actor_put(token_actor)
             token = 0
         elif choice < 14:
@@ -279,6 +287,7 @@ def scene_producer(raw):
             if actor != cython.NULL:
                 token = actor_suspend(actor)
                 if token:
+                    scene.suspends += 1
                     token_key = cython.address(scene.key[at])
                     token_actor = actor
                     token_key.suspensions += 1
@@ -291,7 +300,8 @@ def scene_producer(raw):
         elif choice < 26 and mix & MIX_RETIRE:
             actor = actor_get(scene.system, SPACE, at, 0, 0)
             if actor != cython.NULL:
-                actor_retire(actor)
+                if actor_retire(actor):
+                    scene.retires += 1
                 actor_put(actor)
         elif choice == 26 and mix & MIX_CLOSE:
             actor = actor_get(scene.system, SPACE, at, 0, 0)
