@@ -76,7 +76,7 @@ class Node:
         if not config.memory:
             from flintmq.store.durable import DurableStore
 
-            self.store = DurableStore.open(config, self.clock, Timestamp)
+            self.store = DurableStore.open(config, self.clock, Timestamp, self.actors)
             definitions = self.store.definitions
             store_log = self.store.logs
             self.store.logs.on_failure = self._store_failed

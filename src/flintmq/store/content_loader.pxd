@@ -1,34 +1,94 @@
-# The cold reader: loads content of parked entries on a thread of its own, in runs, and hands it to their queues.
-from libc.stdint cimport uint32_t, uint64_t
+# The cold reader: loads content of parked entries on the workers of the actor system, in runs, and hands it to their queues.
+#
+# One actor per queue with cold entries that are asked for (key ACTORS_COLD, queue id). At most one request_t of a queue is with the actor
+# system; what else is asked for of that queue waits in its cold_t, so a mailbox is never full of it, and asking twice costs nothing.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from flintmq.core.hash64 cimport map64_t
 from flintmq.queue.types cimport queue_t
+from flintmq.scheduler.actor cimport actor_t, actor_system_t, request_t
 from flintmq.store.content_reader cimport ContentReader
+from flintmq.store.log.managed cimport ManagedLog
 
-cdef struct request_t:
-    queue_t *queue              # counted
+cdef enum:
+    COLD_READERS_MAX = 32       # readers at most; as many as the actor system has workers
+    COLD_ARRIVALS = 64          # queues whose arrivals are watched (by queue id, modulo)
+
+cdef struct wanted_t:           # an entry that somebody is parked on
     uint64_t position
-    request_t *next
+    wanted_t *next
+
+cdef struct cold_t:             # what is asked for of one queue; lives from the first request until there is none
+    request_t request           # first: the actor system's
+    loader_t *loader
+    queue_t *queue              # counted
+    cold_t *prev                # all of them
+    cold_t *next
+    cold_t *held_next           # the actor system had no place for it
+    uint32_t refs               # under loader.lock
+    bint listed                 # it is in loader.map and loader.first
+    wanted_t *first             # in the order of asking; under loader.lock, as all up to here
+    wanted_t *last
+    uint64_t ahead              # read-ahead from this position on; 0: none
+    bint in_run                 # the rest is written by the worker that runs the actor, and by nobody else
+    uint64_t position           # where the run goes on
+    uint64_t room               # bytes of bodies that it may bring
+    uint64_t loaded             # bytes that it has brought
+    uint64_t count              # entries
+
+cdef struct arrivals_t:         # how fast messages come to a queue
+    uint64_t queue_id
+    uint64_t seen
+    uint64_t rate               # a second
+    int64_t at_ns
 
 cdef struct loader_t:
-    uint32_t lock
-    uint32_t signal             # futex word
-    uint32_t stopping
-    request_t *first
-    request_t *last
-    uint64_t loaded             # figures: entries, runs, entries whose content could not be read
+    uint32_t lock               # a spin lock; innermost but for the actor system's own
+    uint32_t stopping           # atomic
+    uint32_t live               # atomic: cold_t that are not freed
+    uint32_t signal             # futex word: live fell to 0
+    actor_system_t *system      # NULL: not started, what is asked for waits in `held`
+    actor_t *spare              # takes requests when there are too many actors
+    map64_t map                 # address of a queue_t -> cold_t
+    cold_t *first
+    cold_t *held
+    void *owner                 # the ContentLoader
+    # readers; under lock
+    void *readers[COLD_READERS_MAX]             # ContentReader, borrowed
+    uint64_t last_queue[COLD_READERS_MAX]
+    uint64_t last_used[COLD_READERS_MAX]
+    bint busy[COLD_READERS_MAX]
+    uint32_t reader_count
+    uint64_t uses
+    # pace; under lock
+    uint64_t *hot               # atomic count of messages that came to queues without cold entries; NULL: not known
+    uint64_t pace               # messages a second while there are hot ones; 0: never held back
+    uint64_t pace_bytes         # bytes of bodies a second
+    uint64_t hot_rate           # hot messages a second from which on cold ones are held back
+    uint64_t hot_seen
+    int64_t hot_at_ns
+    bint is_hot
+    int64_t free_at_ns          # what was loaded is paid for at this time
+    arrivals_t arrivals[COLD_ARRIVALS]
+    # figures; atomic
+    uint64_t loaded             # entries, runs, entries whose content could not be read, pauses for the sake of hot ones
     uint64_t runs
     uint64_t failed
+    uint64_t pauses
+    int64_t read_ns             # manual clock only: what one read of the log costs
 
-cdef void loader_request(loader_t *loader, queue_t *queue, uint64_t position) noexcept nogil
+cdef void loader_request(loader_t *loader, queue_t *queue, uint64_t position, uint64_t message_id) noexcept nogil
 # log_port_t.load
 cdef void store_load(void *context, queue_t *queue, uint64_t position, uint64_t message_id) noexcept nogil
 
 cdef class ContentLoader:
     cdef loader_t loader
-    cdef ContentReader reader
-    cdef object thread
+    cdef list readers
+    cdef ManagedLog messages
+    cdef object pages                  # None: nothing is spilled
+    cdef object actors                 # ActorSystem
+    cdef bint private                  # it is this loader's own
+    cdef object limits
     cdef public object on_failed       # (queue id, position, message id): content of a live entry could not be read
-    cdef uint64_t failed_queue
-    cdef uint64_t failed_position
-    cdef uint64_t failed_message
-    cdef int serve(self) noexcept nogil
-    cdef int run(self, queue_t *queue, uint64_t position) noexcept nogil
+    # What is at `hot` is counted by the message log.
+    cdef void watch(self, uint64_t *hot) noexcept
+    cdef object _told(self, uint64_t queue_id, uint64_t position, uint64_t message_id)

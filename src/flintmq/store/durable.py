@@ -58,8 +58,8 @@ class DurableStore:
         self.logs = logs
 
     @classmethod
-    def open(cls, config: Config, clock: Clock, timestamp: Any) -> DurableStore:
-        """Args: timestamp: the codec's type of timestamps in argument tables.
+    def open(cls, config: Config, clock: Clock, timestamp: Any, actors: Any = None) -> DurableStore:
+        """Args: timestamp: the codec's type of timestamps in argument tables; actors: the node's ActorSystem, stopped after the store.
 
         Raises: OperatorError (directory, database), StoreError (logs).
         """
@@ -90,6 +90,8 @@ class DurableStore:
                 retain_s=config.log_retain_age,
                 hot_bytes=config.limits.queue_hot_bytes,
                 archive_dir=str(Path(config.log_archive_dir).absolute()) if config.log_archive_dir else None,
+                actors=actors,
+                limits=config.limits,
             )
         except OSError as error:
             definitions.close()

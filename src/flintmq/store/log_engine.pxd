@@ -16,7 +16,7 @@ cdef class LogEngine(LogPort):
     cdef readonly ManagedLog transaction_records
     cdef readonly ManagedLog pages             # None: nothing is spilled
     cdef readonly LogWriter writer
-    cdef ContentLoader loader
+    cdef readonly ContentLoader loader
     cdef ContentReader reader                  # under reader_lock
     cdef object reader_lock
     cdef readonly object files
@@ -40,5 +40,6 @@ cdef class LogEngine(LogPort):
     cdef readonly object maintenance           # Maintenance, or None
     cdef object lock_file
     cdef readonly object bulk                  # BulkTransactions
+    cdef readonly object streams               # StreamStore
     cdef bint closed
     cdef object _apply(self, object transaction)

@@ -46,13 +46,14 @@ from cython.cimports.flintmq.store.message_log import (
 )
 from cython.cimports.flintmq.store.recovery import Recovery, live_t
 from cython.cimports.flintmq.store.recovery import location_t as recovered_location_t
+from cython.cimports.flintmq.store.stream.stream_log import StreamSpace
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 from flintmq.errors import StoreError
 from flintmq.ports import TxState
 from flintmq.store import failpoints, marks
-from flintmq.store.log.containers import MESSAGES, PAGES, TRANSACTIONS, clear_temporaries, sequence_of
+from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS, clear_temporaries, sequence_of
 from flintmq.store.log.space import message_floors, page_floors
 from flintmq.store.opening import clear_pages, repair_tail, set_damage_aside
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Row, Transaction, TransactionLog
@@ -86,12 +87,29 @@ class LogEngine(LogPort):
         self.closed = False
         self.maintenance = None
         self.bulk = None
+        self.streams = None
 
     def __dealloc__(self):
         list_free_all(cython.address(self.ml.messages))
         free(self.ml.released)
 
-    def _open(self, container_size, initial, buffers, uuid, known, high_water, threads, retain_bytes, retain_s, hot_bytes, spill, archive):
+    def _open(
+        self,
+        container_size,
+        initial,
+        buffers,
+        uuid,
+        known,
+        high_water,
+        threads,
+        retain_bytes,
+        retain_s,
+        hot_bytes,
+        spill,
+        archive,
+        actors,
+        limits,
+    ):
         message_scan: LogScan = LogScan(self.files, f"{self.directory}/messages", MESSAGES, uuid)
         transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, uuid)
         self.recovery = Recovery()
@@ -141,7 +159,8 @@ class LogEngine(LogPort):
         self.writer.on_failed = self._disk_failed
         self.ml.writer = cython.address(self.writer.writer)
         self.reader = ContentReader(self.messages, self.pages)
-        self.loader = ContentLoader(ContentReader(self.messages, self.pages))
+        self.loader = ContentLoader(self.messages, self.pages, limits)
+        self.loader.watch(cython.address(self.ml.hot_arrivals))
         self.ml.loader = cython.address(self.loader.loader)
         self.transactions = TransactionLog(self.transaction_records)
         self.last_ticket = self.durable_ticket = max(self.messages.tail, self.transaction_records.tail)
@@ -163,13 +182,22 @@ class LogEngine(LogPort):
         self.bulk = BulkTransactions(self, threads)
         self._settle_recovered()
         self._prove_tail()
+        self._open_streams(known, high_water, container_size, limits)
         if threads:
             from flintmq.store.maintenance import Maintenance
 
             self.writer.start()
-            self.loader.start()
             self.maintenance = Maintenance(self)
             self.maintenance.start()
+        if threads or actors is not None:
+            self.loader.start(actors)
+
+    def _open_streams(self, known, high_water, container_size, limits):
+        from flintmq.store.stream.stream_store import StreamStore
+
+        self.streams = StreamStore(self, known, high_water, container_size, limits)
+        space: StreamSpace = self.streams.space
+        self.ml.stream_unwritten = cython.address(space.space.unwritten)
 
     def _prove_tail(self):
         """The first block of this run goes to disk before anything that the old base gave up is touched: until then the block that told
@@ -356,12 +384,16 @@ class LogEngine(LogPort):
             marks.write_marks(self, self.tails_below(0))
         self.writer.stop()
         written = self.failure is None and self._write_rest()
+        if clean and written and self.streams is not None and self.streams.mark():
+            written = self._write_rest()
         if clean and written:
             failpoints.hit("restart-marked")
             marks.write_nothing(self)
             self.writer.flush(BLOCK_CLEAN)
         self._run_due()
         self.reader.close()
+        if self.streams is not None:
+            self.streams.close()
         for managed in (self.messages, self.transaction_records, self.pages):
             if managed is not None:
                 managed.close()
@@ -378,6 +410,8 @@ class LogEngine(LogPort):
                 for managed in (self.messages, self.transaction_records):
                     managed.set_ahead(0)
                     made += managed.prepare(False)
+                if self.streams is not None:
+                    made += self.streams.prepare()
                 if not made:
                     log.warning(
                         "the disk is full: %d bytes that were not confirmed are left out; the next start flags its deliveries as redelivered",
@@ -479,6 +513,9 @@ class LogEngine(LogPort):
             self.on_maintain()
 
     def _disk_failed(self, error, log_id, lsn, what):
+        if log_id == STREAMS:
+            self.failed(StoreError(f"{what} of {self.streams.failed_path(lsn)} failed: {os.strerror(error)}"))
+            return
         source: ManagedLog = self.transaction_records if log_id == TRANSACTIONS else self.pages if log_id == PAGES else self.messages
         path = source.path_of(lsn // source.container_size)
         self.failed(StoreError(f"{what} of {path} at offset {lsn % source.container_size} failed: {os.strerror(error)}"))
@@ -491,6 +528,8 @@ class LogEngine(LogPort):
             for managed in (self.messages, self.transaction_records, self.pages):
                 if managed is not None:
                     managed.latch(5)
+            if self.streams is not None:
+                self.streams.latch(5)
             if self.on_failure is not None:
                 self.on_failure(error)
 

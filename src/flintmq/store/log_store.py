@@ -73,12 +73,15 @@ class LogStore(LogEngine):
         hot_bytes: int = 4 << 20,
         spill: bool = True,
         archive_dir: str | None = None,
+        actors: object = None,
+        limits: object = None,
     ) -> LogStore:
         """Opens or creates the logs under `directory` (which exists) and recovers them.
 
         Args: files: file port, None for the operating system; sizes in bytes; known_queues: ids of durable queues; queue_high_water: no
         id above it was ever given out; archive_dir: where dead containers are copied before they go (its parent exists); threads: False:
-        nothing runs by itself, see flush() and maintain() (tests).
+        nothing runs by itself, see flush() and maintain() (tests); actors: the ActorSystem that reads of cold messages run on (None: a
+        small one of the store's own); limits: cold_* (None: the defaults).
         Raises: OperatorError (69): another broker has the store; StoreError: another store's logs, unknown format, damage that can't be
         set aside.
         """
@@ -104,6 +107,8 @@ class LogStore(LogEngine):
                 hot_bytes,
                 spill,
                 archive_dir,
+                actors,
+                limits,
             )
         except BaseException:
             store.files.close(store.lock_file)

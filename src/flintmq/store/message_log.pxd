@@ -21,6 +21,7 @@ cdef struct message_log_t:
     uint32_t released_count     # atomic; changed under log.lock
     uint32_t released_room
     uint64_t unwritten_max      # bytes appended and not written above which publishers wait
+    uint64_t *stream_unwritten  # atomic: bytes of streams appended and not written; NULL: there are no streams
     uint32_t disk_low           # atomic: nothing but the reserve is left
     uint32_t split_above        # bytes of content
     uint64_t spill_window       # window of the page log that the last spilled content went to

@@ -330,6 +330,8 @@ def ml_pressure(context):
         ml.pages != cython.NULL and _unwritten(ml.pages) > ml.unwritten_max + ml.pages.buffer_size
     ):
         return PRESSURE_BUFFERS
+    if ml.stream_unwritten != cython.NULL and at_load64(ml.stream_unwritten) > ml.unwritten_max:
+        return PRESSURE_BUFFERS
     return PRESSURE_NONE
 
 

@@ -1,0 +1,100 @@
+"""The cold reader of a LogStore without consumers: parked deliveries and read-aheads as the queue core asks for them.
+
+in: plain values of a test. out: calls of the log port's `load`; what the queue then says of its entries.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.queue.entry_list import list_slot_locked
+from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.slot import LOADING_FIRST, slot_begin_loading
+from cython.cimports.flintmq.queue.types import ENTRY_FAILED, ENTRY_LOADING, ENTRY_NOT_RESIDENT, segment_t, slot_t
+from cython.cimports.flintmq.store.log_store import LogStore
+from cython.cimports.libc.stdint import uint64_t
+
+
+@cython.cclass
+class LoaderDriver:
+    """Args: store: with a started loader."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+
+    def park(self, handle: QueueHandle, position: int) -> bool:
+        """A delivery needs this cold entry. True: it was the first, so the store was asked."""
+        at: uint64_t = position
+        message_id: uint64_t
+        segment: cython.pointer(segment_t) = cython.NULL
+        slot: cython.pointer(slot_t)
+        spin_lock(cython.address(handle.queue.entries.lock))
+        slot = list_slot_locked(cython.address(handle.queue.entries), at, cython.address(segment))
+        spin_unlock(cython.address(handle.queue.entries.lock))
+        if slot == cython.NULL:
+            raise KeyError(position)
+        if slot_begin_loading(slot) != LOADING_FIRST:
+            return False
+        message_id = slot.message_id
+        with cython.nogil:
+            self.store.port.load(self.store.port.context, handle.queue, at, message_id)
+        return True
+
+    def read_ahead(self, handle: QueueHandle, position: int) -> None:
+        """A consumer will soon want what comes from there on."""
+        at: uint64_t = position
+        with cython.nogil:
+            self.store.port.load(self.store.port.context, handle.queue, at, 0)
+
+    def state(self, handle: QueueHandle, position: int) -> str:
+        """'resident', 'cold', 'loading' (asked for) or 'failed'. Raises: KeyError."""
+        segment: cython.pointer(segment_t) = cython.NULL
+        slot: cython.pointer(slot_t)
+        found: uint64_t = 0
+        at: uint64_t = position
+        spin_lock(cython.address(handle.queue.entries.lock))
+        slot = list_slot_locked(cython.address(handle.queue.entries), at, cython.address(segment))
+        if slot != cython.NULL:
+            found = at_load64(cython.address(slot.state))
+        spin_unlock(cython.address(handle.queue.entries.lock))
+        if slot == cython.NULL:
+            raise KeyError(position)
+        if found & ENTRY_FAILED:
+            return "failed"
+        if found & ENTRY_NOT_RESIDENT:
+            return "loading" if found & ENTRY_LOADING else "cold"
+        return "resident"
+
+    def resident(self, handle: QueueHandle) -> list:
+        """Positions in memory, in order, of a queue with one level and all its entries."""
+        return [position for position in range(1, handle.tail() + 1) if self.state(handle, position) == "resident"]
+
+    def message_id(self, handle: QueueHandle, position: int) -> int:
+        """Id of the message of an entry. Raises: KeyError."""
+        segment: cython.pointer(segment_t) = cython.NULL
+        slot: cython.pointer(slot_t)
+        at: uint64_t = position
+        spin_lock(cython.address(handle.queue.entries.lock))
+        slot = list_slot_locked(cython.address(handle.queue.entries), at, cython.address(segment))
+        spin_unlock(cython.address(handle.queue.entries.lock))
+        if slot == cython.NULL:
+            raise KeyError(position)
+        return slot.message_id
+
+    def set_hot_bytes(self, count: int) -> None:
+        """Bytes of bodies that a queue keeps in memory from now on."""
+        window: uint64_t = count
+        at_store64(cython.address(self.store.port.hot_bytes), window)
+
+    def cost_of_reads(self, ns: int) -> None:
+        """Manual clock: what the load of one message is charged as waiting for the disk."""
+        self.store.loader.loader.read_ns = ns
+
+    def hot_messages(self, count: int) -> None:
+        """So many messages came to queues that have nothing on disk."""
+        more: uint64_t = count
+        at_store64(cython.address(self.store.ml.hot_arrivals), self.store.ml.hot_arrivals + more)
+
+    @property
+    def hot_arrivals(self) -> int:
+        return at_load64(cython.address(self.store.ml.hot_arrivals))
