@@ -33,9 +33,6 @@ from cython.cimports.flintmq.scheduler.table import table_drop, table_get, table
 from cython.cimports.flintmq.scheduler.timers import timers_arm, timers_kick
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 
-# attempts of system_dispatch at an actor that retires again and again
-TRIES = cython.declare(cython.int, 16)
-
 
 def system_now(system):
     if system.manual:
@@ -94,20 +91,27 @@ def actor_dispatch(actor, request):
 
 
 def system_dispatch(system, space, a, b, weight, request):
-    actor: cython.pointer(actor_t)
+    actor: cython.pointer(actor_t) = cython.NULL
+    before: cython.pointer(actor_t) = cython.NULL
     what: cython.int = DISPATCH_CLOSED
-    _: cython.int
-    for _ in range(TRIES):
+    while True:
         actor = actor_get(system, space, a, b, weight)
         if actor == cython.NULL:
-            if at_load32(cython.address(system.stopping)):
-                return DISPATCH_CLOSED
-            at_add64(cython.address(system.refused_busy), 1)
-            return DISPATCH_BUSY
+            if not at_load32(cython.address(system.stopping)):
+                at_add64(cython.address(system.refused_busy), 1)
+                what = DISPATCH_BUSY
+            break
+        if actor == before:  # not retired: it is being closed
+            actor_put(actor)
+            break
         what = actor_dispatch(actor, request)
-        actor_put(actor)
+        if before != cython.NULL:
+            actor_put(before)
+        before = actor
         if what != DISPATCH_CLOSED:
             break
+    if before != cython.NULL:
+        actor_put(before)
     return what
 
 

@@ -272,6 +272,11 @@ class ActorSystem:
             answered = system_tick(self.system, system_now(self.system))
         return answered
 
+    def now_ns(self) -> int:
+        """The system's clock (monotonic nanoseconds); a manual clock is read anew."""
+        self._sync()
+        return system_now(self.system)
+
     def next_ns(self) -> int:
         """When `tick` has something to do next (monotonic nanoseconds); 0: never."""
         return system_next_ns(self.system)
