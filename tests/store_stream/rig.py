@@ -87,7 +87,7 @@ class Rig:
 
     def settle(self) -> None:
         """As time does to an idle stream: the base moves, the end is proven."""
-        for _ in range(3):
+        for _ in range(4):
             self.pump()
             self.clock.advance(ms=1_100)
             self.stream.maintain()
@@ -96,7 +96,7 @@ class Rig:
     def close(self, clean: bool = True) -> None:
         if clean:
             self.pump()
-            if self.stream.mark():
+            while self.stream.mark():
                 self.pump()
         self.stream.close()
 

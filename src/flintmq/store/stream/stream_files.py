@@ -342,9 +342,18 @@ class Stream:
         finally:
             self.files.close(fd)
         self.opened_bytes += len(data)
-        if data[SECTOR:] != bytes(max(len(data) - SECTOR, 0)):
+        before = int.from_bytes(data[48:56], "little")
+        if before == 0 or data[SECTOR:] != bytes(max(len(data) - SECTOR, 0)):
             return None
-        return int.from_bytes(data[48:56], "little")
+        try:
+            fd = self.files.open(f"{self.directory}/{container_name(before // size)}")
+        except FileNotFoundError:
+            return None
+        try:
+            base = self.files.read(fd, 8, before % size + 32)
+        finally:
+            self.files.close(fd)
+        return before if base == data[32:40] else None  # else the base is told by the mark alone
 
     # --- appending and reading (Python callers) ---------------------------------------------------------------------------
 
@@ -394,8 +403,7 @@ class Stream:
             self._advance()
             self.prepare()
         if not busy and now - self.seen_ms >= SETTLE_MS:
-            if self.settled != appended and stream_mark(stream):
-                self.settled = appended
+            if self._mark(appended):
                 writer_kick(cython.address(self.writer.writer))
                 busy = True
             if not self.cooled:
@@ -459,7 +467,9 @@ class Stream:
             managed.set_ahead(max(1, managed.ahead * 2))
         elif managed.ahead == 0 and managed.tail % size > size // 2:
             managed.set_ahead(1)
-        made = managed.prepare(False)
+        if managed.file_count == 0:
+            made = managed.prepare(False, 1)  # its name is durable before there is a second one: no log begins with that
+        made += managed.prepare(False)
         if starved and managed.ready_bytes:
             writer_resume(cython.address(self.writer.writer), cython.address(self.stream.dirty))
             writer_kick(cython.address(self.writer.writer))
@@ -527,10 +537,18 @@ class Stream:
     # --- ending -----------------------------------------------------------------------------------------------------------
 
     def mark(self) -> bool:
-        """Proves its end before a clean stop. True: something is to be written."""
-        if self.broken or self.settled == at_load64(cython.address(self.stream.appended)):
+        """Proves its end before a clean stop. True: something is to be written, and then it is to be called again."""
+        return not self.broken and self._mark(at_load64(cython.address(self.stream.appended)))
+
+    def _mark(self, appended):
+        """Writes a Stream-Mark unless the end is proven. One that also tells a new base proves nothing: the next run writes in a proving
+        mark's place, and must not lose a base that files were removed for. Another one follows it."""
+        told: cython.bint = at_load64(cython.address(self.managed.log.base_durable)) == at_load64(cython.address(self.managed.log.base))
+        if self.settled == appended or not stream_mark(self.stream):
             return False
-        return stream_mark(self.stream)
+        if told:
+            self.settled = appended
+        return True
 
     def delete(self) -> None:
         """The queue was deleted: nothing is appended or read any more. `finish` removes the files."""
