@@ -33,7 +33,7 @@ class TicketPartition(InputPartition):  # type: ignore[misc]  # pyspark has no t
 def read_ticket(options: QueueOptions, ticket: str) -> Iterator[pa.RecordBatch]:
     """The record batches of a ticket, with exactly the columns of the table. For executors.
 
-    Raises: SourceError FENCED, TICKET_GONE, SCHEMA_MISMATCH, UNREACHABLE ...
+    Raises: SourceError FENCED, TICKET_GONE, DATA_LOSS, SCHEMA_MISMATCH, UNREACHABLE ...
     """
     connection, table = options.connection, options.table
     try:
@@ -45,6 +45,9 @@ def read_ticket(options: QueueOptions, ticket: str) -> Iterator[pa.RecordBatch]:
             finally:
                 plane.close()
     except SourceError as e:
+        if e.code == "SET_CHANGED":
+            # Another task of the batch may have read the set as it was: the batch must be planned again, as a whole.
+            raise SourceError("DATA_LOSS", f"{options.what}: {e.text}. Start the query again to go on without them") from None
         if e.code in ("FENCED", "CHECKPOINT_BEHIND", "NOT_PREPARED", "NOT_FOUND"):
             code = "FENCED" if e.code == "FENCED" else "TICKET_GONE"
             raise SourceError(

@@ -97,6 +97,8 @@ class FakePlane:
         if sub.prepared is None or asked["seq"] != sub.committed + 1:
             raise PlaneError("NOT_PREPARED", "no such set")
         rows, n, k = sub.prepared, asked["slices"], asked["slice"]
+        if len(rows) != asked["rows"]:
+            raise PlaneError("SET_CHANGED", "the set has lost messages")
         yield from (entry.body for _, entry in rows[len(rows) * k // n : len(rows) * (k + 1) // n])
 
     def close(self) -> None:
@@ -185,7 +187,7 @@ class FakePlane:
             raise PlaneError("NOT_PREPARED", f"set {seq} is not prepared")
         sub.planned = (seq, epoch)
         n = min(slices, len(sub.prepared))
-        ticket = {"kind": "set", "sub_id": sub_id, "epoch": epoch, "seq": seq}
+        ticket = {"kind": "set", "sub_id": sub_id, "epoch": epoch, "seq": seq, "rows": len(sub.prepared)}
         return {"count": len(sub.prepared), "tickets": [{**ticket, "slice": k, "slices": n} for k in range(n)]}
 
     def _sub_commit(self, sub_id: str, epoch: int, upto: int) -> Any:

@@ -221,7 +221,8 @@ class Subscriptions:
             if found.planned != (seq, epoch, held.since_ms):
                 self._note(found, planned=(seq, epoch, held.since_ms))
             bounds = held.bounds(min(slices, held.count))
-        ticket = {"kind": "set", "sub_id": str(found.incarnation), "epoch": epoch, "seq": seq}
+        # The rows are in the ticket: slices are cut by number, so those of a set that has lost some since must not be mixed with these.
+        ticket = {"kind": "set", "sub_id": str(found.incarnation), "epoch": epoch, "seq": seq, "rows": held.count}
         tickets = [{**ticket, "slice": number, "slices": len(bounds) - 1} for number in range(len(bounds) - 1)]
         return {"seq": seq, "count": held.count, "bytes": held.bytes, "tickets": tickets}
 
@@ -230,6 +231,7 @@ class Subscriptions:
         found, epoch, seq = self._subject(caller, arguments)
         slices = arguments.integer("slices", 1, self._plane.limits.slices_max, 1)
         number = arguments.integer("slice", 0, slices - 1, 0)
+        planned = arguments.integer("rows", 1, SEQ_MAX)
         first = arguments.integer("first", 0, SEQ_MAX, 0)
         count = arguments.integer("count", 1, SEQ_MAX, self._plane.limits.dataplane_rows_max)
         arguments.done()
@@ -239,6 +241,12 @@ class Subscriptions:
             held = found.prepared
             if held is None or held.seq != seq:
                 raise Refused("NOT_PREPARED", f"subscription '{found.name}': set {seq} is not prepared")
+            if planned != held.count:
+                raise Refused(
+                    "SET_CHANGED",
+                    f"subscription '{found.name}': set {seq} had {planned} messages when it was planned, and has {held.count} now: "
+                    "a queue was deleted, or the broker was killed and had transient messages",
+                )
             if slices > held.count:
                 raise Refused("BAD_ARGUMENT", f"rows: set {seq} has {held.count} rows, not {slices} slices")
             bounds = held.bounds(slices)

@@ -24,6 +24,7 @@ _CODES = {
     "BAD_ROW": DATA,
     "NULL_BODY": DATA,
     "DATA_LOSS": DATA,
+    "SET_CHANGED": DATA,
     "DAMAGED": DATA,
     "LOG_DAMAGED": DATA,
     "UNROUTABLE": DATA,
