@@ -24,9 +24,7 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
-    NOTIFY_BEFORE,
     NOTIFY_DONE,
-    NOTIFY_NOT,
     credit_left,
     credit_take,
     manager_move,
@@ -126,20 +124,21 @@ def _to_tail(group: cython.pointer(group_t), seat: cython.pointer(seat_t)) -> cy
 @cython.nogil
 @cython.exceptval(check=False)
 def _wake_group(group: cython.pointer(group_t), others: cython.bint) -> cython.bint:
-    """Tells one member; `others`: whoever was told before does not do. Manager lock held. True when one was told now."""
+    """Tells one member, if none was told before; `others`: then, too. Manager lock held. True when one was told now."""
     seat: cython.pointer(seat_t)
-    told: cython.int
+    if not others:
+        seat = group.members
+        while seat != cython.NULL:
+            if seat.consumer.list == CONSUMER_NOTIFIED:
+                return False
+            seat = seat.next
     at_store32(cython.address(group.idle), 0)
     seat = group.members
     while seat != cython.NULL:
-        told = manager_notify_locked(group.stream.queue, seat.consumer)
-        if told == NOTIFY_DONE:
+        if manager_notify_locked(group.stream.queue, seat.consumer) == NOTIFY_DONE:
             at_store32(cython.address(group.idle), 1)
             _to_tail(group, seat)
             return True
-        if told == NOTIFY_BEFORE and not others:
-            at_store32(cython.address(group.idle), 1)
-            return False
         seat = seat.next
     return False
 

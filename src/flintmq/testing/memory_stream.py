@@ -311,6 +311,22 @@ class MemoryStream(StreamSource):
             self.publish()
         return offset
 
+    def copy(self) -> MemoryStream:
+        """The same log after a restart: what was visible, with the same settings."""
+        fresh: MemoryStream = MemoryStream(self.log.hot_window, self.log.read_most)
+        i: uint64_t
+        for i in range(self.log.visible):
+            if i < self.log.first:
+                fresh.append(b"", False)
+            else:
+                _append(cython.address(fresh.log), self.log.items[i])
+        fresh.publish()
+        fresh.truncate(self.log.first)
+        fresh.log.failing = self.log.failing
+        fresh.log.damaged_from = self.log.damaged_from
+        fresh.log.damaged_to = self.log.damaged_to
+        return fresh
+
     def publish(self, upto: int = 1 << 62) -> None:
         end: uint64_t = upto
         with cython.nogil:
