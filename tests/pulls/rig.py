@@ -37,7 +37,7 @@ class Rig:
     def close(self) -> None:
         self.pulls.stop()
         self.actors.stop()
-        self.taken()
+        self.answers.take()
         self.pulls.close()
         self.users.close()
 

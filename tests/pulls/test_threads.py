@@ -1,0 +1,111 @@
+"""The pull layer on real workers: publishers, pullers and settlements at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from flintmq.clock import SystemClock
+from flintmq.pulls.face import MESSAGES, Answers
+from flintmq.scheduler.system import ActorSystem
+from tests.pulls.rig import Rig, bodies, leases
+
+MESSAGES_EACH = 1_500
+WAIT_MS = 30_000
+
+
+def _threaded() -> Rig:
+    rig = Rig()
+    rig.actors.stop()
+    rig.actors = ActorSystem(rig.limits, clock=None)
+    rig.pulls._system = rig.actors
+    rig.clock = SystemClock()  # type: ignore[assignment]
+    rig.actors.start()
+    return rig
+
+
+def test_every_message_is_pulled_once_and_no_wake_is_lost() -> None:
+    """Two publishers against held pulls of three groups: each message is pulled and acked once, no pull needs the end of its hold."""
+    rig = _threaded()
+    queue = rig.queue()
+    total = 2 * MESSAGES_EACH
+    seen: list[bytes] = []
+    lock = threading.Lock()
+    failed: list[str] = []
+
+    def publish(name: str) -> None:
+        for n in range(MESSAGES_EACH):
+            rig.publish(queue, f"{name}{n}".encode())
+
+    def pull(group: str) -> None:
+        answers = Answers()
+        asked = 0
+
+        def ask() -> None:
+            rig.pulls.pull(queue, group, answers, None, most=3, bytes_max=1 << 20, visibility_ms=600_000, hold_ms=60_000)
+
+        for _ in range(4):
+            ask()
+            asked += 1
+        while True:
+            if not answers.wait(WAIT_MS):
+                failed.append(f"{group}: no answer while messages are there or the test is over")
+                return
+            for done in answers.take():
+                asked -= 1
+                if done.outcome != MESSAGES:
+                    if asked == 0:
+                        return
+                    continue
+                results = rig.pulls.ack(queue, leases(rig, done))
+                with lock:
+                    seen.extend(bodies(done))
+                    over = len(seen) >= total
+                if set(results) != {"ok"}:
+                    failed.append(f"{group}: {results}")
+                if over:
+                    rig.pulls.stop()
+                if not rig.pulls.stopping:
+                    try:
+                        ask()
+                        asked += 1
+                    except Exception:
+                        if not rig.pulls.stopping:
+                            raise
+                if asked == 0:
+                    return
+
+    threads = [threading.Thread(target=publish, args=(name,)) for name in "xy"]
+    threads += [threading.Thread(target=pull, args=(group,)) for group in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert failed == []
+    assert len(seen) == len(set(seen)) == total
+    gauges: dict[str, Any] = rig.actors.gauges()
+    assert gauges["wakes_lost_total"] == 0 and gauges["holds_ended_total"] == 0
+    assert (queue.core.ready_count(), queue.core.unacked_count()) == (0, 0)
+    rig.close()
+
+
+def test_cancels_race_with_messages() -> None:
+    """Pulls that are cancelled while messages come: each is answered once, and what it got all the same goes back to the queue."""
+    rig = _threaded()
+    queue = rig.queue()
+    answered = 0
+    for n in range(300):
+        pull = rig.pull(queue, "g", hold_s=60)
+        publisher = threading.Thread(target=rig.publish, args=(queue, b"%d" % n))
+        publisher.start()
+        pull.cancel()
+        publisher.join()
+        assert rig.answers.wait(WAIT_MS)
+        [done] = rig.answers.take()
+        assert done is pull
+        answered += 1
+        pull.give_back(False)
+    assert answered == 300
+    assert (queue.core.ready_count(), queue.core.unacked_count()) == (300, 0)
+    rig.close()
