@@ -85,9 +85,8 @@ def on_image(image: Any, size: int) -> Rig:
     return Rig(size, disk)
 
 
-def check(life: Life, image: Any, rng: random.Random, again: bool) -> None:
+def check(life: Life, image: Any, sent: dict[int, bytes], rng: random.Random, again: bool) -> None:
     """The image opens, shows what was promised, and goes on; with `again`, so does what the next crash leaves."""
-    sent = life.rig.sent_at(image.position) if hasattr(life.rig, "sent_at") else life.rig.sent
     rig = on_image(image, life.rig.size)
     promised = life.promised(image.position)
     what = f"position {image.position}, choice {image.choice}"
@@ -127,23 +126,37 @@ WORKLOADS = {
 }
 
 
+def run(steps: list[str], rng: random.Random, limit: int, every: int = 1) -> int:
+    """Lives through the steps, then checks images of every point of it. Returns how many."""
+    life = Life(8192)
+    kept: list[tuple[int, dict[int, bytes]]] = []
+    for step in steps:
+        life.do(step, rng)
+        kept.append((life.rig.disk.position, dict(life.rig.sent)))
+    images = 0
+    for position in range(0, life.rig.disk.position + 1, every):
+        sent = next((sent for at, sent in kept if at >= position), kept[-1][1])
+        for image in life.rig.disk.images(position, limit, position):
+            images += 1
+            check(life, image, sent, rng, again=images % 97 == 0)
+    life.rig.close(clean=False)
+    return images
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_power_loss_anywhere(name: str) -> None:
     """After power loss at any point everything visible is there, as it was, at its offset; the stream goes on behind it."""
-    rng = random.Random(name)
-    life = Life(8192)
-    kept: list[tuple[int, dict[int, bytes]]] = []
-    for step in WORKLOADS[name]:
-        life.do(step, rng)
-        kept.append((life.rig.disk.position, dict(life.rig.sent)))
-    life.rig.sent_at = lambda position: next((sent for at, sent in kept if at >= position), kept[-1][1])  # type: ignore[attr-defined]
-    disk = life.rig.disk
-    images = 0
-    for position in range(disk.position + 1):
-        for image in disk.images(position, 24, position):
-            images += 1
-            check(life, image, rng, again=images % 97 == 0)
-    assert images > 100
+    assert run(WORKLOADS[name], random.Random(name), 24) > 100
+
+
+STEPS = ("small", "small", "unsynced", "large", "huge", "idle", "cold", "retain", "kill", "stop")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_power_loss_in_any_life(seed: int) -> None:
+    """The same for lives made up of any steps."""
+    rng = random.Random(seed)
+    assert run([rng.choice(STEPS) for _ in range(16)], rng, 6) > 20
 
 
 def test_offset_of_an_unfinished_message_is_given_again() -> None:

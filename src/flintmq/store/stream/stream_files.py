@@ -10,7 +10,7 @@ I3  A container goes only when recovery needs nothing of it, lowest first, each 
 
 Opening reads the containers from the base on, which is one or two, and the first record of the lowest. A Stream-Mark at the end proves
 what is before it: it is written, alone in its block, when everything is durable. A log that ends with such a block is not written
-anew at the next start, and goes on in the mark's place.
+anew at the next start, and goes on in the mark's place, with a mark.
 """
 
 from __future__ import annotations
@@ -253,6 +253,7 @@ class Stream:
         if proven is not None:
             last_block = proven
             tail = scan.last_block
+            stream.in_mark = True
         else:
             repair_tail(self.files, self.directory, tail, size, scan.hint)
             self.settled = NEVER

@@ -77,6 +77,7 @@ cdef struct stream_t:
     uint32_t append_lock
     uint32_t split_above
     uint64_t next               # offset of the next message
+    bint in_mark                # the tail is where the last run's mark stands: the first record of this run must take its place
     uint64_t container_end      # LSN at which the last appended message's container ends
     uint64_t appended           # atomic figures
     uint64_t appended_bytes

@@ -193,6 +193,23 @@ def stream_hot_read(stream, offset, count, bytes, filter, batch):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _write_mark(stream: cython.pointer(stream_t)) -> cython.bint:
+    """A Stream-Mark. append_lock and the log's lock held. It fits where one stood before, so the block that stood there is gone from
+    the chain whatever follows."""
+    lsn: uint64_t = 0
+    length: uint32_t = RECORD_HEADER + 8
+    record: cython.pointer(uint8_t) = log_append(stream.dirty.log, length, cython.address(lsn))
+    if record == cython.NULL:
+        return False
+    set64(record_encode(record, length, RECORD_STREAM_MARK, 0, 0, log_time(stream.dirty.log), 0, 0, 0), stream.next)
+    log_append_done(stream.dirty.log, record, length, lsn)
+    stream.in_mark = False
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _append_message(
     stream: cython.pointer(stream_t),
     content: cython.pointer(content_t),
@@ -212,6 +229,8 @@ def _append_message(
     lsn: uint64_t = 0
     record: cython.pointer(uint8_t)
     own: cython.pointer(uint8_t)
+    if stream.in_mark and not _write_mark(stream):
+        return False
     if total + value_size > stream.split_above:
         room = log_room(log, RECORD_HEADER + fixed + stream.split_above // 4)
         if room < RECORD_HEADER + fixed + 64:
@@ -495,21 +514,16 @@ def stream_cool(stream):
 
 def stream_mark(stream):
     log: cython.pointer(log_t) = stream.dirty.log
-    length: uint32_t = RECORD_HEADER + 8
-    lsn: uint64_t = 0
-    record: cython.pointer(uint8_t) = cython.NULL
+    marked: cython.bint = False
     spin_lock(cython.address(stream.append_lock))
     log_begin(log)
     if log.block == 0 and at_load64(cython.address(log.durable)) >= log.tail and not at_load32(cython.address(stream.closed)):
-        record = log_append(log, length, cython.address(lsn))
-    if record != cython.NULL:
-        set64(record_encode(record, length, RECORD_STREAM_MARK, 0, 0, log_time(log), 0, 0, 0), stream.next)
-        log_append_done(log, record, length, lsn)
-        if writer_dirty(stream.writer, cython.address(stream.dirty)):
+        marked = _write_mark(stream)
+        if marked and writer_dirty(stream.writer, cython.address(stream.dirty)):
             stream_incref(stream)
     log_end(log)
     spin_unlock(cython.address(stream.append_lock))
-    return record != cython.NULL
+    return marked
 
 
 def stream_new(stream_id, log, writer, port, space, owner):
