@@ -9,6 +9,7 @@ part of docs/FAIRNESS.md between its marks.
 C1  The backlog lies on disk before anything is measured, and some of it is left when the last measurement ends: a figure of a drain that
     had ended is thrown away.
 C2  The hot flow is durable and persistent too: ten queues, one publisher and one consumer each, every delivery acknowledged.
+    A fifth of its rate flows all the time, beside both measurements: the flow is steady, the drain comes and goes.
 C3  The drain is one consumer with a prefetch window, as fast as it can. The drain is a client of its own, at low priority (--drain-nice): on a
     machine of few cores it would else take the cores from the hot clients, which says nothing about the broker. Same for both brokers.
 """
@@ -47,6 +48,10 @@ GOAL = 1.2
 # seconds for the drain to be under way, and for a queue to be filled
 RUN_IN_S, FILL_S_MAX = 0.5, 1500.0
 COLD = "cold"
+HOT = (
+    "--mode", "latency", "--durable", "--persistent", "--size", str(BODY), "--queues", str(HOT_QUEUES), "--producers", str(HOT_QUEUES),
+    "--ack", "1", "--prefetch", "200",
+)  # fmt: skip
 
 
 def depth(port: int) -> int:
@@ -75,31 +80,49 @@ def hot(server: Any, rate: float, seconds: float) -> dict[str, Any]:
     """The paced flow over ten queues. Raises: RuntimeError when a message was lost or the flow could not be kept."""
     result = perf(
         server,
-        ("--mode", "latency", "--prefix", "hot", "--durable", "--persistent", "--size", str(BODY), "--queues", str(HOT_QUEUES),
-         "--producers", str(HOT_QUEUES), "--rate", str(rate), "--time", str(seconds), "--ack", "1", "--prefetch", "200"),
+        (*HOT, "--prefix", "hot", "--rate", str(rate), "--time", str(seconds)),
         seconds + 60,
-    )  # fmt: skip
+    )
     if not result.get("ok"):
         raise RuntimeError(f"the hot flow failed: {result.get('error') or result}")
     return result
 
 
 @contextlib.contextmanager
-def drain(server: Any, count: int, nice: int) -> Iterator[None]:
-    """A consumer of the backlog, as fast as it can; gone afterwards (what it held goes back)."""
-    command = [
-        sys.executable, "-m", "flintmq.cli.main", "perf", "--json", "--port", str(server.port), "--mode", "consume", "--prefix", COLD,
-        "--durable", "--keep", "--size", str(BODY), "--count", str(count), "--ack", str(ACK_EVERY), "--prefetch", str(PREFETCH),
-        "--max-time", str(FILL_S_MAX), "--drain-timeout", "60",
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        command,
+def steady(server: Any, rate: float) -> Iterator[None]:
+    """A flow that is there all the time; its figures don't count."""
+    process = client(server, *HOT, "--prefix", "steady", "--rate", str(rate), "--time", str(FILL_S_MAX))
+    time.sleep(RUN_IN_S)
+    try:
+        yield
+    finally:
+        end(process)
+
+
+def client(server: Any, *arguments: str, nice: int = 0) -> subprocess.Popen[bytes]:
+    """`flintmq perf` beside us."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flintmq.cli.main", "perf", "--json", "--port", str(server.port), *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: os.nice(nice) and None,
     )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+@contextlib.contextmanager
+def drain(server: Any, count: int, nice: int) -> Iterator[None]:
+    """A consumer of the backlog, as fast as it can; gone afterwards (what it held goes back)."""
+    process = client(
+        server, "--mode", "consume", "--prefix", COLD, "--durable", "--keep", "--size", str(BODY), "--count", str(count),
+        "--ack", str(ACK_EVERY), "--prefetch", str(PREFETCH), "--max-time", str(FILL_S_MAX), "--drain-timeout", "60", nice=nice,
+    )  # fmt: skip
     try:
         before = depth(server.port)
         deadline = time.monotonic() + 60
@@ -110,19 +133,7 @@ def drain(server: Any, count: int, nice: int) -> Iterator[None]:
         time.sleep(RUN_IN_S)
         yield
     finally:
-        process.kill()
-        process.wait()
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its children so far."""
-    from flintmq.perf.process import Watch
-
-    watch = Watch(pid)
-    try:
-        return float(watch.now().cpu_s)
-    finally:
-        watch.stop()
+        end(process)
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -133,26 +144,27 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         server = broker.server(fresh=True, durable=True)
         record["fill_rate"] = fill(server, options.count)["publish_rate"]
         hot(server, options.rate, 1.0)  # warms both ends up
-        for number in range(options.rounds):
-            before = hot(server, options.rate, options.seconds)
-            with drain(server, options.count, options.drain_nice):
-                left, began, busy = depth(server.port), time.monotonic(), busy_s()
-                during = hot(server, options.rate, options.seconds)
-                elapsed, rest = time.monotonic() - began, depth(server.port)
-                used = busy_s() - busy
-            one = {
-                "before_us": before["latency_us"],
-                "during_us": during["latency_us"],
-                "drain_rate": round((left - rest) / elapsed),
-                "left": rest,
-                "cores": round(used / elapsed, 2),
-                "late_us": (before.get("late_max_us"), during.get("late_max_us")),
-            }
-            ended = rest < PREFETCH
-            print(f"{name} round {number + 1}: {told(one)}{'  the drain ended: thrown away' if ended else ''}", flush=True)
-            if ended:
-                break  # C1
-            record["rounds"].append(one)
+        with steady(server, options.rate / 5):
+            for number in range(options.rounds):
+                before = hot(server, options.rate, options.seconds)
+                with drain(server, options.count, options.drain_nice):
+                    left, began, busy = depth(server.port), time.monotonic(), busy_s()
+                    during = hot(server, options.rate, options.seconds)
+                    elapsed, rest = time.monotonic() - began, depth(server.port)
+                    used = busy_s() - busy
+                one = {
+                    "before_us": before["latency_us"],
+                    "during_us": during["latency_us"],
+                    "drain_rate": round((left - rest) / elapsed),
+                    "left": rest,
+                    "cores": round(used / elapsed, 2),
+                    "late_us": (before.get("late_max_us"), during.get("late_max_us")),
+                }
+                ended = rest < PREFETCH
+                print(f"{name} round {number + 1}: {told(one)}{'  the drain ended: thrown away' if ended else ''}", flush=True)
+                if ended:
+                    break  # C1
+                record["rounds"].append(one)
     finally:
         broker.stop()
     return record

@@ -6,12 +6,12 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.hash64 cimport map64_t
 from flintmq.queue.types cimport queue_t
 from flintmq.scheduler.actor cimport actor_t, actor_system_t, request_t
+from flintmq.store.cold_pace cimport pace_t
 from flintmq.store.content_reader cimport ContentReader
 from flintmq.store.log.managed cimport ManagedLog
 
 cdef enum:
     COLD_READERS_MAX = 32       # readers at most; as many as the actor system has workers
-    COLD_ARRIVALS = 64          # queues whose arrivals are watched (by queue id, modulo)
 
 cdef struct wanted_t:           # an entry that somebody is parked on
     uint64_t position
@@ -35,12 +35,6 @@ cdef struct cold_t:             # what is asked for of one queue; lives from the
     uint64_t loaded             # bytes that it has brought
     uint64_t count              # entries
 
-cdef struct arrivals_t:         # how fast messages come to a queue
-    uint64_t queue_id
-    uint64_t seen
-    uint64_t rate               # a second
-    int64_t at_ns
-
 cdef struct loader_t:
     uint32_t lock               # a spin lock; innermost but for the actor system's own
     uint32_t stopping           # atomic
@@ -59,16 +53,7 @@ cdef struct loader_t:
     bint busy[COLD_READERS_MAX]
     uint32_t reader_count
     uint64_t uses
-    # pace; under lock
-    uint64_t *hot               # atomic count of messages that came to queues without cold entries; NULL: not known
-    uint64_t pace               # messages a second while there are hot ones; 0: never held back
-    uint64_t pace_bytes         # bytes of bodies a second
-    uint64_t hot_rate           # hot messages a second from which on cold ones are held back
-    uint64_t hot_seen
-    int64_t hot_at_ns
-    bint is_hot
-    int64_t free_at_ns          # what was loaded is paid for at this time
-    arrivals_t arrivals[COLD_ARRIVALS]
+    pace_t pace                 # under lock
     # figures; atomic
     uint64_t loaded             # entries, runs, entries whose content could not be read, pauses for the sake of hot ones
     uint64_t runs

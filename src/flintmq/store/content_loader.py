@@ -7,9 +7,7 @@ L1  An entry that somebody is parked on is loaded, found unreadable, or given ba
 L2  Parked entries of a queue are served in the order of asking; the rest of a run gives way to them.
 L3  One worker at a time serves a queue (actor); a worker serves a queue for one slice, then the run queue decides who is next. The wait for
     the disk is charged.
-L4  While messages come to queues that have nothing on disk, all cold reads together go no faster than the pace of `Limits.cold_*`: reading,
-    sending and settling old messages would else take the cores from the new ones. A queue never goes slower than twice its own arrivals, or
-    it would never catch up. Without hot messages there is no pace.
+L4  While messages come to queues that have nothing on disk, cold reads keep a pace (cold_pace.py); a paused queue holds no worker.
 """
 
 from __future__ import annotations
@@ -55,6 +53,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     system_now,
 )
 from cython.cimports.flintmq.scheduler.system import ActorSystem
+from cython.cimports.flintmq.store.cold_pace import pace_begin, pace_charge
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.message_log import message_log_t
@@ -72,24 +71,11 @@ STEP_END = cython.declare(cython.int, 1)
 STEP_ENTRIES = cython.declare(uint32_t, 64)
 # bytes of bodies after which a step ends earlier
 STEP_BYTES = cython.declare(uint64_t, 64 * 1024)
-# ns; a pause shorter than this is not worth a timer, so much is loaded ahead of the pace at most
-PAUSE_MIN = cython.declare(int64_t, 500_000)
-CREDIT = cython.declare(int64_t, 2_000_000)
-# ns between two samples of arrivals
-SAMPLE = cython.declare(int64_t, 50_000_000)
-SECOND = cython.declare(uint64_t, 1_000_000_000)
 # milliseconds that a stop waits for the workers between two looks
 STOP_LOOK_MS = cython.declare(cython.int, 20)
 
 
 # --- asking -------------------------------------------------------------------------------------------------------------
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _cold_of(request: cython.pointer(request_t)) -> cython.pointer(cold_t):
-    return cython.cast(cython.pointer(cold_t), request.context)
 
 
 @cython.cfunc
@@ -376,7 +362,7 @@ def _step(
 @cython.exceptval(check=False)
 def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
     """A slice of a queue's cold reads."""
-    cold: cython.pointer(cold_t) = _cold_of(request)
+    cold: cython.pointer(cold_t) = cython.cast(cython.pointer(cold_t), request.context)
     loader: cython.pointer(loader_t) = cold.loader
     started: int64_t = system_now(loader.system)
     number: cython.int
@@ -425,7 +411,7 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
 @cython.exceptval(check=False)
 def _answer(request: cython.pointer(request_t)) -> cython.void:
     """The scheduler has done with the request: a pause is over, nothing is left, or the end has come."""
-    cold: cython.pointer(cold_t) = _cold_of(request)
+    cold: cython.pointer(cold_t) = cython.cast(cython.pointer(cold_t), request.context)
     outcome: uint8_t = request.outcome
     if outcome == OUTCOME_EMPTY or outcome == OUTCOME_EXPIRED or outcome == OUTCOME_BUSY:
         if not at_load32(cython.address(cold.loader.stopping)):
@@ -456,65 +442,15 @@ def _give_up(cold: cython.pointer(cold_t)) -> cython.void:
         wanted = following
 
 
-# --- pace (L4) ------------------------------------------------------------------------------------------------------------
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _look_for_hot(loader: cython.pointer(loader_t), now: int64_t) -> cython.void:
-    """Under the lock: whether messages come to queues without cold entries."""
-    elapsed: int64_t = now - loader.hot_at_ns
-    count: uint64_t
-    if elapsed < SAMPLE:
-        return
-    count = at_load64(loader.hot)
-    loader.is_hot = (count - loader.hot_seen) * SECOND >= loader.hot_rate * cython.cast(uint64_t, elapsed)
-    loader.hot_seen = count
-    loader.hot_at_ns = now
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _own_arrivals(loader: cython.pointer(loader_t), queue: cython.pointer(queue_t), now: int64_t) -> uint64_t:
-    """Under the lock: messages a second that come to this queue; 0 while that is not known."""
-    seen: cython.pointer(arrivals_t) = cython.address(loader.arrivals[queue.id % COLD_ARRIVALS])
-    count: uint64_t = at_load64(cython.address(queue.entries.enqueued))
-    if seen.queue_id != queue.id:
-        seen.queue_id = queue.id
-        seen.rate = 0
-    elif now - seen.at_ns < SAMPLE:
-        return seen.rate
-    else:
-        seen.rate = (count - seen.seen) * SECOND // cython.cast(uint64_t, now - seen.at_ns)
-    seen.seen = count
-    seen.at_ns = now
-    return seen.rate
-
-
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _pace(loader: cython.pointer(loader_t), queue: cython.pointer(queue_t), entries: uint64_t, bytes_: uint64_t) -> int64_t:
-    """Counts what was loaded. Until when the queue must pause; 0: it need not."""
-    now: int64_t
-    cost: uint64_t
-    rate: uint64_t
-    until: int64_t = 0
-    if loader.hot == cython.NULL or loader.pace == 0 or entries == 0:
-        return 0
-    now = system_now(loader.system)
+    """Counts what was loaded. Until when the queue must pause; 0: it need not (L4)."""
+    until: int64_t
+    now: int64_t = system_now(loader.system)
     spin_lock(cython.address(loader.lock))
-    _look_for_hot(loader, now)
-    rate = max(loader.pace, 2 * _own_arrivals(loader, queue, now))
-    if loader.is_hot:
-        cost = max(entries * SECOND // rate, bytes_ * SECOND // max(loader.pace_bytes, cython.cast(uint64_t, 1)))
-        loader.free_at_ns = max(loader.free_at_ns, now - CREDIT) + cython.cast(int64_t, cost)
-        if loader.free_at_ns - now >= PAUSE_MIN:
-            until = loader.free_at_ns
-    else:
-        loader.free_at_ns = now
+    until = pace_charge(cython.address(loader.pace), now, queue.id, at_load64(cython.address(queue.entries.enqueued)), entries, bytes_)
     spin_unlock(cython.address(loader.lock))
     if until:
         at_add64(cython.address(loader.pauses), 1)
@@ -590,9 +526,9 @@ class ContentLoader:
         self.private = False
         self.limits = limits or Limits()
         self.on_failed = None
-        self.loader.pace = self.limits.cold_pace
-        self.loader.pace_bytes = self.limits.cold_pace_bytes
-        self.loader.hot_rate = self.limits.cold_hot_rate
+        self.loader.pace.rate = self.limits.cold_pace
+        self.loader.pace.bytes_rate = self.limits.cold_pace_bytes
+        self.loader.pace.hot_rate = self.limits.cold_hot_rate
 
     def __dealloc__(self):
         with cython.nogil:
@@ -618,9 +554,7 @@ class ContentLoader:
             self.loader.readers[self.loader.reader_count] = cython.cast(cython.p_void, reader)
             self.loader.reader_count += 1
         self.loader.spare = actor_get(system.system, ACTORS_COLD, 0, 0, 0)
-        self.loader.hot_at_ns = system_now(system.system)
-        if self.loader.hot != cython.NULL:
-            self.loader.hot_seen = at_load64(self.loader.hot)
+        pace_begin(cython.address(self.loader.pace), system_now(system.system))
         self.loader.system = system.system
         _retry_held(cython.address(self.loader))
 
@@ -651,7 +585,7 @@ class ContentLoader:
         }
 
     def watch(self, hot):
-        self.loader.hot = hot
+        self.loader.pace.hot = hot
 
     def _told(self, queue_id, position, message_id):
         log.error(
