@@ -128,6 +128,8 @@ class Node:
         """Opens the listeners and starts the loops; connections are accepted when this returns."""
         config = self.config
         tls_listener = plain = None
+        if self.http is not None:
+            self.http.open()
         if config.port is not None:
             plain = self._listen(config.port)
             self.amqp_port = plain.getsockname()[1]
@@ -140,8 +142,6 @@ class Node:
             if listener is not None:
                 first.add_listener(listener)
                 self.listeners.append(listener)
-        if self.http is not None:
-            self.http.open()
         self._tls_listener = tls_listener
         self.actors.start()
         for number, loop in enumerate(self.loops):

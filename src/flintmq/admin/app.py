@@ -32,6 +32,7 @@ from flintmq.admin.publish import publish
 from flintmq.errors import PeerError, StoreError
 from flintmq.pulls import service as pulls
 from flintmq.pulls.service import PullRefused
+from flintmq.vhost.stream_arguments import StreamStart, parse_stream_start
 
 log = logging.getLogger("flintmq.http")
 
@@ -135,7 +136,7 @@ class Application:
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
         limits = self.limits
-        values = query(request.query_params.multi_items(), ("group", "hold", "count", "bytes", "visibility", "encoding"))
+        values = query(request.query_params.multi_items(), ("group", "hold", "count", "bytes", "visibility", "encoding", "offset"))
         hold_ms = seconds_ms(values, "hold", 0, 0, limits.pull_hold_ms_max)
         visibility_ms = seconds_ms(
             values, "visibility", limits.pull_visibility_ms, limits.pull_visibility_ms_min, limits.pull_visibility_ms_max
@@ -146,8 +147,26 @@ class Application:
         if self.held is None:
             self.held = Held(self.parts, limits)
         return await self.held.pull(
-            request, queue, values.get("group", ""), encoding, most=most, bytes_max=bytes_max, visibility_ms=visibility_ms, hold_ms=hold_ms
+            request,
+            queue,
+            values.get("group", ""),
+            encoding,
+            most=most,
+            bytes_max=bytes_max,
+            visibility_ms=visibility_ms,
+            hold_ms=hold_ms,
+            start=self._start(queue, values.get("offset")),
         )
+
+    def _start(self, queue: Any, offset: str | None) -> StreamStart | None:
+        """Where a new group of a stream begins: as x-stream-offset of basic.consume."""
+        if offset is None:
+            return None
+        if not queue.policy.is_stream:
+            raise bad("'offset' is for streams", "leave it out")
+        number = offset.isascii() and offset.isdigit() and len(offset) <= 19
+        arguments = {"x-stream-offset": int(offset) if number else offset}
+        return parse_stream_start(arguments, f"queue '{queue.name}' in vhost '{queue.vhost}'", self.parts.broker.clock.wall_ms())
 
     async def publish(self, request: Request) -> Response:
         """POST .../messages"""

@@ -3,7 +3,7 @@
 in: the Authorization header and the peer's address. out: a user name, or a refusal (401, 403, 503).
 
 A1  A password is checked by argon2id in the pool that AMQP logins use, remembered as a keyed MAC as theirs; the event loop never waits
-    for a check, and at most Limits.http_logins_max requests wait for one.
+    for a check. At most Limits.http_logins_max requests wait for one, besides those that wait for one that another started.
 A2  Every verb asks `Caller.authorize` (or `require_tag`) once, before it does anything.
 """
 
@@ -89,6 +89,7 @@ class Authenticator:
         self._broker = broker
         self._logins_max = logins_max
         self._waiting = 0
+        self._checks: dict[tuple[str, Secret], asyncio.Future[bool]] = {}  # those under way
         self.refused = 0
 
     async def caller(self, header: str | None, peer: str) -> Caller:
@@ -106,26 +107,36 @@ class Authenticator:
         return Caller(user, self._broker)
 
     async def _checked(self, user: str, password: Secret) -> bool:
-        if self._waiting >= self._logins_max:
+        """One check in the pool, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""
+        if self._waiting >= self._logins_max and (user, password) not in self._checks:
             raise busy("too many logins at once")
+        check = self._checks.get((user, password))
+        if check is None:
+            check = self._submit(user, password)
+        self._waiting += 1
+        try:
+            return await asyncio.wait_for(asyncio.shield(check), _CHECK_S)
+        except TimeoutError:
+            raise busy("too many logins at once") from None
+        finally:
+            self._waiting -= 1
+
+    def _submit(self, user: str, password: Secret) -> asyncio.Future[bool]:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bool] = loop.create_future()
+        check: asyncio.Future[bool] = loop.create_future()
 
         def tell(good: bool) -> None:
-            if not answer.done():
-                answer.set_result(good)
+            self._checks.pop((user, password), None)
+            if not check.done():
+                check.set_result(good)
 
         def done(good: bool) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
                 loop.call_soon_threadsafe(tell, good)
 
-        self._waiting += 1
         try:
             self._broker.users.submit_check(user, password, done)
-            return await asyncio.wait_for(answer, _CHECK_S)
         except RuntimeError:
             raise closing() from None
-        except TimeoutError:
-            raise busy("too many logins at once") from None
-        finally:
-            self._waiting -= 1
+        self._checks[user, password] = check
+        return check

@@ -32,9 +32,15 @@ def of_queue(queue: Any, parts: Parts) -> dict[str, Any]:
         "messages_unreadable": core.failed_count,
         "pull_groups": parts.pulls.groups(queue),
     }
-    describe = getattr(core, "stream_figures", None)
-    if queue.policy.is_stream and describe is not None:
-        value["stream"] = describe()
+    streams = parts.broker.streams
+    stream = streams.get(queue.queue_id) if queue.policy.is_stream and streams is not None else None
+    if stream is not None:
+        value["stream"] = {
+            "first_offset": stream.first_offset,
+            "next_offset": stream.next_offset,
+            "bytes": stream.bytes,
+            "groups": {name.decode("utf-8", "surrogateescape"): dict(one) for name, one in stream.groups().items()},
+        }
     return value
 
 

@@ -21,6 +21,7 @@ from flintmq.admin.messages import body_of, plain, properties_of
 from flintmq.admin.parts import Parts
 from flintmq.config import Limits
 from flintmq.pulls.face import BUSY, CLOSED, EMPTY, EXPIRED, FILTERED_EMPTY, MESSAGES, Answers, Pull
+from flintmq.vhost.stream_arguments import StreamStart
 
 # bytes of bodies from which on an answer is put together by a thread: the loop has other clients
 _LARGE = 128 * 1024
@@ -60,12 +61,22 @@ class Held:
                 waiting.set_result(pull)
 
     async def pull(
-        self, request: Request, queue: Any, group: str, encoding: str, *, most: int, bytes_max: int, visibility_ms: int, hold_ms: int
+        self,
+        request: Request,
+        queue: Any,
+        group: str,
+        encoding: str,
+        *,
+        most: int,
+        bytes_max: int,
+        visibility_ms: int,
+        hold_ms: int,
+        start: StreamStart | None = None,
     ) -> Response:
         """One pull, from the question to its response. Raises: PullRefused, HttpError."""
         waiting: asyncio.Future[Pull] = self._loop.create_future()
         pull = self._parts.pulls.pull(
-            queue, group, self._answers, waiting, most=most, bytes_max=bytes_max, visibility_ms=visibility_ms, hold_ms=hold_ms
+            queue, group, self._answers, waiting, most=most, bytes_max=bytes_max, visibility_ms=visibility_ms, hold_ms=hold_ms, start=start
         )
         gone = self._loop.create_task(_gone(request))
         self._parts.held += 1
