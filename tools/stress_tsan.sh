@@ -1,12 +1,12 @@
 #!/bin/sh
-# Builds the core and queue modules with ThreadSanitizer and yield points into a copy of the sources, and runs the thread stress
-# there. Fails on any data race that involves our modules, and on any broken property. Usage: tools/stress_tsan.sh [messages]
+# Builds the core, queue and scheduler modules with ThreadSanitizer and yield points into a copy of the sources, and runs the thread
+# stresses there. Fails on any data race that involves our modules, and on any broken property. Usage: tools/stress_tsan.sh [messages]
 set -eu
 cd "$(dirname "$0")/.."
 python=$(readlink -f "${PYTHON:-.venv/bin/python}" >/dev/null && cd "$(dirname "${PYTHON:-.venv/bin/python}")" && pwd)/$(basename "${PYTHON:-python}")
 copy=build/tsan
 messages=${1:-3000}
-modules=flintmq.core.content,flintmq.queue.list_kinds,flintmq.queue.entry_list,flintmq.queue.list_upkeep,flintmq.queue.list_restore,flintmq.queue.consumer_manager,flintmq.queue.pull,flintmq.queue.upkeep,flintmq.queue.residency,flintmq.queue.restoring,flintmq.queue.queue_core,flintmq.queue.log_port,flintmq.testing.queue_ports,flintmq.testing.queue_driver,flintmq.testing.memory_log,flintmq.testing.queue_threads
+modules=flintmq.core.content,flintmq.queue.list_kinds,flintmq.queue.entry_list,flintmq.queue.list_upkeep,flintmq.queue.list_restore,flintmq.queue.consumer_manager,flintmq.queue.pull,flintmq.queue.upkeep,flintmq.queue.residency,flintmq.queue.restoring,flintmq.queue.queue_core,flintmq.queue.log_port,flintmq.testing.queue_ports,flintmq.testing.queue_driver,flintmq.testing.memory_log,flintmq.testing.queue_threads,flintmq.scheduler.figures,flintmq.scheduler.mailbox,flintmq.scheduler.run_queue,flintmq.scheduler.timers,flintmq.scheduler.table,flintmq.scheduler.actor,flintmq.scheduler.worker,flintmq.scheduler.upkeep,flintmq.scheduler.system,flintmq.testing.actor_driver
 
 tsan=$(${CC:-gcc} -print-file-name=libtsan.so)
 [ -e "$tsan" ] || { echo "ThreadSanitizer's runtime is missing: install the one of your compiler (Debian: libtsan2)" >&2; exit 69; }
@@ -14,17 +14,18 @@ tsan=$(${CC:-gcc} -print-file-name=libtsan.so)
 mkdir -p "$copy/src/flintmq" "$copy/tests"
 cp setup.py "$copy/"
 printf '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "flintmq-tsan"\nversion = "0"\n' > "$copy/pyproject.toml"
-for part in core queue testing; do
+for part in core queue scheduler testing; do
     mkdir -p "$copy/src/flintmq/$part"
     for file in src/flintmq/"$part"/*.py src/flintmq/"$part"/*.pxd; do
         # Unchanged files keep their time stamps, so that a second run compiles nothing.
         cmp -s "$file" "$copy/$file" || cp "$file" "$copy/$file"
     done
 done
-for file in src/flintmq/__init__.py src/flintmq/__init__.pxd; do
+for file in src/flintmq/__init__.py src/flintmq/__init__.pxd src/flintmq/config.py; do
     cmp -s "$file" "$copy/$file" || cp "$file" "$copy/$file"
 done
 cp tests/queue/stress.py "$copy/tests/stress.py"
+cp tests/scheduler/stress.py "$copy/tests/stress_actors.py"
 
 cd "$copy"
 FLINTMQ_ONLY=$modules FLINTMQ_CFLAGS="-fsanitize=thread -g -O1 -DFLINTMQ_YIELD" FLINTMQ_LDFLAGS="-fsanitize=thread" \
@@ -33,9 +34,11 @@ rm -f report.*
 # Address randomisation off: the sanitizer's shadow memory needs a fixed layout on newer kernels.
 setarch=$(command -v setarch || true)
 status=0
-LD_PRELOAD=$tsan PYTHONPATH=src PYTHONDONTWRITEBYTECODE=1 \
-    TSAN_OPTIONS="log_path=report exitcode=0 report_thread_leaks=0 history_size=4 second_deadlock_stack=1" \
-    ${setarch:+"$setarch" "$(uname -m)" -R} "$python" tests/stress.py "$messages" || status=$?
+for stress in stress stress_actors; do
+    ${setarch:+"$setarch" "$(uname -m)" -R} env LD_PRELOAD="$tsan" PYTHONPATH=src PYTHONDONTWRITEBYTECODE=1 \
+        TSAN_OPTIONS="log_path=report exitcode=0 report_thread_leaks=0 history_size=4 second_deadlock_stack=1" \
+        "$python" "tests/$stress.py" "$messages" || status=$?
+done
 if [ $status -ne 0 ]; then
     echo "stress failed under ThreadSanitizer (exit $status)" >&2
 fi

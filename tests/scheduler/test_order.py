@@ -184,7 +184,7 @@ def test_idle_actors_are_not_counted(make_bench: MakeBench) -> None:
 
 
 def test_idle_actors_retire_and_come_back(make_bench: MakeBench) -> None:
-    """After actor_idle_ms without work an actor is given up; one that has parked requests or is suspended stays; its key works as before."""
+    """After actor_idle_ms without work an actor is given up; one with parked requests or suspended stays; its key works as before."""
     bench = make_bench(actor_idle_ms=1_000)
     bench.ask("idle", key=1)
     bench.ask("parked", key=2, result=PARK, hold_ms=60_000)

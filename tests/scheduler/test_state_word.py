@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flintmq.scheduler.outcomes import AGAIN, PARK, Outcome
+from flintmq.scheduler.outcomes import AGAIN, Outcome
 from tests.scheduler.conftest import Bench, Store
 
 SUSPENSIONS_MAX = 8

@@ -22,6 +22,7 @@ from cython.cimports.flintmq.core.atomics import (
     at_load64,
     at_store32,
     at_store64,
+    at_store_ptr,
     at_sub32,
     spin_lock,
     spin_unlock,
@@ -66,7 +67,7 @@ def actor_put(actor):
 def actor_dispatch(actor, request):
     system: cython.pointer(actor_system_t) = actor.system
     due: int64_t
-    request.actor = actor
+    at_store_ptr(cython.address(request.actor), actor)
     request.system = system
     request.outcome = OUTCOME_NONE
     request.looked = False
