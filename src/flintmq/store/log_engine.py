@@ -384,7 +384,7 @@ class LogEngine(LogPort):
             marks.write_marks(self, self.tails_below(0))
         self.writer.stop()
         written = self.failure is None and self._write_rest()
-        if clean and written and self.streams is not None and self.streams.mark():
+        while clean and written and self.streams is not None and self.streams.mark():
             written = self._write_rest()
         if clean and written:
             failpoints.hit("restart-marked")
