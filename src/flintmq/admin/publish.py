@@ -24,7 +24,7 @@ _LOOK_S, _DURABLE_S = 0.001, 30.0
 async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     """Raises: HttpError 404, 409, 503."""
     core, broker = queue.core, parts.broker
-    if publishers_wait(core) or bytes_mapped() > parts.memory_limit:
+    if publishers_wait(broker.log) or bytes_mapped() > parts.memory_limit:
         raise busy("the broker is low on memory or disk: publishers are blocked", "consume messages or free space, and try again")
     limited = not queue.policy.is_stream and (
         core.ready_count() >= core.max_length or core.ready_bytes() + len(message.body) > core.max_bytes
@@ -35,18 +35,20 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     times = [time for time in (core.ttl_ms if core.ttl_ms >= 0 else None, message.expiration_ms) if time is not None]
     expires_at = broker.clock.wall_ms() + min(times) if times else 0
     key = queue.name.encode("utf-8", "surrogateescape")
-    position, lsn, ticket = place(core, b"", key, message.header, message.body, message.flags, message.priority or 0, expires_at)
+    position, lsn, ticket = place(
+        core, broker.log, b"", key, message.header, message.body, message.flags, message.priority or 0, expires_at
+    )
     if position == 0:
         raise HttpError(404, "not_found", f"no queue '{queue.name}' in vhost '{queue.vhost}'", "it was deleted: declare it first")
     if limited:
         publishing.enforce_limits(broker, queue)
-    await _durable(parts, core, lsn, ticket)
+    await _durable(parts, lsn, ticket)
     return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn or ticket)}
 
 
-async def _durable(parts: Parts, core: Any, lsn: int, ticket: int) -> None:
+async def _durable(parts: Parts, lsn: int, ticket: int) -> None:
     until = asyncio.get_running_loop().time() + _DURABLE_S
-    while not is_durable(core, lsn, ticket):
+    while not is_durable(parts.broker.log, lsn, ticket):
         if (parts.store is not None and parts.store.failure is not None) or asyncio.get_running_loop().time() > until:
             raise HttpError(503, "not_durable", "the message is not known to be on disk", "it may be there: check before you repeat it")
         await asyncio.sleep(_LOOK_S)

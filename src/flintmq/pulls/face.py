@@ -34,8 +34,9 @@ from cython.cimports.flintmq.pulls.drawer import (
 )
 from cython.cimports.flintmq.pulls.types import answers_t, drawer_t, pull_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_durable
-from cython.cimports.flintmq.queue.types import PRESSURE_DISK, log_port_t
+from cython.cimports.flintmq.queue.types import PRESSURE_DISK
 from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, request_cancel, system_now
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.streams.handle import Seat, seat_give
@@ -55,36 +56,41 @@ CLOSED = 8
 
 
 def place(
-    handle: QueueHandle, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int, priority: int, expires_at_ms: int = 0
+    handle: QueueHandle,
+    log: LogPort | None,
+    exchange: bytes,
+    routing_key: bytes,
+    header: bytes,
+    body: bytes,
+    flags: int,
+    priority: int,
+    expires_at_ms: int = 0,
 ) -> tuple:
     """Puts a message on a queue or stream: (position, LSN, ticket), the latter two for `is_durable`; position 0: refused (deleted)."""
     lsn: uint64_t = 0
     ticket: uint64_t = 0
     position: uint64_t
-    port: cython.pointer(log_port_t) = handle.queue.port
     content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
     position = queue_enqueue(handle.queue, content, 0, expires_at_ms, cython.address(lsn))
     content_decref(content)
-    if port != cython.NULL:
+    if log is not None:
         if position and handle.queue.ops != cython.NULL:
-            ticket = at_load64(cython.address(port.stream_ticket))  # its own, or a later one of another thread
-        if (lsn or ticket) and port.kick != cython.NULL:
-            port.kick(port.context)
+            ticket = at_load64(cython.address(log.port.stream_ticket))  # its own, or a later one of another thread
+        if (lsn or ticket) and log.port.kick != cython.NULL:
+            log.port.kick(log.port.context)
     return (position, lsn, ticket)
 
 
-def is_durable(handle: QueueHandle, lsn: int, ticket: int) -> bool:
+def is_durable(log: LogPort | None, lsn: int, ticket: int) -> bool:
     """Whether everything up to the LSN and the ticket is on disk."""
-    port: cython.pointer(log_port_t) = handle.queue.port
-    if port == cython.NULL or port.durable_lsn == cython.NULL:
+    if log is None or log.port.durable_lsn == cython.NULL:
         return True
-    return port.durable_lsn(port.context) >= lsn and at_load64(cython.address(port.durable_ticket)) >= ticket
+    return log.port.durable_lsn(log.port.context) >= lsn and at_load64(cython.address(log.port.durable_ticket)) >= ticket
 
 
-def publishers_wait(handle: QueueHandle) -> bool:
-    """Whether the log asks publishers of this queue to wait: no room on disk."""
-    port: cython.pointer(log_port_t) = handle.queue.port
-    return port != cython.NULL and port.pressure != cython.NULL and port.pressure(port.context) == PRESSURE_DISK
+def publishers_wait(log: LogPort | None) -> bool:
+    """Whether the log asks publishers to wait because the disk is full."""
+    return log is not None and log.port.pressure != cython.NULL and log.port.pressure(log.port.context) == PRESSURE_DISK
 
 
 @cython.cclass

@@ -2,6 +2,7 @@
 from typing import Any
 
 from flintmq.queue.handle import QueueHandle
+from flintmq.queue.log_port import LogPort
 from flintmq.scheduler.system import ActorSystem
 from flintmq.streams.handle import Seat
 
@@ -15,10 +16,18 @@ FAILED: int
 CLOSED: int
 
 def place(
-    handle: QueueHandle, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int, priority: int, expires_at_ms: int = 0
+    handle: QueueHandle,
+    log: LogPort | None,
+    exchange: bytes,
+    routing_key: bytes,
+    header: bytes,
+    body: bytes,
+    flags: int,
+    priority: int,
+    expires_at_ms: int = 0,
 ) -> tuple[int, int, int]: ...
-def is_durable(handle: QueueHandle, lsn: int, ticket: int) -> bool: ...
-def publishers_wait(handle: QueueHandle) -> bool: ...
+def is_durable(log: LogPort | None, lsn: int, ticket: int) -> bool: ...
+def publishers_wait(log: LogPort | None) -> bool: ...
 
 class Answers:
     taken: int
