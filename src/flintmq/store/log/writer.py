@@ -165,6 +165,11 @@ class LogWriter:
         """passes (group commits) and syncs so far."""
         return {"passes": self.writer.passes, "syncs": self.writer.syncs}
 
+    @property
+    def durable_ticket(self) -> int:
+        """The last ticket of streams up to which everything is durable."""
+        return at_load64(cython.address(self.writer.port.durable_ticket)) if self.writer.port != cython.NULL else 0
+
     def _run(self):
         what: cython.int
         while True:

@@ -495,6 +495,9 @@ class Stream:
             spin_unlock(cython.address(managed.log.lock))
             if not sealed or sequence >= at_load64(cython.address(managed.log.base_durable)) // size:
                 break
+            pinned = None if managed.pins is None else managed.pins()
+            if pinned is not None and sequence >= pinned:
+                break  # the data plane reads it (dataplane/streams.py); its pins end by themselves
             # The next container's first message is as old as this one's last, or younger.
             following = sequence + 1
             first = self._first_of(following, cython.address(first_us))

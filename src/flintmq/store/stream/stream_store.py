@@ -212,6 +212,11 @@ class StreamStore:
             self._streams.clear()
             self._deleted.clear()
 
+    @property
+    def durable_ticket(self) -> int:
+        """Every ticket of an append up to this one stands for a durable message."""
+        return int(self._store.writer.durable_ticket)
+
     def figures(self) -> dict[str, int]:
         """streams, their bytes on disk, memory of hot windows, bytes not written yet."""
         with self._lock:

@@ -19,7 +19,7 @@ from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEA
 
 from cython.cimports.flintmq.store.stream.stream_content import RECORD_STREAM_CHUNK, RECORD_STREAM_MARK, RECORD_STREAM_MESSAGE
 from cython.cimports.flintmq.store.stream.stream_log import PLACE_UNKNOWN, stream_decref, stream_incref, stream_learn, stream_t
-from cython.cimports.libc.stdint import uint8_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -240,6 +240,26 @@ def _place_at(reader: cython.pointer(stream_reader_t), sequence: uint64_t) -> cy
     reader.block_end = reader.at
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _bad_container(reader: cython.pointer(stream_reader_t)) -> uint64_t:
+    """The container to be named: between two blocks that is the next one when this one just ends there, in zeros."""
+    size: uint64_t = reader.stream.dirty.log.container_size
+    sequence: uint64_t = (reader.at - 1) // size
+    at: uint64_t = align_sector(reader.block_end)
+    i: uint32_t
+    if reader.at < reader.block_end or at <= sequence * size + CONTAINER_HEADER:
+        return sequence
+    if at + BLOCK_HEADER <= (sequence + 1) * size:
+        if _fill(reader, at, BLOCK_HEADER) < BLOCK_HEADER:
+            return sequence
+        for i in range(BLOCK_HEADER):
+            if reader.window[at - reader.window_lsn + i]:
+                return sequence
+    return sequence + 1
+
+
 def stream_recover(reader):
     """Behind a place that does not check: goes to the next record that does, in this block, a later one, a later container. STEP_RECORD,
     STEP_END when nothing durable follows, STEP_IO."""
@@ -252,7 +272,7 @@ def stream_recover(reader):
     record: record_t
     if reader.at != reader.bad_at:
         reader.bad_at = reader.at
-        _tell(reader, (reader.at - 1) // size)
+        _tell(reader, _bad_container(reader))
     if reader.at < reader.block_end:
         at = reader.at + 8
         effort = SALVAGE_EFFORT * (reader.block_end - reader.block)
