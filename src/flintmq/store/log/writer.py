@@ -202,7 +202,7 @@ class LogWriter:
                 self.writer.starved_told = False
                 if at_load32(cython.address(self.writer.callbacks)):
                     return CALLBACKS
-                at = self.writer.logs[0].tail // self.writer.logs[0].container_size
+                at = self.writer.logs[0].tail // self.writer.logs[0].container_size if self.writer.log_count else self.writer.last_container
                 if at != self.writer.last_container:
                     self.writer.last_container = at
                     return MAINTAIN

@@ -37,8 +37,10 @@ from cython.cimports.flintmq.store.stream.stream_content import (
 from cython.cimports.flintmq.store.stream.stream_log import (
     PLACE_UNKNOWN,
     STREAM_FAILED,
+    STREAM_MESSAGES,
     StreamSpace,
     stream_append,
+    stream_batch_clear,
     stream_batch_free,
     stream_batch_t,
     stream_bytes,
@@ -81,6 +83,8 @@ COOL_MS = cython.declare(int64_t, 10_000)
 # errno that the log of a deleted stream is latched with
 ESHUTDOWN = 108
 NEVER = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+# bytes of one read of `skim`
+READ_BYTES = cython.declare(uint64_t, 1 << 20)
 
 
 @cython.cfunc
@@ -367,6 +371,21 @@ class Stream:
         if offset == STREAM_FAILED:
             raise StoreError(f"stream {self.queue_id} took no message")
         return offset, ticket
+
+    def append_many(self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, count: int) -> int:
+        """Appends the same message `count` times, without the GIL (benchmarks). Returns how many were taken."""
+        ticket: uint64_t = 0
+        i: uint64_t
+        most: uint64_t = count
+        taken: uint64_t = 0
+        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, 0, 0)
+        with cython.nogil:
+            for i in range(most):
+                if stream_append(self.stream, content, cython.address(ticket)) == STREAM_FAILED:
+                    break
+                taken += 1
+        content_decref(content)
+        return taken
 
     def hot(self, offset: int, count: int = 1, max_bytes: int = 1 << 20, values: object = None, unfiltered: bool = False) -> tuple:
         """A hot read: (outcome, next offset, [(offset, exchange, routing key, header, body)])."""
@@ -682,6 +701,26 @@ class StreamReader:
             outcome = stream_read(self.owner.stream, self.reader, start, most, most_bytes, chosen, cython.address(batch))
             stream_filter_free(chosen)
         return outcome, batch.next_offset, _items(cython.address(batch))
+
+    def skim(self, offset: int, count: int, per_read: int = 256) -> tuple:
+        """Reads `count` messages and drops them, without the GIL (benchmarks). Returns (messages, bytes of bodies and headers)."""
+        batch: stream_batch_t
+        at: uint64_t = offset
+        end: uint64_t = offset + count
+        most: uint32_t = per_read
+        read: uint64_t = 0
+        size: uint64_t = 0
+        memset(cython.address(batch), 0, cython.sizeof(stream_batch_t))
+        with cython.nogil:
+            while at < end:
+                if stream_read(self.owner.stream, self.reader, at, most, READ_BYTES, cython.NULL, cython.address(batch)) != STREAM_MESSAGES:
+                    break
+                read += batch.count
+                size += batch.bytes
+                at = batch.next_offset
+                stream_batch_clear(cython.address(batch))
+            stream_batch_free(cython.address(batch))
+        return read, size
 
     def find_time(self, ms: int) -> int:
         """See stream_find_time."""
