@@ -17,9 +17,9 @@ def group(number: int) -> bytes:
 
 
 @pytest.mark.parametrize(("hot", "window"), [(1_000_000, 0), (64, 200), (0, 3)])
-def test_groups(hot: int, window: int) -> None:
+def test_groups(hot: int, window: int, total: int = 4_000) -> None:
     """Ten groups of two members each get every message once, from memory and from the disk, with returns; each member's come in order."""
-    total, groups = 4_000, 10
+    groups = 10
     log = MemoryStream(hot=hot)
     stream = StreamQueue(QueueHandle(1), log, batch_messages=32)
     threads = StreamThreads(stream, total, groups, True, log)
@@ -41,9 +41,8 @@ def test_groups(hot: int, window: int) -> None:
 
 
 @pytest.mark.parametrize("hot", [0, 1_000_000])
-def test_members_come_and_go(hot: int) -> None:
+def test_members_come_and_go(hot: int, total: int = 3_000) -> None:
     """Members that leave with messages in hand lose none of them: others get them, flagged."""
-    total = 3_000
     log = MemoryStream(hot=hot)
     stream = StreamQueue(QueueHandle(1), log, batch_messages=16)
     threads = StreamThreads(stream, total, 1, True, log)
@@ -51,7 +50,7 @@ def test_members_come_and_go(hot: int) -> None:
     def visitor() -> None:
         while threads.results(0)["done"] < total:
             consumer = StreamConsumer(stream, stream.open_seat("first", group=b"g"), 8)
-            threads.consume([consumer], [0], leave_after=40, hold=8)
+            threads.consume([consumer], [0], leave_after=37, hold=8)
             consumer.detach()
 
     run_all(visitor, visitor, lambda: threads.produce(total, ahead=100, publish_every=4), stop=threads.stop)
@@ -60,9 +59,9 @@ def test_members_come_and_go(hot: int) -> None:
     assert result["redelivered"] > 0
 
 
-def test_lone_consumers() -> None:
+def test_lone_consumers(total: int = 5_000) -> None:
     """Consumers without a group each get everything in order, whatever the others do."""
-    total, readers = 5_000, 6
+    readers = 6
     log = MemoryStream(hot=100)
     stream = StreamQueue(QueueHandle(1), log)
     threads = StreamThreads(stream, total, readers, True, log)
@@ -79,9 +78,8 @@ def test_lone_consumers() -> None:
     assert stream.lone_acked == total * readers
 
 
-def test_ping_pong() -> None:
+def test_ping_pong(total: int = 5_000) -> None:
     """With one message on its way at a time every single one needs a wake: none may be lost."""
-    total = 5_000
     log = MemoryStream()
     stream = StreamQueue(QueueHandle(1), log)
     threads = StreamThreads(stream, total, 3, True, log)

@@ -417,9 +417,7 @@ class StreamQueue:
             if outcome == STREAM_COLD:
                 place = self.stream.source.new_place(self.stream.source.log)
                 if place != cython.NULL:
-                    outcome = self.stream.source.read(
-                        self.stream.source.log, place, offset, 1, 1, cython.NULL, cython.address(batch)
-                    )
+                    outcome = self.stream.source.read(self.stream.source.log, place, offset, 1, 1, cython.NULL, cython.address(batch))
                     self.stream.source.free_place(self.stream.source.log, place)
             if outcome == STREAM_MESSAGES and batch.count and batch.items[0].offset == offset:
                 content = batch.items[0].content
@@ -459,9 +457,9 @@ class StreamQueue:
         seat = self.stream.lone
         while seat != cython.NULL:
             if at_load64(cython.address(seat.own.lost_all)) != seat.told:
-                lost += seat.own.lost_all - seat.told
-                seat.told = seat.own.lost_all
-                at = seat.own.next
+                lost += at_load64(cython.address(seat.own.lost_all)) - seat.told
+                seat.told = at_load64(cython.address(seat.own.lost_all))
+                at = at_load64(cython.address(seat.own.next))
             seat = seat.next
         spin_unlock(cython.address(self.handle.queue.manager.lock))
         if lost:

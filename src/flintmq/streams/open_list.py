@@ -4,7 +4,8 @@ in: deliveries, acks, returns. out: what is to be delivered again, and the base 
 
 I1  items[start .. end) ascend by offset; the first and the last of them are not DONE.
 I2  count, held, ready, delayed, dead are exact; ready_low and due_low are lower bounds.
-I3  Gaps never make up more than half of a run of more than 64: squeezing them out is paid by the acks that made them.
+I3  The array has room for at most twice what was open at once (64 at least): gaps are squeezed out when half of it is gaps, which the
+    acks that made them pay for.
 """
 
 from __future__ import annotations

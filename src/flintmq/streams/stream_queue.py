@@ -16,6 +16,7 @@ import cython
 from cython.cimports.flintmq.core.atomics import (
     at_add64,
     at_load32,
+    at_load64,
     at_store32,
     at_store64,
     at_sub32,
@@ -340,7 +341,12 @@ def _deliver(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t
         at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
         if at_load32(cython.address(consumer.list)) == CONSUMER_INTERESTED:
             manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
-        if asks.more and group != cython.NULL and at_load32(cython.address(group.member_count)) > 1 and at_load32(cython.address(group.idle)):
+        if (
+            asks.more
+            and group != cython.NULL
+            and at_load32(cython.address(group.member_count)) > 1
+            and at_load32(cython.address(group.idle))
+        ):
             spin_lock(cython.address(queue.manager.lock))
             out.rotate = _wake_group(group, True)
             spin_unlock(cython.address(queue.manager.lock))
@@ -356,9 +362,7 @@ def _deliver(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _group_of(
-    queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t, owner: uint32_t
-) -> cython.pointer(group_t):
+def _group_of(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t, owner: uint32_t) -> cython.pointer(group_t):
     """The group whose delivery shows `slot`; NULL: a lone consumer's."""
     stream: cython.pointer(stream_queue_t) = _stream(queue)
     if slot == cython.address(stream.slot) or slot == cython.NULL:
@@ -579,7 +583,7 @@ def _housekeeping(queue: cython.pointer(queue_t)) -> cython.void:
     spin_lock(cython.address(queue.manager.lock))
     seat = stream.lone
     while seat != cython.NULL:
-        if seat.own.retry_ms:
+        if at_load64(cython.cast(cython.pointer(uint64_t), cython.address(seat.own.retry_ms))):
             manager_notify_locked(queue, seat.consumer)
         seat = seat.next
     spin_unlock(cython.address(queue.manager.lock))
@@ -601,10 +605,10 @@ def _figure(queue: cython.pointer(queue_t), which: cython.int) -> uint64_t:
     if which == FIGURE_READY_BYTES:
         return stream.source.bytes(stream.source.log)
     if which == FIGURE_ENQUEUED:
-        return stream.appended
+        return at_load64(cython.address(stream.appended))
     group = stream_next_group(stream, cython.NULL)
     while group != cython.NULL:
-        held += group.open.held
+        held += at_load32(cython.address(group.open.held))
         group = stream_next_group(stream, group)
     return held
 

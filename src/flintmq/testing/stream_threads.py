@@ -74,7 +74,7 @@ class StreamThreads:
         i: uint64_t
         if at.seen != cython.NULL:
             for i in range(self.state.total):
-                wrong += 1 if at.seen[i] != 1 else 0
+                wrong += 1 if at_load32(cython.address(at.seen[i])) != 1 else 0
         return {
             "done": at_load64(cython.address(at.done)),
             "delivered": at_load64(cython.address(at.delivered)),
@@ -177,7 +177,7 @@ def _settle(
             at_add32(cython.address(lane.seen[offset]), 1)
         at_add64(cython.address(lane.done), 1)
     consumer_give_back_credit(consumer)
-    if consumer.list == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer):
+    if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer):
         queue_set_notify_work_desired(consumer.queue, consumer, True)
 
 
@@ -250,7 +250,7 @@ def _loop(
                     while held[i]:
                         held[i] -= 1
                         _settle(state, consumer, lane, cython.address(hands[i * HANDS + held[i]]), False)
-                if delivery.rotate or turn == TURN - 1:
+                if delivery.rotate or turn == TURN - 1 or (leave_after and delivered >= leave_after):
                     again[i] = 1
                     break
         if idle:
