@@ -94,6 +94,13 @@ def hunt_source(mutant: SourceMutant, runs: int = RUNS) -> Verdict:
         return hunt(simulator, mutant.name, None, runs, order(mutant.mix))
 
 
+def told(verdict: Verdict) -> Verdict:
+    """A line about it."""
+    fate = f"killed by {verdict.mix} seed {verdict.seed}: {verdict.found}" if verdict.found else "SURVIVES"
+    print(f"mutant {verdict.name}: {fate}", flush=True)
+    return verdict
+
+
 def report(simulator: Simulator) -> int:
     """All mutants, a line each. Returns the number of those that survive and are not expected to."""
     begin = time.monotonic()
@@ -105,11 +112,8 @@ def report(simulator: Simulator) -> int:
         if reason:
             expected.append((name, reason))
             continue
-        verdicts.append(hunt(simulator, name, (site, mutation)))
-    verdicts += [hunt_source(mutant) for mutant in SOURCES]
-    for verdict in verdicts:
-        told = f"killed by {verdict.mix} seed {verdict.seed}: {verdict.found}" if verdict.found else "SURVIVES"
-        print(f"mutant {verdict.name}: {told}")
+        verdicts.append(told(hunt(simulator, name, (site, mutation))))
+    verdicts += [told(hunt_source(mutant)) for mutant in SOURCES]
     for name, reason in expected:
         print(f"mutant {name}: not run: {reason}")
     survivors = [verdict for verdict in verdicts if not verdict.found]

@@ -26,7 +26,7 @@ typedef struct thread {
     uint32_t *word;     /* ON_LOCK, ON_WORD */
     int64_t wake_ns;    /* ON_WORD, ASLEEP; INT64_MAX: no end */
     int64_t cpu_ns;
-    uint64_t turn;      /* ON_CORE: order of waiting */
+    int64_t used_ns;    /* ON_CORE: CPU time, never far behind the others' */
     uint64_t priority;
     sim_body body;
     void *context;
@@ -274,14 +274,17 @@ void sim_sleep(sim_site_t *site, uint64_t ns) {
 void sim_wait(int64_t ns) { if (current && ns > 0) block(ASLEEP, 0, now_ns + ns); }
 
 static int cores_free;
-static uint64_t turns;
+static int64_t least_used_ns;
 
-/* Gives the core to who has waited longest, or back. */
+/* Gives the core to who has used least, or back. */
 static void leave_core(void) {
     thread_t *next = 0;
     for (int i = 1; i <= top; i++)
-        if (threads[i].state == ON_CORE && (!next || threads[i].turn < next->turn)) next = &threads[i];
-    if (next) next->state = READY; else cores_free++;
+        if (threads[i].state == ON_CORE && (!next || threads[i].used_ns < next->used_ns)) next = &threads[i];
+    if (next) {
+        next->state = READY;
+        if (next->used_ns > least_used_ns) least_used_ns = next->used_ns;
+    } else cores_free++;
 }
 
 void sim_spend(int64_t ns) {
@@ -291,9 +294,13 @@ void sim_spend(int64_t ns) {
         int64_t part = options.cores && ns > 1000000 ? 1000000 : ns;
         if (options.cores) {
             if (cores_free) cores_free--;
-            else { t->turn = ++turns; block(ON_CORE, 0, INT64_MAX); }
+            else {
+                if (t->used_ns < least_used_ns - 3000000) t->used_ns = least_used_ns - 3000000;
+                block(ON_CORE, 0, INT64_MAX);
+            }
         }
         t->cpu_ns += part;
+        t->used_ns += part;
         block(ASLEEP, 0, now_ns + part);
         if (options.cores) leave_core();
         ns -= part;
@@ -334,7 +341,7 @@ void sim_begin(const sim_options_t *wanted) {
     allocated = 0;
     verdict = SIM_ENDED;
     cores_free = options.cores;
-    turns = 0;
+    least_used_ns = 0;
     if (options.changes > 16) options.changes = 16;
     for (int i = 0; i < options.changes; i++) change_at[i] = 1 + sim_random() % (uint64_t)(options.changes_within ? options.changes_within : 1);
     for (int i = 1; i <= top; i++) { threads[i].state = FREE; }
@@ -363,6 +370,7 @@ int sim_spawn(sim_body body, void *context) {
     t->body = body;
     t->context = context;
     t->cpu_ns = 0;
+    t->used_ns = 0;
     t->state = READY;
     t->priority = (sim_random() >> 1) | 1024;
     return number;

@@ -148,7 +148,8 @@ typedef struct sim_options {
     int64_t tick_ns;       /* the clock moves this much at every reading */
     int access_in_64k;     /* SIM_WALK, SIM_PRIORITY: probability of a switch at every plain load and store of the scheduler's modules,
                               which are compiled with the calls of a thread sanitizer; 0: only at sites */
-    int cores;             /* sim_spend: so many threads spend at once, in slices of 1 ms, first come first served; 0: no bound */
+    int cores;             /* sim_spend: so many threads spend at once, in slices of 1 ms; who has used least comes first, as
+                              with the Linux scheduler; 0: no bound */
     uint64_t sites_max;    /* more than this: the run is stuck (livelock) */
 } sim_options_t;
 

@@ -3,8 +3,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.scheduler.actor cimport actor_system_t, actor_t, worker_t
 
 cdef enum:
-    VRUN_NEW = -1               # actor_t.vrun of one that never ran: starts at the virtual time
+    VRUN_NEW = -1               # actor_t.vrun of one that never ran: is next, and charged a slice in advance
 
+# Time of a slice when that many actors are runnable: a quantum up to 8 of them, then they share as much time.
+cdef int64_t run_queue_slice(actor_system_t *system, uint32_t runnable) noexcept nogil
 # Room for that many actors. False: no memory.
 cdef bint run_queue_reserve(actor_system_t *system, uint32_t actors) noexcept nogil
 # A scheduled actor (it holds a reference); wakes a sleeping worker if none is on its way. O(log n).

@@ -33,6 +33,8 @@ from cython.cimports.flintmq.scheduler.actor import (
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
 
+# runnable actors up to which each gets a whole quantum; more share as much time
+WHOLE_SLICES = cython.declare(int64_t, 8)
 
 @cython.cfunc
 @cython.inline
@@ -40,6 +42,15 @@ from cython.cimports.libc.stdlib import realloc
 @cython.exceptval(check=False)
 def _before(one: cython.pointer(run_entry_t), other: cython.pointer(run_entry_t)) -> cython.bint:
     return one.key < other.key or (one.key == other.key and one.ticket < other.ticket)
+
+
+def run_queue_slice(system, runnable):
+    slice_ns: int64_t = system.quantum_ns
+    if runnable > WHOLE_SLICES:
+        slice_ns = slice_ns * WHOLE_SLICES // runnable
+        if slice_ns < system.slice_min_ns:
+            slice_ns = system.slice_min_ns
+    return slice_ns
 
 
 def run_queue_reserve(system, actors):
@@ -79,13 +90,13 @@ def _wake_one(queue: cython.pointer(run_queue_t)) -> cython.pointer(worker_t):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _insert(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t)) -> cython.void:
-    """Under the lock."""
+def _insert(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t), vrun: int64_t) -> cython.void:
+    """Under the lock. vrun: its place by virtual time; a newcomer's is before its own."""
     queue: cython.pointer(run_queue_t) = cython.address(system.queue)
     entry: run_entry_t
     at: uint32_t
     if queue.policy == POLICY_VRUNTIME:
-        entry.key = actor.vrun
+        entry.key = vrun
     elif queue.policy == POLICY_LAST_RUN:
         entry.key = actor.last_run_ns
     elif queue.policy == POLICY_TOTAL:
@@ -106,12 +117,17 @@ def _insert(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_
 def run_queue_put(system, actor):
     queue: cython.pointer(run_queue_t) = cython.address(system.queue)
     worker: cython.pointer(worker_t)
+    vrun: int64_t
     spin_lock(cython.address(queue.lock))
+    vrun = queue.vmin
     if actor.vrun == VRUN_NEW:
-        actor.vrun = queue.vmin
+        actor.vrun = vrun + run_queue_slice(system, queue.count + 1)
     elif queue.policy == POLICY_VRUNTIME and actor.vrun < queue.vmin - system.quantum_ns:
         actor.vrun = queue.vmin - system.quantum_ns
-    _insert(system, actor)
+        vrun = actor.vrun
+    else:
+        vrun = actor.vrun
+    _insert(system, actor, vrun)
     worker = _wake_one(queue)
     spin_unlock(cython.address(queue.lock))
     if worker != cython.NULL:
@@ -182,7 +198,7 @@ def run_queue_charge(system, worker, actor, cost_ns, back):
     at_store64(cython.address(actor.total_ns), at_load64(cython.address(actor.total_ns)) + cython.cast(uint64_t, cost_ns))
     worker.running = cython.NULL
     if back:
-        _insert(system, actor)
+        _insert(system, actor, actor.vrun)
     spin_unlock(cython.address(queue.lock))
 
 

@@ -52,7 +52,7 @@ from cython.cimports.flintmq.scheduler.actor import (
 from cython.cimports.flintmq.scheduler.cpu_clock import monotonic_ns, thread_cpu_ns
 from cython.cimports.flintmq.scheduler.figures import histogram_add, histogram_quantile
 from cython.cimports.flintmq.scheduler.mailbox import mailbox_due, mailbox_park, mailbox_put_back, mailbox_take
-from cython.cimports.flintmq.scheduler.run_queue import run_queue_charge, run_queue_sleep, run_queue_take
+from cython.cimports.flintmq.scheduler.run_queue import run_queue_charge, run_queue_sleep, run_queue_slice, run_queue_take
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 
 # nanoseconds: what took less is charged as it is; for more the CPU clock is asked, which costs half a microsecond
@@ -61,8 +61,6 @@ SHORT_NS = cython.declare(int64_t, 50_000)
 BASE_NS = cython.declare(int64_t, 1_000_000)
 # requests that a slice drops without looking at them before others get their turn
 DROPS_MAX = cython.declare(uint32_t, 256)
-# runnable actors up to which each gets a whole quantum; more share as much time
-WHOLE_SLICES = cython.declare(int64_t, 8)
 # calls of process between two readings of its median
 MEDIAN_EVERY = cython.declare(uint64_t, 16)
 
@@ -329,14 +327,10 @@ def _end(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t))
 def _slice(
     system: cython.pointer(actor_system_t), worker: cython.pointer(worker_t), actor: cython.pointer(actor_t), runnable: uint32_t
 ) -> cython.void:
-    quantum: int64_t = system.quantum_ns
+    quantum: int64_t = run_queue_slice(system, runnable)
     cost: int64_t
     failed: cython.bint = False
     back: cython.bint
-    if runnable > WHOLE_SLICES:
-        quantum = quantum * WHOLE_SLICES // runnable
-        if quantum < system.slice_min_ns:
-            quantum = system.slice_min_ns
     _begin(system, worker)
     actor.last_run_ns = worker.mark_ns
     if at_load32(cython.address(system.ran)) == 0:

@@ -246,7 +246,7 @@ def check_moment(scene: cython.pointer(scene_t)) -> cython.void:
                 sim_fail(b"2 one entry: an actor in the run queue is not SCHEDULED")
                 return
             if (
-                (system.queue.policy == POLICY_VRUNTIME and entries[i].key != actor.vrun)
+                (system.queue.policy == POLICY_VRUNTIME and entries[i].key != actor.vrun and actor.total_ns)  # a newcomer stands before its own
                 or (system.queue.policy == POLICY_TOTAL and entries[i].key != actor.total_ns)
                 or (system.queue.policy == POLICY_LAST_RUN and entries[i].key != actor.last_run_ns)
             ):

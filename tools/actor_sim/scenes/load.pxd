@@ -11,6 +11,8 @@ cdef enum:
 cdef struct pull_t:             # one consumer: one request, sent again when it is answered
     request_t request
     group_t *group
+    int64_t mark_ns             # what the newcomer had got when it was dispatched
+    uint32_t waiting
 
 cdef struct group_t:
     load_t *load
@@ -29,6 +31,9 @@ cdef struct group_t:
     int64_t wait_sum_ns
     int64_t wait_max_ns         # from dispatch to process()
     uint32_t waits[WAIT_BUCKETS]
+    int64_t got_ns              # since the start
+    int64_t added_ns            # most that the newcomer got during one wait of this group
+    int64_t added_first_ns      # the same of waits that began before it had got anything
     int64_t series_ns[SERIES]
     int64_t series_wait_ns[SERIES]      # longest wait that ended in it
 
@@ -36,6 +41,7 @@ cdef struct load_t:
     actor_system_t *system
     group_t *groups
     uint32_t count
+    group_t *newcomer           # or NULL
     int64_t start_ns
     int64_t from_ns             # window, absolute
     int64_t to_ns

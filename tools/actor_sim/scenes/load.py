@@ -66,6 +66,32 @@ def bucket_ns(number: int) -> int:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _noted(pull: cython.pointer(pull_t)) -> cython.void:
+    """The wait of a request is over: what of it was the newcomer's?"""
+    load: cython.pointer(load_t) = pull.group.load
+    added: int64_t
+    pull.waiting = 0
+    if load.newcomer != cython.NULL:
+        added = load.newcomer.got_ns - pull.mark_ns
+        if added > pull.group.added_ns:
+            pull.group.added_ns = added
+        if pull.mark_ns == 0 and added > pull.group.added_first_ns:
+            pull.group.added_first_ns = added
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _send(pull: cython.pointer(pull_t)) -> cython.void:
+    load: cython.pointer(load_t) = pull.group.load
+    pull.mark_ns = load.newcomer.got_ns if load.newcomer != cython.NULL else 0
+    pull.waiting = 1
+    actor_dispatch(pull.group.actor, cython.address(pull.request))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
     group: cython.pointer(group_t) = cython.cast(cython.pointer(pull_t), request).group
     load: cython.pointer(load_t) = group.load
@@ -74,6 +100,7 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
     part: int64_t = (began - load.start_ns) * SERIES // (load.end_ns - load.start_ns)
     now: int64_t
     cost: int64_t = group.cost_ns + group.io_ns
+    _noted(cython.cast(cython.pointer(pull_t), request))
     if part < 0:
         part = 0
     if part >= SERIES:
@@ -83,6 +110,7 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
         actor_charge_io(actor, group.io_ns)
     sim_spend(group.cost_ns)
     now = sim_now()
+    group.got_ns += cost
     group.series_ns[part] += cost
     if wait > group.series_wait_ns[part]:
         group.series_wait_ns[part] = wait
@@ -103,7 +131,7 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
 def _answer(request: cython.pointer(request_t)) -> cython.void:
     group: cython.pointer(group_t) = cython.cast(cython.pointer(pull_t), request).group
     if at_load32(cython.address(group.load.stopping)) == 0 and sim_now() < group.load.start_ns + group.leave_ns:
-        actor_dispatch(group.actor, request)
+        _send(cython.cast(cython.pointer(pull_t), request))
 
 
 @cython.cfunc
@@ -124,7 +152,7 @@ def _join(raw: cython.p_void) -> cython.void:
             pull.group = group
             pull.request.process = _process
             pull.request.answer = _answer
-            actor_dispatch(group.actor, cython.address(pull.request))
+            _send(pull)
         load.joined += 1
 
 
@@ -143,10 +171,10 @@ def _timer(raw: cython.p_void) -> cython.void:
     timers_run(cython.cast(cython.pointer(numbered_t), raw).system)
 
 
-def run(policy: str, workers: int, cores: int, groups: list, seconds: float, window: tuple) -> list:
-    """Runs a load. Args: groups: dicts with weight, cost_ns, io_ns, consumers, join_s, leave_s, ordered by join_s; window: (from, to) in s.
+def run(policy: str, workers: int, cores: int, groups: list, seconds: float, window: list, newcomer: int = -1) -> list:
+    """Runs a load. Args: groups: dicts with weight, cost_ns, io_ns, consumers, join_s, leave_s, ordered by join_s; window: [from, to] in s; newcomer: number of a group.
 
-    Returns a dict for each group: served, busy_ns, wait_mean_ns, wait_p99_ns, wait_max_ns, series_ns, series_wait_ns.
+    Returns a dict for each group: served, busy_ns, wait_mean_ns, wait_p99_ns, wait_max_ns, newcomer_added_ns, newcomer_added_first_ns, series_ns, series_wait_ns.
     """
     load: load_t
     options: sim_options_t
@@ -180,6 +208,7 @@ def run(policy: str, workers: int, cores: int, groups: list, seconds: float, win
         group.leave_ns = int(given.get("leave_s", 1e9) * 1e9)
         group.actor = actor_get(load.system, 0, given.get("key", i + 1), 0, group.weight)
         group.pulls = cython.cast(cython.pointer(pull_t), calloc(group.consumers, cython.sizeof(pull_t)))
+    load.newcomer = cython.address(load.groups[newcomer]) if newcomer >= 0 else cython.NULL
     load.start_ns = sim_now()
     load.end_ns = load.start_ns + int(seconds * 1e9)
     load.from_ns = load.start_ns + int(window[0] * 1e9)
@@ -207,6 +236,9 @@ def run(policy: str, workers: int, cores: int, groups: list, seconds: float, win
     found: list = []
     for i in range(count):
         group = cython.address(load.groups[i])
+        for k in range(group.consumers):
+            if group.pulls[k].waiting:
+                _noted(cython.address(group.pulls[k]))
         waits: list = [group.waits[k] for k in range(WAIT_BUCKETS)]
         found.append(
             {
@@ -215,6 +247,8 @@ def run(policy: str, workers: int, cores: int, groups: list, seconds: float, win
                 "wait_mean_ns": group.wait_sum_ns / max(group.served, 1),
                 "wait_p99_ns": _quantile(waits, 0.99),
                 "wait_max_ns": group.wait_max_ns,
+                "newcomer_added_ns": group.added_ns,
+                "newcomer_added_first_ns": group.added_first_ns,
                 "series_ns": [group.series_ns[k] for k in range(SERIES)],
                 "series_wait_ns": [group.series_wait_ns[k] for k in range(SERIES)],
             }
