@@ -148,7 +148,8 @@ class Pull:
     def cancel(self) -> bool:
         """Nobody waits for it any more. True: it is answered INVALID, without messages; False: it runs or is answered already, so what it
         brings must be given back. Either way it comes out of Answers.take."""
-        return request_cancel(cython.address(self.pull.request))
+        # The drawer keeps the actor; it is freed under the GIL or not at all.
+        return self.drawer.drawer != cython.NULL and request_cancel(cython.address(self.pull.request))
 
     @property
     def outcome(self) -> int:
