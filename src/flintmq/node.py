@@ -101,7 +101,7 @@ class Node:
                 if waiting:
                     log.warning("transactions wait for their manager's decision: %s", ", ".join(waiting))
         # What a pipeline's decision left to do is done before any listener opens.
-        self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs)
+        self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)
         self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         self.pulls = PullService(self.broker, self.actors)
         self.broker.on_housekeeping.append(self.pulls.tick)

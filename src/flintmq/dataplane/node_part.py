@@ -12,18 +12,23 @@ from typing import Any
 from flintmq.config import Config
 from flintmq.dataplane.service import Service
 from flintmq.dataplane.supervisor import Supervisor, flight_is_installed
+from flintmq.scheduler.system import ActorSystem
 from flintmq.session.broker import Broker
 
 log = logging.getLogger("flintmq.dataplane")
 
 
 class DataPlane:
-    """Args: config; broker: durable, restored; logs: its LogStore; flight_command: of the child, for tests. Raises: StoreError."""
+    """Args: config; broker: durable, restored; logs: its LogStore; flight_command: of the child, for tests; actors: the node's ActorSystem,
+    which runs when `start` is called and stops after `stop`. Raises: StoreError."""
 
-    def __init__(self, config: Config, broker: Broker, logs: Any, flight_command: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, config: Config, broker: Broker, logs: Any, flight_command: Sequence[str] | None = None, actors: ActorSystem | None = None
+    ) -> None:
         self._config = config
         self._supervisor: Supervisor | None = None
         self.service = Service(broker, logs)
+        self._actors = actors
         self.service.restore()
         broker.on_housekeeping.append(self.service.tick)
         if config.flight_port is None:
@@ -35,7 +40,8 @@ class DataPlane:
         self.service.flight = self._supervisor.status
 
     def start(self) -> None:
-        """Starts the Flight service; returns at once."""
+        """Starts the Flight service; returns at once. The actors run."""
+        self.service.actors = self._actors
         if self._supervisor is not None:
             self._supervisor.start()
 

@@ -5,6 +5,9 @@ in: requests of the Flight service (head, payload), each on behalf of a user. ou
 V1  Every call goes through `dispatch`: the user's right to the virtual host is checked there, for all calls but `auth`; each method then
     asks Plane.authorize for what it touches.
 V2  Nothing a peer sends ends in a trace at the peer: what is refused has its code; what is our own mistake is INTERNAL, and in the log.
+V3  Reads of rows run on the node's actors, one per (subscription or browse, slice), with weights that give a subscription its share however
+    many slices it has: they read messages, and many of them must not keep cold reads, streams and pulls waiting. The channel's thread
+    waits for the answer, so a channel's calls keep their order. What decides (acquire, plan, commit, stages) runs on the channel's thread.
 """
 
 from __future__ import annotations
@@ -20,12 +23,18 @@ from flintmq.dataplane.browse import Browses
 from flintmq.dataplane.plane import Caller, Plane, log, refusal_of
 from flintmq.dataplane.snapshots import Pins, Snapshots
 from flintmq.dataplane.stages import Stages
+from flintmq.dataplane.streams import Streams
 from flintmq.dataplane.subscriptions import Subscriptions
 from flintmq.dataplane.wire import Channel, ChannelClosed, Payload, Refused, WireError
 from flintmq.errors import PeerError, StoreError
+from flintmq.scheduler.outcomes import Outcome, Space
+from flintmq.scheduler.system import ActorSystem, Failed
 from flintmq.session.broker import Broker
 
 _Method = Callable[[Caller, Arguments], dict[str, Any]]
+_Rows = tuple[dict[str, Any], Payload]
+# weight of a whole subscription (the default of an actor), and slices that are told apart
+_WEIGHT, _SLICES = 100, 65_536
 # bytes of a user name, of a password, and of a peer's address
 _USER_MAX, _PASSWORD_MAX, _PEER_MAX = 255, 4096, 255
 _CHECK_S = 30
@@ -34,19 +43,22 @@ _ELSEWHERE = "192.0.2.1"
 
 
 class Service:
-    """See module. Args: broker: durable; store: its LogStore; directory: of the store, for people.
+    """See module. Args: broker: durable; store: its LogStore. `actors`: the node's ActorSystem once it runs; before, reads run on the
+    caller's thread.
 
     Threading: `dispatch` and `serve` from any thread but I/O loops; `tick` from an I/O loop.
     """
 
     def __init__(self, broker: Broker, store: Any) -> None:
         self.plane = Plane(broker, store)
+        self.actors: ActorSystem | None = None
         self.pins = Pins(self.plane)
         times = self.pins.times["messages"]
         self.subscriptions = Subscriptions(self.plane, times)
         self.stages = Stages(self.plane)
         self.browses = Browses(self.plane, self.pins, times)
         self.snapshots = Snapshots(self.plane, self.pins)
+        self.streams = Streams(self.plane)
         self.flight: Callable[[], dict[str, Any]] = dict
         self.calls = 0
         self.refused = 0
@@ -70,6 +82,7 @@ class Service:
             "stage.abort": stages.abort,
             "browse.open": self.browses.open,
             "browse.close": self.browses.close,
+            "stream": self.streams.facts,
             "log.snapshot": snapshots.snapshot,
             "log.extend": snapshots.extend,
             "log.release": snapshots.release,
@@ -94,6 +107,7 @@ class Service:
         except StoreError:
             log.exception("stages that were left behind are not rolled back")
         self.pins.tick()
+        self.streams.tick()
 
     def stop(self) -> None:
         """The broker stops: every call that waits ends with UNAVAILABLE."""
@@ -150,7 +164,7 @@ class Service:
         if len(payload):
             raise Refused("BAD_ARGUMENT", f"{name} takes no payload")
         if name == "rows":
-            return self.rows(caller, arguments)
+            return self._on_actor(caller, head, lambda: self.rows(caller, arguments))
         method = self._calls.get(name)
         if method is None:
             raise Refused("UNKNOWN_CALL", f"there is no call {name[:80]!r}")
@@ -165,6 +179,23 @@ class Service:
         caller = Caller(user, vhost)
         self.plane.vhost(caller)
         return caller
+
+    def _on_actor(self, caller: Caller, head: dict[str, Any], work: Callable[[], _Rows]) -> _Rows:
+        """Runs a read as a request of its actor (V3). The head is not checked yet: what is not as it must be shares an actor."""
+        if self.actors is None:
+            return work()
+        subject = head.get("sub_id") or head.get("id")
+        number, slices = head.get("slice"), head.get("slices")
+        reader = hash((caller.vhost, subject)) % 2**64 if isinstance(subject, str) else 0
+        number = number if isinstance(number, int) and 0 <= number < _SLICES else 0
+        slices = slices if isinstance(slices, int) and 1 <= slices <= _SLICES else 1
+        try:
+            result: _Rows = self.actors.call(Space.FLIGHT, reader, number, work, weight=max(1, _WEIGHT // slices))
+        except Failed as error:
+            if error.outcome is Outcome.BUSY:
+                raise Refused("BUSY", "too many reads at once") from None
+            raise Refused("UNAVAILABLE", "the broker stops") from None
+        return result
 
     def rows(self, caller: Caller, arguments: Arguments) -> tuple[dict[str, Any], Payload]:
         """rows: of a ticket, with first and count."""
@@ -224,6 +255,7 @@ class Service:
             **self.subscriptions.counts(),
             **self.stages.counts(),
             **self.pins.counts(),
+            **self.streams.counts(),
             "queues": self.queues(caller),
         }
 

@@ -6,12 +6,15 @@ P1  Memory of a reading caller is bounded: one piece of at most `flight_piece_by
     and the next one when gRPC has taken all but AHEAD batches of the last.
 P2  Rows and their order depend on the ticket alone: a reader that comes again with `first` goes on where it stopped.
 P3  A record that moved meanwhile is asked for again; one that stays unreadable is an error, never left out.
+P4  Pieces are decoded on an actor system, one actor per slice of a ticket's subject, weighted so that a subscription (or browse) gets the
+    same share of the cores however many readers it has.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -21,8 +24,11 @@ from flintmq.config import Limits
 from flintmq.pipeline.arrow import schema
 from flintmq.pipeline.flight.actions import read_object, whole
 from flintmq.pipeline.flight.ahead import ahead
-from flintmq.pipeline.flight.errors import BAD_ARGUMENT, BAD_ROW, DAMAGED, INTERNAL, PlaneError
+from flintmq.pipeline.flight.errors import BAD_ARGUMENT, BAD_ROW, BUSY, DAMAGED, INTERNAL, UNAVAILABLE, PlaneError
 from flintmq.pipeline.flight.link import Caller, Link
+from flintmq.pipeline.flight.streams import Streams
+from flintmq.scheduler.outcomes import Outcome, Space
+from flintmq.scheduler.system import ActorSystem, Failed
 
 # bytes of a row of the `rows` call, and where its body length stands (in u32)
 ROW = 32
@@ -36,6 +42,8 @@ OWN_ARGUMENTS = ("columns", "body", "first")
 MOVED_PAUSE_S = 0.005
 # record batches that wait for gRPC to take them
 AHEAD = 2
+# weight of a whole subscription (the default of an actor), and slices that are told apart
+WEIGHT, SLICES = 100, 65_536
 
 
 class Codec:
@@ -43,9 +51,11 @@ class Codec:
 
     def __init__(self, store_dir: str, memory: int) -> None:
         """Args: store_dir: of the broker; memory: bytes of containers that one reader keeps."""
-        blocks, containers, messages = (
-            importlib.import_module(f"flintmq.pipeline.arrow.{name}") for name in ("blocks", "containers", "messages")
+        blocks, containers, messages, streams = (
+            importlib.import_module(f"flintmq.pipeline.arrow.{name}") for name in ("blocks", "containers", "messages", "streams")
         )
+        self._streams: Any = streams
+        self.stream_damaged: type[Exception] = streams.StreamDamaged
         self._containers: Any = containers
         self._messages: Any = messages
         self._blocks: Any = blocks
@@ -63,6 +73,10 @@ class Codec:
     def open(self) -> Any:
         """A reader of containers for one thread at a time."""
         return self._containers.Containers(f"{self._store_dir}/messages", memory=self._memory)
+
+    def open_stream(self, directory: str, store_uuid: bytes, container_size: int) -> Any:
+        """A reader of a stream's containers for one thread at a time. Args: directory: below the store's."""
+        return self._streams.StreamFiles(f"{self._store_dir}/{directory}", store_uuid, container_size, self._memory)
 
     def decode(self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None) -> list[Any]:
         result: list[Any] = self._messages.rows_to_batches(reader, bytes(payload), queues, columns=columns, body=body)
@@ -114,9 +128,15 @@ class Plane:
         self._codec = codec
         self._limits = limits
         self._readers = Readers(codec.open, link.size)
+        # As many pieces are decoded at once as there are cores: which ones is the run queue's decision (P4).
+        self._actors = ActorSystem(limits, workers=len(os.sched_getaffinity(0)))
+        self._actors.start()
+        self.streams = Streams(link, codec, limits, self._actors)
 
     def close(self) -> None:
+        self._actors.stop()
         self._readers.close()
+        self.streams.close()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -148,6 +168,8 @@ class Plane:
 
         Raises: PlaneError, here and from the iterator.
         """
+        if ticket.source["kind"] == "stream":
+            return self.streams.read(caller, ticket, cancelled)
         first = self._rows(caller, ticket, ticket.first, self._limits.flight_piece_rows)
         batches = self._batches(caller, ticket, first, cancelled)
         # Records are decoded while gRPC sends the batches before: two cores' work. One piece is not worth a thread.
@@ -169,7 +191,7 @@ class Plane:
                         piece = piece.cut(count)
                 while batches is None:
                     try:
-                        batches = self._codec.decode(reader, piece.payload, piece.queues, ticket.columns, ticket.body)
+                        batches = self._decode(reader, piece, ticket)
                     except self._codec.moved as moved:
                         tries += 1
                         if tries > limits.flight_moved_max:
@@ -191,6 +213,22 @@ class Plane:
                 self._readers.give_back(reader)
             else:
                 reader.close()
+
+    def _decode(self, reader: Any, piece: Piece, ticket: Ticket) -> list[Any]:
+        """One piece, when it is the turn of its slice (P4). Raises: what the codec raises; PlaneError UNAVAILABLE, BUSY."""
+        subject, number, weight = ticket.actor
+
+        def work() -> list[Any]:
+            batches: list[Any] = self._codec.decode(reader, piece.payload, piece.queues, ticket.columns, ticket.body)
+            return batches
+
+        try:
+            result: list[Any] = self._actors.call(Space.FLIGHT, subject, number, work, weight=weight)
+        except Failed as error:
+            if error.outcome is Outcome.BUSY:
+                raise PlaneError(BUSY, "too many reads at once") from None
+            raise PlaneError(UNAVAILABLE, "the service stops") from None
+        return result
 
     def _rows(self, caller: Caller, ticket: Ticket, first: int, count: int) -> Piece:
         answer, payload = self._link.call("rows", caller, {**ticket.source, "first": first, "count": count})
@@ -243,6 +281,17 @@ class Ticket:
         self.columns = columns
         self.body = body
         self.schema = schema
+
+    @property
+    def actor(self) -> tuple[int, int, int]:
+        """Whose turn it must be to decode this: subject, slice, and the slice's share of the subject's weight."""
+        subject = self.source.get("sub_id") or self.source.get("id")
+        number, slices = self.source.get("slice"), self.source.get("slices")
+        return (
+            hash(subject) % 2**64 if isinstance(subject, str) else 0,
+            number if isinstance(number, int) and 0 <= number < SLICES else 0,
+            max(1, WEIGHT // slices) if isinstance(slices, int) and 1 <= slices <= SLICES else WEIGHT,
+        )
 
 
 class Piece:
