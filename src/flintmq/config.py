@@ -218,6 +218,8 @@ class Limits:
     browse_max: int = 1_000_000
     # seconds a browse lives after it was last read from
     browse_ttl_s: int = 600
+    # pins on containers of streams that pipelines read; one more, and the oldest is dropped: its reader may find them gone
+    stream_pins_max: int = 1_024
     # seconds the start of a broker waits for its Flight service; then it goes on without, and the service comes up later
     flight_start_s: int = 20
     # milliseconds before a Flight service that died is started again, doubled each time up to the second number

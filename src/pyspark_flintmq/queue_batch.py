@@ -1,4 +1,4 @@
-"""The batch reader of queues: what stands in them now, without consuming.
+"""The batch reader of queues and streams: what stands in them now, without consuming.
 
 In: options, and filters when Spark pushes them down. Out: partitions (tickets of a browse), Arrow record batches.
 Invariants: nothing in a queue changes; a filter that is pushed down only narrows what is fetched, Spark still applies it; constructors
@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_flintmq.claim import matching_queues
+from pyspark_flintmq.cursor import are_streams, by_offset
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.queue_options import Position, QueueOptions
 from pyspark_flintmq.queue_stream import TicketPartition, read_ticket
@@ -56,11 +57,12 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with options.connection.errors():
+            streams = are_streams(options, options.connection.open)
             plane = options.connection.open()
             try:
                 queues = matching_queues(plane, options) if options.pattern else list(options.queues)
                 queues = [queue for queue in queues if self._wanted(queue)]
-                tickets = self._browse(plane, queues) if queues else []
+                tickets = self._ranges(plane, queues) if streams else self._browse(plane, queues) if queues else []
             except Exception as e:
                 if getattr(e, "code", "") == "NOT_FOUND":
                     raise SourceError("QUEUE_MISSING", f"{options.connection.where}: {getattr(e, 'text', e)}") from e
@@ -84,6 +86,23 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
                 tickets += answer["tickets"]
                 left = max(0, left - answer["count"])
                 begin = _behind(plane, answer) if answer["more"] else None
+        return tickets
+
+    def _ranges(self, plane: Any, streams: list[str]) -> list[dict[str, Any]]:
+        """Tickets of ranges of offsets: what the streams hold between the two places now."""
+        start, end = (by_offset(place) for place in self._range())
+        tickets: list[dict[str, Any]] = []
+        left = self._options.limit
+        for name in streams:
+            opened = plane.action("stream.open", queue=name, start=start)
+            stream, first = opened["stream"], int(opened["offset"])
+            last = int(plane.action("stream.open", queue=name, stream=stream, start=end)["offset"])
+            if self._options.limit:
+                last = min(last, first + left)
+            if first < last:
+                slices = self._options.partitions
+                tickets += plane.action("stream.plan", queue=name, stream=stream, offset=first, end=last, slices=slices)["tickets"]
+                left -= last - first
         return tickets
 
     def _open(self, plane: Any, queues: list[str], start: Position, end: Position, limit: int) -> Any:

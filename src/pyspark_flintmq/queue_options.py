@@ -52,7 +52,7 @@ _ELSEWHERE = {
     "subscribe": "use 'queue' or 'queues'",
 }
 
-# earliest, latest, {"lsn": n}, {"time_us": t} or {"position": n}: as the data plane takes it.
+# earliest, latest, {"lsn": n}, {"time_us": t}, {"position": n} or, of a stream, {"offset": n}: as the data plane takes it.
 Position = str | dict[str, int]
 
 
@@ -85,6 +85,8 @@ class QueueOptions:
     fail_on_loss: bool = True
     # messages of a batch read, 0: all
     limit: int = 0
+    # names of the options that were given, in lower case: a stream refuses some that a queue has
+    given: frozenset[str] = frozenset()
 
     @property
     def what(self) -> str:
@@ -112,6 +114,7 @@ class QueueOptions:
             partitions=_number(values, "minPartitions", 2, 1, PARTITIONS_MAX),
             on_lost=values.get("onLostCheckpoint", "fail").lower(),
             fail_on_loss=true_or_false("failOnDataLoss", values.get("failOnDataLoss", "true")),
+            given=frozenset(name.lower() for name in values),
         )
         if options.on_lost not in ("fail", "redeliver"):
             raise SourceError("OPTION_VALUE", f"option 'onLostCheckpoint' must be 'fail' or 'redeliver', not '{options.on_lost}'")
@@ -141,6 +144,7 @@ class QueueOptions:
             end=end,
             partitions=_number(values, "minPartitions", 2, 1, PARTITIONS_MAX),
             limit=_number(values, "maxMessages", 0, 0, 2**62),
+            given=frozenset(name.lower() for name in values),
         )
 
 
@@ -225,7 +229,9 @@ def _position(values: Mapping[str, str], which: str, default: str, *, streaming:
         return default
     if offsets.lower() in ("earliest", "latest"):
         return offsets.lower()
-    keys = ("lsn", "time_us") if streaming else ("lsn", "time_us", "position")
+    keys = ("lsn", "time_us", "offset") if streaming else ("lsn", "time_us", "position", "offset")
+    if re.fullmatch(r"[0-9]{1,18}", offsets.strip()):
+        return {"offset": int(offsets)}
     try:
         found = json.loads(offsets)
         if isinstance(found, dict) and len(found) == 1:

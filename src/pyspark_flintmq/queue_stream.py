@@ -1,4 +1,5 @@
-"""The streaming reader of queues over the data plane: what Spark's interface asks for, with the logic in claim.py.
+"""The streaming reader of queues over the data plane: what Spark's interface asks for, with the logic in claim.py (queues, whose messages
+are taken) and cursor.py (streams, which are read by offset).
 
 In: Spark's calls, in the order that docs/PIPELINE.md describes. Out: offsets, partitions, Arrow record batches.
 Invariants: the constructor has no side effects; only options travel to executors; `read` changes nothing, so it can run anywhere and
@@ -15,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_flintmq.claim import Claim
+from pyspark_flintmq.cursor import Cursor, are_streams, lost, note_missing
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.queue_options import MAX_MESSAGES_LIMIT, QueueOptions
 
@@ -40,11 +42,16 @@ def read_ticket(options: QueueOptions, ticket: str) -> Iterator[pa.RecordBatch]:
         with connection.errors():
             plane = connection.open()
             try:
+                rows = 0
                 for batch in plane.read(ticket.encode(), columns=list(table.names), body=table.body_option):
+                    rows += batch.num_rows
                     yield table.fit(batch)
             finally:
                 plane.close()
+        note_missing(ticket, rows)
     except SourceError as e:
+        if e.code in ("TRUNCATED", "DAMAGED", "STREAM_REPLACED"):
+            raise lost(options.what, e.text) from None
         if e.code == "SET_CHANGED":
             # Another task of the batch may have read the set as it was: the batch must be planned again, as a whole.
             raise SourceError("DATA_LOSS", f"{options.what}: {e.text}. Start the query again to go on without them") from None
@@ -61,15 +68,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def __init__(self, options: QueueOptions, schema: StructType | None = None) -> None:
         self._options = options if schema is None else replace(options, table=options.table.matched(schema))
-        self._claim: Claim | None = None
+        self._claim: Claim | Cursor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Only options travel to the executors."""
         return {"_options": self._options, "_claim": None}
 
-    def _opened(self) -> Claim:
+    def _opened(self) -> Claim | Cursor:
         if self._claim is None:
-            self._claim = Claim(self._options, self._options.connection.open)
+            connect = self._options.connection.open
+            self._claim = Cursor(self._options, connect) if are_streams(self._options, connect) else Claim(self._options, connect)
         return self._claim
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -31,11 +31,7 @@ def files_of(rig: Rig, memory: int = 0) -> StreamFiles:
 
 
 def tell(rig: Rig, files: StreamFiles) -> None:
-    files.bounds(first_container(rig), rig.stream.managed.durable_lsn)
-
-
-def first_container(rig: Rig) -> int:
-    return min(int(path.stem) for path in containers(rig))
+    files.bounds(rig.stream.managed.durable_lsn)
 
 
 def containers(rig: Rig) -> list[Path]:

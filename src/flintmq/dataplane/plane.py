@@ -191,7 +191,7 @@ class Plane:
         if queue.exclusive:
             raise Refused("FORBIDDEN", f"queue '{name}' in vhost '{vhost}' is exclusive to a connection")
         if queue.policy.is_stream:
-            raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a stream: the data plane reads queues only")
+            raise Refused("BAD_ARGUMENT", f"queue '{name}' in vhost '{vhost}' is a stream: it is read by offset (stream.open)")
         return queue
 
     def queue_name(self, queue_id: int) -> str:

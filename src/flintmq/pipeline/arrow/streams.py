@@ -13,6 +13,7 @@ The headers are those that were published: the x-stream-offset that AMQP consume
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -58,7 +59,7 @@ from cython.cimports.libc.stdlib import realloc
 from cython.cimports.libc.string import memcpy
 
 from flintmq.pipeline.arrow import schema
-from flintmq.store.log.containers import STREAMS
+from flintmq.store.log.containers import STREAMS, sequence_of
 
 # no offset is that large
 UNKNOWN = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
@@ -103,10 +104,19 @@ class StreamFiles:
         self.size = container_size
         self.spot.at = 0
 
-    def bounds(self, low: int, end: int) -> None:
-        """What the broker says: the first container kept, and the LSN below which everything is durable."""
+    def bounds(self, end: int) -> None:
+        """Before every reading. end: the LSN below which the broker says that everything is durable. Raises: OSError."""
+        low = 0
         if end != self.end:
             self.containers.forget()  # I3
+        try:
+            names = os.listdir(self.containers.directory)
+        except FileNotFoundError:
+            names = []
+        for name in names:
+            number = sequence_of(name)
+            if number is not None and (low == 0 or number < low):
+                low = number
         self.low = max(1, low)
         self.end = end
         if self.spot.at and (self.spot.at - 1) // self.size < self.low:

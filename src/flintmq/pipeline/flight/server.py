@@ -24,6 +24,7 @@ from flintmq.pipeline.flight.actions import ACTIONS, read_object, whole
 from flintmq.pipeline.flight.errors import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
 from flintmq.pipeline.flight.link import Caller, Link
 from flintmq.pipeline.flight.plane import Plane
+from flintmq.pipeline.flight.streams import ACTIONS as STREAM_ACTIONS
 
 log = logging.getLogger("flintmq.flight")
 
@@ -81,6 +82,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
             arguments = read_object(action.body.to_pybytes(), f"the argument of {name}", self._limits.flight_action_bytes_max)
             if name == "sub.acquire":
                 answer = self._acquire(caller, arguments, context.is_cancelled)
+            elif name in STREAM_ACTIONS:
+                answer = self._plane.streams.action(name, caller, arguments)
             else:
                 answer, _ = self._link.call(name, caller, arguments)
             if name == "status" and isinstance(answer, dict):
