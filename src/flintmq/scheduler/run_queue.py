@@ -3,8 +3,8 @@
 in: scheduled actors, costs of slices. out: the next actor of a worker.
 
 Start-time fair queueing: each actor has a virtual time `vrun` that grows by cost * 100 / weight, and the smallest runs next. `vmin` is the
-smallest vrun of those that run or queue; who becomes runnable starts at vmin less one quantum at best (a new one at vmin), so neither a
-newcomer nor a long sleeper has a claim on the past. Who has more to do after its slice goes back in one step with its charge: it never
+smallest vrun of those that run or queue; who becomes runnable starts at vmin less one quantum at best, and a new one is next but charged
+a slice in advance: neither a newcomer nor a long sleeper has a claim on the past. Who has more to do after its slice goes back in one step with its charge: it never
 counts as having slept.
 
 I1  An actor is in the heap at most once: only who set its SCHEDULED bit puts it here.
@@ -35,6 +35,7 @@ from cython.cimports.libc.stdlib import realloc
 
 # runnable actors up to which each gets a whole quantum; more share as much time
 WHOLE_SLICES = cython.declare(int64_t, 8)
+
 
 @cython.cfunc
 @cython.inline
