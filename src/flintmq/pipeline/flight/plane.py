@@ -35,7 +35,7 @@ ROW = 32
 BODY_LENGTH = 6
 # tickets; anything longer was not made by `sub.plan` or `browse.open`
 TICKET_BYTES_MAX = 64 * 1024
-KINDS = ("set", "browse")
+KINDS = ("set", "browse", "stream")
 # arguments of a ticket that are for this service: which columns, how much of a body, how many rows the reader has already
 OWN_ARGUMENTS = ("columns", "body", "first")
 # seconds before a record that moved is asked for again: a copy is durable, and its place known, a moment later
