@@ -1,12 +1,12 @@
 """Fairness: the four policies on the same workloads, in simulated time and on real threads.
 
-    python -m bench.fairness                  simulated: all workloads and policies; writes docs/FAIRNESS.md's table and docs/img/fairness-*.svg
+    python -m bench.fairness                  simulated: all workloads and policies; writes the table of docs/FAIRNESS.md and docs/img
     python -m bench.fairness --real           the two headline workloads on real threads too (about two minutes; wants a quiet machine)
     python -m bench.fairness --only consumers --policies vruntime,total
 
-Both run the compiled scheduler. Simulated: `--cores` of the workers work at once, in time slices of 1 ms, least used first, as Linux does; a request
-costs exactly what it says, I/O waits hold a worker but no core, and the scheduler itself costs nothing. Real: a request spins until its thread
-has used that much CPU time.
+Both run the compiled scheduler. Simulated: so many workers work at once as there are cores, in time slices of 1 ms, who has used least
+first, as Linux does; a request costs exactly what it says, I/O waits hold a worker but no core, and the scheduler itself costs nothing.
+Real: a request spins until its thread has used that much CPU time.
 
 Goals are checked; exit code 1 when one is missed.
 """
@@ -74,9 +74,18 @@ def workloads() -> list[Workload]:
         Workload("cost-8", "the same with 4 workers a core", costs, workers=8),
         Workload("weights", "9 groups of weight 1, 2, 4", weights, weights=True),
         Workload("weights-8", "30 groups of weight 1, 2, 4, with 4 workers a core", many, workers=8, weights=True),
-        Workload("cold", "9 groups of 200 us requests, one whose requests read the disk for 50 ms; one worker", cold, workers=1, cores=1),
+        Workload("cold", "9 groups of 200 us requests, one that reads the disk for 50 ms; one worker", cold, workers=1, cores=1),
         Workload("cold-8", "the same, 8 workers on 2 cores", cold, workers=8),
-        Workload("newcomer", "9 busy groups; after 30 s one with 100 consumers and 2 ms requests joins; one worker", newcomer, 1, 1, 40, (30, 40), 9),
+        Workload(
+            "newcomer",
+            "9 busy groups; after 30 s one with 100 consumers, 2 ms requests; one worker",
+            newcomer,
+            1,
+            1,
+            40,
+            (30, 40),
+            9,
+        ),
         Workload("sleeper", "the same, but the newcomer ran at the start and slept for 30 s", sleeper, 1, 1, 40, (30, 40), 10),
     ]
 
@@ -134,28 +143,35 @@ def longest_silence(series: Sequence[int], first: int) -> int:
     return max(0, longest - 1)
 
 
-def measure(loads: Sequence[Workload], policies: Sequence[str], real: bool) -> None:
+def run(simulator: Simulator, load: Workload, policy: str) -> dict[str, Any]:
+    """The figures of one run."""
+    told = simulator.load(
+        policy=policy,
+        workers=load.workers,
+        cores=load.cores,
+        groups=load.groups,
+        seconds=load.seconds,
+        window=list(load.window),
+        newcomer=load.newcomer,
+    )
+    return figures(load, told)
+
+
+def measure(loads: Sequence[Workload], policies: Sequence[str], simulator: Simulator, *, real: bool = False, quiet: bool = False) -> None:
     """Runs everything; the figures go into `told` of the workloads."""
-    with Simulator(plain=real) as simulator:
-        for load in loads:
-            for policy in policies:
-                told = simulator.load(
-                    policy=policy,
-                    workers=load.workers,
-                    cores=load.cores,
-                    groups=load.groups,
-                    seconds=load.seconds,
-                    window=list(load.window),
-                    newcomer=load.newcomer,
-                )
-                found = figures(load, told)
-                load.told[("real " if real else "") + policy] = found
-                extra = f", old groups' longest wait {found['old_wait_before_ms']:.2f} -> {found['old_wait_after_ms']:.2f} ms" if load.newcomer >= 0 else ""
-                print(
-                    f"{load.name:12} {'real ' if real else ''}{policy:9} J(time) {found['jain_time']:.4f}  J(messages) {found['jain_messages']:.4f}"
-                    f"  share error {found['share_error']:7.1%}  wait p99 {found['wait_p99_ms']:.1f} ms, max {found['wait_max_ms']:.1f} ms{extra}",
-                    flush=True,
-                )
+    for load in loads:
+        for policy in policies:
+            found = run(simulator, load, policy)
+            load.told[("real " if real else "") + policy] = found
+            if quiet:
+                continue
+            extra = f", newcomer adds {found['newcomer_adds_ms']:.2f} ms" if load.newcomer >= 0 else ""
+            print(
+                f"{load.name:12} {'real ' if real else ''}{policy:9} J(time) {found['jain_time']:.4f}"
+                f"  J(messages) {found['jain_messages']:.4f}  share error {found['share_error']:7.1%}"
+                f"  wait p99 {found['wait_p99_ms']:.1f} ms, max {found['wait_max_ms']:.1f} ms{extra}",
+                flush=True,
+            )
 
 
 def missed(loads: Sequence[Workload]) -> list[str]:
@@ -177,7 +193,10 @@ def missed(loads: Sequence[Workload]) -> list[str]:
 
 def table(loads: Sequence[Workload], policies: Sequence[str]) -> str:
     """Markdown."""
-    lines = ["| workload | policy | J(time) | J(messages) | worst share against its weight | longest wait |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| workload | policy | J(time) | J(messages) | worst share off by | longest wait | newcomer adds |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for load in loads:
         for real in ("", "real "):
             for policy in policies:
@@ -186,11 +205,14 @@ def table(loads: Sequence[Workload], policies: Sequence[str]) -> str:
                     continue
                 wait = f"{told['wait_max_ms']:,.1f} ms"
                 if load.newcomer >= 0:
-                    wait = f"old groups {told['old_wait_before_ms']:,.1f} -> {told['old_wait_after_ms']:,.1f} ms (bound +{told['newcomer_bound_ms']:.0f})"
+                    wait = f"old groups {told['old_wait_before_ms']:,.1f}, then {told['old_wait_after_ms']:,.1f} ms"
+                adds = ""
+                if load.newcomer >= 0:
+                    adds = f"{told['newcomer_adds_ms']:,.1f} ms (at most {told['newcomer_bound_ms']:.0f})"
                 name = load.about if policy == policies[0] and not real else ""
                 lines.append(
                     f"| {name} | {policy}{', real threads' if real else ''} | {told['jain_time']:.3f} | {told['jain_messages']:.3f}"
-                    f" | {told['share_error']:.1%} | {wait} |"
+                    f" | {told['share_error']:.1%} | {wait} | {adds} |"
                 )
     return "\n".join(lines)
 
@@ -233,7 +255,7 @@ def plots(loads: Sequence[Workload], policies: Sequence[str]) -> None:
                 silent = 0 if busy else silent + 1
                 # Who is not served at all has waited at least since then.
                 points.append((at * part, wait if busy else silent * part * 1e3))
-            series.append([point for point in points if 20 <= point[0]])
+            series.append([point for point in points if point[0] >= 20])
         text = svg.lines(
             "Longest wait of an old group while a newcomer with 100 consumers joins",
             policies,
@@ -264,9 +286,11 @@ def main() -> int:
     wanted = [name for name in options.only.split(",") if name]
     policies = options.policies.split(",")
     loads = [load for load in workloads() if not wanted or load.name in wanted]
-    measure(loads, policies, real=False)
+    with Simulator() as simulator:
+        measure(loads, policies, simulator)
     if options.real:
-        measure([load for load in loads if load.real], policies, real=True)
+        with Simulator(plain=True) as simulator:
+            measure([load for load in loads if load.real], policies, simulator, real=True)
     if not options.no_write and not wanted and policies == list(POLICIES):
         RESULTS.parent.mkdir(exist_ok=True)
         kept = {"waits_ms", "old_busy_ns"}

@@ -28,7 +28,9 @@ def _key(names: Sequence[str], y: int, lines: bool) -> list[str]:
     parts, x = [], 72
     for i, name in enumerate(names):
         if lines:
-            parts.append(f'<line x1="{x}" x2="{x + 28}" y1="{y}" y2="{y}" stroke="{COLOURS[i]}" stroke-width="2.5" stroke-dasharray="{DASHES[i]}"/>')
+            parts.append(
+                f'<line x1="{x}" x2="{x + 28}" y1="{y}" y2="{y}" stroke="{COLOURS[i]}" stroke-width="2.5" stroke-dasharray="{DASHES[i]}"/>'
+            )
         else:
             parts.append(f'<rect x="{x + 8}" y="{y - 6}" width="14" height="12" fill="{COLOURS[i]}"/>')
         parts.append(f'<text x="{x + 34}" y="{y + 4}" fill="#1b1f24">{escape(name)}</text>')

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compiles the scheduler, as it is in src, for simulation: into a copy of the sources, with sim.h in place of atomics, futexes and
 # clocks. Prints the directory to put on PYTHONPATH. Quick when nothing changed. Usage: tools/actor_sim/build.sh [copy] [patch]
-# `patch`: a program that is run in the copy before compiling (source mutants). PLAIN=1: without simulation, for the load on real threads.
+# `patch`: the name of a source mutant (mutants_source.py). PLAIN=1: without simulation, for the load on real threads.
 set -eu
 cd "$(dirname "$0")/../.."
 root=$(pwd)
@@ -35,8 +35,7 @@ for file in tools/actor_sim/scenes/*; do
     [ -f "$file" ] && take "$file" "$copy/src/flintmq/actor_sim/$(basename "$file")"
 done
 if [ -n "$patch" ]; then # patched files, too, are only touched when they differ
-    # shellcheck disable=SC2086 # a program and its argument
-    (cd "$copy" && "$python" $patch src/flintmq/scheduler)
+    (cd "$copy" && "$python" "$root/tools/actor_sim/mutants_source.py" "$patch" src/flintmq/scheduler)
     for file in "$copy"/src/flintmq/scheduler/*.new; do
         cmp -s "$file" "${file%.new}" || cp "$file" "${file%.new}"
         rm "$file"

@@ -48,7 +48,9 @@ def interleavings(simulator: Simulator, runs: int, first: int) -> int:
     )
     used = simulator.sites()
     places = [site for site in used if not site["function"].startswith(("scene", "run", "toy"))]
-    print(f"places of the scheduler where threads may switch: {len(places)}; a switch happened at {sum(1 for site in places if site['left'])}")
+    print(
+        f"places of the scheduler where threads may switch: {len(places)}; a switch happened at {sum(1 for site in places if site['left'])}"
+    )
     return failures
 
 

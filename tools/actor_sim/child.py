@@ -1,8 +1,8 @@
 """The process that runs interleavings and loads for somebody else: one JSON request a line in, one JSON answer a line out.
 
-in: {"mix", "first", "count", "mutant": [site, mutation] | null, "trace": bool}, {"sites": true}, {"toy": [program, seed]}, {"load": {...}},
-{"measure": {...}} or {"dispatch": {...}}. out: what the simulation, the load or the measurement tells. It is a process of its own because the modules of
-the copies have the names of the real ones, and because a mutant may crash.
+in: {"mix", "first", "count", "mutant": [site, mutation] | null, "trace": bool}, {"sites": true}, {"toy": [program, seed]},
+{"load": {...}}, {"measure": {...}} or {"dispatch": {...}}. out: what the simulation, the load or the measurement tells. It is a process of
+its own because the modules of the copies have the names of the real ones, and because a mutant may crash.
 """
 
 from __future__ import annotations

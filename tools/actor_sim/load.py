@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def build(copy: str = "", patch: str = "", plain: bool = False) -> Path:
     """Compiles what changed; returns the source directory of the copy. Raises RuntimeError with the compiler's words.
 
-    Args: copy: directory in the repository; patch: see build.sh; plain: real threads and clocks instead of the simulation.
+    Args: copy: directory in the repository; patch: name of a source mutant; plain: real threads and clocks instead of the simulation.
     """
     copy = copy or ("build/actor_plain" if plain else "build/actor_sim")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Fairness in simulated time: the compiled scheduler, groups that pull as fast as they are served, requests that cost exactly what they say."""
+"""Fairness in simulated time: the compiled scheduler, groups that pull as fast as they are served, exact costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.fairness import SERIES, Workload, figures, jain, workloads
+from bench import fairness
+from bench.fairness import SERIES, Workload, jain, workloads
 from tools.actor_sim.simulator import Simulator
 
 US, MS = 1_000, 1_000_000
@@ -17,16 +18,7 @@ HYPOTHESIS = settings(max_examples=25, deadline=None, database=None, derandomize
 
 
 def run(simulator: Simulator, load: Workload, policy: str = "vruntime") -> dict[str, Any]:
-    told = simulator.load(
-        policy=policy,
-        workers=load.workers,
-        cores=load.cores,
-        groups=load.groups,
-        seconds=load.seconds,
-        window=list(load.window),
-        newcomer=load.newcomer,
-    )
-    return figures(load, told)
+    return fairness.run(simulator, load, policy)
 
 
 def named(name: str) -> Workload:
@@ -63,7 +55,7 @@ def _bound(simulator: Simulator, groups: list[dict[str, Any]]) -> None:
 
 
 def test_9_service_difference_bound(simulator: Simulator) -> None:
-    """9: |S_i/w_i - S_j/w_j| <= (Q + c_i)/w_i + (Q + c_j)/w_j for any two backlogged groups, at every moment, for random weights and costs."""
+    """9: |S_i/w_i - S_j/w_j| <= (Q + c_i)/w_i + (Q + c_j)/w_j for any two backlogged groups, at every moment, any weights and costs."""
     _bound(simulator)
 
 

@@ -1,4 +1,4 @@
-# ruff: noqa: F821, F842, F401, F841, I001, UP, SIM, RET
+# ruff: noqa -- compiled: types come from the .pxd
 """The twelve properties of the actor system, watched from inside of a simulated run.
 
 in: the scene's model and the scheduler's own records. out: sim_fail with a text that begins with the property's number.
@@ -68,6 +68,7 @@ def check_enter(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), 
     i: uint32_t
     mark: uint64_t = 0
     scene.looks += 1
+    key.looks += 1
     if key.inside:
         sim_fail(b"1 mutual exclusion: process() of one actor overlaps itself")
         return
@@ -117,7 +118,9 @@ def check_enter(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def check_leave(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), ask: cython.pointer(ask_t), result: cython.int) -> cython.void:
+def check_leave(
+    scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), ask: cython.pointer(ask_t), result: cython.int
+) -> cython.void:
     """`ask` may be answered: only its own fields are read."""
     key: cython.pointer(key_t) = cython.address(scene.key[ask.key])
     pause: int64_t
@@ -130,6 +133,7 @@ def check_leave(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), 
         # A new actor of the key knows nothing of the failures of the old one.
         pause = scene.system.pause_ns << (0 if scene.mix & (MIX_RETIRE | MIX_CLOSE) else (key.fails if key.fails < 20 else 20))
         key.fails += 1
+        key.failures += 1
         key.rest_until_ns = sim_now() + (pause if pause < scene.system.pause_max_ns else scene.system.pause_max_ns)
     else:
         key.fails = 0
@@ -161,7 +165,9 @@ def check_answer(scene: cython.pointer(scene_t), ask: cython.pointer(ask_t)) -> 
     ask.answered_ns = now
     key.ended += 1
     if outcome == OUTCOME_MESSAGES:
-        right = ask.looks > 0 and (ask.kind == ASK_DONE or ask.kind == ASK_AGAIN or ask.kind == ASK_HAND or (ask.kind == ASK_TAKE and ask.taken))
+        right = ask.looks > 0 and (
+            ask.kind == ASK_DONE or ask.kind == ASK_AGAIN or ask.kind == ASK_HAND or (ask.kind == ASK_TAKE and ask.taken)
+        )
     elif outcome == OUTCOME_FILTERED_EMPTY:
         right = ask.looks > 0 and ask.kind == ASK_FILTER
     elif outcome == OUTCOME_EMPTY:
@@ -239,14 +245,19 @@ def check_moment(scene: cython.pointer(scene_t)) -> cython.void:
         scene.vmin = system.queue.vmin
         for i in range(system.queue.count):
             actor = entries[i].actor
-            if i and (entries[i].key < entries[(i - 1) // 2].key or (entries[i].key == entries[(i - 1) // 2].key and entries[i].ticket < entries[(i - 1) // 2].ticket)):
+            if i and (
+                entries[i].key < entries[(i - 1) // 2].key
+                or (entries[i].key == entries[(i - 1) // 2].key and entries[i].ticket < entries[(i - 1) // 2].ticket)
+            ):
                 sim_fail(b"2 one entry: the run queue is out of order")
                 return
             if not actor.state & STATE_SCHEDULED:
                 sim_fail(b"2 one entry: an actor in the run queue is not SCHEDULED")
                 return
             if (
-                (system.queue.policy == POLICY_VRUNTIME and entries[i].key != actor.vrun and actor.total_ns)  # a newcomer stands before its own
+                (
+                    system.queue.policy == POLICY_VRUNTIME and entries[i].key != actor.vrun and actor.total_ns
+                )  # a newcomer stands before its own
                 or (system.queue.policy == POLICY_TOTAL and entries[i].key != actor.total_ns)
                 or (system.queue.policy == POLICY_LAST_RUN and entries[i].key != actor.last_run_ns)
             ):
@@ -287,6 +298,14 @@ def check_quiet(scene: cython.pointer(scene_t)) -> cython.void:
     if system.queue.count:
         sim_fail(b"3 no lost work: all workers sleep and the run queue is not empty")
         return
+    for i in range(scene.keys):
+        key = cython.address(scene.key[i])
+        actor = key.held
+        if actor == cython.NULL or key.inside or actor.state & STATE_SCHEDULED and not actor.pause_until_ns:
+            continue
+        if actor.served != key.looks or actor.failed != key.failures or (key.looks and actor.total_ns == 0):
+            sim_fail(b"9 charge: an actor's figures do not add up")
+            return
     for i in range(TABLE_SHARDS):
         if system.shards[i].count == 0:
             continue
@@ -341,7 +360,9 @@ def check_end(scene: cython.pointer(scene_t)) -> cython.void:
     for i in range(scene.asked):
         ask = cython.address(scene.asks[i])
         if ask.answers != (1 if ask.accepted == 1 else 0):
-            sim_fail(b"5 exactly one answer: none was given" if ask.accepted == 1 else b"5 exactly one answer: a refused request was answered")
+            sim_fail(
+                b"5 exactly one answer: none was given" if ask.accepted == 1 else b"5 exactly one answer: a refused request was answered"
+            )
             return
         if ask.answers and not scene.mix & MIX_CANCEL:
             raw = cython.cast(cython.pointer(cython.uchar), cython.address(ask.request))

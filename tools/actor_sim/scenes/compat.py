@@ -1,4 +1,4 @@
-# ruff: noqa: F821, F842, F401, F841, I001, UP, SIM, RET
+# ruff: noqa -- compiled: types come from the .pxd
 """Births and ends of actor systems for scenes and loads (see compat.pxd).
 
 in: policy and number of workers. out: an ActorSystem whose threads the caller provides (simulation) or starts (real threads).

@@ -1,4 +1,4 @@
-# ruff: noqa: F821, F842, F401, F841, I001, UP, SIM, RET
+# ruff: noqa -- compiled: types come from the .pxd
 """Groups of consumers that pull from an actor system as fast as they are served; who got how much, and who waited how long.
 
 in: a list of groups and a policy. out: figures of a window of the run. In the simulated build a request costs exactly what it says, a

@@ -1,4 +1,4 @@
-# ruff: noqa: F821, F842, F401, F841, I001, UP, SIM, RET
+# ruff: noqa -- compiled: types come from the .pxd
 """A crowd of groups whose consumers wait: what an idle actor and a parked request cost, and how fast a wake is answered.
 
 in: numbers. out: figures in nanoseconds and bytes. Real threads only (plain build).

@@ -1,4 +1,4 @@
-# ruff: noqa: F821, F842, F401, F841, I001, UP, SIM, RET
+# ruff: noqa -- compiled: types come from the .pxd
 """Runs interleavings: a scene of a mix of operations, simulated with a seed, watched by the checks.
 
 in: mix, seeds. out: what failed first, with its seed, and counts. The same build, mix and seed give the same run.
@@ -136,7 +136,9 @@ def run(mix: int, seed: int) -> str:
     scene.keys = 1 + sim_random() % 3
     scene.producers = 1 + sim_random() % 4
     scene.operations = 4 + sim_random() % 24
-    system: ActorSystem = make_system(("vruntime", "vruntime", "last_run", "total", "fifo")[sim_random() % 5], scene.workers, 3 if mix & MIX_SMALL else None)
+    system: ActorSystem = make_system(
+        ("vruntime", "vruntime", "last_run", "total", "fifo")[sim_random() % 5], scene.workers, 3 if mix & MIX_SMALL else None
+    )
     scene.system = system.system
     scene.mailbox_max = system.system.mailbox_max
     scene.quantum_ns = system.system.quantum_ns

@@ -1,4 +1,4 @@
-# ruff: noqa: F821, F842, F401, F841, I001, UP
+# ruff: noqa -- compiled: types come from the .pxd
 """Python face of the simulator: sites (named places where threads may switch), mutants, traces.
 
 in: a loaded libactorsim (the caller of `import` loads it globally first, see tools/actor_sim/load.py). out: plain dicts and texts.

@@ -68,6 +68,8 @@ cdef struct key_t:          # one key, over all actors it has had
     ask_t *again            # returned AGAIN: comes first
     uint32_t first_seen[PRODUCERS_MAX]      # number of the producer's last request that was looked at
     uint32_t fails          # in a row
+    uint64_t looks
+    uint64_t failures
     int64_t rest_until_ns   # after a failure
     # slice under way
     uint64_t slice_mark

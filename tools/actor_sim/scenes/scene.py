@@ -1,4 +1,4 @@
-# ruff: noqa: F821, F842, F401, F841, I001, UP, SIM, RET
+# ruff: noqa -- compiled: types come from the .pxd
 """Virtual threads that use an actor system in all ways at once: producers, wakers, suspenders, cancellers, an answering thread.
 
 in: a scene_t. out: calls of the scheduler; what is known of each request goes into the model that checks.py watches. Random numbers come from

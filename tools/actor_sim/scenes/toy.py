@@ -1,4 +1,4 @@
-# ruff: noqa: F821, F842, F401, F841, I001, UP
+# ruff: noqa -- compiled: types come from the .pxd
 """Small programs with known answers, to test the simulator: is a lost update found, a deadlock told, a run replayed?"""
 
 from __future__ import annotations
@@ -6,7 +6,16 @@ from __future__ import annotations
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
-from cython.cimports.flintmq.actor_sim.runtime import sim_abandon, sim_begin, sim_now, sim_options_t, sim_run, sim_spawn, sim_switches, sim_vary
+from cython.cimports.flintmq.actor_sim.runtime import (
+    sim_abandon,
+    sim_begin,
+    sim_now,
+    sim_options_t,
+    sim_run,
+    sim_spawn,
+    sim_switches,
+    sim_vary,
+)
 from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_load32, at_store32, at_store64, at_yield, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
 
