@@ -4,8 +4,8 @@ in: scheduled actors, costs of slices. out: the next actor of a worker.
 
 Start-time fair queueing: each actor has a virtual time `vrun` that grows by cost * 100 / weight, and the smallest runs next. `vmin` is the
 smallest vrun of those that run or queue; who becomes runnable starts at vmin less one quantum at best, and a new one is next but charged
-a slice in advance: neither a newcomer nor a long sleeper has a claim on the past. Who has more to do after its slice goes back in one step with its charge: it never
-counts as having slept.
+a slice in advance: neither a newcomer nor a long sleeper has a claim on the past. Who has more to do after its slice goes back in one
+step with its charge: it never counts as having slept.
 
 I1  An actor is in the heap at most once: only who set its SCHEDULED bit puts it here.
 I2  The key of an entry never changes while it is in the heap. Ties go by ticket: first come, first served.

@@ -344,7 +344,7 @@ class Load:
                 failed += actor_dispatch(self.held[i % self.kept], request) != DISPATCH_OK
         if failed:
             raise RuntimeError(f"{failed} requests were refused")
-        return (monotonic_ns() - begun) / self.count
+        return cython.cast(cython.double, monotonic_ns() - begun) / self.count
 
     def run(self) -> float:
         """Runs slices on this thread until nothing is runnable. Nanoseconds per request."""
@@ -352,7 +352,7 @@ class Load:
         with cython.nogil:
             while system_step(self.actors.system, 0):
                 pass
-        return (monotonic_ns() - begun) / self.count
+        return cython.cast(cython.double, monotonic_ns() - begun) / self.count
 
     def satisfy(self) -> float:
         """Gives every parked request something and wakes every actor. Nanoseconds per wake."""
@@ -365,7 +365,7 @@ class Load:
         with cython.nogil:
             for i in range(self.kept):
                 actor_wake(self.held[i])
-        return (monotonic_ns() - begun) / self.kept
+        return cython.cast(cython.double, monotonic_ns() - begun) / self.kept
 
     @property
     def answered(self) -> int:
