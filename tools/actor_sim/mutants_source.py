@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+SCHEDULER = Path(__file__).resolve().parent.parent.parent / "src" / "flintmq" / "scheduler"
+
+
 @dataclass(frozen=True)
 class SourceMutant:
     """file: of src/flintmq/scheduler; old -> new, exactly once; mix: which is looked at first; wrong: what is made wrong."""
