@@ -219,7 +219,7 @@ class ConnectionHandler:
         commits.committed(self, transaction, alive)
 
     def head_came(self) -> None:
-        """The message that a basic.get waits for may be in memory now: the loop asks again after its present pass."""
+        """What a method waits for may have come: the loop asks again after its present pass. Any thread."""
         self.loop.call(partial(commits.go_on, self))
 
     def expire(self, queue_id: int) -> None:

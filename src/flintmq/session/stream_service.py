@@ -45,6 +45,7 @@ class StreamService:
         self._store = store
         self._actors = actors
         self._streams: dict[int, StreamQueue] = {}
+        self._places: dict[int, set[bytes]] = {}  # groups that were noted
         self._lock = threading.Lock()  # one tick at a time, and none while a stream is deleted
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -101,18 +102,21 @@ class StreamService:
         )
         if self._actors is not None:
             stream.use_actors(self._actors)
-        for name, state in self._store.groups(queue_id).items():
+        places = self._store.groups(queue_id)
+        for name, state in places.items():
             try:
                 stream.restore(name, state)
             except ValueError as error:
                 log.error("group %r of %s is not restored: %s", name.decode("utf-8", "replace"), description, error)
         self._streams[queue_id] = stream
+        self._places[queue_id] = set(places)
 
     def delete(self, queue_id: int) -> None:
         """The queue is gone: so are its messages and its groups. Unknown is no error."""
         with self._lock:
             if self._streams.pop(queue_id, None) is None:
                 return
+            del self._places[queue_id]
         try:
             self._store.delete(queue_id)
         except (StoreError, OSError) as error:
@@ -121,6 +125,20 @@ class StreamService:
     def get(self, queue_id: int) -> StreamQueue | None:
         """The stream behind a queue; None when it is none, or gone."""
         return self._streams.get(queue_id)
+
+    def has_place(self, queue_id: int, group: bytes) -> bool:
+        """Whether a place of this group was noted ever since the stream was made."""
+        return group in self._places.get(queue_id, ())
+
+    def save_place(self, queue_id: int, group: bytes) -> int:
+        """Notes where a group is that was just made; returns the store's ticket. Raises: PeerError 404 (the stream is gone), StoreError."""
+        with self._lock:
+            stream = self._streams.get(queue_id)
+            if stream is None:
+                raise PeerError(ReplyCode.NOT_FOUND, "the stream was deleted")
+            ticket = int(self._store.save_group(queue_id, group, stream.state_of(group)))
+            self._places[queue_id].add(group)
+            return ticket
 
     def __len__(self) -> int:
         return len(self._streams)

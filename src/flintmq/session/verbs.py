@@ -251,7 +251,11 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
     group = method.arguments.get("x-group", "")
     if not isinstance(group, str):
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-group': {group!r} is no string")
-    seat = streams.open_seat(handler, number, queue, method) if method.queue != REPLY_TO and queue.policy.is_stream else None
+    seat = None
+    if method.queue != REPLY_TO and queue.policy.is_stream:
+        seat = streams.open_seat(handler, number, queue, method, partial(_again, handler, number, method))
+        if seat is None:
+            return  # its group's place has to be on disk first: the whole request is made again then
     if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority, single, _key(group), seat):
         if queue.core.is_deleted():
             raise _gone(handler, queue)
@@ -304,13 +308,14 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
     got = handler.connection.get(number, queue.core, method.no_ack)
     if got is None:
         # Its message is being read from disk. The whole request is made again then: the queue may be gone, the message, too.
-        handler.deferred = partial(_get_again, handler, number, method)
+        handler.deferred = partial(_again, handler, number, method)
         handler.connection.waiting = True
     elif not got:
         handler.send(number, spec.BasicGetEmpty())
 
 
-def _get_again(handler: ConnectionHandler, number: int, method: spec.BasicGet) -> None:
+def _again(handler: ConnectionHandler, number: int, method: spec.BasicGet | spec.BasicConsume) -> None:
+    """A method that waited for the disk is served anew, if its channel is still there."""
     if number in handler.channels:
         handler.method(number, encode_method(method))
 
