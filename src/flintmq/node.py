@@ -108,7 +108,7 @@ class Node:
         self.http: HttpServer | None = None
         if config.http_port is not None:
             logs = None if self.store is None else self.store.logs
-            self.http = HttpServer(config, Parts(self.broker, self.pulls, self.actors.gauges, logs, self.memory_limit), self.tls)
+            self.http = HttpServer(config, Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit), self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         if store_log is not None:
             for loop in self.loops:
@@ -162,6 +162,13 @@ class Node:
     def http_port(self) -> int | None:
         """Where HTTP is served; None: it is off."""
         return None if self.http is None else self.http.port
+
+    def actor_figures(self) -> dict[str, Any]:
+        """Gauges of the actor system; `cold_reads`: figures of the store's cold reader."""
+        figures: dict[str, Any] = dict(self.actors.gauges())
+        if self.store is not None:
+            figures["cold_reads"] = self.store.logs.loader.figures
+        return figures
 
     def flight_port(self, given_up: Callable[[], bool] = lambda: False) -> int | None:
         """The port of the Flight service, for which this waits some seconds; None: there is none, it is not up in time, or `given_up()`."""
@@ -260,6 +267,16 @@ class Node:
         if self.store is not None:
             self.store.close(clean)
         self.actors.stop()
+        figures = self.actors.gauges()
+        log.info(
+            "actors: %d requests in %d slices; %d busy, %d expired, %d failed, %d wakes lost",
+            figures["processed_total"],
+            figures["slices_total"],
+            figures["outcome_busy_total"] + figures["dropped_busy_total"],
+            figures["outcome_expired_total"],
+            figures["outcome_failed_total"],
+            figures["wakes_lost_total"],
+        )
 
     def _store_failed(self, error: StoreError) -> None:
         """The disk failed (any thread): nothing is confirmed any more; whoever runs the node stops it."""
