@@ -121,7 +121,22 @@ def check(life: Life, image: Any, sent: dict[int, bytes], rng: random.Random, ag
 WORKLOADS = {
     "small": ["small", "small", "unsynced", "small", "idle", "small", "kill", "small", "stop", "small", "cold", "small"],
     "long": ["large", "small", "huge", "small", "kill", "huge", "idle", "stop", "large", "small"],
-    "kept short": ["large", "large", "large", "huge", "idle", "retain", "small", "large", "idle", "retain", "kill", "large", "retain", "small"],
+    "kept short": [
+        "large",
+        "large",
+        "large",
+        "huge",
+        "idle",
+        "retain",
+        "small",
+        "large",
+        "idle",
+        "retain",
+        "kill",
+        "large",
+        "retain",
+        "small",
+    ],
     "restarts": ["small", "idle", "kill", "kill", "small", "stop", "stop", "unsynced", "kill", "small", "idle", "stop", "idle", "small"],
 }
 

@@ -269,7 +269,12 @@ VALUES = st.sampled_from([None, b"red", b"green", b"", b"r" * 300])
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(VALUES, min_size=1, max_size=40), st.lists(VALUES.filter(lambda one: one is not None), max_size=3), st.booleans(), st.integers(1, 9))
+@given(
+    st.lists(VALUES, min_size=1, max_size=40),
+    st.lists(VALUES.filter(lambda one: one is not None), max_size=3),
+    st.booleans(),
+    st.integers(1, 9),
+)
 def test_filters(values: list[bytes | None], chosen: list[bytes], unfiltered: bool, count: int) -> None:
     """A filter gives exactly the messages with one of its values, and those without one when asked for; hot and cold alike."""
     rig = Rig(16384)

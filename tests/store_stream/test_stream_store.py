@@ -436,3 +436,18 @@ def test_failed_write_names_the_container() -> None:
     with pytest.raises(StoreError):
         node.append(stream)
     node.store.close()
+
+
+def test_the_writer_uses_what_is_ready() -> None:
+    """Containers that could be made are written to, although what was appended reaches far beyond them."""
+    rig = Rig(8192)
+    for _ in range(40):
+        rig.append(b"x" * 1000)
+    rig.disk.fail("create", nth=3, error=28, forever=True)
+    rig.pump()
+    assert rig.stream.visible >= 10
+    assert rig.stream.starved
+    rig.disk.heal()
+    rig.pump()
+    assert rig.stream.visible == 40
+    rig.close()

@@ -22,7 +22,7 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_body, content_decref, content_from_bytes, content_header, content_route, content_t
-from cython.cimports.flintmq.store.log.log import CONTAINER_SEALED, log_container, log_forget_containers, log_release, log_t
+from cython.cimports.flintmq.store.log.log import CONTAINER_READY, CONTAINER_SEALED, buffer_t, container_t, log_container, log_forget_containers, log_release, log_t
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEADER, SECTOR, le16, le32, le64, record_t
 from cython.cimports.flintmq.store.log.scan import LogScan
@@ -490,10 +490,26 @@ class Stream:
         if managed.file_count == 0:
             made = managed.prepare(False, 1)  # its name is durable before there is a second one: no log begins with that
         made += managed.prepare(False)
-        if starved and managed.ready_bytes:
+        if starved and self._can_go_on():
             writer_resume(cython.address(self.writer.writer), cython.address(self.stream.dirty))
             writer_kick(cython.address(self.writer.writer))
         return made
+
+    def _can_go_on(self):
+        """Whether the container is ready that the writer comes to next: the tail may be far ahead of it."""
+        log_: cython.pointer(log_t) = self.managed.log
+        buffer: cython.pointer(buffer_t)
+        container: cython.pointer(container_t) = cython.NULL
+        ready: cython.bint
+        spin_lock(cython.address(log_.lock))
+        buffer = log_.first
+        while buffer != cython.NULL and buffer != log_.last and buffer.taken >= buffer.used:
+            buffer = buffer.next
+        if buffer != cython.NULL:
+            container = log_container(log_, buffer.start // log_.container_size)
+        ready = container != cython.NULL and container.state == CONTAINER_READY
+        spin_unlock(cython.address(log_.lock))
+        return ready
 
     def retain(self, max_bytes: int, max_age_ms: int) -> int:
         """Removes the oldest containers while the stream is larger than `max_bytes`, and those whose last message is older than
