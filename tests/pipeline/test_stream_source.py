@@ -1,0 +1,225 @@
+"""Streams in a real SparkSession: every query sees every message exactly once from where it began, by its checkpoint alone, and nothing is taken."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pika
+import pytest
+
+from tests.pipeline.plane import RestartingBroker, channel_of
+from tests.pipeline.test_spark_queue import batch, failure, run, stream
+from tests.support.broker import Broker, unique, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def append(broker: Broker, name: str, bodies: list[bytes], arguments: dict[str, Any] | None = None, **properties: Any) -> None:
+    """Declares the stream and publishes, confirmed."""
+    with channel_of(broker) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream", **(arguments or {})})
+        for body in bodies:
+            channel.basic_publish("", name, body, pika.BasicProperties(**properties))
+
+
+def numbered(first: int, upto: int) -> list[bytes]:
+    return [b"m%04d" % number for number in range(first, upto)]
+
+
+def found(spark: SparkSession, out: Path) -> list[tuple[int, bytes]]:
+    rows = spark.read.parquet(str(out / "data")).orderBy("position").collect()
+    return [(row["position"], bytes(row["body"])) for row in rows]
+
+
+def first_kept(broker: Broker, name: str) -> int:
+    from flintmq.pipeline.flight.client import DataPlane
+    from tests.pipeline.plane import flight_port
+
+    with DataPlane(broker.host, flight_port(broker), timeout_s=20) as plane:
+        return int(plane.action("stream.open", queue=name)["first"])
+
+
+def test_two_queries_see_all_in_order_and_go_on_and_the_stream_keeps_it(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    name = unique("stream")
+    big = b"\x00\xff" * 40_000
+    append(plane_broker, name, [*numbered(0, 249), big], headers={"k": "v"}, message_id="id", priority=3)
+    frame = stream(spark, plane_broker, name, maxMessagesPerTrigger=100, minPartitions=3)
+    reports = run(frame, tmp_path / "a")
+    assert [report["numInputRows"] for report in reports] == [100, 100, 50]
+    figures = reports[0]["sources"][0]["latestOffset"]
+    assert (figures["messages_behind"], figures["bytes_behind"] > 0, figures["oldest_age_ms"] >= 0) == (150, True, True)
+    assert len(list((tmp_path / "a" / "data").glob("*.parquet"))) == 9, "three partitions a batch of one stream"
+    everything = list(enumerate([*numbered(0, 249), big]))
+    assert found(spark, tmp_path / "a") == everything
+    row = spark.read.parquet(str(tmp_path / "a" / "data")).where("position = 7").collect()[0].asDict()
+    assert (row["queue"], row["routing_key"], row["redelivered"], row["delivery_count"], row["message_id"]) == (name, name, False, 0, "id")
+    assert dict(row["headers"]) == {"k": "v"}, "without x-stream-offset: that is the position"
+    assert row["published_time"] == row["enqueued_time"]
+
+    append(plane_broker, name, numbered(250, 260))
+    assert [report["numInputRows"] for report in run(frame, tmp_path / "a")] == [10]
+    everything += list(enumerate(numbered(250, 260), 250))
+    assert found(spark, tmp_path / "a") == everything
+    run(stream(spark, plane_broker, name), tmp_path / "b")
+    assert found(spark, tmp_path / "b") == everything
+    with channel_of(plane_broker) as channel:
+        channel.basic_qos(prefetch_count=10)
+        seen = channel.consume(name, inactivity_timeout=20, arguments={"x-stream-offset": "first"})
+        method, properties, body = next(seen)
+        assert body == b"m0000" and properties.headers["x-stream-offset"] == 0
+        channel.cancel()
+
+
+def test_a_failed_batch_and_a_killed_broker_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    broker = RestartingBroker(tmp_path / "store")
+    try:
+        append(broker.broker, "s", numbered(0, 30))
+        got: dict[int, list[bytes]] = {}
+        failing = {1}
+        checkpoint = tmp_path / "checkpoint"
+
+        def sink(frame: DataFrame, number: int) -> None:
+            before = [bytes(row["body"]) for row in frame.collect()]
+            if number in failing:
+                raise RuntimeError("the sink is away")
+            if number == 2:
+                broker.kill()
+                broker.restart()
+                append(broker.broker, "s", numbered(30, 35))
+            assert [bytes(row["body"]) for row in frame.collect()] == before
+            got[number] = before
+
+        def start() -> None:
+            frame = stream(spark, broker.broker, "s", maxMessagesPerTrigger=8, minPartitions=1)
+            writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+            writer.start().awaitTermination()
+
+        with pytest.raises(Exception, match="the sink is away"):
+            start()
+        failing.clear()
+        start()
+        assert [len(got[number]) for number in sorted(got)] == [8, 8, 8, 6], "AvailableNow ends where the stream ended when it began"
+        start()
+        assert [body for number in sorted(got) for body in got[number]] == numbered(0, 35)
+    finally:
+        broker.stop()
+
+
+def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    name = unique("starts")
+    append(plane_broker, name, numbered(0, 10))
+    time.sleep(0.05)  # so that a moment lies between both halves
+    between = round(time.time() * 1000)
+    time.sleep(0.05)
+    append(plane_broker, name, [b"%04d" % number * 250 for number in range(10, 20)])
+
+    def positions(out: str, **options: Any) -> list[int]:
+        frame = stream(spark, plane_broker, name, columns="position", **options)
+        run(frame, tmp_path / out)
+        return [row["position"] for row in spark.read.parquet(str(tmp_path / out / "data")).orderBy("position").collect()]
+
+    assert positions("number", startingOffsets="17") == [17, 18, 19]
+    assert positions("offset", startingOffsets='{"offset": 18}') == [18, 19]
+    assert positions("time", startingTimestamp=between) == list(range(10, 20))
+    reports = run(stream(spark, plane_broker, name, startingOffsets=10, maxBytesPerTrigger=3_500), tmp_path / "bytes")
+    assert [report["numInputRows"] for report in reports] == [3, 3, 3, 1]
+
+    # `latest`: what is planned again is what was planned first, though the stream has grown meanwhile
+    got: list[list[int]] = []
+
+    def sink(frame: DataFrame, number: int) -> None:
+        got.append(sorted(row["position"] for row in frame.collect()))
+        if len(got) == 1:
+            append(plane_broker, name, numbered(0, 5))
+            raise RuntimeError("the sink is away")
+
+    writer = stream(spark, plane_broker, name, startingOffsets="latest").writeStream.foreachBatch(sink)
+    query = writer.option("checkpointLocation", str(tmp_path / "latest")).start()
+    wait_until(lambda: query.lastProgress or query.exception(), timeout=60, what="the first look")
+    append(plane_broker, name, numbered(0, 3))
+    with pytest.raises(Exception, match="the sink is away"):
+        query.awaitTermination(120)
+    writer.option("checkpointLocation", str(tmp_path / "latest")).trigger(availableNow=True).start().awaitTermination()
+    assert got[0] and got[1] == got[0] and sorted(sum(got[1:], [])) == list(range(got[0][0], 28))
+
+
+def test_retention_that_overtook_the_checkpoint_is_told_or_counted(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    name = unique("retained")
+    bounds = {"x-max-length-bytes": 100_000, "x-stream-max-segment-size-bytes": 4096}
+    append(plane_broker, name, [b"%06d" % number * 100 for number in range(50)], bounds)
+    run(stream(spark, plane_broker, name, columns="position", maxMessagesPerTrigger=20), tmp_path)
+    shutil.rmtree(tmp_path / "data")
+    append(plane_broker, name, [b"%06d" % number * 100 for number in range(50, 800)], bounds)
+    wait_until(lambda: first_kept(plane_broker, name) > 300, timeout=60, what="retention")
+    frame = stream(spark, plane_broker, name, columns="position")
+    line = failure(lambda: run(frame, tmp_path))
+    assert line.startswith("FLINTMQ_DATA_LOSS: ") and "retention took the messages from offset 50 to " in line and "failOnDataLoss" in line
+    first = first_kept(plane_broker, name)
+    run(stream(spark, plane_broker, name, columns="position", failOnDataLoss="false"), tmp_path)
+    left = [row["position"] for row in spark.read.parquet(str(tmp_path / "data")).orderBy("position").collect()]
+    assert left == list(range(first, 800))
+
+
+def test_what_a_batch_reads_stays_until_it_was_read(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    name = unique("pinned")
+    bounds = {"x-max-length-bytes": 100_000, "x-stream-max-segment-size-bytes": 4096}
+    append(plane_broker, name, [b"%06d" % number * 100 for number in range(100)], bounds)
+    frame = batch(spark, plane_broker, queue=name, columns="position", endingOffsets="60", startingOffsets=first_kept(plane_broker, name))
+    begin = first_kept(plane_broker, name)
+    assert frame.rdd.getNumPartitions() == 2  # it is planned
+    append(plane_broker, name, [b"%06d" % number * 100 for number in range(100, 1000)], bounds)
+    time.sleep(3)  # several passes of the maintenance
+    assert sorted(row["position"] for row in frame.collect()) == list(range(begin, 60))
+
+
+def test_batch_reads(spark: SparkSession, plane_broker: Broker) -> None:
+    name = unique("batch")
+    append(plane_broker, name, numbered(0, 100))
+
+    def positions(**options: Any) -> list[int]:
+        frame = batch(spark, plane_broker, queue=name, columns="position,body", **options)
+        rows = frame.collect()
+        assert all(bytes(row["body"]) == b"m%04d" % row["position"] for row in rows)
+        return sorted(row["position"] for row in rows)
+
+    assert positions() == list(range(100))
+    assert positions(minPartitions=7, startingOffsets="10", endingOffsets='{"offset": 20}') == list(range(10, 20))
+    assert positions(startingOffsets='{"position": 95}') == list(range(95, 100))
+    assert positions(maxMessages=5) == list(range(5))
+    assert positions(startingTimestamp="2100-01-01T00:00:00") == []
+
+
+def test_wrong_use_is_one_clear_line(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    name, plain = unique("wrong"), unique("plain")
+    append(plane_broker, name, numbered(0, 3))
+    with channel_of(plane_broker) as channel:
+        channel.queue_declare(plain, durable=True)
+    tries = [
+        ({"subscription": "mine"}, "FLINTMQ_OPTION_VALUE: option 'subscription': queue"),
+        ({"onLostCheckpoint": "redeliver"}, "FLINTMQ_OPTION_VALUE: option 'onlostcheckpoint': queue"),
+        ({"startingOffsets": '{"lsn": 5}'}, "FLINTMQ_OPTION_VALUE: option 'startingOffsets': queue"),
+    ]
+    for number, (options, line) in enumerate(tries):
+        assert failure(lambda o=options, n=number: run(stream(spark, plane_broker, name, **o), tmp_path / str(n))).startswith(line)
+    line = failure(lambda: run(stream(spark, plane_broker, plain, startingOffsets="5"), tmp_path / "plain"))
+    assert line.startswith("FLINTMQ_OPTION_VALUE: option 'startingOffsets': queue") and "no offsets" in line
+    mixed = spark.readStream.format("flintmq").options(
+        host=plane_broker.host, flightPort=str(plane_broker.ready["flight_port"]), queues=f"{name},{plain}"
+    )
+    assert "is a stream" in failure(lambda: run(mixed.load(), tmp_path / "mixed"))
+
+    run(stream(spark, plane_broker, name), tmp_path / "kept")
+    with channel_of(plane_broker) as channel:
+        channel.queue_delete(name)
+    append(plane_broker, name, numbered(0, 9))
+    line = failure(lambda: run(stream(spark, plane_broker, name), tmp_path / "kept"))
+    assert line.startswith("FLINTMQ_CHECKPOINT_FOREIGN: "), "declared again is another stream"
+    offsets = json.loads((tmp_path / "kept" / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1])
+    assert set(offsets["streams"][name]) == {"stream", "from", "offset"}
