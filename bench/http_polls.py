@@ -95,11 +95,12 @@ HEADER = bytes.fromhex("003c00000000000000000001" + "0000")
 class Poller:
     """One connection: polls, notes when each message arrived, acks nothing (the leases outlive the bench)."""
 
-    def __init__(self, port: int, number: int, arrived: dict[str, int]) -> None:
+    def __init__(self, port: int, number: int, arrived: dict[str, int], came: asyncio.Event) -> None:
         self.port = port
         path = f"/api/v1/queues/%2F/q{number % QUEUES}/messages?hold=60&visibility=600&group=g{number}"
         self.request = f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: {AUTHORIZATION}\r\n\r\n".encode()
         self.arrived = arrived
+        self.came = came
         self.errors = 0
 
     async def run(self) -> None:
@@ -119,6 +120,7 @@ class Poller:
                     if message["body"] in self.arrived:
                         self.errors += 1  # twice
                     self.arrived[message["body"]] = now
+                    self.came.set()
 
 
 def proc(pid: int) -> tuple[float, int]:
@@ -148,7 +150,8 @@ async def over_http(polls: int, messages: int) -> dict[str, Any]:
         writer.close()
         _, rss_before = proc(broker.pid)
         arrived: dict[str, int] = {}
-        pollers = [Poller(port, n, arrived) for n in range(polls)]
+        came = asyncio.Event()
+        pollers = [Poller(port, n, arrived, came) for n in range(polls)]
         tasks = []
         started = time.monotonic()
         for poller in pollers:
@@ -167,10 +170,13 @@ async def over_http(polls: int, messages: int) -> dict[str, Any]:
             body = str(n)
             sent[body] = time.monotonic_ns()
             channel.basic_publish("", f"q{n % QUEUES}", body.encode())
-            while body not in arrived:
-                await asyncio.sleep(0)
-                if time.monotonic_ns() - sent[body] > 10_000_000_000:
-                    raise SystemExit("a poll was not answered in 10 s: a lost wake")
+            try:
+                async with asyncio.timeout(10):
+                    while body not in arrived:
+                        came.clear()
+                        await came.wait()
+            except TimeoutError:
+                raise SystemExit("a poll was not answered in 10 s: a lost wake") from None
         cpu_all = proc(broker.pid)[0] - cpu_before - cpu_idle
         for task in tasks:
             task.cancel()

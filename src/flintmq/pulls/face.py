@@ -35,7 +35,7 @@ from cython.cimports.flintmq.pulls.drawer import (
 from cython.cimports.flintmq.pulls.types import answers_t, drawer_t, pull_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
-from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_durable
+from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_deleted, queue_is_durable
 from cython.cimports.flintmq.queue.types import PRESSURE_DISK
 from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, request_cancel, system_now
 from cython.cimports.flintmq.scheduler.system import ActorSystem
@@ -91,6 +91,31 @@ def is_durable(log: LogPort | None, lsn: int, ticket: int) -> bool:
 def publishers_wait(log: LogPort | None) -> bool:
     """Whether the log asks publishers to wait because the disk is full."""
     return log is not None and log.port.pressure != cython.NULL and log.port.pressure(log.port.context) == PRESSURE_DISK
+
+
+def tend(drawers: list, idle_ns: int, most: int) -> list:
+    """A housekeeping pass over many drawers: what is due goes back, `most` leases of each at most. Returns those that should close: their
+    queue is deleted, or nobody has pulled for `idle_ns` and nothing is leased. A tenth of a microsecond for each that has nothing to do."""
+    one: Drawer
+    drawer: cython.pointer(drawer_t)
+    now: int64_t = -1
+    idle: int64_t = idle_ns
+    limit: uint32_t = most
+    closing: list = []
+    for item in drawers:
+        one = item
+        drawer = one.drawer
+        if drawer == cython.NULL:
+            continue
+        if now < 0:
+            now = system_now(drawer.system)
+        if queue_is_deleted(drawer.queue):
+            closing.append(one)
+        elif drawer_leases(drawer):
+            drawer_due(drawer, now, limit)
+        elif drawer_is_idle(drawer) and now - drawer.used_ns >= idle:
+            closing.append(one)
+    return closing
 
 
 @cython.cclass
@@ -294,16 +319,6 @@ class Drawer:
     def extend(self, lease: int, visibility_ns: int) -> bool:
         """The lease is over in that time from now. False: it is over already."""
         return self.drawer != cython.NULL and drawer_extend(self.drawer, lease, visibility_ns)
-
-    def due(self, most: int) -> int:
-        """Messages whose lease or delay is over go back; returns how many, `most` at most."""
-        returned: uint32_t
-        limit: uint32_t = most
-        if self.drawer == cython.NULL:
-            return 0
-        with cython.nogil:
-            returned = drawer_due(self.drawer, system_now(self.drawer.system), limit)
-        return returned
 
     # --- life -----------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flintmq.errors import FlintError, StoreError
-from flintmq.pulls.face import Answers, Drawer, Pull
+from flintmq.pulls.face import Answers, Drawer, Pull, tend
 from flintmq.session import publishing
 from flintmq.streams.handle import FilterDiffers, Seat
 from flintmq.vhost.dead_letter import REJECTED
@@ -250,19 +250,15 @@ class PullService:
     def tick(self, now_ms: int) -> None:
         """A housekeeping pass: what is due goes back, idle groups leave their queues."""
         idle_ns = self._limits.pull_idle_ms * _MS
-        for drawer in list(self._drawers.values()):
-            if drawer.queue.deleted:
-                drawer.stop()
-            else:
-                drawer.due(_DUE_AT_ONCE)
-                if drawer.idle_ns() < idle_ns:
-                    continue
+        for drawer in tend(list(self._drawers.values()), idle_ns, _DUE_AT_ONCE):
+            deleted = drawer.queue.core.is_deleted()
             with self._lock:
                 # Under the lock no pull comes in: idle now means idle until it is closed.
-                if drawer.queue.deleted or drawer.idle_ns() >= idle_ns:
+                if deleted or drawer.idle_ns() >= idle_ns:
                     self._retire(drawer)
-        with self._lock:
-            self._closing = [drawer for drawer in self._closing if not drawer.close()]
+        if self._closing:
+            with self._lock:
+                self._closing = [drawer for drawer in self._closing if not drawer.close()]
 
     def _retire(self, drawer: Drawer) -> None:
         """Under `_lock`."""
