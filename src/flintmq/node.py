@@ -23,7 +23,7 @@ from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
 from flintmq.dataplane.plane import PIPELINE_FORMATS
-from flintmq.errors import OperatorError, ReplyCode, StoreError
+from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
 from flintmq.ports import Definitions
@@ -90,8 +90,11 @@ class Node:
         if self.store is not None:
             self.broker.open_transactions(self.store.logs)
             self.broker.streams = StreamService(self.broker, self.store.logs.streams, self.actors)
-        for vhost in definitions.load_vhosts():
-            self.broker.add_vhost(vhost.name).restore()
+        try:
+            for vhost in definitions.load_vhosts():
+                self.broker.add_vhost(vhost.name).restore()
+        except PeerError as error:  # a stream that can't be opened
+            raise OperatorError(error.text, 69) from error
         if self.store is not None:
             restored = self.store.restore([queue for queue in self.broker.queues.values() if not queue.policy.is_stream])
             log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
