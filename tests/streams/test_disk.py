@@ -6,8 +6,6 @@ import struct
 from typing import Any
 
 import pytest
-from tests.store_stream.rig import QUEUE, Rig, filtered, header
-from tests.streams.kit import GROUP, drain, member, run_all
 
 from flintmq.config import Limits
 from flintmq.queue.handle import QueueHandle
@@ -16,6 +14,8 @@ from flintmq.streams.disk_source import DiskSource
 from flintmq.streams.handle import StreamQueue
 from flintmq.testing.stream_driver import StreamConsumer
 from flintmq.testing.stream_threads import StreamThreads
+from tests.store_stream.rig import QUEUE, Rig, filtered, header
+from tests.streams.kit import GROUP, drain, member, run_all
 
 
 def stream_on(rig: Rig, **rules: Any) -> StreamQueue:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
-from tests.streams.kit import GROUP, drain, filled, member, stream_of
 
 from flintmq.queue.handle import QueueHandle
 from flintmq.streams.handle import REASON_LIMIT, FilterDiffers, StreamQueue
 from flintmq.testing.memory_stream import MemoryStream
 from flintmq.testing.stream_driver import StreamConsumer
+from tests.streams.kit import GROUP, drain, filled, member, stream_of
 
 REASON_REJECT = 2
 
@@ -446,7 +446,19 @@ def test_clean_stop_flags_nothing_new() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"\x02", b"\x01\x05", b"\x01\x05\x05\x00\x00\x01\x09\x02", b"\x01\x05\x05\x00\x00\x02\x01\x02\x00\x02"]
+    "damage",
+    [
+        b"",
+        b"\x02",
+        b"\x01\x05",
+        b"\x01\x05\x05\x00\x00\x01\x09\x01\x02",  # an open offset behind the next one
+        b"\x01\x05\x05\x00\x00\x01\x01\x05\x02",  # a run that ends there
+        b"\x01\x05\x05\x00\x00\x01\x01\x00\x02",  # an empty run
+        b"\x01\x05\x05\x00\x00\x02\x01\x01\x02",  # a run is missing
+        b"\x01\x05\x05\x00\x00\x01\x01\x01\x03",  # a reason is missing
+        b"\x01" + b"\xff" * 8 + b"\x01" + b"\x05\x00\x00\x01\x00" + b"\xff" * 8 + b"\x00\x02",  # more than a group can have
+        b"\x01" + b"\xff" * 20,
+    ],
 )
 def test_damaged_state_is_refused(damage: bytes) -> None:
     """A state that can't be right is refused, and the group has no place."""
@@ -454,6 +466,19 @@ def test_damaged_state_is_refused(damage: bytes) -> None:
     with pytest.raises(ValueError):
         stream.restore(GROUP, damage)
     assert drain(member(stream)) == [0, 1, 2]
+
+
+def test_state_of_many() -> None:
+    """What is held without gaps takes a few bytes, however many messages they are."""
+    log, stream = filled(5_000)
+    consumer = member(stream)
+    assert len(drain(consumer)) == 5_000
+    assert consumer.ack(0) and consumer.ack(1_000) and consumer.ack(4_999)
+    state = stream.state_of(GROUP, clean=True)
+    assert len(state) < 40
+    fresh = stream_of(log.copy())
+    fresh.restore(GROUP, state)
+    assert drain(member(fresh)) == [offset for offset in range(5_000) if offset not in (0, 1_000, 4_999)]
 
 
 def test_state_behind_a_shorter_stream() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.streams.kit import run_all
 
 from flintmq.queue.handle import QueueHandle
 from flintmq.streams.handle import StreamQueue
 from flintmq.testing.memory_stream import MemoryStream
 from flintmq.testing.stream_driver import StreamConsumer
 from flintmq.testing.stream_threads import StreamThreads
+from tests.streams.kit import run_all
 
 
 def group(number: int) -> bytes:

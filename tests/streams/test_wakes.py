@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.streams.kit import GROUP, drain, filled, member
-
 from flintmq.testing.stream_driver import StreamConsumer
+from tests.streams.kit import GROUP, drain, filled, member
 
 
 def told(*consumers: StreamConsumer) -> list[int]:

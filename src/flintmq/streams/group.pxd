@@ -33,7 +33,3 @@ cdef uint64_t group_base(group_t *group) noexcept nogil        # everything belo
 # Dead ones in order: the first above or at `*offset`, which is set to it. False: none.
 cdef bint group_next_dead(group_t *group, uint64_t *offset, int *reason, uint32_t *count) noexcept nogil
 cdef bint group_dead_done(group_t *group, uint64_t offset) noexcept nogil
-# Its state for the store: bytes written, 0 when `room` is too small. `clean`: nothing more will be delivered before it is read.
-cdef uint32_t group_write(group_t *group, uint8_t *out, uint32_t room, bint clean) noexcept nogil
-cdef uint32_t group_room(group_t *group) noexcept nogil        # that many bytes are enough now
-cdef bint group_read(group_t *group, const uint8_t *data, uint32_t size) noexcept nogil        # False: damaged; nothing changed

@@ -28,11 +28,9 @@ from cython.cimports.flintmq.streams.group import (
     group_dead_done,
     group_new,
     group_next_dead,
-    group_read,
     group_reset,
-    group_room,
-    group_write,
 )
+from cython.cimports.flintmq.streams.group_state import group_read, group_room, group_write
 from cython.cimports.flintmq.streams.source import StreamSource
 from cython.cimports.flintmq.streams.stream_queue import (
     cursor_answered,
@@ -255,7 +253,6 @@ class StreamQueue:
         spin_lock(cython.address(at.lock))
         if not at.started:
             cursor_move(cython.address(at.fresh), offset)
-            at.saved_at = offset
             at_store32(cython.address(at.started), 1)
             at_store32(cython.address(at.changed), 1)
         spin_unlock(cython.address(at.lock))

@@ -68,8 +68,9 @@ class StreamQueue:
     def not_saved(self, name: bytes) -> None:
         """Saving failed: `changed` gives it again."""
     def restore(self, name: bytes, state: bytes) -> None:
-        """A saved group, before anybody joins it. What it had not finished comes again, flagged redelivered, and so does what may have been
-        delivered after the save. Raises ValueError: damaged state, or the group is in use."""
+        """A saved group, before anybody joins it. What it had not finished comes again, flagged redelivered. Unless it was saved `clean`,
+        nobody knows how far it came since: then everything that the stream holds now is flagged. Raises ValueError: damaged state, or the
+        group is in use."""
     def forget_group(self, name: bytes) -> bool:
         """The group loses its place: the next one to join starts anew. False: it has members, or there is none."""
     def take_dead(self, most: int = 100) -> list[tuple[bytes, int, int, int]]:

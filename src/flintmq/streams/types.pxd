@@ -92,7 +92,6 @@ cdef struct group_t:
     cursor_t again              # for redeliveries that are no longer in memory
     open_list_t open
     uint64_t flagged            # offsets below were perhaps delivered before a crash
-    uint64_t saved_at           # fresh.next when it was saved
     int64_t visibility_ms       # 0: no limit
     bint full                   # it waits for its oldest
     arena_t *arena              # for messages that carry x-stream-lost
