@@ -80,9 +80,8 @@ class Rig:
         """Writes and maintains until nothing waits, or the writer can't go on. Returns what is visible then."""
         for _ in range(passes):
             what = self.writer.flush()
-            if what != PROGRESS:
-                if not self.stream.prepare():
-                    break
+            if what != PROGRESS and not self.stream.prepare():
+                break
         return int(self.stream.visible)
 
     def settle(self) -> None:

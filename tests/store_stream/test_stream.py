@@ -52,7 +52,7 @@ def test_round_trip(bodies: list[bytes], pumps: list[bool], size: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(BODIES.map(lambda found: found[:4]), st.just(None), st.just("settle")), min_size=1, max_size=8), st.booleans())
 def test_reopen(steps: list[list[bytes] | str | None], last_clean: bool) -> None:
-    """After any mixture of appends, idle times and stops a stream goes on with the next offset and gives back everything that was visible."""
+    """After any mixture of appends, idle times and stops a stream goes on with the next offset and gives back all that was visible."""
     rig = Rig(8192)
     for step in steps:
         if step is None:

@@ -20,6 +20,9 @@ cdef void stream_batch_clear(stream_batch_t *batch) noexcept nogil
 cdef void stream_batch_free(stream_batch_t *batch) noexcept nogil
 cdef bint stream_batch_put(stream_batch_t *batch, content_t *content, uint64_t offset) noexcept nogil
 
+# (offset, exchange, routing key, header payload, body) of each message; the batch is freed.
+cdef list stream_batch_items(stream_batch_t *batch)
+
 cdef struct stream_filter_t:    # a consumer's x-stream-filter: exact values; immutable
     uint32_t count
     bint unfiltered             # x-stream-match-unfiltered: messages without a filter value match, too

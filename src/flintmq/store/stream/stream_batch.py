@@ -6,7 +6,8 @@ in: contents of hot and cold reads, filters of consumers. out: batches of counte
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.core.content import content_body, content_decref, content_header, content_route, content_t
 from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy
@@ -45,6 +46,28 @@ def stream_batch_put(batch, content, offset):
     batch.count += 1
     batch.bytes += content.body_len + content.header_len
     return True
+
+
+def stream_batch_items(batch):
+    """What a batch holds, as Python values; the batch is freed."""
+    i: uint32_t
+    result: list = []
+    content: cython.pointer(content_t)
+    route: cython.pointer(uint8_t)
+    for i in range(batch.count):
+        content = batch.items[i].content
+        route = content_route(content)
+        result.append(
+            (
+                batch.items[i].offset,
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, route + 1), route[0]),
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, route + 2 + route[0]), route[1 + route[0]]),
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_header(content)), content.header_len),
+                PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_body(content)), content.body_len) if content.body_len else b"",
+            )
+        )
+    stream_batch_free(batch)
+    return result
 
 
 def stream_filter_new(values, unfiltered):

@@ -33,7 +33,10 @@ OFFSET_FIELD = cython.declare(uint32_t, 25)  # 1 + 15 bytes of name, type octet,
 @cython.exceptval(check=False)
 def _be32(p: cython.pointer(cython.const[uint8_t])) -> uint32_t:
     return (
-        cython.cast(uint32_t, p[0]) << 24 | cython.cast(uint32_t, p[1]) << 16 | cython.cast(uint32_t, p[2]) << 8 | cython.cast(uint32_t, p[3])
+        cython.cast(uint32_t, p[0]) << 24
+        | cython.cast(uint32_t, p[1]) << 16
+        | cython.cast(uint32_t, p[2]) << 8
+        | cython.cast(uint32_t, p[3])
     )
 
 
@@ -160,7 +163,14 @@ def stream_content(arena, route, route_len, header, header_len, body, body_len, 
     content: cython.pointer(content_t)
     out: cython.pointer(uint8_t)
     readable: cython.bint = _look_at_header(
-        header, header_len, cython.address(table), cython.address(end), cython.address(cut), cython.address(cut_size), filter_at, filter_size
+        header,
+        header_len,
+        cython.address(table),
+        cython.address(end),
+        cython.address(cut),
+        cython.address(cut_size),
+        filter_at,
+        filter_size,
     )
     at[0] = cython.NULL
     if not readable:

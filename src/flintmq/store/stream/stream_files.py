@@ -18,52 +18,52 @@ from __future__ import annotations
 import logging
 
 import cython
-from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.content import content_body, content_decref, content_from_bytes, content_header, content_route, content_t
-from cython.cimports.flintmq.store.log.log import CONTAINER_READY, CONTAINER_SEALED, buffer_t, container_t, log_container, log_forget_containers, log_release, log_t
+from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.store.log.log import (
+    CONTAINER_READY,
+    CONTAINER_SEALED,
+    buffer_t,
+    container_t,
+    log_container,
+    log_forget_containers,
+    log_release,
+    log_t,
+)
 from cython.cimports.flintmq.store.log.managed import ManagedLog
-from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEADER, SECTOR, le16, le32, le64, record_t
+from cython.cimports.flintmq.store.log.record import CONTAINER_HEADER
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log.writer import DIRTY_NOT, DIRTY_STARVED, LogWriter, writer_kick, writer_resume
-from cython.cimports.flintmq.store.stream.stream_content import (
-    RECORD_STREAM_CHUNK,
-    RECORD_STREAM_MARK,
-    RECORD_STREAM_MESSAGE,
-    STREAM_FIXED,
-    STREAM_RECORD_LEAST,
+from cython.cimports.flintmq.store.stream.stream_batch import (
+    stream_batch_items,
+    stream_batch_t,
+    stream_filter_free,
+    stream_filter_new,
+    stream_filter_t,
 )
+from cython.cimports.flintmq.store.stream.stream_content import STREAM_RECORD_LEAST
 from cython.cimports.flintmq.store.stream.stream_log import (
     PLACE_UNKNOWN,
     STREAM_FAILED,
-    STREAM_MESSAGES,
     StreamSpace,
     stream_append,
-    stream_batch_clear,
-    stream_batch_free,
-    stream_batch_t,
     stream_bytes,
     stream_close,
     stream_cool,
     stream_decref,
-    stream_filter_free,
-    stream_filter_new,
-    stream_filter_t,
     stream_forget_places,
     stream_free,
     stream_hot_read,
-    stream_incref,
     stream_learn,
     stream_mark,
     stream_new,
 )
-from cython.cimports.flintmq.store.stream.stream_reader import stream_find_time, stream_read
+from cython.cimports.flintmq.store.stream.stream_recovery import recovered_t, stream_on_record, stream_proven
 from cython.cimports.flintmq.store.stream.stream_walk import (
     stream_first_of,
     stream_reader_free,
     stream_reader_new,
-    stream_reader_rest,
     stream_reader_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
@@ -72,6 +72,7 @@ from flintmq.errors import StoreError
 from flintmq.store.log.containers import STREAMS, clear_temporaries, container_name, sequence_of
 from flintmq.store.log.managed import UNBOUNDED
 from flintmq.store.opening import quarantine, repair_tail
+from flintmq.store.stream.stream_recovery import remove_files
 
 log = logging.getLogger("flintmq.store")
 
@@ -83,57 +84,6 @@ COOL_MS = cython.declare(int64_t, 10_000)
 # errno that the log of a deleted stream is latched with
 ESHUTDOWN = 108
 NEVER = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
-# bytes of one read of `skim`
-READ_BYTES = cython.declare(uint64_t, 1 << 20)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _whole(found: cython.pointer(recovered_t), offset: uint64_t, lsn: uint64_t) -> cython.void:
-    found.next = max(found.next, offset + 1)
-    found.start = lsn
-    found.open_left = 0
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_record(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
-    found: cython.pointer(recovered_t) = cython.cast(cython.pointer(recovered_t), context)
-    offset: uint64_t
-    left: uint64_t
-    found.last_lsn = record.lsn
-    if record.size < 8:
-        return
-    offset = le64(record.data)
-    if record.type == RECORD_STREAM_MARK:
-        found.any = True
-        found.mark_lsn = record.lsn
-        found.next = max(found.next, offset)
-    elif record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED:
-        found.any = True
-        found.next = max(found.next, offset)
-        if record.lsn // found.container_size != found.container:
-            found.container = record.lsn // found.container_size
-            found.first = offset
-            found.first_us = record.time_us
-        found.open_start = record.lsn
-        found.open_filled = le32(record.data + 20)
-        left = cython.cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
-        found.open_left = left - found.open_filled if left > found.open_filled else 0
-        if found.open_left == 0:
-            _whole(found, offset, record.lsn)
-    elif record.type == RECORD_STREAM_CHUNK and record.size >= 12:
-        found.any = True
-        found.next = max(found.next, offset)
-        if found.open_left and record.undo_prev == found.open_start and le32(record.data + 8) == found.open_filled:
-            left = record.size - 12
-            if left < found.open_left:
-                found.open_filled += left
-                found.open_left -= left
-            else:
-                _whole(found, offset, found.open_start)
 
 
 @cython.cclass
@@ -181,7 +131,7 @@ class Stream:
         found.container_size = made._size_of(names) if names else container_size
         try:
             if names:
-                scan.run(_on_record, cython.cast(cython.p_void, cython.address(found)))
+                scan.run(stream_on_record, cython.cast(cython.p_void, cython.address(found)))
         except StoreError as error:
             log.error("stream %d can't be opened, its files are left as they are: %s", queue_id, error)
             made.broken = True
@@ -253,7 +203,7 @@ class Stream:
             if end > found.start:
                 hidden += (end - max(one.lsn, found.start)) // STREAM_RECORD_LEAST + 1
         following += hidden  # I2
-        proven = self._proven(scan, found)
+        proven = stream_proven(self.files, self.directory, scan, found, cython.address(self.opened_bytes))
         if proven is not None:
             last_block = proven
             tail = scan.last_block
@@ -324,42 +274,6 @@ class Stream:
             stream_reader_free(reader)
         return first
 
-    def _proven(self, scan, found):
-        """LSN of the block before a Stream-Mark that proves everything before it, or None.
-
-        The mark is the only record of the last block, its hint covers what is before, and nothing was ever written behind it.
-        """
-        size: uint64_t = scan.container_size
-        at: uint64_t = scan.last_block
-        if (
-            scan.damage
-            or scan.torn_at
-            or at == 0
-            or found.mark_lsn != at + BLOCK_HEADER
-            or found.last_lsn != found.mark_lsn
-            or scan.hint < at
-            or found.open_left
-        ):
-            return None
-        fd = self.files.open(f"{self.directory}/{container_name(at // size)}")
-        try:
-            data = self.files.read(fd, size - at % size, at % size)
-        finally:
-            self.files.close(fd)
-        self.opened_bytes += len(data)
-        before = int.from_bytes(data[48:56], "little")
-        if before == 0 or data[SECTOR:] != bytes(max(len(data) - SECTOR, 0)):
-            return None
-        try:
-            fd = self.files.open(f"{self.directory}/{container_name(before // size)}")
-        except FileNotFoundError:
-            return None
-        try:
-            base = self.files.read(fd, 8, before % size + 32)
-        finally:
-            self.files.close(fd)
-        return before if base == data[32:40] else None  # else the base is told by the mark alone
-
     # --- appending and reading (Python callers) ---------------------------------------------------------------------------
 
     def append(self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int = 0) -> tuple:
@@ -396,10 +310,12 @@ class Stream:
             chosen = stream_filter_new(values, unfiltered)
         outcome: cython.int = stream_hot_read(self.stream, offset, count, max_bytes, chosen, cython.address(batch))
         stream_filter_free(chosen)
-        return outcome, batch.next_offset, _items(cython.address(batch))
+        return outcome, batch.next_offset, stream_batch_items(cython.address(batch))
 
-    def reader(self) -> StreamReader:
-        """A reader of its containers."""
+    def reader(self) -> object:
+        """A reader of its containers (stream_face.StreamReader)."""
+        from flintmq.store.stream.stream_face import StreamReader
+
         return StreamReader(self)
 
     # --- keeping ----------------------------------------------------------------------------------------------------------
@@ -651,102 +567,3 @@ class Stream:
     def container_count(self) -> int:
         """Containers that it has, ready ones included."""
         return self.managed.log.container_count
-
-
-def remove_files(files: object, directory: str) -> None:
-    """Removes a stream's directory with everything in it. Raises: OSError."""
-    names = files.list_dir(directory)
-    for name in reversed(names):
-        files.unlink(f"{directory}/{name}")
-    if names:
-        files.sync_dir(directory)
-    try:
-        files.remove_dir(directory)
-    except FileNotFoundError:
-        pass
-
-
-@cython.cfunc
-def _items(batch: cython.pointer(stream_batch_t)) -> list:
-    """What a batch holds, as Python values; the batch is freed."""
-    i: uint32_t
-    result: list = []
-    content: cython.pointer(content_t)
-    route: cython.pointer(uint8_t)
-    for i in range(batch.count):
-        content = batch.items[i].content
-        route = content_route(content)
-        result.append(
-            (
-                batch.items[i].offset,
-                PyBytes_FromStringAndSize(cython.cast(cython.p_char, route + 1), route[0]),
-                PyBytes_FromStringAndSize(cython.cast(cython.p_char, route + 2 + route[0]), route[1 + route[0]]),
-                PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_header(content)), content.header_len),
-                PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_body(content)), content.body_len) if content.body_len else b"",
-            )
-        )
-    stream_batch_free(batch)
-    return result
-
-
-@cython.cclass
-class StreamReader:
-    """A reader of a stream's containers, for Python callers. `close` it."""
-
-    def __cinit__(self, owner: Stream):
-        self.owner = owner
-        self.reader = stream_reader_new(owner.stream)
-        if self.reader == cython.NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        stream_reader_free(self.reader)
-
-    def read(self, offset: int, count: int = 100, max_bytes: int = 1 << 20, values: object = None, unfiltered: bool = False) -> tuple:
-        """A cold read: (outcome STREAM_*, next offset, [(offset, exchange, routing key, header, body)])."""
-        batch: stream_batch_t
-        chosen: cython.pointer(stream_filter_t) = cython.NULL
-        outcome: cython.int
-        start: uint64_t = offset
-        most: uint32_t = count
-        most_bytes: uint64_t = max_bytes
-        memset(cython.address(batch), 0, cython.sizeof(stream_batch_t))
-        if values is not None:
-            chosen = stream_filter_new(values, unfiltered)
-        with cython.nogil:
-            outcome = stream_read(self.owner.stream, self.reader, start, most, most_bytes, chosen, cython.address(batch))
-            stream_filter_free(chosen)
-        return outcome, batch.next_offset, _items(cython.address(batch))
-
-    def skim(self, offset: int, count: int, per_read: int = 256) -> tuple:
-        """Reads `count` messages and drops them, without the GIL (benchmarks). Returns (messages, bytes of bodies and headers)."""
-        batch: stream_batch_t
-        at: uint64_t = offset
-        end: uint64_t = offset + count
-        most: uint32_t = per_read
-        read: uint64_t = 0
-        size: uint64_t = 0
-        memset(cython.address(batch), 0, cython.sizeof(stream_batch_t))
-        with cython.nogil:
-            while at < end:
-                if stream_read(self.owner.stream, self.reader, at, most, READ_BYTES, cython.NULL, cython.address(batch)) != STREAM_MESSAGES:
-                    break
-                read += batch.count
-                size += batch.bytes
-                at = batch.next_offset
-                stream_batch_clear(cython.address(batch))
-            stream_batch_free(cython.address(batch))
-        return read, size
-
-    def find_time(self, ms: int) -> int:
-        """See stream_find_time."""
-        return stream_find_time(self.owner.stream, self.reader, ms)
-
-    def rest(self) -> None:
-        """Gives window and file back."""
-        stream_reader_rest(self.reader)
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes read from the disk so far."""
-        return self.reader.bytes_read

@@ -51,7 +51,6 @@ WALK_MOST = cython.declare(uint64_t, 4096)
 TOTAL_MOST = cython.declare(uint64_t, 0x7FFFFFFF)
 
 
-
 # --- reading ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -157,9 +156,7 @@ def _large(
     total: uint64_t
     filled: uint64_t = le32(record.data + 20)
     piece: record_t
-    content: cython.pointer(content_t) = content_new(
-        reader.arena, le16(record.data + 16), le32(record.data + 12), le32(record.data + 8)
-    )
+    content: cython.pointer(content_t) = content_new(reader.arena, le16(record.data + 16), le32(record.data + 12), le32(record.data + 8))
     out[0] = cython.NULL
     if content == cython.NULL:
         reader.error = 12

@@ -20,8 +20,9 @@ from flintmq.config import Limits
 from flintmq.errors import StoreError
 from flintmq.store.log.containers import round_container_size
 from flintmq.store.log.space import page_floors
-from flintmq.store.stream.stream_files import ESHUTDOWN, Stream, remove_files
+from flintmq.store.stream.stream_files import ESHUTDOWN, Stream
 from flintmq.store.stream.stream_log import StreamSpace
+from flintmq.store.stream.stream_recovery import remove_files
 
 log = logging.getLogger("flintmq.store")
 
@@ -202,7 +203,8 @@ class StreamStore:
     def mark(self) -> bool:
         """Before a clean stop: proves the ends of all streams, so that the next start need not write them anew. True: flush now."""
         with self._lock:
-            return any([stream.mark() for stream in self._streams.values()])
+            marked = [stream.mark() for stream in self._streams.values()]
+            return any(marked)
 
     def close(self) -> None:
         """Closes all files. The writer has stopped."""

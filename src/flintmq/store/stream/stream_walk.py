@@ -15,7 +15,20 @@ from cython.cimports.flintmq.core.atomics import at_load32, at_load64, spin_lock
 from cython.cimports.flintmq.core.content import arena_free, arena_new
 from cython.cimports.flintmq.store.log.file_port import FilePort
 from cython.cimports.flintmq.store.log.log import log_t
-from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEADER, RECORD_HEADER, SECTOR, align8, align_sector, block_decode, block_t, le32, le64, record_decode, record_t
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_HEADER,
+    CONTAINER_HEADER,
+    RECORD_HEADER,
+    SECTOR,
+    align8,
+    align_sector,
+    block_decode,
+    block_t,
+    le32,
+    le64,
+    record_decode,
+    record_t,
+)
 
 from cython.cimports.flintmq.store.stream.stream_content import RECORD_STREAM_CHUNK, RECORD_STREAM_MARK, RECORD_STREAM_MESSAGE
 from cython.cimports.flintmq.store.stream.stream_log import PLACE_UNKNOWN, stream_decref, stream_incref, stream_learn, stream_t
@@ -168,9 +181,7 @@ def _enter(reader: cython.pointer(stream_reader_t), lsn: uint64_t, chained: cyth
     block: block_t
     size: uint64_t = reader.stream.dirty.log.container_size
     have: uint64_t = _fill(reader, lsn, BLOCK_HEADER)
-    if have < BLOCK_HEADER or not block_decode(
-        reader.window + (lsn - reader.window_lsn), lsn, size - lsn % size, cython.address(block)
-    ):
+    if have < BLOCK_HEADER or not block_decode(reader.window + (lsn - reader.window_lsn), lsn, size - lsn % size, cython.address(block)):
         return False
     if (chained and block.previous != reader.block) or lsn + block.length > reader.limit:
         return False
