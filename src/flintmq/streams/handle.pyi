@@ -1,3 +1,5 @@
+from builtins import bytes as _Bytes
+
 from flintmq.queue.handle import QueueHandle
 from flintmq.streams.source import StreamSource
 
@@ -45,8 +47,8 @@ class StreamQueue:
         self,
         start: str = "next",
         value: int = 0,
-        group: bytes | None = None,
-        filters: list[bytes] | None = None,
+        group: _Bytes | None = None,
+        filters: list[_Bytes] | None = None,
         match_unfiltered: bool = False,
         visibility_ms: int = -1,
     ) -> Seat:
@@ -61,25 +63,25 @@ class StreamQueue:
         """Everybody looks again."""
     def release_owner(self, owner: int) -> int:
         """Everything this consumer id holds in any group comes again at once. Returns how many."""
-    def changed(self, clean: bool = False) -> list[tuple[bytes, bytes]]:
+    def changed(self, clean: bool = False) -> list[tuple[_Bytes, _Bytes]]:
         """(name, state) of every group that changed since the last call. `clean`: of all, nothing more will be delivered (stop)."""
-    def state_of(self, name: bytes, clean: bool = False) -> bytes:
+    def state_of(self, name: _Bytes, clean: bool = False) -> _Bytes:
         """Raises KeyError."""
-    def not_saved(self, name: bytes) -> None:
+    def not_saved(self, name: _Bytes) -> None:
         """Saving failed: `changed` gives it again."""
-    def restore(self, name: bytes, state: bytes) -> None:
+    def restore(self, name: _Bytes, state: _Bytes) -> None:
         """A saved group, before anybody joins it. What it had not finished comes again, flagged redelivered. Unless it was saved `clean`,
         nobody knows how far it came since: then everything that the stream holds now is flagged. Raises ValueError: damaged state, or the
         group is in use."""
-    def forget_group(self, name: bytes) -> bool:
+    def forget_group(self, name: _Bytes) -> bool:
         """The group loses its place: the next one to join starts anew. False: it has members, or there is none."""
-    def take_dead(self, most: int = 100) -> list[tuple[bytes, int, int, int]]:
+    def take_dead(self, most: int = 100) -> list[tuple[_Bytes, int, int, int]]:
         """(group, offset, reason, deliveries) of messages to dead-letter: REASON_LIMIT or REASON_REJECT. The same again until dead_done."""
-    def dead_done(self, name: bytes, offset: int) -> bool:
+    def dead_done(self, name: _Bytes, offset: int) -> bool:
         """It was dead-lettered: the group is done with it."""
-    def message(self, offset: int) -> tuple[bytes, bytes, bytes, bytes]:
+    def message(self, offset: int) -> tuple[_Bytes, _Bytes, _Bytes, _Bytes]:
         """(exchange, routing key, header, body); may read the disk. Raises KeyError: kept no more, or it can't be read."""
-    def take_lost(self) -> list[tuple[bytes | None, int, int]]:
+    def take_lost(self) -> list[tuple[_Bytes | None, int, int]]:
         """(group, or None for consumers without one; offsets lost since the last call; where it goes on). Lost: taken by retention or damage
         before they were delivered (or delivered again). With a filter that counts messages it would not have let through, too."""
     @property
@@ -93,7 +95,7 @@ class StreamQueue:
     def wakes(self) -> int: ...
     @property
     def lone_acked(self) -> int: ...
-    def groups(self) -> dict[bytes, dict[str, int]]:
+    def groups(self) -> dict[_Bytes, dict[str, int]]:
         """By name: members, base (all below is done), next, lag (visible, not yet taken), unfinished (lag + open), in_flight, returned,
         delayed, dead_waiting, delivered, redelivered, acked, nacked, expired, dead, dropped, lost, full_waits, cold_reads, cold_messages,
         failed_reads."""
