@@ -61,6 +61,8 @@ def run(scenario: Scenario, per_producer: int, producers: int = 2, timeout_ms: i
         thread.join()
     gauges = actors.gauges()
     actors.stop()
+    if left := actors.gauges()["actors_alive"]:
+        raise AssertionError(f"{left} actors were not freed")
     faults = [f"{name}: {count}" for name, count in stress.faults.items() if count]
     if not finished:
         faults.append("requests were left unanswered: a lost wake or lost work")

@@ -445,6 +445,7 @@ class ActorSystem:
         figures = {
             "workers": s.worker_count,
             "actors": at_load32(cython.address(s.actors)),
+            "actors_alive": at_load32(cython.address(s.alive)),
             "actors_backlogged": s.backlogged,
             "run_queue": queued,
             "mailboxes": mailed,
