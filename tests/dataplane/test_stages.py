@@ -329,6 +329,18 @@ def test_a_restart_completes_a_decision_of_which_only_the_note_is_there(rig: Rig
     last.stop()
 
 
+def test_a_restart_completes_a_decision_in_its_order(rig: Rig) -> None:
+    """The order of the stages in stage.commit is that of their rows, whichever task began first."""
+    mine = epoch(rig)
+    stages = {body: rig.stage("x", mine, 1, body) for body in "dbac"}
+    plane = rig.service.plane
+    value = {"committed": 1, "epoch": mine, "user": "guest", "stages": [stages[body] for body in "abcd"], "ms": 0}
+    plane.durable(plane.store.note(NOTE_SCOPE, b"/\0x", plane.encode(value)))
+    again = rig.kill()
+    assert again.bodies("q") == list("abcd") and branches(again) == 0
+    again.stop()
+
+
 def test_a_note_of_a_stage_that_was_never_prepared_is_removed(rig: Rig) -> None:
     rig.stage("x", epoch(rig), 0, "a", prepare=False)
     stages = rig.service.stages

@@ -72,8 +72,11 @@ class Stages:
             found = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"the notes of the pipeline's scopes can't be read: {error!r}") from None
+        # A decision's stages are completed in its order, which is that of their rows; the log has them in the order of their beginnings.
+        place = {stage_id: number for scope in self._scopes.values() for number, stage_id in enumerate(scope.decided)}
+        branches = sorted(plane.branches(FORMAT_STAGE).items(), key=lambda one: place.get(one[0].branch_id.hex(), -1))
         outcomes = []
-        for xid, view in plane.branches(FORMAT_STAGE).items():
+        for xid, view in branches:
             stage = found.pop(xid.branch_id, None)
             if stage is not None and stage.xid == xid:
                 outcomes.append(self._restore_branch(stage, view.state))
