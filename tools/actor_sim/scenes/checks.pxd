@@ -11,6 +11,6 @@ cdef void check_answer(scene_t *scene, ask_t *ask) noexcept nogil
 # At any moment: heap, state words, lists. Looks only at what no thread has locked.
 cdef void check_moment(scene_t *scene) noexcept nogil
 # Nobody can run before the clock moves: nothing may be left undone.
-cdef void check_quiet(scene_t *scene) noexcept nogil
+cdef void check_quiet(scene_t *scene, int64_t now) noexcept nogil
 # The system was stopped and every thread ended.
 cdef void check_end(scene_t *scene) noexcept nogil

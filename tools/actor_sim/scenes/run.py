@@ -82,16 +82,17 @@ def _live(scene: cython.pointer(scene_t)) -> cython.void:
         if verdict == SIM_STUCK:
             sim_fail(b"3 no lost work: the run does not end (livelock)")
             return
-        check_quiet(scene)
+        check_quiet(scene, sim_now())
         if sim_failure() != cython.NULL:
             return
         soonest = sim_next()
         if scene.running == 0 and limit == INT64_MAX:
-            limit = sim_now() + 200_000_000  # longer than any deadline, hold or pause of a scene
+            limit = sim_now() + 400_000_000  # longer than any deadline, hold or pause of a scene
         if scene.running and soonest == INT64_MAX:
             sim_fail(b"3 no lost work: nobody runs and nobody ever will")
             return
         if soonest > limit or soonest == INT64_MAX:
+            check_quiet(scene, limit)  # nothing happens until then
             return
         verdict = sim_run(soonest)
         if verdict == SIM_FAILED or verdict == SIM_ENDED:

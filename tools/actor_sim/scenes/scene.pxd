@@ -53,6 +53,7 @@ cdef struct ask_t:          # a request and what is known of it
     int64_t burn_ns
     int64_t sent_ns
     int64_t answered_ns
+    int64_t late_ns         # since when it is seen to be overdue
 
 cdef struct key_t:          # one key, over all actors it has had
     actor_t *held           # a reference kept through the run; NULL: none
@@ -71,6 +72,8 @@ cdef struct key_t:          # one key, over all actors it has had
     uint64_t looks
     uint64_t failures
     int64_t rest_until_ns   # after a failure
+    int64_t late_ns         # since when this pause is seen to be over
+    int64_t late_pause_ns
     # slice under way
     uint64_t slice_mark
     uint32_t slice_calls
