@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import random
 from typing import Any
@@ -72,7 +73,7 @@ class FakeStreams:
         self.pins.add(f"pin{self.made}")
         begin, slices = offset + lost, min(arguments["slices"], end - offset - lost)
         cuts = [begin + (end - begin) * number // slices for number in range(slices + 1)] if slices else []
-        tickets = [{"kind": "stream", "queue": queue, "first_offset": a, "end_offset": b} for a, b in zip(cuts, cuts[1:], strict=False)]
+        tickets = [{"kind": "stream", "queue": queue, "first_offset": a, "end_offset": b} for a, b in itertools.pairwise(cuts)]
         return {**answer, "pin": f"pin{self.made}", "count": end - begin, "lost": lost, "tickets": tickets}
 
 

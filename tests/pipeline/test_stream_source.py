@@ -1,4 +1,4 @@
-"""Streams in a real SparkSession: every query sees every message exactly once from where it began, by its checkpoint alone, and nothing is taken."""
+"""Streams in a real SparkSession: every query sees every message once from where it began, by its checkpoint alone; nothing is taken."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_two_queries_see_all_in_order_and_go_on_and_the_stream_keeps_it(spark: S
     with channel_of(plane_broker) as channel:
         channel.basic_qos(prefetch_count=10)
         seen = channel.consume(name, inactivity_timeout=20, arguments={"x-stream-offset": "first"})
-        method, properties, body = next(seen)
+        _, properties, body = next(seen)
         assert body == b"m0000" and properties.headers["x-stream-offset"] == 0
         channel.cancel()
 
@@ -147,7 +147,7 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
     with pytest.raises(Exception, match="the sink is away"):
         query.awaitTermination(120)
     writer.option("checkpointLocation", str(tmp_path / "latest")).trigger(availableNow=True).start().awaitTermination()
-    assert got[0] and got[1] == got[0] and sorted(sum(got[1:], [])) == list(range(got[0][0], 28))
+    assert got[0] and got[1] == got[0] and sorted(one for batch in got[1:] for one in batch) == list(range(got[0][0], 28))
 
 
 def test_retention_that_overtook_the_checkpoint_is_told_or_counted(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
