@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,7 @@ from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.queue.handle import QueueHandle
 from flintmq.scheduler.system import ActorSystem
+from flintmq.store.log_store import LogStore
 from flintmq.testing.loader_driver import LoaderDriver
 from tests.store.rig import Rig
 
@@ -395,3 +398,54 @@ def test_whatever_was_asked_for_comes_or_is_given_back(events: list[tuple[str, i
                 assert "loading" not in {rig.driver.state(queue, at) for at in range(1, 61)}
     finally:
         rig.close()
+
+
+# --- with threads -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_threads_serve_everybody_and_a_stop_in_the_middle_ends(tmp_path: Any, shared: bool) -> None:
+    """Four askers against the workers, on the disk: all that was asked for comes; a stop while they ask leaves nothing on its way.
+
+    `shared`: on a system that others use and that outlives the store; else on the store's own.
+    """
+    actors = ActorSystem(Limits(), workers=3) if shared else None
+    if actors is not None:
+        actors.start()
+    for attempt in range(6):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        store: Any = LogStore.open(None, str(directory), container_size=1 << 20, known_queues={1, 2, 3, 4}, hot_bytes=0, actors=actors)
+        driver = LoaderDriver(store)
+        queues = [QueueHandle(number) for number in range(1, 5)]
+        for handle in queues:
+            handle.set_durable(True)
+            handle.attach_log(store)
+            for at in range(500):
+                handle.publish(b"", b"q", b"header", b"%0*d" % (BODY, at), PERSISTENT, 0)
+        driver.set_hot_bytes(30 * BODY)
+        asked: list[set[int]] = [set() for _ in queues]
+
+        def ask(number: int, seed: int = attempt, queues: Any = queues, driver: Any = driver, asked: list[set[int]] = asked) -> None:
+            rng = random.Random(seed * 10 + number)
+            for _ in range(200):
+                position = rng.randint(1, 500)
+                if driver.park(queues[number], position):
+                    asked[number].add(position)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        if attempt % 2:
+            store.loader.stop()
+        for thread in threads:
+            thread.join(30)
+        if not attempt % 2:
+            while store.loader.figures["queues"]:
+                threading.Event().wait(0.001)
+            assert all(driver.state(queues[n], at) == "resident" for n in range(4) for at in asked[n])
+        assert all(driver.state(queue, at) != "loading" for queue in queues for at in range(1, 501))
+        assert store.loader.figures["queues"] == 0
+        store.close()
+    if actors is not None:
+        actors.stop()

@@ -67,10 +67,11 @@ log = logging.getLogger("flintmq.store")
 # what a step came to
 STEP_MORE = cython.declare(cython.int, 0)
 STEP_END = cython.declare(cython.int, 1)
-# entries between two looks at the clock, at those who are parked, and at the pace
+# entries, and bytes of bodies, between two looks at the clock, at those who are parked, and at the pace
 STEP_ENTRIES = cython.declare(uint32_t, 64)
-# bytes of bodies after which a step ends earlier
 STEP_BYTES = cython.declare(uint64_t, 64 * 1024)
+# ns until a queue for which there was no reader tries again
+READER_WAIT = cython.declare(int64_t, 1_000_000)
 # milliseconds that a stop waits for the workers between two looks
 STOP_LOOK_MS = cython.declare(cython.int, 20)
 
@@ -373,8 +374,9 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
     pause: int64_t
     _retry_held(loader)
     number = _take_reader(loader, cold.queue.id)
-    if number < 0:
-        return PROCESS_AGAIN
+    if number < 0:  # more workers than readers, all at work
+        request.hold_ns = started + READER_WAIT
+        return PROCESS_PARK
     reader = loader.readers[number]
     while not at_load32(cython.address(loader.stopping)):
         if not _next_run(cold):
