@@ -229,9 +229,9 @@ class Subscriptions:
     def rows(self, caller: Caller, arguments: Arguments) -> tuple[dict[str, Any], list[bytes]]:
         """rows of a ticket of kind set."""
         found, epoch, seq = self._subject(caller, arguments)
-        slices = arguments.integer("slices", 1, self._plane.limits.slices_max, 1)
-        number = arguments.integer("slice", 0, slices - 1, 0)
         planned = arguments.integer("rows", 1, SEQ_MAX)
+        slices = arguments.integer("slices", 1, min(planned, self._plane.limits.slices_max), 1)
+        number = arguments.integer("slice", 0, slices - 1, 0)
         first = arguments.integer("first", 0, SEQ_MAX, 0)
         count = arguments.integer("count", 1, SEQ_MAX, self._plane.limits.dataplane_rows_max)
         arguments.done()
@@ -242,13 +242,8 @@ class Subscriptions:
             if held is None or held.seq != seq:
                 raise Refused("NOT_PREPARED", f"subscription '{found.name}': set {seq} is not prepared")
             if planned != held.count:
-                raise Refused(
-                    "SET_CHANGED",
-                    f"subscription '{found.name}': set {seq} had {planned} messages when it was planned, and has {held.count} now: "
-                    "a queue was deleted, or the broker was killed and had transient messages",
-                )
-            if slices > held.count:
-                raise Refused("BAD_ARGUMENT", f"rows: set {seq} has {held.count} rows, not {slices} slices")
+                text = f"subscription '{found.name}': set {seq} had {planned} messages when it was planned, and has {held.count} now"
+                raise Refused("SET_CHANGED", f"{text}: a queue was deleted, or the broker was killed and had transient messages")
             bounds = held.bounds(slices)
         # Without the lock: slices are read concurrently. Whoever commits meanwhile does not need these rows any more.
         begin = min(bounds[number] + first, bounds[number + 1])
