@@ -5,6 +5,7 @@
 #   make test    lint and all tests            make bench   the workloads of docs/PERFORMANCE.md
 #   make bench-pipeline  queues and Spark (docs/PIPELINE.md)
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
+#   make actors  a million interleavings of the actor system, and mutants of it
 #   make fuzz    coverage-guided fuzzing of codec and engine
 #   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
 #   make test-spark   50 kills around the Spark pipeline, and lost or old checkpoints (half an hour); make crash-spark: 530 kills (hours)
@@ -13,7 +14,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: build run serve test lint bench bench-pipeline stress fuzz crash soak clean test-spark crash-spark
+.PHONY: build run serve test lint bench bench-pipeline stress fuzz crash soak actors clean test-spark crash-spark
 
 build: .venv/.compiled
 
@@ -51,6 +52,9 @@ stress: .venv/.compiled .venv/.test
 fuzz: .venv/.compiled .venv/.test
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
 	@exec $(BIN)/python tools/fuzz.py $(ARGS)
+
+actors: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m tools.actor_sim.campaign $(ARGS)
 
 crash: .venv/.compiled .venv/.test
 	@exec sh tools/crash/all.sh $(ARGS)
