@@ -28,6 +28,18 @@ IDS_SHOWN_MAX = 10
 LIVE_TRIES = 3
 
 
+class LogName(click.ParamType[str]):
+    """messages, transactions, or streams/QUEUE_ID."""
+
+    name = "LOG"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        kind, _, queue_id = str(value).partition("/")
+        if value not in ("messages", "transactions") and not (kind == "streams" and queue_id.isascii() and queue_id.isdigit()):
+            self.fail(f"{value!r} is none of 'messages', 'transactions' and 'streams/QUEUE_ID'", param, ctx)
+        return str(value)
+
+
 class Lsn(click.ParamType[int]):
     """A log sequence number: decimal, or hexadecimal with 0x."""
 
@@ -129,7 +141,9 @@ def _damage_json(found: Damage) -> dict[str, Any]:
 
 @log.command()
 @directory
-@click.option("--log", "which", type=click.Choice(["messages", "transactions"]), help="Only this log.  [default: both]")
+@click.option(
+    "--log", "which", type=LogName(), help="Only this log: messages, transactions, or streams/QUEUE_ID.  [default: the first two]"
+)
 @click.option("--from", "first", type=Lsn(), default=0, help="First LSN.")
 @click.option("--to", "last", type=Lsn(), default=(1 << 64) - 1, help="Last LSN.")
 @click.option("--bodies", is_flag=True, help="Content too, not only its size.")
@@ -182,6 +196,8 @@ def meaning(found: Damage) -> str:
     """What a finding means for who runs the broker."""
     if found.kind in _MEANS:
         return _MEANS[found.kind]
+    if found.log.startswith("streams/"):
+        return "messages of the stream can't be read any more: consumers are told which, the rest is served"
     if found.log == "transactions":
         return "records that were durable are gone, maybe outcomes of transactions: the broker refuses to start until `flintmq log repair`"
     return "records that were durable are gone: messages may be lost, or come back that were settled; the broker quarantines the file"
@@ -257,10 +273,18 @@ def log_figures(source: Log, state: State) -> dict[str, Any]:
 @as_json
 @click.pass_context
 def verify(context: click.Context, /, directory: Path, as_json: bool) -> None:
-    """Checks every byte of both logs that a checksum covers, and that records find what they refer to."""
+    """Checks every byte of all logs that a checksum covers, and that records find what they refer to."""
+    from flintmq.store.log.inspect_streams import check_stream, open_streams
+
     view, state, findings = inspect(directory)
     notes = notes_of(view, state)
     figures = {source.name: log_figures(source, state) for source in view.logs.values()}
+    for source in open_streams(directory, view.live).logs.values():
+        state.by_type[source.name], found_there = check_stream(source)
+        findings += found_there
+        figures[source.name] = log_figures(source, state)
+        if source.torn_at:
+            notes.append(torn_text(source))
     if as_json:
         result: dict[str, Any] = {"ok": not findings, "store": str(view.path), "uuid": view.uuid.hex(), "in_use": view.live}
         result["logs"] = figures

@@ -23,7 +23,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from flintmq.errors import OperatorError
-from flintmq.store.log.inspect_records import HEADER_SIZE, MESSAGES, TRANSACTIONS, TYPE_NAMES, Record, aligned, read_record
+from flintmq.store.log.inspect_records import HEADER_SIZE, MESSAGES, STREAMS, TRANSACTIONS, TYPE_NAMES, Record, aligned, read_record
 
 FORMAT = 1
 SECTOR = 512
@@ -32,6 +32,8 @@ CONTAINER_MAGIC = b"FLNTLOG1"
 BLOCK_MAGIC = struct.pack("<I", 0x4B4C4246)
 CLEAN = 1
 LOGS = {"messages": MESSAGES, "transactions": TRANSACTIONS}
+# the log of a stream queue is named streams/<queue id>, as its directory
+STREAM_LOGS = "streams/"
 SUFFIX = ".flog"
 # bytes; a header that says more is not believed, so that a damaged one can't take all memory
 CONTAINER_MAX = 1 << 30
@@ -169,7 +171,7 @@ class Log:
 
     @property
     def number(self) -> int:
-        return LOGS[self.name]
+        return STREAMS if self.name.startswith(STREAM_LOGS) else LOGS[self.name]
 
     @property
     def base(self) -> int:
@@ -541,7 +543,7 @@ def check_store(path: Path) -> None:
 def open_store(path: Path, names: tuple[str, ...] = tuple(LOGS), live: bool | None = None) -> StoreView:
     """Reads headers and chains of a store's logs.
 
-    Args: names: which logs; live: whether a broker may be writing (None: find out).
+    Args: names: which logs (those of streams are none of the default ones); live: whether a broker may be writing (None: find out).
     Raises: OperatorError: no store (64), no permission or a read error (74).
     """
     check_store(path)
@@ -551,9 +553,10 @@ def open_store(path: Path, names: tuple[str, ...] = tuple(LOGS), live: bool | No
     try:
         for name in names:
             log = Log(name, path / name, live)
-            log.survey(uuid, size)
+            stream = name.startswith(STREAM_LOGS)
+            log.survey(uuid, 0 if stream else size)
             view.logs[name] = log
-            if not log.containers and uuid:
+            if not log.containers and uuid and not stream:
                 text = "the log has no container, the store's other log has"
                 log.damage.append(Damage(name, "missing", f"{name}/", 0, 0, 0, text))
         view.pages = len(list((path / "pages").glob("*" + SUFFIX))) if (path / "pages").is_dir() else 0

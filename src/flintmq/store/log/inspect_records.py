@@ -22,6 +22,9 @@ MESSAGES, TRANSACTIONS, PAGES, STREAMS = 1, 2, 3, 4
 START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END = range(1, 11)
 DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 STREAM_RECORD, STREAM_BASE = 48, 49
+STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK = 50, 51, 52
+# length of a filter value that is not there
+NO_FILTER = 0xFFFF
 PAGE_CONTENT = 64
 
 TYPE_NAMES = {
@@ -48,6 +51,9 @@ TYPE_NAMES = {
     ACQUIRE_SET: "Acquire-Set",
     STREAM_RECORD: "Stream-Record",
     STREAM_BASE: "Stream-Base",
+    STREAM_MESSAGE: "Stream-Message",
+    STREAM_CHUNK: "Stream-Chunk",
+    STREAM_MARK: "Stream-Mark",
     PAGE_CONTENT: "Page-Content",
 }
 
@@ -338,6 +344,27 @@ def _stream_base(fields: _Fields) -> dict[str, Any]:
     return {"base": fields.u64()}
 
 
+def _stream_message(fields: _Fields) -> dict[str, Any]:
+    offset = fields.u64()
+    body, header, route, flags, priority, here = fields.take(_CONTENT)
+    if here > body + header + route:
+        raise Malformed(f"{here} bytes of content in the record, {body + header + route} in the whole message")
+    size, _ = fields.u16(), fields.u16()
+    value = None if size == NO_FILTER else fields.take_bytes(size)
+    content = fields.take_bytes(here)
+    told = {"stream_offset": offset, "filter": value, "body": body, "header": header, "route": route, "content_flags": flags}
+    told |= {"priority": priority, "here": here, "content": content}
+    return told | _route(content[:route] if here >= route else b"", route)
+
+
+def _stream_chunk(fields: _Fields) -> dict[str, Any]:
+    return {"stream_offset": fields.u64(), **_chunk(fields)}
+
+
+def _stream_mark(fields: _Fields) -> dict[str, Any]:
+    return {"next_offset": fields.u64()}
+
+
 _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
     START: _content,
     CHUNK: _chunk,
@@ -362,6 +389,9 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
     ACQUIRE_SET: _acquire_set,
     STREAM_RECORD: _stream_record,
     STREAM_BASE: _stream_base,
+    STREAM_MESSAGE: _stream_message,
+    STREAM_CHUNK: _stream_chunk,
+    STREAM_MARK: _stream_mark,
     PAGE_CONTENT: _content,
 }
 
@@ -369,7 +399,7 @@ _TYPES_OF = {
     MESSAGES: frozenset(range(START, QUEUE_END + 1)),
     TRANSACTIONS: frozenset(range(DTX_START, ACQUIRE_SET + 1)),
     PAGES: frozenset((PAGE_CONTENT, CHUNK)),
-    STREAMS: frozenset((NAME, STREAM_RECORD, STREAM_BASE)),
+    STREAMS: frozenset((NAME, STREAM_RECORD, STREAM_BASE, STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK)),
 }
 
 

@@ -44,6 +44,7 @@ cdef struct writer_t:
     dirty_log_t *dirty_first    # told by writer_dirty, in their order
     dirty_log_t *dirty_last
     uint32_t starved_logs       # atomic: how many of them wait for a container
+    uint64_t starvations        # how often one came to wait for a container
     uint32_t wanting            # atomic: one of them went on to another container: maintenance should run
     uint32_t signal             # futex word: changed by every kick
     uint32_t sleeping           # atomic

@@ -94,8 +94,9 @@ def writer_resume(writer, dirty):
     spin_lock(cython.address(dirty.log.lock))
     if dirty.state == DIRTY_STARVED:
         dirty.state = DIRTY_QUEUED
-        at_sub32(cython.address(writer.starved_logs), 1)
+        # In this order: a pass that finds no log waiting finds this one among the dirty.
         _push(writer, dirty)
+        at_sub32(cython.address(writer.starved_logs), 1)
     spin_unlock(cython.address(dirty.log.lock))
 
 
@@ -233,6 +234,8 @@ class LogWriter:
         starved: cython.bint = False
         streams: cython.int
         ticket: uint64_t = 0
+        starvations: uint64_t = self.writer.starvations
+        waits: cython.bint = at_load32(cython.address(self.writer.starved_logs)) != 0
         batch: cython.pointer(batch_t)
         piece: cython.pointer(piece_t)
         spin_lock(cython.address(self.writer.lock))
@@ -288,7 +291,9 @@ class LogWriter:
             progress = progress or streams == PASS_PROGRESS
         if (
             self.writer.port != cython.NULL
-            and at_load32(cython.address(self.writer.starved_logs)) == 0
+            # None waited when the pass began, and none came to: one that went on meanwhile is written by the next pass only.
+            and not waits
+            and self.writer.starvations == starvations
             and at_load64(cython.address(self.writer.port.durable_ticket)) != ticket
         ):
             at_store64(cython.address(self.writer.port.durable_ticket), ticket)
@@ -365,6 +370,7 @@ class LogWriter:
         if not dead and not complete and count == 0:
             # A container is missing. Under the lock: whoever makes one then finds the log waiting.
             dirty.state = DIRTY_STARVED
+            self.writer.starvations += 1
             at_add32(cython.address(self.writer.starved_logs), 1)
             at_store32(cython.address(self.writer.wanting), 1)
             self.writer.starved_told = False
