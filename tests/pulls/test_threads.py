@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 from flintmq.clock import SystemClock
-from flintmq.pulls.face import MESSAGES, Answers
+from flintmq.pulls.face import CLOSED, MESSAGES, Answers
+from flintmq.pulls.service import STOPPING, PullRefused
 from flintmq.scheduler.system import ActorSystem
 from tests.pulls.rig import Rig, bodies, leases
 
@@ -41,39 +42,35 @@ def test_every_message_is_pulled_once_and_no_wake_is_lost() -> None:
         answers = Answers()
         asked = 0
 
-        def ask() -> None:
-            rig.pulls.pull(queue, group, answers, None, most=3, bytes_max=1 << 20, visibility_ms=600_000, hold_ms=60_000)
+        def ask() -> int:
+            try:
+                rig.pulls.pull(queue, group, answers, None, most=3, bytes_max=1 << 20, visibility_ms=600_000, hold_ms=60_000)
+            except PullRefused as refused:
+                if refused.kind != STOPPING:
+                    failed.append(f"{group}: {refused}")
+                return 0
+            return 1
 
         for _ in range(4):
-            ask()
-            asked += 1
-        while True:
+            asked += ask()
+        while asked:
             if not answers.wait(WAIT_MS):
                 failed.append(f"{group}: no answer while messages are there or the test is over")
                 return
             for done in answers.take():
                 asked -= 1
-                if done.outcome != MESSAGES:
-                    if asked == 0:
-                        return
-                    continue
-                results = rig.pulls.ack(queue, leases(rig, done))
-                with lock:
-                    seen.extend(bodies(done))
-                    over = len(seen) >= total
-                if set(results) != {"ok"}:
-                    failed.append(f"{group}: {results}")
-                if over:
-                    rig.pulls.stop()
-                if not rig.pulls.stopping:
-                    try:
-                        ask()
-                        asked += 1
-                    except Exception:
-                        if not rig.pulls.stopping:
-                            raise
-                if asked == 0:
-                    return
+                if done.outcome == MESSAGES:
+                    results = rig.pulls.ack(queue, leases(rig, done))
+                    if set(results) != {"ok"}:
+                        failed.append(f"{group}: {results}")
+                    with lock:
+                        seen.extend(bodies(done))
+                        over = len(seen) >= total
+                    if over:
+                        rig.pulls.stop()
+                elif done.outcome != CLOSED:
+                    failed.append(f"{group}: outcome {done.outcome}")
+                asked += ask()
 
     threads = [threading.Thread(target=publish, args=(name,)) for name in "xy"]
     threads += [threading.Thread(target=pull, args=(group,)) for group in "abc"]

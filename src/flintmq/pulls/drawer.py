@@ -79,7 +79,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, delivery_t, slot_t, target_t, waiter_t
+from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, REASON_ACK, delivery_t, slot_t, target_t, waiter_t
 from cython.cimports.flintmq.scheduler.actor import (
     ACTORS_PULL,
     DISPATCH_BUSY,
@@ -410,7 +410,10 @@ def drawer_settle(drawer, lease, reason):
     taken = found[0]
     leases_remove(cython.address(drawer.leases), found)
     spin_unlock(cython.address(drawer.lease_lock))
-    at_add64(cython.address(drawer.acked), 1)
+    if reason == REASON_ACK:
+        at_add64(cython.address(drawer.acked), 1)
+    else:
+        at_add64(cython.address(drawer.nacked), 1)
     return queue_settle(drawer.queue, taken.slot, taken.position, drawer.consumer.id, reason, taken.delivered_us)
 
 
