@@ -220,6 +220,8 @@ class Limits:
     browse_ttl_s: int = 600
     # pins on containers of streams that pipelines read; one more, and the oldest is dropped: its reader may find them gone
     stream_pins_max: int = 1_024
+    # seconds such a pin keeps containers after its reader was last heard of; retention goes on then
+    stream_pin_s: int = 120
     # seconds the start of a broker waits for its Flight service; then it goes on without, and the service comes up later
     flight_start_s: int = 20
     # milliseconds before a Flight service that died is started again, doubled each time up to the second number

@@ -242,7 +242,9 @@ class Cursor:
     def _next(self, name: str, place: dict[str, Any], offset: int, max_messages: int, max_bytes: int) -> Any:
         mark = {"upto": self._marks[name]} if self._draining else {}
         limits = {"max_messages": max_messages, "max_bytes": max_bytes}
-        answer = self._call("stream.next", queue=name, stream=place["stream"], offset=offset, **limits, **mark)
+        # What Spark asks for now follows the batch that the pin was for: nobody reads that one any more.
+        release = self._pins.pop(name, None)
+        answer = self._call("stream.next", queue=name, stream=place["stream"], offset=offset, release=release, **limits, **mark)
         if offset > answer["next"]:
             raise SourceError(
                 "CHECKPOINT_AHEAD",

@@ -18,6 +18,9 @@ from tests.support.broker import Broker, unique, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# two containers at most, of the least size that there is
+BOUNDS = {"x-max-length-bytes": 1_000_000, "x-stream-max-segment-size-bytes": 524_288}
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
@@ -118,7 +121,7 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
     time.sleep(0.05)  # so that a moment lies between both halves
     between = round(time.time() * 1000)
     time.sleep(0.05)
-    append(plane_broker, name, [b"%04d" % number * 250 for number in range(10, 20)])
+    append(plane_broker, name, [b"%04d" % number * 25_000 for number in range(10, 20)])
 
     def positions(out: str, **options: Any) -> list[int]:
         frame = stream(spark, plane_broker, name, columns="position", **options)
@@ -128,7 +131,7 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
     assert positions("number", startingOffsets="17") == [17, 18, 19]
     assert positions("offset", startingOffsets='{"offset": 18}') == [18, 19]
     assert positions("time", startingTimestamp=between) == list(range(10, 20))
-    reports = run(stream(spark, plane_broker, name, startingOffsets=10, maxBytesPerTrigger=3_500), tmp_path / "bytes")
+    reports = run(stream(spark, plane_broker, name, startingOffsets=10, maxBytesPerTrigger=350_000), tmp_path / "bytes")
     assert [report["numInputRows"] for report in reports] == [3, 3, 3, 1]
 
     # `latest`: what is planned again is what was planned first, though the stream has grown meanwhile
@@ -152,11 +155,10 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
 
 def test_retention_that_overtook_the_checkpoint_is_told_or_counted(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
     name = unique("retained")
-    bounds = {"x-max-length-bytes": 100_000, "x-stream-max-segment-size-bytes": 4096}
-    append(plane_broker, name, [b"%06d" % number * 100 for number in range(50)], bounds)
+    append(plane_broker, name, [b"%06d" % number * 700 for number in range(50)], BOUNDS)
     run(stream(spark, plane_broker, name, columns="position", maxMessagesPerTrigger=20), tmp_path)
     shutil.rmtree(tmp_path / "data")
-    append(plane_broker, name, [b"%06d" % number * 100 for number in range(50, 800)], bounds)
+    append(plane_broker, name, [b"%06d" % number * 700 for number in range(50, 800)], BOUNDS)
     wait_until(lambda: first_kept(plane_broker, name) > 300, timeout=60, what="retention")
     frame = stream(spark, plane_broker, name, columns="position")
     line = failure(lambda: run(frame, tmp_path))
@@ -169,13 +171,13 @@ def test_retention_that_overtook_the_checkpoint_is_told_or_counted(spark: SparkS
 
 def test_what_a_batch_reads_stays_until_it_was_read(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
     name = unique("pinned")
-    bounds = {"x-max-length-bytes": 100_000, "x-stream-max-segment-size-bytes": 4096}
-    append(plane_broker, name, [b"%06d" % number * 100 for number in range(100)], bounds)
+    append(plane_broker, name, [b"%06d" % number * 700 for number in range(100)], BOUNDS)
     frame = batch(spark, plane_broker, queue=name, columns="position", endingOffsets="60", startingOffsets=first_kept(plane_broker, name))
     begin = first_kept(plane_broker, name)
     assert frame.rdd.getNumPartitions() == 2  # it is planned
-    append(plane_broker, name, [b"%06d" % number * 100 for number in range(100, 1000)], bounds)
+    append(plane_broker, name, [b"%06d" % number * 700 for number in range(100, 900)], BOUNDS)
     time.sleep(3)  # several passes of the maintenance
+    assert first_kept(plane_broker, name) == begin
     assert sorted(row["position"] for row in frame.collect()) == list(range(begin, 60))
 
 

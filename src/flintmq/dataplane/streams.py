@@ -3,7 +3,7 @@
 in: the call `stream` of the Flight service, on behalf of a user. out: facts; nothing of a stream changes, and nothing is kept on disk.
 
 K1  The one permission that is asked for is to read the queue, with every call, as for a browse.
-K2  A pin keeps the containers from one on, until it is released or nobody asked about it for `browse_ttl_s`. It is a help and no
+K2  A pin keeps the containers from one on, until it is released or nobody asked about it for `stream_pin_s`. It is a help and no
     promise: when there are too many, the oldest goes, and a reader that comes too late is told what it missed.
 K3  A stream's identity is the store's UUID and the queue id, which is never given out twice: one that is declared again is another one.
 """
@@ -97,7 +97,7 @@ class Streams:
 
     def _keep(self, caller: Caller, queue_id: int, stream: Any, identity: str | None, sequence: int) -> str:
         limits = self._plane.limits
-        until_ns = self._plane.clock.monotonic_ns() + limits.browse_ttl_s * 1_000_000_000
+        until_ns = self._plane.clock.monotonic_ns() + limits.stream_pin_s * 1_000_000_000
         with self._lock:
             if identity is None:
                 identity = uuid.uuid4().hex

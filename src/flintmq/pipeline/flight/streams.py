@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -33,7 +34,7 @@ WEIGHT = 100
 SLICES = 65_536
 _ARGUMENTS = {
     "stream.open": {"queue", "stream", "start"},
-    "stream.next": {"queue", "stream", "offset", "upto", "max_messages", "max_bytes"},
+    "stream.next": {"queue", "stream", "offset", "upto", "max_messages", "max_bytes", "release"},
     "stream.tail": {"queue", "stream", "offset"},
     "stream.plan": {"queue", "stream", "offset", "end", "slices", "tolerant", "release"},
     "stream.release": {"queue", "pin"},
@@ -103,7 +104,8 @@ class Streams:
 
     def _next(self, caller: Caller, arguments: dict[str, Any]) -> dict[str, Any]:
         """Where a batch from `offset` on ends: at most max_messages, about max_bytes (one message at least), not behind `upto`."""
-        facts = self._facts(caller, arguments.get("queue"), stream=arguments.get("stream"))
+        release = _text(arguments, "release", None)
+        facts = self._facts(caller, arguments.get("queue"), stream=arguments.get("stream"), release=release)
         offset = max(whole(arguments, "offset"), facts["first"])
         end = min(facts["next"], whole(arguments, "upto", facts["next"]), offset + whole(arguments, "max_messages", 2**62, least=1))
         size = whole(arguments, "max_bytes", 2**62, least=1)
@@ -158,7 +160,7 @@ class Streams:
                 except self._codec.stream_damaged:
                     sequence = files.low
         release = _text(arguments, "release", None)
-        pinned = self._facts(caller, name, stream=stream, sequence=sequence, **({} if release is None else {"release": release}))
+        pinned = self._facts(caller, name, stream=stream, sequence=sequence, release=release)
         total = end - begin
         slices = min(slices, total)
         tickets = [
@@ -194,9 +196,7 @@ class Streams:
             if not tolerant:
                 raise _truncated(facts, offset)
             offset = min(end, facts["first"])
-        if source.get("pin") is not None:
-            # its time begins anew; or, when it was over, it is there again
-            self._facts(caller, facts["queue"], stream=facts["stream"], pin=_text(source, "pin"), sequence=whole(source, "container", 0))
+        self._keep(caller, source)
         batches = self._batches(caller, ticket, facts, offset, end, tolerant, cancelled)
         return ahead(batches, AHEAD) if end - offset > self._limits.flight_piece_rows // 4 else batches
 
@@ -204,12 +204,16 @@ class Streams:
         self, caller: Caller, ticket: Any, facts: dict[str, Any], offset: int, end: int, tolerant: bool, cancelled: Callable[[], bool]
     ) -> Generator[Any, None, None]:
         skip = ticket.first if tolerant else 0
+        kept = time.monotonic()
         with self._reader(facts) as files:
             try:
                 batches = files.batches(offset, end, queue=facts["queue"], columns=ticket.columns, body=ticket.body, tolerant=tolerant)
                 while (batch := self._turn(ticket.source, lambda: next(batches, None))) is not None:
                     if cancelled():
                         return
+                    if time.monotonic() - kept > self._limits.stream_pin_s / 4:
+                        self._keep(caller, ticket.source)
+                        kept = time.monotonic()
                     if skip >= batch.num_rows:
                         skip -= batch.num_rows
                         continue
@@ -234,8 +238,15 @@ class Streams:
                 raise PlaneError(BUSY, "too many reads at once") from None
             raise PlaneError(UNAVAILABLE, "the service stops") from None
 
+    def _keep(self, caller: Caller, source: dict[str, Any]) -> None:
+        """The pin's time begins anew; or, when it was over, it is there again."""
+        if source.get("pin") is not None:
+            pin, sequence = _text(source, "pin"), whole(source, "container", 0)
+            self._facts(caller, source.get("queue"), stream=source.get("stream"), pin=pin, sequence=sequence)
+
     def _facts(self, caller: Caller, queue: Any, **more: Any) -> dict[str, Any]:
-        answer, _ = self._link.call("stream", caller, {"queue": queue, **more})
+        given = {name: value for name, value in more.items() if value is not None}
+        answer, _ = self._link.call("stream", caller, {"queue": queue, **given})
         facts: dict[str, Any] = answer
         return facts
 
