@@ -47,6 +47,7 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     PLACE_UNKNOWN,
     STREAM_FAILED,
     StreamSpace,
+    stream_abandon,
     stream_append,
     stream_bytes,
     stream_close,
@@ -531,6 +532,7 @@ class Stream:
             self._let_go()
 
     def _let_go(self):
+        stream_abandon(self.stream)
         stream_cool(self.stream)
         if self.held:
             self.held = False

@@ -131,6 +131,8 @@ cdef bint stream_mark(stream_t *stream) noexcept nogil
 # A stream without a log yet: memory for it; NULL: none. Freed when its owner goes.
 cdef stream_t *stream_new(uint64_t stream_id, log_t *log, writer_t *writer, log_port_t *port, stream_space_t *space, void *owner) noexcept nogil
 cdef void stream_free(stream_t *stream) noexcept nogil
+# What was appended and not written will never be: it is counted nowhere any more. The writer has let go of it.
+cdef void stream_abandon(stream_t *stream) noexcept nogil
 # Nothing is appended or told any more.
 cdef void stream_close(stream_t *stream) noexcept nogil
 

@@ -542,13 +542,23 @@ def stream_new(stream_id, log, writer, port, space, owner):
     return stream
 
 
-def stream_free(stream):
-    offset: uint64_t = stream.visible
+def stream_abandon(stream):
+    offset: uint64_t
+    entry: cython.pointer(hot_t)
     unwritten: uint64_t = 0
-    while offset < stream.hot_end:  # deleted before it was written
-        unwritten += _hot(stream, offset).end - _hot(stream, offset).start
+    spin_lock(cython.address(stream.hot_lock))
+    offset = stream.visible
+    while offset < stream.hot_end:
+        entry = _hot(stream, offset)
+        unwritten += entry.end - entry.start
+        entry.start = entry.end
         offset += 1
+    spin_unlock(cython.address(stream.hot_lock))
     at_sub64(cython.address(stream.space.unwritten), unwritten)
+
+
+def stream_free(stream):
+    stream_abandon(stream)
     stream_cool(stream)
     free(stream.hot)
     free(stream.places)
