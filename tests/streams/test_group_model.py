@@ -157,7 +157,9 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(member.scheduled for member in self.members))
     @rule(data=st.data())
     def pull(self, data: st.DataObject) -> None:
-        member = data.draw(st.sampled_from([member for member in self.members if member.scheduled]))
+        self.pull_from(data.draw(st.sampled_from([member for member in self.members if member.scheduled])))
+
+    def pull_from(self, member: Member) -> None:
         member.scheduled = False
         self.pass_time()
         got = member.consumer.deliver()
@@ -173,7 +175,8 @@ class GroupMachine(RuleBasedStateMachine):
         if offset not in self.open:
             self.passes(offset)
             assert offset == self.next, "never delivered ones come in order"
-            assert len(self.open) < OPEN_MAX
+            gone = [o for o, item in self.open.items() if item["state"] == "ready" and o < self.stream.first_offset]
+            assert len(self.open) - len(gone) < OPEN_MAX
             assert count == 0
             self.next = offset + 1
             self.open[offset] = {"count": 0}
@@ -329,6 +332,25 @@ class GroupMachine(RuleBasedStateMachine):
         self.flagged = max(self.flagged, self.next)
         self.exact_flags = clean and self.exact_flags
         self.paused = False
+
+    @precondition(lambda self: self.members)
+    @rule()
+    def settle_down(self) -> None:
+        """The disk works, reads end, everybody pulls: then everything that members can take was taken, and nothing is read for ever."""
+        self.failing = False
+        self.log.fail(False)
+        self.time(1_100)
+        for _ in range(3 * len(self.bodies) + 20):
+            self.stream.step_reads()
+            self.look()
+            scheduled = [member for member in self.members if member.scheduled]
+            for member in scheduled:
+                self.pull_from(member)
+            if not scheduled and not self.stream.reads_waiting:
+                break
+        assert not self.stream.reads_waiting, "the same is read again and again"
+        if any(member.able for member in self.members):
+            assert not self.work(), "work is left"
 
     # --- what always holds ----------------------------------------------------------------------------------------------
 

@@ -272,14 +272,20 @@ def test_lost_header_joins_others() -> None:
     assert full[5] == head[:19] + struct.pack(">I", len(table) + 23) + told + table + b"\x02"
 
 
-def test_lost_while_it_waits() -> None:
-    """What came back and is kept no more is counted as lost; the group goes on behind it."""
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("hot", [0, 1, 100])
+def test_lost_while_it_waits(hot: int, damaged: bool) -> None:
+    """What came back and is kept no more, or can't be read any more, is counted as lost; the group goes on behind it."""
     log, stream = filled(3)
     consumer = member(stream)
     assert drain(consumer) == [0, 1, 2]
-    log.truncate(2)
+    log.set_hot(hot)
+    if damaged and hot < 3:
+        log.damage(0, 2)
+    else:
+        log.truncate(2)
     assert consumer.nack(0) and consumer.nack(2) and consumer.ack(1)
-    assert consumer.deliver() == (2, b"m2", True, 1)
+    assert drain(consumer) == [2]
     assert stream.take_lost() == [(GROUP, 1, 3)]
     assert stream.groups()[GROUP]["base"] == 2
 

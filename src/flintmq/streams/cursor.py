@@ -178,19 +178,22 @@ def cursor_seek(cursor, filter, offset, item):
     if cursor.at < cursor.now.count and cursor.now.items[cursor.at].offset == offset:
         item[0] = cython.address(cursor.now.items[cursor.at])
         return CURSOR_ITEM
-    while True:
-        if cursor.reading != READ_ASKED and cursor.next != offset:
+    if offset < stream.source.first(stream.source.log):
+        return CURSOR_GONE
+    if cursor.reading != READ_ASKED:
+        if cursor.next != offset or cursor.at < cursor.now.count:
             cursor_move(cursor, offset)
-        outcome = cursor_look(cursor, filter, item)
-        if outcome != CURSOR_ITEM:
-            if outcome == CURSOR_EMPTY:
-                return CURSOR_GONE  # it was delivered once, so it was visible
-            return outcome
-        if item[0].offset == offset:
-            return CURSOR_ITEM
-        if item[0].offset > offset:
-            return CURSOR_GONE
-        cursor_move(cursor, offset)
+        if cursor.reading == READ_THERE:
+            cursor.now.count = 0
+            cursor.at = 0
+            _accept(cursor)
+            if cursor.next > offset and cursor.now.count == 0:
+                return CURSOR_GONE  # it can't be read, or is kept no more: never ask for what is behind it instead
+    outcome = cursor_look(cursor, filter, item)
+    if outcome == CURSOR_ITEM:
+        return CURSOR_ITEM if item[0].offset == offset else CURSOR_GONE
+    # It was delivered once, so it was visible: nothing there means that it is gone.
+    return CURSOR_GONE if outcome == CURSOR_EMPTY else outcome
 
 
 def cursor_taken(cursor):
