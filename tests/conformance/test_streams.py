@@ -442,6 +442,82 @@ def test_members_have_one_filter(ch: RawChannel, stream: str) -> None:
     ch.refuse(406, text, "basic.consume", queue=stream, arguments={"x-group": "g", "x-stream-filter": "b"})
 
 
+# --- more ways in and out ---------------------------------------------------------------------------------------------------
+
+
+def test_by_properties_of_the_message(ch: RawChannel, stream: str) -> None:
+    """CC and a headers exchange lead to a stream, too: the message goes the slow way and is confirmed when it is on disk."""
+    ch.call("queue.bind", queue=stream, exchange="amq.headers", arguments={"x-match": "all", "kind": "event"})
+    ch.publish(b"cc", routing_key=stream + ".nobody", headers={"CC": [stream]})
+    ch.publish(b"headers", exchange="amq.headers", headers={"kind": "event"})
+    ch.publish(b"else", exchange="amq.headers", headers={"kind": "other"})
+    wait_confirms(ch, 3)
+    assert ch.ready(stream) == 2
+    ch.consume(stream, arguments={"x-stream-offset": "first"})
+    got = ch.deliveries(2)
+    assert [one.body for one in got] == [b"cc", b"headers"] and got[0].properties["headers"] == {"CC": [stream], "x-stream-offset": 0}
+
+
+def test_dead_letters_of_a_queue(connect: Connect, stream: str) -> None:
+    """A queue may dead-letter into a stream: rejected, expired, and rejected in a transaction."""
+    ch = connect().channel()
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": stream, "x-message-ttl": 400}
+    queue = ch.queue(durable=True, arguments=arguments)
+    for number in range(3):
+        ch.publish(b"%d" % number, routing_key=queue, delivery_mode=2)
+    ch.send("basic.reject", delivery_tag=ch.call("basic.get", queue=queue).delivery_tag, requeue=False)
+    ch.wait_ready(stream, 1)
+    ch.call("tx.select")
+    ch.send("basic.reject", delivery_tag=ch.call("basic.get", queue=queue).delivery_tag, requeue=False)
+    ch.call("tx.commit")
+    assert ch.ready(stream) >= 2
+    ch.wait_ready(stream, 3)
+    reader = connect().channel()
+    reader.call("basic.qos", prefetch_count=10)
+    reader.consume(stream, arguments={"x-stream-offset": "first"})
+    deaths = [(one.body, one.properties["headers"]["x-death"][0]["reason"]) for one in reader.deliveries(3)]
+    assert sorted(deaths) == [(b"0", "rejected"), (b"1", "rejected"), (b"2", "expired")]
+    ch.call("queue.delete", queue=queue)
+
+
+def test_a_backlog_that_is_not_in_memory(connect: Connect, stream: str, ch: RawChannel) -> None:
+    """Tens of MiB, read from the disk by several at once, in order and whole, while new messages come."""
+    bodies = [b"%06d" % number + bytes(40_000) for number in range(600)]
+    fill(ch, stream, bodies)
+    readers = []
+    for arguments in ({"x-stream-offset": "first"}, {"x-stream-offset": 100}, {"x-stream-offset": "first", "x-group": "g"}):
+        reader = connect().channel()
+        reader.call("basic.qos", prefetch_count=40)
+        reader.consume(stream, arguments=arguments)
+        readers.append(reader)
+    fill(ch, stream, [b"%06d" % number for number in range(600, 620)])
+    for reader, first in zip(readers, (0, 100, 0), strict=True):
+        for offset in range(first, 620):
+            (one,) = reader.deliveries(1)
+            assert one.properties["headers"]["x-stream-offset"] == offset
+            assert one.body == (bodies[offset] if offset < 600 else b"%06d" % offset)
+            if offset % 20 == 0:
+                reader.send("basic.ack", delivery_tag=one.delivery_tag, multiple=True)
+        reader.connection.drop()
+
+
+def test_x_max_age(ch: RawChannel, name: str) -> None:
+    """Segments whose messages are all older go; the last one stays; offsets go on."""
+    ch.queue(name, durable=True, arguments={**STREAM, "x-max-age": "1s", "x-stream-max-segment-size-bytes": 600_000})
+    ch.call("confirm.select")
+    ch.call("basic.qos", prefetch_count=100)
+    fill(ch, name, [bytes(50_000)] * 60)
+    deadline = time.monotonic() + 30
+    while ch.ready(name) > 30:
+        assert time.monotonic() < deadline, f"{ch.ready(name)} messages are still kept"
+        time.sleep(0.05)
+    fill(ch, name, [b"new"])
+    ch.consume(name, arguments={"x-stream-offset": 0})
+    while (got := ch.deliveries(1)[0]).body != b"new":
+        ch.send("basic.ack", delivery_tag=got.delivery_tag)
+    assert offsets([got]) == [60]
+
+
 # --- ends -------------------------------------------------------------------------------------------------------------------
 
 
