@@ -254,8 +254,8 @@ def plots(loads: Sequence[Workload], policies: Sequence[str]) -> None:
             silent = 0
             for at, (wait, busy) in enumerate(zip(told["waits_ms"], told["old_busy_ns"], strict=True)):
                 silent = 0 if busy else silent + 1
-                # Who is not served at all has waited at least since then.
-                points.append((at * part, wait if busy else silent * part * 1e3))
+                # Who is not served at all has waited at least since then. Two parts together, as a wait may end just behind a border.
+                points.append((at * part, max(told["waits_ms"][max(0, at - 1) : at + 1]) if busy else max(wait, silent * part * 1e3)))
             series.append([point for point in points if point[0] >= 20])
         text = svg.lines(
             "Longest wait of an old group while a newcomer with 100 consumers joins",
@@ -294,6 +294,9 @@ def main() -> int:
             measure([load for load in loads if load.real], [name for name in policies if name in REAL], simulator, real=True)
     if not options.no_write and not wanted and policies == list(POLICIES):
         RESULTS.parent.mkdir(exist_ok=True)
+        before = json.loads(RESULTS.read_text()) if RESULTS.exists() and not options.real else {}
+        for load in loads:  # what was measured on real threads before stays
+            load.told.update({name: told for name, told in before.get(load.name, {}).items() if name.startswith("real ")})
         kept = {"waits_ms", "old_busy_ns"}
         slim = {load.name: {name: {k: v for k, v in told.items() if k not in kept} for name, told in load.told.items()} for load in loads}
         RESULTS.write_text(json.dumps(slim, indent=1) + "\n")

@@ -113,7 +113,7 @@ def lines(
     for i in range(6):
         x = x_low + (x_high - x_low) * i / 5
         at, _ = place(x, marks[0] or 1)
-        parts.append(f'<text x="{at:.1f}" y="{height - bottom + 18}" text-anchor="middle" fill="#59636e">{x:g} {x_unit}</text>')
+        parts.append(f'<text x="{at:.1f}" y="{height - bottom + 18}" text-anchor="middle" fill="#59636e">{x:.0f} {x_unit}</text>')
     parts.append(f'<text x="{left - 8}" y="{top - 8}" text-anchor="end" fill="#59636e">{escape(unit)}</text>')
     if mark:
         at, _ = place(mark[0], marks[-1])

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 root=$(pwd)
-python=$root/${PYTHON:-.venv/bin/python}
+python=${PYTHON:-$root/.venv/bin/python}
 plain=${PLAIN:-}
 kind=sim
 [ -z "$plain" ] || kind=plain

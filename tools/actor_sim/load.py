@@ -26,7 +26,7 @@ def build(copy: str = "", patch: str = "", plain: bool = False) -> Path:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PLAIN": "1" if plain else ""},
+        env={**os.environ, "PLAIN": "1" if plain else "", "PYTHON": sys.executable},
     )
     if done.returncode:
         raise RuntimeError(f"the simulation does not build:\n{done.stderr[-4000:]}")

@@ -149,9 +149,8 @@ def measure(groups: int, each: int, wakes: int, workers: int, hold_s: float) -> 
     latencies.sort()
     told["wake_p50_ns"] = latencies[len(latencies) // 2]
     told["wake_p99_ns"] = latencies[int(len(latencies) * 0.99)]
-    told["wake_max_ns"] = latencies[-1]
+    told["wake_max_ns"] = max(latencies)
     # everybody at once
-    left: uint32_t = total - wakes
     for i in range(count):
         crowd.stock[i] = per
     begin = sim_now()
@@ -177,7 +176,7 @@ def measure(groups: int, each: int, wakes: int, workers: int, hold_s: float) -> 
     told["hold_early"] = sum(1 for value in late if value < 0)
     told["hold_late_p50_ns"] = late[len(late) // 2]
     told["hold_late_p99_ns"] = late[int(len(late) * 0.99)]
-    told["hold_late_max_ns"] = late[-1]
+    told["hold_late_max_ns"] = max(late)
     told["wakes_lost"] = crowd.system.wakes_lost
     told["wakes_spurious"] = crowd.system.wakes_spurious
     stop_threads(system)
