@@ -10,8 +10,8 @@ C1  The backlog lies on disk before anything is measured, and some of it is left
     had ended is thrown away.
 C2  The hot flow is durable and persistent too: ten queues, one publisher and one consumer each, every delivery acknowledged.
     A fifth of its rate flows all the time, beside both measurements: the flow is steady, the drain comes and goes.
-C3  The drain is one consumer with a prefetch window, as fast as it can. The drain is a client of its own, at low priority (--drain-nice): on a
-    machine of few cores it would else take the cores from the hot clients, which says nothing about the broker. Same for both brokers.
+C3  The drain is one consumer with a prefetch window, as fast as it can: a client of its own, at low priority (--drain-nice), since on a
+    machine of few cores it would else take them from the hot clients, which says nothing about the broker. Same for both brokers.
 """
 
 from __future__ import annotations
@@ -107,8 +107,13 @@ def client(server: Any, *arguments: str, nice: int = 0) -> subprocess.Popen[byte
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: os.nice(nice) and None,
+        preexec_fn=lambda: lowered(nice) if nice else None,
     )
+
+
+def lowered(nice: int) -> None:
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    os.nice(nice)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -212,13 +217,15 @@ def render(records: list[dict[str, Any]], about: dict[str, Any]) -> str:
             f"{found['p99_during']:,.0f} | {found['ratio']:.2f}x{verdict} | {found['drain']:,.0f}/s |"
         )
     counts = " and ".join(sorted({f"{record['count']:,} ({record['broker']})" for record in records}))
+    rounds = max(len(record["rounds"]) for record in records)
+    noise = f"The machine was not quiet (load {about['load']}): all but the drain ran with real-time priority (chrt -r). "
     lines += [
         "",
-        f"{about['date']}, commit {about['commit']}, {about['cores']} cores, RabbitMQ {about['rabbitmq']}. Backlog of {counts} persistent messages of "
-        f"{BODY} bytes on disk; hot flow of {about['rate']:,.0f} messages/s over {HOT_QUEUES} durable queues, persistent, each acknowledged; "
-        f"{about['seconds']:g} s a run, median of {max(len(record['rounds']) for record in records)} rounds of before and during. "
+        f"{about['date']}, commit {about['commit']}, {about['cores']} cores, RabbitMQ {about['rabbitmq']}. "
+        f"Backlog of {counts} persistent messages of {BODY} bytes on disk; hot flow of {about['rate']:,.0f} messages/s over {HOT_QUEUES} "
+        f"durable queues, persistent, each acknowledged; {about['seconds']:g} s a run, median of {rounds} rounds of before and during. "
         f"Drain: one consumer, prefetch {PREFETCH}, ack every {ACK_EVERY}, its client at nice {about['drain_nice']}. "
-        "Command: `python bench/cold_groups.py --write`.",
+        f"{noise if about['real_time'] else ''}Command: `python bench/cold_groups.py --write`.",
     ]
     return "\n".join(lines)
 
@@ -259,6 +266,8 @@ def main() -> int:
         "commit": commit,
         "cores": len(os.sched_getaffinity(0)),
         "rabbitmq": servers.rabbitmq_version(),
+        "real_time": os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO),
+        "load": round(os.getloadavg()[0], 1),
         **{name: getattr(options, name) for name in ("rate", "seconds", "drain_nice")},
     }
     records = []

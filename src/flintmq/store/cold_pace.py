@@ -18,7 +18,7 @@ SECOND = cython.declare(uint64_t, 1_000_000_000)
 SAMPLE = cython.declare(int64_t, 20_000_000)
 # ns; a pause shorter than this is not worth a timer; so much is loaded ahead of the pace at most, since timers tick in milliseconds
 PAUSE_MIN = cython.declare(int64_t, 500_000)
-CREDIT = cython.declare(int64_t, 2_000_000)
+CREDIT = cython.declare(int64_t, 1_000_000)
 
 
 def pace_begin(pace, now):

@@ -68,7 +68,7 @@ log = logging.getLogger("flintmq.store")
 STEP_MORE = cython.declare(cython.int, 0)
 STEP_END = cython.declare(cython.int, 1)
 # entries, and bytes of bodies, between two looks at the clock, at those who are parked, and at the pace
-STEP_ENTRIES = cython.declare(uint32_t, 64)
+STEP_ENTRIES = cython.declare(uint32_t, 32)
 STEP_BYTES = cython.declare(uint64_t, 64 * 1024)
 # ns until a queue for which there was no reader tries again
 READER_WAIT = cython.declare(int64_t, 1_000_000)
