@@ -18,6 +18,7 @@ from flintmq.dataplane.wire import Refused
 from flintmq.pipeline.flight.actions import ACTIONS, read_object
 from flintmq.pipeline.flight.errors import PlaneError
 from flintmq.pipeline.flight.plane import Piece
+from flintmq.pipeline.flight.streams import ACTIONS as STREAM_ACTIONS
 from tests.flight.fake import Plane, body_of, table_of
 from tests.support.broker import wait_until
 
@@ -53,7 +54,7 @@ def refused(call: Callable[[], Any]) -> PlaneError:
 def test_every_action_reaches_the_broker_with_the_caller(plane: Plane) -> None:
     """An action's arguments come to the broker as they are, for the user and the vhost of the call."""
     client = plane.client(vhost="a/b ü")
-    for name in ACTIONS:
+    for name in sorted(ACTIONS.keys() - set(STREAM_ACTIONS)):  # those on streams the service answers itself
         plane.broker.answers[name] = lambda head, _: {"count": 1, "call": head["call"]}
         assert client.action(name, seq=3, name="ü")["call"] == name
         head = plane.broker.calls(name)[-1]
