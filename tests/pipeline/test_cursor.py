@@ -100,8 +100,8 @@ class FakeSpark:
             number = self.commits
             if number == len(self.offsets):
                 end = cursor.latest(start, *self.limits)
-                if json.dumps(end) == json.dumps(start):
-                    return
+                if json.dumps(end) == json.dumps(start) and number:
+                    return  # the first batch is run though it is empty: it notes where the query begins
                 if dies("offset"):
                     return
                 self.offsets.append(json.dumps(end))
@@ -136,7 +136,7 @@ def test_each_message_once_in_order_wherever_the_driver_dies(a: int, b: int, sta
     for _ in range(12):
         driver.life(rng.randint(0, 4), lambda point: rng.random() < 0.2)
         if driver.offsets and not begins:
-            begins = {name: place["from"] for name, place in json.loads(driver.offsets[0])["streams"].items()}
+            begins = {name: place.get("from", place["offset"]) for name, place in json.loads(driver.offsets[0])["streams"].items()}
         plane.append(rng.choice("ab"), rng.randint(0, 5))
     driver.life(1000)
     for name, begin in begins.items():

@@ -80,6 +80,7 @@ def test_positions_and_times() -> None:
     assert start() == "earliest"
     assert start(startingOffsets="Latest") == "latest"
     assert start(startingOffsets='{"lsn": 17}') == {"lsn": 17}
+    assert start(startingOffsets=" 17") == start(startingOffsets='{"offset": 17}') == {"offset": 17}
     assert start(startingTimestamp="1700000000000") == {"time_us": 1_700_000_000_000_000}
     assert start(startingTimestamp="2023-11-14T22:13:20") == start(startingTimestamp="2023-11-14T23:13:20.000+01:00")
     assert start(startingTimestamp="2023-11-14T22:13:20.000001Z") == {"time_us": 1_700_000_000_000_001}

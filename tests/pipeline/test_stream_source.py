@@ -140,7 +140,10 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
     got: list[list[int]] = []
 
     def sink(frame: DataFrame, number: int) -> None:
-        got.append(sorted(row["position"] for row in frame.collect()))
+        rows = sorted(row["position"] for row in frame.collect())
+        if not rows:
+            return  # Spark's first batch, which only notes where the query begins
+        got.append(rows)
         if len(got) == 1:
             append(plane_broker, name, numbered(0, 5))
             raise RuntimeError("the sink is away")
@@ -152,7 +155,7 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
     with pytest.raises(Exception, match="the sink is away"):
         query.awaitTermination(120)
     writer.option("checkpointLocation", str(tmp_path / "latest")).trigger(availableNow=True).start().awaitTermination()
-    assert got[0] and got[1] == got[0] and sorted(one for batch in got[1:] for one in batch) == list(range(got[0][0], 28))
+    assert got[1] == got[0] and sorted(one for batch in got[1:] for one in batch) == list(range(got[0][0], 28))
 
 
 def test_retention_that_overtook_the_checkpoint_is_told_or_counted(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
