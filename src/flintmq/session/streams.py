@@ -35,7 +35,7 @@ def open_seat(handler: ConnectionHandler, number: int, queue: Queue, method: spe
     start = parse_stream_start(method.arguments, description, handler.broker.clock.wall_ms())
     service = handler.broker.streams
     stream = None if service is None else service.get(queue.queue_id)
-    if stream is None:
+    if service is None or stream is None:
         raise PeerError(ReplyCode.NOT_FOUND, f"no {description}")  # another loop deleted it just now
     try:
         seat = stream.open_seat(start.kind, start.value, start.group or None, list(start.filters) or None, start.unfiltered)
