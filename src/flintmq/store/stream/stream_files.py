@@ -397,7 +397,9 @@ class Stream:
         if managed.log.container_count == 0 and not starved and not self.waiting:
             return 0
         if not self.made:
-            self.files.make_dir(f"{self.store_dir}/streams")
+            if not self.shared.parent_made:
+                self.files.make_dir(f"{self.store_dir}/streams")
+                self.shared.parent_made = True
             self.files.make_dir(self.directory)
             self.made = True
         if starved and self.cooled is False and managed.tail // size > 1 and managed.ahead * size < AHEAD_BYTES_MAX:

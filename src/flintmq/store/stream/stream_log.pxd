@@ -138,3 +138,4 @@ cdef void stream_close(stream_t *stream) noexcept nogil
 
 cdef class StreamSpace:
     cdef stream_space_t space
+    cdef bint parent_made       # the directory of all streams is there, durably
