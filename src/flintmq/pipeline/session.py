@@ -85,6 +85,8 @@ def spark_session(
         "spark.sql.session.timeZone": "UTC",
         # Two cores: the default of 200 would be two hundred tiny tasks.
         "spark.sql.shuffle.partitions": "4",
+        # A file for each date and queue at a time: else a task that writes by partition sorts all its rows first, bodies and all.
+        "spark.sql.maxConcurrentOutputFileWriters": "64",
     }
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in (ours | (settings or {})).items():
