@@ -84,6 +84,8 @@ def test_any_range_of_any_stream_is_what_was_appended(script: list[Any], rng: ra
                 continue
             kept = kept or files_of(rig)
             tell(rig, kept)
+            if rng.random() < 0.3:
+                kept.close()
             for _ in range(3):
                 first = rng.randint(0, visible)
                 upto = rng.randint(first, visible)

@@ -55,7 +55,7 @@ from cython.cimports.flintmq.store.stream.stream_content import (
     STREAM_NO_FILTER,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import realloc
+from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy
 
 from flintmq.pipeline.arrow import schema
@@ -123,8 +123,20 @@ class StreamFiles:
             self.spot.at = 0
 
     def close(self) -> None:
-        """Gives descriptors back."""
-        self.containers.close()
+        """Gives descriptors and memory back, and keeps its place: it can be used again."""
+        i: uint32_t
+        view: cython.pointer(view_t)
+        with self.containers.lock:
+            self.containers.forget()
+            for i in range(self.containers.count):
+                view = cython.address(self.containers.views[i])
+                free(view.bytes)
+                free(view.loaded)
+                view.bytes = cython.NULL
+                view.loaded = cython.NULL
+            free(self.containers.scratch)
+            self.containers.scratch = cython.NULL
+            self.containers.scratch_size = 0
 
     # --- blocks and records -------------------------------------------------------------------------------------------------
 

@@ -56,11 +56,9 @@ class Streams:
         self._idle: list[tuple[str, Any]] = []
 
     def close(self) -> None:
-        """Gives the files of idle readers back."""
+        """Forgets idle readers; they hold neither files nor memory."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for _, files in idle:
-            files.close()
+            self._idle.clear()
 
     # --- control calls --------------------------------------------------------------------------------------------------
 
@@ -272,13 +270,11 @@ class Streams:
             good = True
             raise
         finally:
-            old = files
+            files.close()  # its memory; it keeps its place, which the next batch begins at
             if good:
                 with self._lock:
                     self._idle.append((identity, files))
-                    old = self._idle.pop(0)[1] if len(self._idle) > self._link.size else None
-            if old is not None:
-                old.close()
+                    del self._idle[: -self._link.size]
 
 
 def _shown(facts: dict[str, Any]) -> dict[str, Any]:
