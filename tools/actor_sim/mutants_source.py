@@ -10,7 +10,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-
 SCHEDULER = Path(__file__).resolve().parent.parent.parent / "src" / "flintmq" / "scheduler"
 
 

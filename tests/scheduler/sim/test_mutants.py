@@ -1,4 +1,4 @@
-"""The checks can fail: a scheduler with one operation made wrong is found out, for each kind of property. All mutants run in `make actors`."""
+"""The checks can fail: a scheduler with one operation made wrong is found out, for each kind of property. All mutants: `make actors`."""
 
 from __future__ import annotations
 

@@ -94,6 +94,9 @@ def _live(scene: cython.pointer(scene_t)) -> cython.void:
         if soonest > limit or soonest == INT64_MAX:
             check_quiet(scene, limit)  # nothing happens until then
             return
+        check_quiet(scene, soonest - 1)
+        if sim_failure() != cython.NULL:
+            return
         verdict = sim_run(soonest)
         if verdict == SIM_FAILED or verdict == SIM_ENDED:
             return

@@ -310,7 +310,8 @@ def scene_producer(raw):
                 actor_close(actor)
                 actor_put(actor)
         elif choice == 27 and mix & (MIX_TIMES | MIX_FAIL):
-            sim_wait(100_000 + _pick(8_000_000))
+            # Sometimes for long, with the suspension in force: deadlines go on being answered.
+            sim_wait(100_000 + _pick(8_000_000) if not token or _pick(3) else 600_000_000)
         elif choice == 28 and mix & MIX_STOP and _pick(4) == 0:
             if not scene.stopping:
                 scene.stopping = 1
