@@ -116,9 +116,9 @@ class Streams:
         try:
             lsn, _ = files.place(offset)
             behind = files.offset_behind(lsn + size)
-            if behind is None or behind >= end:
-                # the last of them may go on behind the limit
-                behind = end if behind is not None or lsn + size >= facts["end"] else end - 1
+            # The message before the first one that starts behind the limit may go on behind it.
+            if behind is None:
+                behind = facts["next"] if lsn + size >= facts["end"] else facts["next"] - 1
             elif files.place(behind)[0] > lsn + size:
                 behind -= 1
         except self._codec.stream_damaged:
