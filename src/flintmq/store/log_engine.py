@@ -53,9 +53,9 @@ from cython.cimports.libc.string import memset
 from flintmq.errors import StoreError
 from flintmq.ports import TxState
 from flintmq.store import failpoints, marks
-from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS, clear_temporaries, sequence_of
+from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
 from flintmq.store.log.space import message_floors, page_floors
-from flintmq.store.opening import clear_pages, repair_tail, set_damage_aside
+from flintmq.store.opening import clear_pages, open_log, set_damage_aside
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Row, Transaction, TransactionLog
 
 log = logging.getLogger("flintmq.store")
@@ -121,24 +121,14 @@ class LogEngine(LogPort):
         if spill:
             clear_pages(self.files, f"{self.directory}/pages")  # first: a full disk has room for the rest then
         floors = message_floors(message_scan.container_size or container_size, buffers * WRITE_BUFFER)
-        self.messages = self._open_log(
-            "messages", MESSAGES, message_scan, uuid, container_size, initial, epoch, floors, retain_bytes, retain_s, archive
-        )
+        given: dict = {"epoch": epoch, "clock": self.clock, "floors": floors, "keeping": (retain_bytes, retain_s, archive)}
+        path: str = f"{self.directory}/messages"
+        self.messages = open_log(self.files, path, MESSAGES, message_scan, uuid, container_size, initial, **given)
         # Transactions are small and short: containers of their own size would mostly hold nothing.
         small = min(container_size, SMALL_CONTAINER)
-        self.transaction_records = self._open_log(
-            "transactions",
-            TRANSACTIONS,
-            transaction_scan,
-            uuid,
-            small,
-            min(initial, SMALL_AHEAD),
-            epoch,
-            floors,
-            retain_bytes,
-            retain_s,
-            archive,
-        )
+        ahead = min(initial, SMALL_AHEAD)
+        path = f"{self.directory}/transactions"
+        self.transaction_records = open_log(self.files, path, TRANSACTIONS, transaction_scan, uuid, small, ahead, **given)
         if spill:
             self.pages = ManagedLog(
                 self.files, f"{self.directory}/pages", "pages", PAGES, uuid, container_size, container_size, False, self.clock
@@ -211,52 +201,6 @@ class LogEngine(LogPort):
         for managed in reopened:
             if managed.durable_lsn >= managed.tail:
                 managed.release_dead()
-
-    def _open_log(self, name, log_id, scan, uuid, container_size, initial, epoch, floors, retain_bytes, retain_s, archive):
-        directory: str = f"{self.directory}/{name}"
-        managed: ManagedLog
-        if scan.container_size and scan.container_size != container_size:
-            log.warning("%s keeps its container size of %d bytes: --container-size is ignored", name, scan.container_size)
-            container_size = scan.container_size
-        managed = ManagedLog(
-            self.files,
-            directory,
-            name,
-            log_id,
-            uuid,
-            container_size,
-            container_size,
-            True,
-            self.clock,
-            retain_bytes,
-            retain_s,
-            archive,
-        )
-        managed.set_floors(floors)
-        managed.set_ahead(max(2, initial))
-        if not scan.container_size:
-            clear_temporaries(self.files, directory)
-            managed.open_new(initial, epoch)
-            return managed
-        # Also after a clean stop: that a read shows its last block does not say that the block was synced.
-        repair_tail(self.files, directory, scan.tail, container_size, scan.hint)
-        clear_temporaries(self.files, directory)
-        managed.open_at(scan.tail, scan.last_block, epoch, scan.base)
-        first = scan.base // container_size
-        here = sorted(number for number in map(sequence_of, self.files.list_dir(directory)) if number is not None)
-        ahead = [number for number in here if number > scan.tail // container_size]
-        useless = [number for place, number in enumerate(ahead, scan.tail // container_size + 1) if number != place]
-        for number in reversed(useless):  # behind a gap that a crash left: nothing was ever written there
-            self.files.unlink(managed.path_of(number))
-        if useless:
-            self.files.sync_dir(directory)
-        for sequence in [number for number in here if number not in useless]:
-            if sequence < first:
-                managed.adopt_dead(sequence)
-            else:
-                managed.adopt(sequence)
-        managed.prepare(True)
-        return managed
 
     def _adopt_recovered(self):
         """Live maps, message list and transactions as recovery found them. Nothing runs yet."""

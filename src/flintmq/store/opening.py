@@ -13,9 +13,62 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from flintmq.store.log.containers import SECTOR, TEMPORARY, container_name, copy_file, sequence_of
+from flintmq.store.log.containers import SECTOR, TEMPORARY, clear_temporaries, container_name, copy_file, sequence_of
+from flintmq.store.log.managed import ManagedLog
 
 log = logging.getLogger("flintmq.store")
+
+
+def open_log(
+    files: Any,
+    directory: str,
+    log_id: int,
+    scan: Any,
+    uuid: bytes,
+    container_size: int,
+    initial: int,
+    *,
+    epoch: int,
+    clock: Any,
+    floors: Any,
+    keeping: tuple[Any, ...],
+) -> Any:
+    """The log in `directory` as `scan` found it, or a new one: its ManagedLog, ready to append.
+
+    Args: initial: containers of a new log; floors: what stays free of the disk; keeping: retention in bytes and seconds, archive.
+    Raises: OSError, StoreError.
+    """
+    name = directory.rpartition("/")[2]
+    if scan.container_size and scan.container_size != container_size:
+        log.warning("%s keeps its container size of %d bytes: --container-size is ignored", name, scan.container_size)
+        container_size = scan.container_size
+    make: Any = ManagedLog  # compiled: its arguments are not seen by mypy
+    managed = make(files, directory, name, log_id, uuid, container_size, container_size, True, clock, *keeping)
+    managed.set_floors(floors)
+    managed.set_ahead(max(2, initial))
+    if not scan.container_size:
+        clear_temporaries(files, directory)
+        managed.open_new(initial, epoch)
+        return managed
+    # Also after a clean stop: that a read shows its last block does not say that the block was synced.
+    repair_tail(files, directory, scan.tail, container_size, scan.hint)
+    clear_temporaries(files, directory)
+    managed.open_at(scan.tail, scan.last_block, epoch, scan.base)
+    first = scan.base // container_size
+    here = sorted(number for number in map(sequence_of, files.list_dir(directory)) if number is not None)
+    ahead = [number for number in here if number > scan.tail // container_size]
+    useless = [number for place, number in enumerate(ahead, scan.tail // container_size + 1) if number != place]
+    for number in reversed(useless):  # behind a gap that a crash left: nothing was ever written there
+        files.unlink(managed.path_of(number))
+    if useless:
+        files.sync_dir(directory)
+    for sequence in [number for number in here if number not in useless]:
+        if sequence < first:
+            managed.adopt_dead(sequence)
+        else:
+            managed.adopt(sequence)
+    managed.prepare(True)
+    return managed
 
 
 def repair_tail(files: Any, directory: str, tail: int, container_size: int, durable: int) -> None:

@@ -5,6 +5,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.queue.types cimport queue_t, slot_t
 from flintmq.streams.types cimport cursor_t, group_t, seat_t, stream_queue_t
+from flintmq.streams.wakes cimport stream_wake_all, stream_wake_group, stream_wake_seat
 
 # NULL when the queue is no stream.
 cdef stream_queue_t *stream_of(queue_t *queue) noexcept nogil
@@ -18,9 +19,6 @@ cdef uint32_t stream_release_owner(queue_t *queue, uint32_t owner) noexcept nogi
 # --- for the rest of the stream core
 # Makes the queue a stream: `stream` with its source and rules set; the queue frees it.
 cdef void stream_install(queue_t *queue, stream_queue_t *stream) noexcept nogil
-cdef void stream_wake_group(group_t *group, bint others) noexcept nogil
-cdef void stream_wake_seat(seat_t *seat) noexcept nogil
-cdef void stream_wake_all(stream_queue_t *stream) noexcept nogil
 cdef group_t *stream_next_group(stream_queue_t *stream, group_t *group) noexcept nogil     # after `group`; NULL: the first, or the end
 cdef void seat_free(seat_t *seat) noexcept nogil               # one that no consumer has
 # Who processes requests (stream_queue_t.ask) calls cursor_read(cursor), then cursor_answered: the owner looks again,

@@ -25,7 +25,6 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
-    NOTIFY_DONE,
     credit_left,
     credit_take,
     manager_move,
@@ -78,6 +77,7 @@ from cython.cimports.flintmq.streams.group import (
 )
 from cython.cimports.flintmq.streams.lost_header import content_with_lost
 from cython.cimports.flintmq.streams.types import cursor_t, group_t, seat_t, stream_queue_t
+from cython.cimports.flintmq.streams.wakes import stream_wake_all, stream_wake_group, stream_wake_seat, wake_group_locked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 
@@ -96,82 +96,6 @@ def stream_of(queue):
 @cython.exceptval(check=False)
 def _stream(queue: cython.pointer(queue_t)) -> cython.pointer(stream_queue_t):
     return cython.cast(cython.pointer(stream_queue_t), queue.ops_context)
-
-
-# --- wakes ----------------------------------------------------------------------------------------------------------------------
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _to_tail(group: cython.pointer(group_t), seat: cython.pointer(seat_t)) -> cython.void:
-    """The one that was woken is the last to be woken next. Manager lock held."""
-    last: cython.pointer(seat_t) = seat
-    if seat.next == cython.NULL:
-        return
-    while last.next != cython.NULL:
-        last = last.next
-    if seat.prev != cython.NULL:
-        seat.prev.next = seat.next
-    else:
-        group.members = seat.next
-    seat.next.prev = seat.prev
-    last.next = seat
-    seat.prev = last
-    seat.next = cython.NULL
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _wake_group(group: cython.pointer(group_t), others: cython.bint) -> cython.bint:
-    """Tells one member, if none was told before; `others`: then, too. Manager lock held. True when one was told now."""
-    seat: cython.pointer(seat_t)
-    if not others:
-        seat = group.members
-        while seat != cython.NULL:
-            if seat.consumer.list == CONSUMER_NOTIFIED:
-                return False
-            seat = seat.next
-    at_store32(cython.address(group.idle), 0)
-    seat = group.members
-    while seat != cython.NULL:
-        if manager_notify_locked(group.stream.queue, seat.consumer) == NOTIFY_DONE:
-            at_store32(cython.address(group.idle), 1)
-            _to_tail(group, seat)
-            return True
-        seat = seat.next
-    return False
-
-
-def stream_wake_group(group, others):
-    lock: cython.pointer(uint32_t) = cython.address(group.stream.queue.manager.lock)
-    spin_lock(lock)
-    _wake_group(group, others)
-    spin_unlock(lock)
-
-
-def stream_wake_seat(seat):
-    lock: cython.pointer(uint32_t) = cython.address(seat.stream.queue.manager.lock)
-    spin_lock(lock)
-    if seat.consumer != cython.NULL:
-        manager_notify_locked(seat.stream.queue, seat.consumer)
-    spin_unlock(lock)
-
-
-def stream_wake_all(stream):
-    group: cython.pointer(group_t)
-    seat: cython.pointer(seat_t)
-    spin_lock(cython.address(stream.queue.manager.lock))
-    seat = stream.lone
-    while seat != cython.NULL:
-        manager_notify_locked(stream.queue, seat.consumer)
-        seat = seat.next
-    group = stream.groups
-    while group != cython.NULL:
-        _wake_group(group, False)
-        group = group.next_group
-    spin_unlock(cython.address(stream.queue.manager.lock))
 
 
 @cython.cfunc
@@ -348,7 +272,7 @@ def _deliver(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t
             and at_load32(cython.address(group.idle))
         ):
             spin_lock(cython.address(queue.manager.lock))
-            out.rotate = _wake_group(group, True)
+            out.rotate = wake_group_locked(group, True)
             spin_unlock(cython.address(queue.manager.lock))
     spin_unlock(cython.address(consumer.send_lock))
     for i in range(asks.count):
