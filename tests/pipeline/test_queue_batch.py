@@ -29,8 +29,13 @@ class Browsing:
         self.browses: list[list[tuple[str, int]]] = []
         self.fetched = 0
 
-    def action(self, name: str, /, queues: list[str], start: Any, end: Any, slices: int, max_messages: int = 10**9) -> Any:
+    def action(self, name: str, /, **arguments: Any) -> Any:
+        if name == "stream.open":
+            raise PlaneError("NOT_A_STREAM", f"queue '{arguments['queue']}' is no stream")
         assert name == "browse.open"
+        return self.browse(**arguments)
+
+    def browse(self, queues: list[str], start: Any, end: Any, slices: int, max_messages: int = 10**9) -> Any:
         found: list[tuple[str, int]] = []
         most = min(self.most, max_messages)
         for queue in queues:
