@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
+import resource
 import signal
 import sys
 import threading
@@ -77,6 +79,14 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
         raise OperatorError(f"{shown}: {error.message}") from error
 
 
+def _raise_descriptors() -> None:
+    """As many descriptors as the system lets us have: connections and streams take one each, and the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=Port(), default="5672", show_default=True, help="AMQP port; 0 picks a free one.")
@@ -141,6 +151,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     settings = Config(**options)
     from flintmq.node import Node
 
+    _raise_descriptors()
     node = Node(settings)
     finished = threading.Event()
 

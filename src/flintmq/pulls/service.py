@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flintmq.errors import FlintError, StoreError
+from flintmq.errors import FlintError, PeerError, StoreError
 from flintmq.pulls.face import Answers, Drawer, Pull, tend
 from flintmq.session import publishing
 from flintmq.streams.handle import FilterDiffers, Seat
@@ -35,6 +35,9 @@ REASON_REJECT = 2
 # what becomes of a lease in a settlement
 DONE = "ok"
 GONE = "gone"
+
+# seconds that the first pull of a stream's group waits for the disk at most
+PLACE_S = 5.0
 
 INVALID = "invalid"
 BUSY = "busy"
@@ -171,10 +174,22 @@ class PullService:
         if stream is None:
             raise self._gone(queue)
         kind, value = ("next", 0) if start is None else (start.kind, start.value)
+        name = group.encode("utf-8", "surrogateescape")
         try:
-            seat: Seat = stream.open_seat(kind, value, group.encode("utf-8", "surrogateescape"), None, False, 0)
+            seat: Seat = stream.open_seat(kind, value, name, None, False, 0)
         except FilterDiffers:
             raise PullRefused(INVALID, f"group '{group}' has consumers with a filter: pulls have none") from None
+        if not service.has_place(queue.queue_id, name):
+            # A group that a restart would not know must not be given anything: it would begin elsewhere then. Once in a group's life.
+            try:
+                ticket = service.save_place(queue.queue_id, name)
+            except PeerError:
+                raise self._gone(queue) from None
+            noted = threading.Event()
+            self._broker.log.on_durable(ticket, noted.set)
+            if not noted.wait(PLACE_S):
+                self.refused_busy += 1
+                raise PullRefused(BUSY, f"the place of group '{group}' is not on disk yet")
         return seat
 
     def _gone(self, queue: Any) -> PullRefused:
