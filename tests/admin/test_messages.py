@@ -7,10 +7,14 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from flintmq.protocol.v0_9_1.codec import encode_properties
+from flintmq.protocol.v0_9_1.tables import Timestamp
+from flintmq.pulls.face import place
 from tests.admin.conftest import Client, basic
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawConnection
@@ -197,6 +201,27 @@ def test_cold_messages_are_waited_for(start: Callable[..., Client], tmp_path: An
         messages = client.pull("?count=4", name="d")
         assert messages and all(message["body"] == body for message in messages)
         got += len(messages)
+
+
+def test_values_that_json_does_not_have(shared: Client, name: str) -> None:
+    """nan, infinities, decimals, times and raw bytes in headers: the answer is JSON that any parser takes."""
+    queue = shared.queue(name)
+    headers = {"nan": float("nan"), "inf": float("-inf"), "d": Decimal("1.5"), "b": b"\xff", "t": Timestamp(7), "l": [float("inf"), None]}
+    place(queue.core, shared.node.broker.log, b"", name.encode(), encode_properties(1, {"headers": headers}), b"x", 4, 0, 0)
+    answer = shared.get(shared.path(name))
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    [message] = json.loads(answer.raw, parse_constant=refuse)["messages"]
+    assert message["properties"]["headers"] == {
+        "nan": "nan",
+        "inf": "-inf",
+        "d": "1.5",
+        "b": {"base64": "/w=="},
+        "t": 7,
+        "l": ["inf", None],
+    }
 
 
 def test_large_answers(shared: Client, name: str) -> None:

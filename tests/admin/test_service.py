@@ -193,6 +193,10 @@ def test_bad_settlements_are_named(shared: Client, body: bytes) -> None:
     assert answer.status == 400 and names_cause_and_fix(answer)
 
 
+def nested(depth: int) -> Any:
+    return {"x": nested(depth - 1)} if depth else 1
+
+
 BAD_PUBLISHES: list[Any] = [
     {"body": 1},
     {"body": "x", "encoding": "hex"},
@@ -210,6 +214,12 @@ BAD_PUBLISHES: list[Any] = [
     {"properties": {"headers": {"x" * 300: 1}}},
     {"properties": {"headers": {"n": 2**70}}},
     {"properties": {"timestamp": -1}},
+    {"properties": {"headers": {"x": float("nan")}}},
+    {"properties": {"headers": {"x": float("-inf")}}},
+    {"properties": {"headers": nested(33)}},
+    {"properties": {"headers": {str(n): n for n in range(1_025)}}},
+    {"properties": {"headers": {"x": "x" * 131_072}}},
+    {"properties": {"headers": {"\ud800": 1}}},
     {"routing_key": "x"},
 ]
 
@@ -221,7 +231,27 @@ def test_bad_publishes_are_named(shared: Client, value: Any) -> None:
     before = queue.core.enqueued_total()
     answer = shared.post(shared.path("params"), value)
     assert answer.status == 400 and names_cause_and_fix(answer)
+    assert "sys." not in answer.json["reason"] and "codec" not in answer.json["reason"]
     assert queue.core.enqueued_total() == before
+
+
+def test_headers_up_to_the_limits_of_amqp_are_taken(shared: Client, name: str) -> None:
+    """What an AMQP publisher may send, an HTTP publisher may: 32 levels, 1,024 fields; and it comes back."""
+    shared.queue(name)
+    for headers in (nested(32), {str(n): n for n in range(1_024)}, {"x": "x" * 130_000}):
+        assert shared.post(shared.path(name), {"body": "x", "properties": {"headers": headers}}).status == 201
+        [message] = shared.pull(name=name)
+        assert message["properties"]["headers"] == headers
+
+
+def test_numbers_that_json_does_not_have(shared: Client, name: str) -> None:
+    """400 that says so, whatever Python's own reader thinks of them; the limits of Python are not named."""
+    shared.queue(name)
+    for number in (b"NaN", b"-Infinity", b"1e999", b"9" * 5_000):
+        body = b'{"body": "x", "properties": {"headers": {"n": ' + number + b"}}}"
+        answer = shared.request("POST", shared.path(name), body, basic())
+        assert answer.status == 400 and names_cause_and_fix(answer) and "sys." not in answer.json["reason"]
+    assert shared.pull(name=name) == []
 
 
 def test_unknown_things_are_404(shared: Client) -> None:
@@ -275,8 +305,29 @@ def test_what_is_no_http_is_refused(shared: Client) -> None:
             sock.sendall(raw)
             sock.shutdown(socket.SHUT_WR)
             answer = sock.recv(65_536)
-            assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
+            assert answer == b"" or (answer.startswith(b"HTTP/1.1 400") and b'"fix"' in sock.recv(65_536) + answer)
     assert shared.get("/health", {}).status == 200
+
+
+def test_a_long_head_in_one_piece_is_refused(shared: Client) -> None:
+    """431 above http_head_bytes_max also when the whole head is there at once."""
+    answer = shared.get("/health", {"x": "y" * 20_000})
+    assert answer.status in (400, 431) and names_cause_and_fix(answer)
+    assert shared.get("/health", {"x": "y" * 15_000}).status == 200
+
+
+def test_garbage_behind_an_answer_leaves_no_trace(shared: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """A stranger whose request was answered and who then breaks the protocol is cut, in silence."""
+    caplog.set_level(logging.DEBUG)
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=30) as sock:
+        sock.sendall(b"POST " + shared.path().encode() + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        got = b""
+        while not got.endswith(b"}\n"):
+            got += sock.recv(65_536)
+        assert got.startswith(b"HTTP/1.1 401")
+        sock.sendall(b"zz\r\nno chunk\r\n")
+        assert sock.recv(65_536) == b""
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING and record.name in ("asyncio", "flintmq.http")] == []
 
 
 def test_slow_heads_are_cut_off(start: Callable[..., Client]) -> None:
@@ -287,6 +338,47 @@ def test_slow_heads_are_cut_off(start: Callable[..., Client]) -> None:
             sock.sendall(raw)
             while sock.recv(65_536):
                 pass
+
+
+def fill_and_ask(client: Client, sock: socket.socket) -> None:
+    """Asks for an answer that does not fit the socket's buffers, without reading it."""
+    for _ in range(8):
+        assert client.post(client.path(), {"body": "x" * 1_000_000}).status == 201
+    head = f"GET {client.path()}?count=8 HTTP/1.1\r\nHost: x\r\nAuthorization: {basic()['Authorization']}\r\n\r\n"
+    sock.sendall(head.encode())
+
+
+def small_buffers(client: Client) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    sock.settimeout(60)
+    sock.connect(("127.0.0.1", client.port))
+    return sock
+
+
+def test_an_answer_may_be_read_slowly(start: Callable[..., Client]) -> None:
+    """A client that takes longer over an answer than requests may take gets all of it."""
+    client = start({"http_request_ms": 200})
+    client.queue()
+    with small_buffers(client) as sock:
+        fill_and_ask(client, sock)
+        size, reads, pause = 0, 0, threading.Event()
+        while size < 8_000_000:
+            got = sock.recv(65_536)
+            assert got, f"cut after {size} bytes"
+            size, reads = size + len(got), reads + 1
+            if reads < 100:
+                pause.wait(0.01)
+
+
+def test_who_does_not_read_an_answer_is_cut(start: Callable[..., Client]) -> None:
+    """A client that reads nothing for http_request_ms loses the connection, and the broker the answer."""
+    client = start({"http_request_ms": 300})
+    client.queue()
+    with small_buffers(client) as sock:
+        fill_and_ask(client, sock)
+        wait_until(lambda: client.node.pulls.figures()["leased"] == 8, what="the answer is on its way")
+        wait_until(lambda: "flintmq_http_connections 1\n" in client.get("/metrics").raw.decode(), what="only this connection is left")
 
 
 def test_a_held_poll_is_not_cut_off(start: Callable[..., Client]) -> None:

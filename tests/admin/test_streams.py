@@ -39,6 +39,9 @@ def test_every_group_gets_every_message(streams: Client, name: str) -> None:
     figures = streams.get(f"/api/v1/queues/%2F/{name}").json
     assert figures["type"] == "stream" and figures["stream"]["next_offset"] == 5
     assert {group: one["lag"] for group, one in figures["stream"]["groups"].items()} == {"a": 0, "b": 2}
+    metrics = streams.get("/metrics").raw.decode().splitlines()
+    assert f'flintmq_stream_group_lag{{vhost="/",queue="{name}",group="b"}} 2' in metrics
+    assert f'flintmq_stream_group_lost_total{{vhost="/",queue="{name}",group="b"}} 0' in metrics
 
 
 def test_a_held_poll_of_a_stream_is_answered(streams: Client, name: str) -> None:
@@ -54,7 +57,8 @@ def test_a_stream_wants_a_group(streams: Client, name: str) -> None:
     declare(streams, name)
     for query in ("", "?group=g&offset=nowhere", "?group=g&offset=-1"):
         answer = streams.get(streams.path(name) + query)
-        assert answer.status in (400, 409) and answer.json["reason"]
+        assert answer.status == 400 and answer.json["reason"]
+    assert "interval like 2h" in answer.json["reason"] and "max_age" not in answer.json["reason"]
 
 
 def test_leases_of_a_stream(streams: Client, name: str) -> None:

@@ -165,8 +165,10 @@ class Application:
         if not queue.policy.is_stream:
             raise bad("'offset' is for streams", "leave it out")
         number = offset.isascii() and offset.isdigit() and len(offset) <= 19
-        arguments = {"x-stream-offset": int(offset) if number else offset}
-        return parse_stream_start(arguments, f"queue '{queue.name}' in vhost '{queue.vhost}'", self.parts.broker.clock.wall_ms())
+        try:
+            return parse_stream_start({"x-stream-offset": int(offset) if number else offset}, "", self.parts.broker.clock.wall_ms())
+        except PeerError:
+            raise bad(f"offset={offset[:40]!r} is none of: first, last, next, an offset, an interval like 2h or 7D") from None
 
     async def publish(self, request: Request) -> Response:
         """POST .../messages"""
@@ -176,7 +178,7 @@ class Application:
         vhost = caller.authorize(vhost_name, "basic.publish", exchange="")
         queue = vhost.queue(name, 0)
         query(request.query_params.multi_items(), ())
-        message = parse_publish(await self.body(request, self.limits.http_publish_bytes_max))
+        message = parse_publish(await self.body(request, self.limits.http_publish_bytes_max), self.limits)
         return answer(await publish(self.parts, queue, message), 201)
 
     async def ack(self, request: Request) -> Response:
@@ -291,6 +293,14 @@ class Application:
         refused = HttpError(404, "not_found", "there is no such path", "see docs/HTTP.md; names in the path are percent-encoded")
         return answer(refused.body, 404)
 
+    def head_too_large(self) -> Response:
+        """What a request with a head above Limits.http_head_bytes_max gets."""
+        self.parts.requests[431] += 1
+        refused = HttpError(
+            431, "too_large", f"the request's head is larger than {self.limits.http_head_bytes_max} bytes", "send shorter headers"
+        )
+        return answer(refused.body, 431, {"connection": "close"})
+
 
 ALL_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 
@@ -302,9 +312,14 @@ def application(parts: Parts) -> Any:
     starlette.router.redirect_slashes = False
 
     async def encoded(scope: Any, receive: Any, send: Any) -> None:
-        # Route on the path as it was sent: decoded, the name `/` of the default virtual host would be two path segments.
         if scope["type"] == "http":
+            # Route on the path as it was sent: decoded, the name `/` of the default virtual host would be two path segments.
             scope["path"] = scope["raw_path"].decode("ascii", "replace")
+            # h11 bounds heads that it waits for the rest of; one that came in one piece can be longer.
+            head = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+            if head > app.limits.http_head_bytes_max:
+                await app.head_too_large()(scope, receive, send)
+                return
         await starlette(scope, receive, send)
 
     return encoded

@@ -7,6 +7,7 @@ refused: a misspelt parameter must not be taken for its default.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -68,12 +69,27 @@ def word(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     return text
 
 
+def _finite(text: str) -> float:
+    """NaN and Infinity are no JSON though Python reads them, and 1e999 would become one."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is no number")
+    return value
+
+
 def json_object(body: bytes, known: Iterable[str]) -> dict[str, Any]:
     """A JSON object with known members only. Raises: HttpError 400."""
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(body, parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise bad("the body is nested too deeply", "send a JSON object, as docs/HTTP.md shows") from None
+    except json.JSONDecodeError as error:
         raise bad(f"the body is no JSON: {error}"[:200], "send a JSON object, as docs/HTTP.md shows") from None
+    except UnicodeDecodeError:
+        raise bad("the body is no JSON: it is not UTF-8", "send a JSON object, as docs/HTTP.md shows") from None
+    except ValueError as error:  # a number: ours, or of more digits than Python takes
+        reason = str(error) if "is no number" in str(error) else "a number in it has too many digits"
+        raise bad(f"the body is no JSON: {reason}", "send a JSON object, as docs/HTTP.md shows") from None
     if not isinstance(value, dict):
         raise bad("the body is no JSON object")
     names = tuple(known)

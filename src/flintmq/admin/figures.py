@@ -13,6 +13,8 @@ from flintmq import __version__
 from flintmq.admin.parts import Parts
 from flintmq.core.content import bytes_mapped
 
+_ACTORS = "Of the actor system: docs/SCHEDULER.md, Figures."
+
 
 def of_queue(queue: Any, parts: Parts) -> dict[str, Any]:
     """Figures of one queue; of a stream with its groups."""
@@ -47,6 +49,11 @@ def of_queue(queue: Any, parts: Parts) -> dict[str, Any]:
 def is_healthy(parts: Parts) -> bool:
     """The broker works: not stopping, and its disk has not failed."""
     return not parts.pulls.stopping and (parts.store is None or parts.store.failure is None)
+
+
+def _shown(name: str) -> str:
+    """A name that AMQP let in with bytes that are no UTF-8, as UTF-8 can have it."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _escape(text: str) -> str:
@@ -107,6 +114,7 @@ def prometheus(parts: Parts) -> str:
     drops = sorted(dict(broker.drops).items())
     text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
     _pulls(text, parts)
+    _streams(text, parts)
     _actors(text, parts.actors())
     _http(text, parts)
     return str(text)
@@ -135,12 +143,30 @@ def _actors(text: Text, gauges: Mapping[str, Any]) -> None:
     for name, value in gauges.items():
         if isinstance(value, bool | str) or value is None:
             continue
+        kind = "counter" if name.endswith("_total") else "gauge"
         if isinstance(value, int | float):
-            text.one(f"actors_{name}", "gauge", "Of the actor system.", value)
+            text.one(f"actors_{name}", kind, _ACTORS, value)
         elif isinstance(value, Mapping):
             numbers = [({"of": str(key)}, one) for key, one in value.items() if isinstance(one, int | float) and not isinstance(one, bool)]
             if numbers:
-                text.add(f"actors_{name}", "gauge", "Of the actor system.", numbers)
+                text.add(f"actors_{name}", kind, _ACTORS, numbers)
+
+
+def _streams(text: Text, parts: Parts) -> None:
+    """Lag and losses of every consumer group of every stream."""
+    streams = parts.broker.streams
+    lag: list[tuple[Mapping[str, str], float]] = []
+    lost: list[tuple[Mapping[str, str], float]] = []
+    for queue in list(parts.broker.queues.values()) if streams is not None else ():
+        stream = streams.get(queue.queue_id) if queue.policy.is_stream else None
+        if stream is None:
+            continue
+        for name, group in stream.groups().items():
+            labels = {"vhost": _shown(queue.vhost), "queue": _shown(queue.name), "group": name.decode("utf-8", "replace")}
+            lag.append((labels, group["lag"]))
+            lost.append((labels, group["lost"]))
+    text.add("stream_group_lag", "gauge", "Messages of a stream that a group has not been given.", lag)
+    text.add("stream_group_lost_total", "counter", "Messages of a stream that retention took before a group had them.", lost)
 
 
 def _http(text: Text, parts: Parts) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flintmq.admin.arguments import json_object, member_bool
 from flintmq.admin.errors import bad
+from flintmq.config import Limits
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 
@@ -23,10 +25,14 @@ CONTENT_HEADERS = 4
 CONTENT_PRIORITY = 16
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
 ENCODINGS = ("auto", "base64")
+# bytes around the payload of a frame
+_FRAME_OVERHEAD = 8
 
 
 def plain(value: Any) -> Any:
-    """A field value as JSON has it: bytes that are no UTF-8 as {"base64": ...}, decimals and the like as text."""
+    """A field value as JSON has it: bytes that are no UTF-8 as {"base64": ...}; decimals, nan, inf and the like as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such numbers: one of them would make the whole answer unreadable
     if value is None or isinstance(value, bool | str | float):
         return value
     if isinstance(value, int):
@@ -72,8 +78,8 @@ class Publish(NamedTuple):
     expiration_ms: int | None
 
 
-def parse_publish(raw: bytes) -> Publish:
-    """The JSON body of a publish. Raises: HttpError 400."""
+def parse_publish(raw: bytes, limits: Limits) -> Publish:
+    """The JSON body of a publish. Raises: HttpError 400, also for headers that an AMQP publisher could not send."""
     given = json_object(raw, ("body", "encoding", "persistent", "properties"))
     text, encoding = given.get("body", ""), given.get("encoding", "text")
     if not isinstance(text, str) or encoding not in ("text", "base64"):
@@ -88,8 +94,14 @@ def parse_publish(raw: bytes) -> Publish:
         properties["delivery_mode"] = 2
     try:
         header = encode_properties(len(body), properties)
+        # The engine checks an AMQP publisher's properties by the same limits, and all readers rely on them.
+        decode_properties(header, limits.table_depth_max, limits.table_fields_max)
+    except UnicodeEncodeError:
+        raise bad("'properties' can't be said in AMQP: a text in it is no text that UTF-8 can say") from None
     except (PeerError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise bad(f"'properties' can't be said in AMQP: {error}"[:200]) from None
+    if len(header) + _FRAME_OVERHEAD > limits.frame_size_max:
+        raise bad(f"'properties' take {len(header)} bytes: a frame of AMQP has {limits.frame_size_max}", "put it into the body")
     return Publish(header, body, flags, priority, expiration_ms)
 
 

@@ -1,14 +1,26 @@
-"""One HTTP connection: uvicorn's protocol with a bound on connections and on the time until a request's head is there.
+"""One HTTP connection: uvicorn's protocol with bounds on connections and on peers that neither speak nor read.
 
-in: sockets. out: requests to the application. uvicorn alone lets a peer that says nothing, or says it slowly, stay for ever.
+in: sockets. out: requests to the application. uvicorn alone lets a peer that says nothing, or says it slowly, stay for ever; and one that
+does not read its answer keep the answer.
+
+B1  A connection is cut when no request's head came for `request_s` after the last answer, or when nothing of an answer was read for
+    that long. One that reads its answer slowly, or waits for messages, is not.
+B2  What is no HTTP is answered like any refused request, or cut when an answer has begun; never a trace.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import json
+import termios
+from array import array
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from flintmq.admin.errors import bad
 
 
 class BoundedProtocol(H11Protocol):
@@ -19,6 +31,7 @@ class BoundedProtocol(H11Protocol):
     refused: list[int] = [0]  # one cell, shared by all of a server
 
     _late: asyncio.TimerHandle | None = None
+    _unread: int | None = None  # bytes of answers that the peer had not read at the last look
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -29,27 +42,58 @@ class BoundedProtocol(H11Protocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._there()
-        super().connection_lost(exc)
-
-    def handle_events(self) -> None:
-        super().handle_events()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._there()
-
-    def on_response_complete(self) -> None:
-        self._wait()
-        super().on_response_complete()
-
-    def _wait(self) -> None:
-        self._there()
-        if not self.transport.is_closing():
-            self._late = self.loop.call_later(self.request_s, self.transport.abort)
-
-    def _there(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._unread = None
+        self._wait()
+        super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """uvicorn's; `_look` does it, and sees to answers that are on their way."""
+
+    def send_400_response(self, msg: str) -> None:
+        """B2. uvicorn's own raises when an answer has begun."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        value = bad("this is no HTTP/1.1 request, or its head is too long", "send a request as docs/HTTP.md shows").body
+        headers = [("content-type", "application/json"), ("connection", "close")]
+        for event in (
+            h11.Response(status_code=400, headers=headers),
+            h11.Data(data=json.dumps(value).encode() + b"\n"),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _wait(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(self.request_s, self._look)
+
+    def _not_read(self) -> int:
+        """Bytes of answers that the peer's machine has not taken: ours and the kernel's. The kernel asks for more only when a good part of
+        its own (megabytes) is free: our buffer alone would seem to stand still."""
+        sock = self.transport.get_extra_info("socket")
+        size = array("i", [0])
+        if sock is not None and sock.fileno() >= 0:
+            fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, size)
+        return self.transport.get_write_buffer_size() + size[0]
+
+    def _look(self) -> None:
+        """B1."""
+        unread = self._not_read()
+        answering = self.cycle is not None and not self.cycle.response_complete
+        stuck = self._unread is not None and unread >= self._unread if unread else not answering
+        if stuck:
+            self.transport.abort()
+            return
+        self._unread = unread or None
+        self._wait()
 
 
 def bounded(connections_max: int, request_s: float) -> type[BoundedProtocol]:
