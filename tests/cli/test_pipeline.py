@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("pyspark")
 
@@ -217,7 +218,6 @@ def test_init_writes_a_project_once(flintmq: Run, tmp_path: Path) -> None:
     assert code == 0 and "spark-pipelines run" in out
     for path in where.glob("transformations/*.py"):
         compile(path.read_text(), str(path), "exec")
-    yaml = pytest.importorskip("yaml")
     spec = yaml.safe_load((where / "spark-pipeline.yml").read_text())
     assert spec["name"] == "my_orders" and spec["configuration"]["spark.flintmq.queue"] == 'in: "q"'
     assert spec["configuration"]["spark.flintmq.flightPort"] == "99" and spec["storage"].startswith("file://")

@@ -108,6 +108,8 @@ class Held:
         if outcome in (EMPTY, FILTERED_EMPTY):
             return self._encode(pull, queue, group, encoding)
         if outcome == BUSY:
+            if pull.loading:
+                raise busy("the queue's messages are still being read from disk", "try again")
             raise busy("too many pulls wait, or the group holds too many messages that are not settled", "settle messages, and try again")
         if outcome == EXPIRED:
             raise busy("the pull waited too long for its turn")

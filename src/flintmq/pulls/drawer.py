@@ -6,6 +6,8 @@ I1  Every pull that was dispatched is answered exactly once, by the actor system
 I2  A message is in an answer and in `leases`, or in neither; who takes a lease out of the table (under lease_lock) settles its message.
 I3  The consumer is on the queue's lists (`desired`) exactly while a pull is pending: a drawer that nobody pulls from takes no wake-up
     that was meant for other consumers.
+I4  A pull is answered EMPTY only when its last look found nothing to wait for. Was there a message that was not in memory, the pull waits
+    for it `load_ns` even without a hold (or with a shorter one), and is answered BUSY when that was not enough.
 
 No lost wake. A pull parks only after queue_deliver_single said that there is nothing. By then (docs/QUEUE_CORE.md, I2 and I3 there) the
 consumer was counted as wanted, the list lock was passed, and it looked again: an entry that becomes available afterwards finds the
@@ -65,7 +67,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     entry_sent,
     queue_add_consumer,
     queue_add_waiter,
-    queue_cold_count,
     queue_decref,
     queue_deliver_single,
     queue_get_id,
@@ -88,6 +89,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     HOLD_NONE,
     OUTCOME_BUSY,
     OUTCOME_CLOSED,
+    OUTCOME_EMPTY,
     OUTCOME_MESSAGES,
     PROCESS_DONE,
     PROCESS_PARK,
@@ -112,6 +114,7 @@ from cython.cimports.posix.unistd import read, write
 TAKEN = cython.declare(cython.int, 0)
 NOTHING = cython.declare(cython.int, 1)
 FULL = cython.declare(cython.int, 2)
+LOADING = cython.declare(cython.int, 3)
 FIRST_ROOM = cython.declare(uint32_t, 8)
 
 
@@ -233,7 +236,8 @@ def drawer_pull(drawer, pull, hold_ns):
     pull.request.process = _process
     pull.request.answer = _answer
     pull.request.context = pull
-    pull.request.hold_ns = now + hold_ns if hold_ns > 0 else HOLD_NONE
+    pull.hold_ns = now + hold_ns if hold_ns > 0 else HOLD_NONE
+    pull.request.hold_ns = pull.hold_ns
     pull.request.deadline_ns = now + hold_ns + drawer.grace_ns
     at_store64(cython.cast(cython.pointer(uint64_t), cython.address(drawer.used_ns)), now)
     at_add32(cython.address(drawer.pending), 1)
@@ -255,6 +259,12 @@ def _answer(request: cython.pointer(request_t)) -> cython.void:
     drawer: cython.pointer(drawer_t) = pull.drawer
     now: int64_t = system_now(drawer.system)
     pull.answered_ns = now
+    if (
+        pull.loading
+        and request.outcome == OUTCOME_EMPTY
+        and (stream_of(drawer.queue) != cython.NULL or queue_ready_count(drawer.queue) != 0)
+    ):
+        request.outcome = OUTCOME_BUSY  # I4
     at_add32(cython.address(drawer.inside), 1)
     at_store64(cython.cast(cython.pointer(uint64_t), cython.address(drawer.used_ns)), now)
     if at_sub32(cython.address(drawer.pending), 1) == 1:
@@ -283,8 +293,9 @@ def _take(drawer: cython.pointer(drawer_t), pull: cython.pointer(pull_t)) -> cyt
     # Only this drawer's actor adds: what is free now is free below.
     if drawer_leases(drawer) >= drawer.leases_max:
         return FULL
+    delivery.position = 0
     if not queue_deliver_single(drawer.queue, drawer.consumer, cython.address(delivery)):
-        return NOTHING
+        return LOADING if delivery.position or _is_reading(drawer) else NOTHING
     content_incref(delivery.content)
     entry_sent(delivery.slot)
     spin_lock(cython.address(drawer.lease_lock))
@@ -331,6 +342,7 @@ def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), req
     pull: cython.pointer(pull_t) = cython.cast(cython.pointer(pull_t), request)
     taken: cython.int = TAKEN
     expiry: int64_t
+    until: int64_t
     if queue_is_deleted(drawer.queue):
         request_answer(request, OUTCOME_CLOSED)
         return PROCESS_DONE
@@ -341,7 +353,8 @@ def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), req
     _interest(drawer)
     while taken == TAKEN and pull.count < pull.most and (pull.count == 0 or pull.bytes < pull.bytes_max):
         taken = _take(drawer, pull)
-    if taken != NOTHING and at_load32(cython.address(drawer.pending)) > 1:
+    pull.loading = 1 if taken == LOADING else 0
+    if (taken == TAKEN or taken == FULL) and at_load32(cython.address(drawer.pending)) > 1:
         actor_wake_next(actor)  # case 2 of the module's text
     if pull.count:
         at_add64(cython.address(drawer.delivered), pull.count)
@@ -350,24 +363,26 @@ def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), req
     if taken == FULL:
         request_answer(request, OUTCOME_BUSY)
         return PROCESS_DONE
-    if request.hold_ns == HOLD_NONE and _is_loading(drawer):
-        # There is a message, it is only not in memory: not looking long enough must not make the queue look empty.
-        request.hold_ns = system_now(drawer.system) + drawer.load_ns
+    request.hold_ns = pull.hold_ns
+    if pull.loading:  # I4. The queue tells when it is in memory; should it be so already, this pull is looked at again at once.
+        until = system_now(drawer.system) + drawer.load_ns
+        if request.hold_ns < until:
+            request.hold_ns = until
     return PROCESS_PARK
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _is_loading(drawer: cython.pointer(drawer_t)) -> cython.bint:
+def _is_reading(drawer: cython.pointer(drawer_t)) -> cython.bint:
+    """Whether the group's place of a stream is being read from disk, or was and has not been looked at."""
     seat: cython.pointer(seat_t)
-    if stream_of(drawer.queue) != cython.NULL:
-        seat = cython.cast(cython.pointer(seat_t), drawer.consumer.reader)
-        return (
-            at_load32(cython.address(seat.group.fresh.reading)) != READ_IDLE
-            or at_load32(cython.address(seat.group.again.reading)) != READ_IDLE
-        )
-    return queue_cold_count(drawer.queue) != 0 and queue_ready_count(drawer.queue) != 0
+    if stream_of(drawer.queue) == cython.NULL:
+        return False
+    seat = cython.cast(cython.pointer(seat_t), drawer.consumer.reader)
+    return (
+        at_load32(cython.address(seat.group.fresh.reading)) != READ_IDLE or at_load32(cython.address(seat.group.again.reading)) != READ_IDLE
+    )
 
 
 @cython.cfunc

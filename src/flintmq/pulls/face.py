@@ -191,6 +191,11 @@ class Pull:
         return self.pull.bytes
 
     @property
+    def loading(self) -> bool:
+        """BUSY, because a message is there that could not be read from disk in time."""
+        return self.pull.loading != 0
+
+    @property
     def asked_ns(self) -> int:
         """Monotonic."""
         return self.pull.asked_ns
@@ -233,7 +238,7 @@ class Drawer:
 
     Args: system: the node's actors; handle: of the queue; queue: what it is to the control plane; group; key: unique in the process;
     serial: the same as a number; leases_max: messages handed out and not settled; grace_ns: how long beyond its hold a pull may wait for
-    its turn; load_ns: how long one without hold waits for a message that is read from disk; on_expired(queue): takes expired messages out.
+    its turn; load_ns: how long one waits for a message that is read from disk; on_expired(queue): takes expired messages out.
     Raises: MemoryError.
     """
 

@@ -24,12 +24,14 @@ cdef struct pull_t:             # one request; memory of the Pull object, which 
     pull_t *next                # link of answers_t
     void *owner                 # the Pull: one reference from the dispatch until its answer is taken
     int64_t visibility_ns
+    int64_t hold_ns             # what the client asked for: the end of its hold, or HOLD_NONE
     int64_t asked_ns
     int64_t answered_ns
     uint64_t bytes_max          # bytes of bodies at which the batch ends; the message that reaches it is still in it
     uint32_t most               # messages
     uint32_t count
     uint32_t room
+    uint32_t loading            # at its last look its next message was there, but on disk only
     uint64_t bytes
     pulled_t *items
 
@@ -55,7 +57,7 @@ cdef struct drawer_t:
     uint32_t lease_lock         # `leases`
     uint32_t leases_max
     lease_table_t leases
-    int64_t load_ns             # how long a pull without hold waits for a message that is being read from disk
+    int64_t load_ns             # how long a pull waits for a message that is being read from disk, its hold apart
     int64_t grace_ns            # beyond its hold: how long a pull may wait for its turn
     int64_t used_ns             # atomic: when it was last pulled from
     bint logged                 # deliveries are timed for the log

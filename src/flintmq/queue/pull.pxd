@@ -5,7 +5,8 @@ from flintmq.queue.types cimport consumer_t, delivery_t, queue_t, slot_t
 
 # AbstractQueue#deliverSingleMessage: run by the consumer's own loop. 1 = `out` holds a message that is acquired (unstealable)
 # for this consumer, credit taken; 0 = nothing now, the consumer is back on Interested (or NotInterested when it is out of
-# credit or suspended). After writing the frames the session calls entry_sent() or, for no-ack, queue_dequeue().
+# credit or suspended). When its next entry is not resident: 0 with out.position set (else untouched), the content asked for, and the
+# consumer notified when it is there. After writing the frames the session calls entry_sent() or, for no-ack, queue_dequeue().
 cdef bint queue_deliver_single(queue_t *queue, consumer_t *consumer, delivery_t *out) noexcept nogil
 cdef void entry_sent(slot_t *slot) noexcept nogil              # unstealable -> stealable
 # basic.get: takes the first available entry for `owner` (a consumer id from consumer_id_new()). When that entry is not resident:

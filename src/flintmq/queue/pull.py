@@ -278,8 +278,10 @@ def queue_deliver_single(queue, consumer, out):
             return False
         if looked_again:
             at_store64(cython.address(consumer.idle_version), version)
-            if outcome == PARKED and not _load_content(queue, found.slot, found.position):
-                continue
+            if outcome == PARKED:
+                if not _load_content(queue, found.slot, found.position):
+                    continue
+                out.position = found.position
             spin_unlock(cython.address(consumer.send_lock))
             if outcome == OUTRANKED or consumer.interest != cython.NULL:
                 queue_wake_if_available(queue)  # for whoever can take what this one can't
