@@ -85,6 +85,16 @@ def test_dump_can_show_bodies_and_one_range_of_one_log(store: Path) -> None:
     }
 
 
+def test_dump_of_a_stream_that_is_not_there(store: Path) -> None:
+    """Not an empty answer: an error that names the streams that are there."""
+    assert "it has no streams" in str(refused("dump", store, "--log", "streams/7"))
+    for queue_id in (3, 21):
+        (store / "streams" / str(queue_id)).mkdir(parents=True)
+    error = refused("dump", store, "--log", "streams/7")
+    assert error.exit_code == 64 and "no log streams/7: there are those of the queues 3, 21" in str(error)
+    assert run("dump", store, "--log", "streams/3").exit_code == 0
+
+
 def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     """Every record type of the two logs has a name and decodes; hostile names stay on their line."""
     made = StoreBytes()

@@ -46,14 +46,16 @@ def test_an_operator_decides_and_forgets(store: Path, word: str) -> None:
     assert broker.all_bodies() == (AFTER if word == "commit" else BEFORE)
     broker.node.stop()
     assert "forgotten" in run(store, "forget", str(X)).output
-    assert run(store, "list").output == ""
+    empty = run(store, "list")
+    assert empty.stdout == "" and "no transaction waits" in empty.stderr
 
 
 def test_what_can_t_be_done_is_refused(store: Path, tmp_path: Path) -> None:
     """An unknown name, a malformed one, forget of what nobody decided, no store, and a running broker: an error, and nothing changed."""
-    for arguments in (("commit", "1:00:@/"), ("commit", "nonsense"), ("forget", str(X))):
-        with pytest.raises(OperatorError):
+    for arguments, code in ((("commit", "1:00:@/"), 69), (("commit", "nonsense"), 64), (("forget", str(X)), 69)):
+        with pytest.raises(OperatorError) as refused:
             run(store, *arguments)
+        assert refused.value.exit_code == code
     with pytest.raises(OperatorError, match="holds no store"):
         run(tmp_path / "nothing", "list")
     assert not (tmp_path / "nothing").exists()

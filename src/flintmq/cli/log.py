@@ -153,6 +153,8 @@ def dump(context: click.Context, /, directory: Path, which: str | None, first: i
     """Prints one line per record, dead ones that are still there too."""
     from flintmq.store.log.inspect import LOGS, Damage, open_store
 
+    if which and which not in LOGS:
+        _there(directory, which)
     view = open_store(directory, (which,) if which else tuple(LOGS))
     damaged = False
     try:
@@ -175,6 +177,19 @@ def dump(context: click.Context, /, directory: Path, which: str | None, first: i
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     context.exit(EX_DATA if damaged else EX_OK)
+
+
+def _there(directory: Path, name: str) -> None:
+    """Raises: OperatorError (64) when the store has no log of this stream."""
+    from flintmq.errors import OperatorError
+    from flintmq.store.log.inspect import check_store
+
+    check_store(directory)
+    if not (directory / name).is_dir():
+        streams = directory / "streams"
+        ids = sorted(int(one.name) for one in streams.iterdir() if one.name.isdigit()) if streams.is_dir() else []
+        there = f"there are those of the queues {', '.join(map(str, ids))}" if ids else "it has no streams"
+        raise OperatorError(f"{directory}: no log {name}: {there}", 64)
 
 
 # --- verify -------------------------------------------------------------------------------------------------------------

@@ -69,7 +69,10 @@ def list_(**options: Any) -> None:
     """Show every transaction that waits: its name, its state, and per queue what would enter it and what is held."""
     with _opened(options) as (node, transactions):
         names = {number: f"{queue.vhost}/{queue.name}" for number, queue in node.broker.queues.items()}
-        for view in transactions.list():
+        waiting = transactions.list()
+        if not waiting:
+            click.echo("no transaction waits", err=True)
+        for view in waiting:
             click.echo(f"{view.xid}  {view.state.value}")
             for number, (enters, held) in sorted(view.queues.items()):
                 click.echo(f"    {names.get(number, number)}: {enters} to enter, {held} held")
@@ -78,6 +81,9 @@ def list_(**options: Any) -> None:
 def _decide(text: str, options: dict[str, Any], decision: Callable[[TransactionCoordinator, Xid], Outcome]) -> None:
     try:
         xid = Xid.parse(text)
+    except TransactionRefused as refused:
+        raise OperatorError(f"{refused}, as 'flintmq tx list' prints it", 64) from None
+    try:
         with _opened(options) as (_, transactions):
             status = decision(transactions, xid).result(ANSWER_S)
     except TransactionRefused as refused:
