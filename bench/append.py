@@ -26,7 +26,7 @@ CHUNK = 2
 # seconds between two looks at the writer's progress
 LOOK_S = 0.00005
 STALL_S = 30.0
-# seconds: the broker's threads append without the interpreter's lock; here the writer must not wait for it long
+# seconds: the broker's threads append without the interpreter's lock, as here; the maintenance must not wait long for it either
 SWITCH_S = 0.0001
 
 
@@ -44,12 +44,11 @@ def through_log(directory: Path, total: int, record: int) -> dict[str, Any]:
         passes, first = writer.figures["passes"], log.tail
         cpu = time.process_time()
         began = moved_at = time.perf_counter()
-        durable, end, kicked = log.durable_lsn, first, first
-        for _ in range(max(1, total // record)):
-            _, end = log.append(CHUNK, payload)
-            if end - kicked >= KICK_BYTES:
-                writer.kick()
-                kicked = end
+        durable, end = log.durable_lsn, first
+        several = max(1, KICK_BYTES // record)
+        for _ in range(max(1, total // record // several)):
+            end = log.append_many(CHUNK, payload, several)
+            writer.kick()
             if end - durable < AHEAD_BYTES:
                 continue
             while end - durable >= AHEAD_BYTES:

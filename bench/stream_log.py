@@ -11,6 +11,7 @@ import json
 import struct
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,24 @@ class Bench:
         start = time.perf_counter()
         self.stream: Any = stream.open(self.files, self.root, 1, bytes(16), self.container, SystemClock(), self.writer, self.space)
         took = time.perf_counter() - start
-        self.writer.on_progress = self.stream.maintain  # on the writer's thread, and nowhere else while that runs
+        self.stopping = False
+        self.keeper = threading.Thread(target=self.keep, daemon=True)
+        self.keeper.start()
         self.writer.start()
         return took
+
+    def keep(self) -> None:
+        """Maintains the stream, as the store's own thread does."""
+        seen = 0
+        while not self.stopping:
+            seen = self.writer.wait_progress(seen, 0.1)
+            self.stream.maintain()
 
     def close(self) -> None:
         """Proves the end and closes, as a clean stop does."""
         self.settle()
+        self.stopping = True
+        self.keeper.join()
         self.writer.stop()
         while self.stream.mark():
             while self.writer.flush() == 1 or self.stream.prepare():

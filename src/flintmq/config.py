@@ -282,9 +282,10 @@ class Limits:
     # --- HTTP (docs/HTTP.md) ------------------------------------------------------------------------------------------
     # connections; held polls are one each (2,000 are promised); one more is closed at once and counted
     http_connections_max: int = 4_096
-    # milliseconds from accepting a connection, or from the last answer on it, to the end of a request's head; then it is closed
+    # milliseconds from accepting a connection, or from the last answer on it, to the end of a request's head, and for which a client may read
+    # nothing of its answer; then it is closed
     http_request_ms: int = 20_000
-    # bytes of a request's line and headers; more is refused with 400
+    # bytes of a request's line and headers; more is refused with 400 or 431
     http_head_bytes_max: int = 16 * KIB
     # bytes of a request's body: of a publish, of anything else; more is refused with 413
     http_publish_bytes_max: int = 16 * MIB
@@ -324,6 +325,8 @@ class Config:
     log_retain_age: int = 86_400
     # directory for copies of dead containers, made before their files are used again or removed; None: no copies
     log_archive_dir: str | None = None
+    # the log is written around the page cache where the file system is known to do that well (docs/adr/0007-direct-writes.md)
+    direct_io: bool = True
     tls_cert: str | None = None
     tls_key: str | None = None
     io_threads: int = 1

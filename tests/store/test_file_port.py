@@ -314,6 +314,7 @@ def test_what_is_reserved_has_its_size_and_reads_as_zeros_also_when_it_cannot_be
             if broken:
                 patch.setattr("os.preadv", refuse)
             files.allocate(fd, size, False)
+            files.warm(fd, size)
         assert files.size(path) == size
         assert files.read(fd, size, 0) == bytes(size)
         files.close(fd)

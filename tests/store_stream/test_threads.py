@@ -131,8 +131,8 @@ def test_delete_under_load(tmp_path: Path) -> None:
     stop.set()
     assert not any(thread.is_alive() for thread in threads)
     for _ in range(2_000):
-        store.maintenance._wake.set()
-        if not list((tmp_path / "streams").iterdir()):
+        store.maintenance.wake()
+        if not list((tmp_path / "streams").iterdir()) and store.streams.space.unwritten == 0:
             break
         store.writer.kick()
         threading.Event().wait(0.005)

@@ -196,8 +196,8 @@ static uint64_t remember(int fd, int at, uint64_t offset, uint64_t length) {
     record_t *r = room((uint32_t)old);
     if (!r) return seq;
     char path[64];
-    int reader = fd;
-    if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY) {
+    int reader = fd, flags = fcntl(fd, F_GETFL);
+    if ((flags & O_ACCMODE) == O_WRONLY || flags & O_DIRECT) { /* what is written around the page cache is read through it */
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
         reader = CALL(open)(path, O_RDONLY | O_CLOEXEC);
     }

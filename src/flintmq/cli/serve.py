@@ -130,6 +130,12 @@ def _raise_descriptors() -> None:
     "--log-retain-age", type=click.IntRange(0), default=86_400, show_default=True, help="Seconds that dead log containers are kept; 0: not."
 )
 @click.option("--log-archive-dir", help="Directory for copies of dead log containers; default: none are made.")
+@click.option(
+    "--direct-io/--no-direct-io",
+    default=True,
+    show_default=True,
+    help="Write the log around the page cache, on ext4 and XFS; else through it. Syncs are the same.",
+)
 @click.option("--memory", is_flag=True, help="Keep nothing on disk.")
 @click.option("--memory-limit", type=int, help="Bytes of message content at which publishers are blocked; default 60 % of the memory.")
 @click.option("--io-threads", type=click.IntRange(1, 64), default=1, show_default=True, help="I/O threads.")

@@ -158,7 +158,6 @@ class ContentReader:
         done: cython.long
         switches: cython.long
         waited: int64_t
-        fd: cython.int = -1
         sequence: uint64_t = lsn // source.container_size
         size: uint64_t = (sequence + 1) * source.container_size - lsn
         container: cython.pointer(container_t)
@@ -170,19 +169,17 @@ class ContentReader:
         if count == 0:
             log_begin(source)
             container = log_container(source, sequence) if sequence <= source.tail // source.container_size else cython.NULL
-            if container != cython.NULL and container.state == CONTAINER_READY:
-                fd = container.fd
-                self.shared = True
+            self.shared = container != cython.NULL and container.state == CONTAINER_READY
             log_end(source)
-            if fd < 0:
-                if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
-                    self._open(source, sequence)
-                fd = self.descriptor
-            if fd < 0:
+            if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
+                self._open(source, sequence)
+            if self.descriptor < 0:
                 return 0
             switches = io_wait_switches()
             waited = io_wait_ns()
-            done = self.files.read_at(self.files.context, fd, self.window, min(size, self.window_size), lsn % source.container_size)
+            done = self.files.read_at(
+                self.files.context, self.descriptor, self.window, min(size, self.window_size), lsn % source.container_size
+            )
             if io_wait_switches() != switches:
                 self.io_ns += io_wait_ns() - waited
             if done <= 0:
@@ -194,7 +191,7 @@ class ContentReader:
         return count
 
     def _open(self, source, sequence):
-        """Opens a sealed container for reading; -1 when it is gone."""
+        """Opens a container for reading (the writer's own descriptor is for writing only); -1 when it is gone."""
         self.close()
         try:
             owner: ManagedLog = self.messages if source == self.message_log else self.pages
@@ -223,7 +220,7 @@ class ContentReader:
             if again or (fresh and not self.shared):
                 return False
             again = fresh
-            # The window was read when these bytes were not written yet, or the writer's descriptor was closed under the read: once more.
+            # The window was read when these bytes were not written yet: once more.
             self.window_log = cython.NULL
             self.shared = False
             fresh = True

@@ -17,6 +17,7 @@ from flintmq.clock import Clock
 from flintmq.config import Config
 from flintmq.errors import OperatorError, StoreError
 from flintmq.store.log.containers import round_container_size
+from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log_store import LogStore
 from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.failures import DISK_ERRORS
@@ -76,8 +77,9 @@ class DurableStore:
         definitions = SqlDefinitions.open(directory, config.connect, config.catalog, clock, config.limits, timestamp=timestamp)
         try:
             known = {queue.queue_id for vhost in definitions.load_vhosts() for queue in definitions.load_queues(vhost.name)}
+            files: Any = OsFiles  # compiled: its arguments are not seen by mypy
             logs = LogStore.open(
-                None,
+                files(config.direct_io),
                 str(directory),
                 container_size=size,
                 initial_containers=max(2, config.initial_containers),

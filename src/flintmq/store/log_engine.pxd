@@ -36,7 +36,6 @@ cdef class LogEngine(LogPort):
     cdef bint running                          # a thread runs callbacks that are due
     cdef readonly object failure               # StoreError once the disk has failed
     cdef public object on_failure              # (StoreError) -> None
-    cdef public object on_maintain             # -> None: maintenance should run soon
     cdef readonly object maintenance           # Maintenance, or None
     cdef object lock_file
     cdef readonly object bulk                  # BulkTransactions

@@ -82,7 +82,6 @@ class LogEngine(LogPort):
         self.reader_lock = threading.Lock()
         self.failure = None
         self.on_failure = None
-        self.on_maintain = None
         self.lock_file = None
         self.closed = False
         self.maintenance = None
@@ -145,7 +144,6 @@ class LogEngine(LogPort):
             self.writer.add(self.pages.log)
         self.writer.writer.port = cython.address(self.port)
         self.writer.on_callbacks = self._run_due
-        self.writer.on_progress = self._progress
         self.writer.on_failed = self._disk_failed
         self.ml.writer = cython.address(self.writer.writer)
         self.reader = ContentReader(self.messages, self.pages)
@@ -451,10 +449,6 @@ class LogEngine(LogPort):
 
     def _run_due(self):
         """Durability moved: callbacks (LogStore)."""
-
-    def _progress(self):
-        if self.on_maintain is not None:
-            self.on_maintain()
 
     def _disk_failed(self, error, log_id, lsn, what):
         if log_id == STREAMS:

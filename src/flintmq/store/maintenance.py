@@ -71,7 +71,6 @@ class Maintenance:
         self.busy = False  # the last pass left something that waits for a sync
         self._hurry = False  # and the message log is not calm
         self._tails: dict[str, tuple[int, int]] = {}  # log -> its tail's container, and when that was first seen
-        self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._first = store.messages.tail // store.messages.container_size
@@ -85,22 +84,25 @@ class Maintenance:
 
     def start(self) -> None:
         """Starts the thread."""
-        self.store.on_maintain = self._wake.set
         self._thread = threading.Thread(target=self._run, name="flintmq-maintenance", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread after the pass under way."""
         self._stopping = True
-        self._wake.set()
+        self.wake()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
+    def wake(self) -> None:
+        """A pass should be made soon."""
+        self.store.writer.tell_progress()
+
     def _run(self) -> None:
+        seen = 0
         while not self._stopping:
-            self._wake.wait((HURRY_S if self._hurry else BUSY_S) if self.busy else IDLE_S)
-            self._wake.clear()
+            seen = self.store.writer.wait_progress(seen, (HURRY_S if self._hurry else BUSY_S) if self.busy else IDLE_S)
             if self._stopping:
                 return
             try:

@@ -93,8 +93,9 @@ def make_container(files: Any, directory: str, header: ContainerHeader, zero: bo
     return fd
 
 
-def recycle_container(files: Any, directory: str, old_sequence: int, header: ContainerHeader) -> int:
-    """The file of a dead container becomes another one (the caller syncs the directory). Returns its descriptor.
+def recycle_container(files: Any, directory: str, old_sequence: int, header: ContainerHeader, direct: bool) -> int:
+    """The file of a dead container becomes another one (the caller syncs the directory). Returns its descriptor, which is for writing
+    only. direct: it is written around the page cache, if that can be.
 
     The old header goes first: from then on the file is no container, whatever else happens. Raises: OSError.
     """
@@ -102,6 +103,8 @@ def recycle_container(files: Any, directory: str, old_sequence: int, header: Con
     files.rename(f"{directory}/{container_name(old_sequence)}", temporary)
     fd: int = files.open(temporary)
     try:
+        if direct:
+            files.make_direct(fd)
         files.write(fd, header.encode(), 0)
         files.sync(fd)
         files.rename(temporary, f"{directory}/{container_name(header.sequence)}")

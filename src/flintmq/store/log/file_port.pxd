@@ -5,6 +5,18 @@ from libc.stdint cimport uint64_t
 cdef extern from "<unistd.h>" nogil:
     int fdatasync(int fd)
 
+cdef extern from "<fcntl.h>" nogil:
+    int c_fcntl "fcntl"(int fd, int command, ...)
+    int F_GETFL, F_SETFL
+
+cdef extern from "<sys/vfs.h>" nogil:
+    struct file_system_t "statfs":
+        long f_type
+    int fstatfs(int fd, file_system_t *result)
+
+cdef enum:
+    DIRECT_ALIGN = 4096         # bytes: memory of direct writes begins at a multiple of it
+
 # Writes all of it at `offset`; 0, or an errno (short writes are continued inside).
 ctypedef int (*port_write_t)(void *context, int fd, const void *data, size_t size, uint64_t offset) noexcept nogil
 # Reads up to `size` bytes; the count (less only at the end of the file), or -errno.
@@ -17,3 +29,7 @@ cdef class FilePort:
     cdef port_write_t write_at
     cdef port_read_t read_at
     cdef port_sync_t sync_data
+
+cdef class OsFiles(FilePort):
+    cdef bint direct            # make_direct may say yes
+    cdef int _write_small(self, int fd, bytes data, uint64_t offset) except -1

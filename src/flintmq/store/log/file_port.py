@@ -4,7 +4,8 @@ in: the log's containers and writer. out: system calls. A simulated twin stands 
 or writes a file of the log, which is what makes its crash tests complete.
 
 Rules (docs/RELIABILITY.md): pwrite, never a store through mmap; one descriptor from the first write to the last sync; a failed sync is
-never retried; a new name counts after the directory's fsync.
+never retried; a new name counts after the directory's fsync. Direct writes (docs/adr/0007-direct-writes.md) change none of them: only a
+sync makes bytes durable.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ import fcntl
 import os
 
 import cython
-from cython.cimports.libc.errno import EINTR, errno
+from cython.cimports.libc.errno import EINTR, EINVAL, errno
 from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libc.string import memcpy
+from cython.cimports.posix.stdlib import posix_memalign
 from cython.cimports.posix.unistd import pread, pwrite
 
 # bytes of a new file that are brought into the page cache at most: more would be of use too late, and press on what is
 WARM_BYTES = 16 << 20
 # where that is read to; nobody looks at it. It fits into the processor's second cache.
 _UNREAD = bytearray(256 << 10)
+
+# 0 where the system has no such thing
+O_DIRECT = cython.declare(cython.int, getattr(os, "O_DIRECT", 0))
+# f_type of the file systems that keep reads through other descriptors coherent with direct writes (statfs(2))
+EXT4 = cython.declare(cython.long, 0xEF53)
+XFS = cython.declare(cython.long, 0x58465342)
 
 
 @cython.cfunc
@@ -33,16 +43,27 @@ def _write_at(
 ) -> cython.int:
     at: cython.p_char = cython.cast(cython.p_char, cython.cast(cython.p_void, data))
     count: cython.Py_ssize_t
+    error: cython.int
     while size:
         count = pwrite(fd, at, size, offset)
         if count < 0:
-            if errno == EINTR:
+            error = errno
+            if error == EINTR or (error == EINVAL and _write_through_cache(fd)):
                 continue
-            return errno
+            return error
         at += count
         size -= count
         offset += count
     return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write_through_cache(fd: cython.int) -> cython.bint:
+    """A disk with larger sectors than the log's refused a direct write, before it began. False: the descriptor was not direct."""
+    flags: cython.int = c_fcntl(fd, F_GETFL)
+    return flags >= 0 and flags & O_DIRECT != 0 and c_fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0
 
 
 @cython.cfunc
@@ -92,11 +113,25 @@ class FilePort:
         later syncs cheaper; else they are reserved only. Raises OSError ENOSPC."""
         raise NotImplementedError
 
+    def make_direct(self, fd: int) -> bool:
+        """From now on writes go around the page cache, and nothing is read with this descriptor. Memory should begin at a multiple of
+        DIRECT_ALIGN, offset and size be multiples of the disk's sector; what is not goes through the cache. False: this port or file
+        system has no such thing, the descriptor is as it was. Never raises."""
+        return False
+
+    def warm(self, fd: int, size: int) -> None:
+        """A file that was reserved is about to be written through the cache. Never raises."""
+
     def write(self, fd: int, data: bytes, offset: int) -> None:
         raise NotImplementedError
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
         raise NotImplementedError
+
+    def data_end(self, fd: int, size: int) -> int:
+        """Everything from here to `size` reads as zeros, since nothing was ever written there; `size` when the port can't tell. Of a
+        container with little in it only that little need then be read. Never raises."""
+        return size
 
     def sync(self, fd: int) -> None:
         """fdatasync."""
@@ -140,8 +175,9 @@ class FilePort:
 class OsFiles(FilePort):
     """The operating system's files."""
 
-    def __cinit__(self):
+    def __cinit__(self, direct: bool = True):
         self.context = cython.NULL
+        self.direct = direct
         self.write_at = _write_at
         self.read_at = _read_at
         self.sync_data = _sync_data
@@ -164,7 +200,21 @@ class OsFiles(FilePort):
             piece = bytes(min(size, 1 << 20))
             for offset in range(0, size, len(piece)):
                 os.pwrite(fd, piece[: size - offset], offset)
-            return
+
+    def make_direct(self, fd: int) -> bool:
+        found: file_system_t
+        flags: cython.int
+        descriptor: cython.int = fd
+        if not self.direct or not O_DIRECT or fstatfs(descriptor, cython.address(found)) != 0:
+            return False
+        if found.f_type != EXT4 and found.f_type != XFS:
+            return False
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # each direct write would have to look for it
+        flags = c_fcntl(descriptor, F_GETFL)
+        return flags >= 0 and c_fcntl(descriptor, F_SETFL, flags | O_DIRECT) == 0
+
+    def warm(self, fd: int, size: int) -> None:
         # What is reserved reads as zeros without the disk. Read once, it is in the page cache before the writer comes, in folios as large
         # as a read makes them; a write that has to bring its pages along costs twice the processor, and the writer has everybody wait.
         with contextlib.suppress(OSError):  # it would only have been quicker
@@ -172,11 +222,27 @@ class OsFiles(FilePort):
                 os.preadv(fd, [_UNREAD], offset)
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
+        if len(data) <= DIRECT_ALIGN:
+            self._write_small(fd, data, offset)
+            return
         view = memoryview(data)
         while view:
             count = os.pwrite(fd, view, offset)
             view = view[count:]
             offset += count
+
+    def _write_small(self, fd, data, offset):
+        """Out of aligned memory: a header can be written directly, too."""
+        memory: cython.p_void = cython.NULL
+        size: cython.size_t = len(data)
+        error: cython.int
+        if posix_memalign(cython.address(memory), DIRECT_ALIGN, DIRECT_ALIGN) != 0:
+            raise MemoryError
+        memcpy(memory, cython.cast(cython.p_char, data), size)
+        error = _write_at(cython.NULL, fd, memory, size, offset)
+        free(memory)
+        if error:
+            raise OSError(error, os.strerror(error))
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
         parts = []
@@ -188,6 +254,15 @@ class OsFiles(FilePort):
             size -= len(part)
             offset += len(part)
         return b"".join(parts)
+
+    def data_end(self, fd: int, size: int) -> int:
+        end = 0
+        try:
+            while end < size:
+                end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            return min(end, size) if error.errno == errno_module.ENXIO else size  # ENXIO: no data follows
+        return min(end, size)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

@@ -16,6 +16,7 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_remove
+from cython.cimports.flintmq.store.log.file_port import DIRECT_ALIGN
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
@@ -27,8 +28,9 @@ from cython.cimports.flintmq.store.log.record import (
     set32,
 )
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
+from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
+from cython.cimports.posix.stdlib import posix_memalign
 
 LSN_NEVER = cython.declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
 # bytes of write buffers kept for reuse (one at least): their pages are mapped already
@@ -158,8 +160,7 @@ def _new_buffer(log: cython.pointer(log_t)) -> cython.bint:
         buffer = cython.cast(cython.pointer(buffer_t), calloc(1, cython.sizeof(buffer_t)))
         if buffer == cython.NULL:
             return False
-        buffer.bytes = cython.cast(cython.pointer(uint8_t), malloc(log.buffer_size))
-        if buffer.bytes == cython.NULL:
+        if posix_memalign(cython.cast(cython.pointer(cython.p_void), cython.address(buffer.bytes)), DIRECT_ALIGN, log.buffer_size) != 0:
             free(buffer)
             return False
     if log.tail == container_start:

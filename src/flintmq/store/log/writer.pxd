@@ -50,6 +50,7 @@ cdef struct writer_t:
     uint32_t sleeping           # atomic
     uint32_t stopping           # atomic
     uint32_t callbacks          # atomic: Python callbacks wait for durability
+    uint32_t progress           # futex word: changed when a log went on to another container or waits for one
     uint32_t lock               # of `logs`
     uint32_t log_count
     log_t *logs[LOGS_MAX]       # in the order in which they are written; they are taken in the opposite order
@@ -59,7 +60,7 @@ cdef struct writer_t:
     bint left_over              # the last pass could not take everything
     uint64_t passes
     uint64_t syncs
-    uint64_t last_container     # tail container of logs[0] at the last call of on_progress
+    uint64_t last_container     # tail container of logs[0] when progress was told last
     int failed_errno
     uint32_t failed_log
     uint64_t failed_lsn
@@ -76,12 +77,12 @@ cdef class LogWriter:
     cdef writer_t writer
     cdef FilePort files
     cdef public object on_callbacks    # durability moved and someone asked to be called
-    cdef public object on_progress     # a log went on to another container, or is starved: maintenance should run
     cdef public object on_failed       # (errno, log id, LSN, "write" or "sync"): latched, nothing is written any more
     cdef object thread
     cdef int add(self, log_t *log) except -1
     cdef int one_pass(self, uint32_t flags) noexcept nogil
     cdef int run_until_python(self) noexcept nogil
+    cdef void _tell_progress(self) noexcept nogil
     cdef int _write_dirty(self, uint32_t flags) noexcept nogil
     cdef int _write_one(self, dirty_log_t *dirty, uint32_t flags) noexcept nogil
     cdef int _fail(self, log_t *log, uint64_t lsn, int error, bint sync, uint32_t count) noexcept nogil

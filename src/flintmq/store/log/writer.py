@@ -47,8 +47,7 @@ IDLE_MS = cython.declare(cython.int, 500)
 # why run_until_python returned
 STOPPED = cython.declare(cython.int, 1)
 CALLBACKS = cython.declare(cython.int, 2)
-MAINTAIN = cython.declare(cython.int, 3)
-FAILED = cython.declare(cython.int, 4)
+FAILED = cython.declare(cython.int, 3)
 
 
 @cython.cfunc
@@ -111,7 +110,6 @@ class LogWriter:
         if self.writer.batches == cython.NULL:
             raise MemoryError
         self.on_callbacks = None
-        self.on_progress = None
         self.on_failed = None
         self.thread = None
 
@@ -150,6 +148,24 @@ class LogWriter:
         """How many Python callbacks wait for durability: 0 spares the writer the GIL."""
         at_store32(cython.address(self.writer.callbacks), count)
 
+    def wait_progress(self, seen: int, timeout_s: float) -> int:
+        """Sleeps until a log went on to another container, or waits for one, since this returned `seen`; at most `timeout_s`. Returns what
+        to give the next time. The writer tells so without the GIL: it never waits for who maintains the containers."""
+        before: uint32_t = seen
+        most_ms: cython.int = max(1, int(timeout_s * 1000))
+        with cython.nogil:
+            if at_load32(cython.address(self.writer.progress)) == before:
+                futex_wait(cython.address(self.writer.progress), before, most_ms)
+        return at_load32(cython.address(self.writer.progress))
+
+    def tell_progress(self) -> None:
+        """Ends a wait_progress, as if there had been progress."""
+        self._tell_progress()
+
+    def _tell_progress(self):
+        at_add32(cython.address(self.writer.progress), 1)
+        futex_wake(cython.address(self.writer.progress), 1)
+
     def flush(self, flags: int = 0) -> int:
         """One pass on the caller's thread (only while no writer thread runs). Returns a PASS_*; callbacks are called."""
         what: cython.int
@@ -187,8 +203,6 @@ class LogWriter:
             )
         elif what == CALLBACKS and self.on_callbacks is not None:
             self.on_callbacks()
-        elif what == MAINTAIN and self.on_progress is not None:
-            self.on_progress()
 
     def run_until_python(self):
         signal: uint32_t
@@ -201,21 +215,20 @@ class LogWriter:
                 return FAILED
             if what == PASS_PROGRESS:
                 self.writer.starved_told = False
+                at = self.writer.logs[0].tail // self.writer.logs[0].container_size if self.writer.log_count else self.writer.last_container
+                if at != self.writer.last_container or at_swap32(cython.address(self.writer.wanting), 0):
+                    self.writer.last_container = at
+                    self._tell_progress()
                 if at_load32(cython.address(self.writer.callbacks)):
                     return CALLBACKS
-                at = self.writer.logs[0].tail // self.writer.logs[0].container_size if self.writer.log_count else self.writer.last_container
-                if at != self.writer.last_container:
-                    self.writer.last_container = at
-                    return MAINTAIN
-                if at_swap32(cython.address(self.writer.wanting), 0):
-                    return MAINTAIN
                 if self.writer.left_over:
                     continue
                 # What came meanwhile without a kick (acks, which nobody waits for) goes with the next group.
             if what == PASS_STARVED and not self.writer.starved_told:
                 self.writer.starved_told = True
                 self.writer.last_container = 0
-                return MAINTAIN
+                self._tell_progress()
+                continue
             if at_load32(cython.address(self.writer.stopping)) and what != PASS_PROGRESS:  # who stops it sees to a full disk
                 return STOPPED
             # Say that we sleep, then look at the word: a kick after the look changes it.

@@ -129,9 +129,7 @@ class StreamStore:
                     self._store.note(NOTE_GROUP, key, b"")
             except StoreError:
                 pass  # the log has failed; the next start does it
-        progress = self._store.on_maintain
-        if progress is not None:
-            progress()
+        self._store.writer.tell_progress()  # the files go with the next pass of the maintenance
 
     # --- places of groups -----------------------------------------------------------------------------------------------------
 
