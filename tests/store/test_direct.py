@@ -88,7 +88,7 @@ def test_it_is_off_when_told_so_and_on_the_simulated_disk(tmp_path: Path) -> Non
     assert not files.make_direct(fd)
     assert not is_direct(fd)
     files.close(fd)
-    disk = SimDisk()
+    disk: Any = SimDisk()  # type: ignore[no-untyped-call]
     disk.make_dir("/d")
     assert not disk.make_direct(disk.open("/d/f", True))
 
@@ -113,7 +113,7 @@ def test_the_writer_s_descriptors_of_a_store(tmp_path: Path, asked: bool) -> Non
         store.writer.kick()
         while store.messages.durable_lsn <= lsns[-1]:
             pass
-        seen = {"messages": set(), "transactions": set(), "pages": set()}
+        seen: dict[str, set[bool]] = {"messages": set(), "transactions": set(), "pages": set()}
         for name in os.listdir("/proc/self/fd"):
             try:
                 path = os.readlink(f"/proc/self/fd/{name}")
