@@ -378,6 +378,24 @@ def test_requeue_brings_back_to_the_group(connect: Connect, stream: str, ch: Raw
 
 
 @groups_only
+def test_numbers_of_63_bits(connect: Connect, name: str) -> None:
+    """The largest numbers that AMQP has make a stream that works: nothing comes again because of them."""
+    ch = connect().channel()
+    huge = 2**63 - 1
+    most = {"x-delivery-limit": huge, "x-consumer-timeout": huge, "x-max-length-bytes": huge, "x-max-age": "9999999999999999999Y"}
+    ch.queue(name, durable=True, arguments={**STREAM, **most})
+    ch.call("confirm.select")
+    ch.call("basic.qos", prefetch_count=10)
+    fill(ch, name, [b"one"])
+    ch.consume(name, arguments={"x-group": "g", "x-stream-offset": "first"})
+    for again in (False, True):
+        (one,) = ch.deliveries(1)
+        ch.nothing()
+        assert (one.body, one.redelivered) == (b"one", again)
+        ch.send("basic.nack", delivery_tag=one.delivery_tag, requeue=True)
+
+
+@groups_only
 def test_retry_delay_and_delivery_limit(ch: RawChannel, name: str) -> None:
     """A message that keeps coming back goes to the dead-letter exchange with the reason delivery_limit; a rejected one at once."""
     dead = ch.queue(exclusive=True)

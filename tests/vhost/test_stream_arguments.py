@@ -97,6 +97,15 @@ def test_a_stream_with_everything_it_may_have() -> None:
     assert (policy.delivery_limit, policy.consumer_timeout_ms, policy.retry_delay_ms) == (4, 30_000, 250)
 
 
+def test_numbers_of_any_size_are_taken_as_never() -> None:
+    """What RabbitMQ accepts is accepted; what the core counts with fits its counters, and a deadline can be added to a clock."""
+    huge = 2**63 - 1
+    arguments = {"x-queue-type": "stream", "x-delivery-limit": huge, "x-consumer-timeout": huge, "x-max-age": "9999999999999999999Y"}
+    policy = parse_queue_arguments(arguments, "queue 'q' in vhost '/'")
+    assert policy.delivery_limit == 2**31 - 1
+    assert policy.consumer_timeout_ms == policy.max_age_ms == 315_360_000_000
+
+
 @pytest.mark.parametrize(
     ("durable", "exclusive", "auto_delete", "wrong"),
     [

@@ -535,6 +535,23 @@ def test_what_is_durable_comes_back_and_nothing_else(world: World, vhost: Virtua
     assert again.vhost.declare_queue("new").queue_id > durable.queue_id
 
 
+@pytest.mark.parametrize("error", [OverflowError, MemoryError, KeyboardInterrupt])
+def test_a_queue_that_can_t_be_made_leaves_no_record(
+    world: World, vhost: VirtualHost, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Whatever fails: the next start must not meet a definition from which no queue can be made, and the name is free."""
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vhost, "_queue_factory", fail)
+        with pytest.raises(error):
+            vhost.declare_queue("q", durable=True)
+    assert world.definitions.load_queues("/") == [] and "q" not in vhost.queues
+    assert vhost.declare_queue("q", durable=True).durable
+
+
 def test_deleting_durable_things_leaves_no_record(world: World, vhost: VirtualHost) -> None:
     vhost.declare_exchange("x", "topic", durable=True)
     vhost.declare_queue("q", durable=True)

@@ -19,6 +19,8 @@ from flintmq.vhost.stream_arguments import age_ms, check_stream_arguments
 
 # milliseconds; ten years: what RabbitMQ accepts for x-message-ttl and x-expires
 EXPIRY_MS_MAX = 315_360_000_000
+# deliveries of one message; the counter has 31 bits
+DELIVERY_LIMIT_MAX = 2**31 - 1
 PRIORITY_MAX = 255
 DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
@@ -56,7 +58,7 @@ class QueuePolicy:
     @property
     def max_age_ms(self) -> int | None:
         """x-max-age in milliseconds."""
-        return age_ms(self.max_age)
+        return _at_most(age_ms(self.max_age), EXPIRY_MS_MAX)
 
     @property
     def levels(self) -> int:
@@ -70,6 +72,11 @@ DEFAULT_POLICY = QueuePolicy()
 
 # A check returns None when the value is good, else the reason as RabbitMQ prints it.
 Check = Callable[[Any, Mapping[str, Any]], str | None]
+
+
+def _at_most(value: int | None, most: int) -> int | None:
+    """`value`, or `most` where more would mean the same: what RabbitMQ takes, our counters need not hold."""
+    return value if value is None else min(value, most)
 
 
 def _is_int(value: object) -> bool:
@@ -226,8 +233,8 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str,
         max_priority=get("x-max-priority"),
         qpid_priorities=get("x-qpid-priorities"),
         single_active_consumer=get("x-single-active-consumer", False),
-        delivery_limit=get("x-delivery-limit"),
-        consumer_timeout_ms=get("x-consumer-timeout"),
+        delivery_limit=_at_most(get("x-delivery-limit"), DELIVERY_LIMIT_MAX),
+        consumer_timeout_ms=_at_most(get("x-consumer-timeout"), EXPIRY_MS_MAX),
         queue_type=get("x-queue-type", "classic"),
         max_age=get("x-max-age"),
         stream_segment_bytes=get("x-stream-max-segment-size-bytes"),

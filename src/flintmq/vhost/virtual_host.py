@@ -472,7 +472,7 @@ class VirtualHost:
                 self._definitions.save_queue(QueueRecord(self.name, name, queue_id, auto_delete, arguments))
             try:
                 return self._add_queue(queue_id, spec)
-            except (MemoryError, PeerError):
+            except BaseException:  # whatever it was: the next start must not meet a queue that can't be made
                 if durable:
                     self._definitions.delete_queue(self.name, name)
                 raise
