@@ -16,6 +16,8 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parent
 SOURCE = ROOT / "src"
+# compilers at a time
+JOBS = int(os.environ.get("FLINTMQ_JOBS", os.cpu_count() or 1))
 
 
 def compiled_modules() -> dict[str, str]:
@@ -60,7 +62,7 @@ def extensions() -> list[Extension]:
         built,
         include_path=[str(SOURCE)],
         build_dir=os.environ.get("FLINTMQ_BUILD_DIR", "build/cython"),
-        nthreads=int(os.environ.get("FLINTMQ_JOBS", os.cpu_count() or 1)),
+        nthreads=JOBS,
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
@@ -75,4 +77,7 @@ def extensions() -> list[Extension]:
 
 
 # An editable install takes what `build_ext --inplace` left in src/; compiling there again would only cost time.
-setup(ext_modules=extensions() if {"build_ext", "bdist_wheel", "install", "build"} & set(sys.argv) else [])
+setup(
+    ext_modules=extensions() if {"build_ext", "bdist_wheel", "install", "build"} & set(sys.argv) else [],
+    options={"build_ext": {"parallel": JOBS}},
+)
