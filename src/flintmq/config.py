@@ -290,6 +290,8 @@ class Limits:
     # bytes of a request's body: of a publish, of anything else; more is refused with 413
     http_publish_bytes_max: int = 16 * MIB
     http_body_bytes_max: int = 1 * MIB
+    # bytes of all requests' bodies of which the rest is waited for (4,096 of 16 MiB would be 64 GiB); above it 503
+    http_arriving_bytes_max: int = 256 * MIB
     # milliseconds that a request's body may take to arrive; then 408
     http_body_ms: int = 20_000
     # leases of one ack, nack or extend; more are refused with 400

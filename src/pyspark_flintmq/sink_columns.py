@@ -208,7 +208,7 @@ def _unknown(name: str, dtype: DataType, names: set[str]) -> SourceError:
             f"column '{name}' has type {dtype.simpleString()}, not {OF_THE_SOURCE[name.lower()]} as messages have it{more}",
         )
     near = difflib.get_close_matches(name.lower(), [known for known in (*COLUMNS, *ALIASES) if known not in names], n=1, cutoff=0.6)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    hint = f"; did you mean '{near[0]}'?" if near else "."
     return SourceError("COLUMN_UNKNOWN", f"column '{name}' is not part of a message{hint} Known: {', '.join(COLUMNS)}{more}")
 
 

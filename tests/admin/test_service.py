@@ -292,6 +292,19 @@ def test_large_bodies_are_refused(start: Callable[..., Client]) -> None:
     connection.close()
 
 
+def test_bodies_on_their_way_are_bounded(start: Callable[..., Client]) -> None:
+    """Half bodies of many clients take a bounded amount of memory: 503 above it; when they are gone there is room again."""
+    client = start({"http_arriving_bytes_max": 1_000_000})
+    client.queue()
+    head = f"POST {client.path()} HTTP/1.1\r\nHost: x\r\nAuthorization: {basic()['Authorization']}\r\nContent-Length: 900000\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=30)) for _ in range(4)]
+        for sock in socks:
+            sock.sendall(head.encode() + b"x" * 400_000)
+        wait_until(lambda: client.post(client.path(), {"body": "x" * 300_000}).status == 503, what="the bound is reached")
+    wait_until(lambda: client.post(client.path(), {"body": "x" * 300_000}).status == 201, what="there is room again")
+
+
 def test_what_is_no_http_is_refused(shared: Client) -> None:
     """Bytes that are no request, and heads that are too long: 400 or a closed connection, and others are served."""
     for raw in (

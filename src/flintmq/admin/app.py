@@ -65,6 +65,7 @@ class Application:
         self.limits = parts.broker.limits
         self.authenticator = Authenticator(parts.broker, self.limits.http_logins_max)
         self.held: Held | None = None
+        self.arriving = 0  # bytes of bodies of which the rest is waited for
 
     # --- around every request -------------------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class Application:
             self.parts.logins_refused = self.authenticator.refused
 
     async def body(self, request: Request, most: int) -> bytes:
-        """The request's body. Raises: HttpError 408, 413."""
+        """The request's body. Raises: HttpError 408, 413, 503."""
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > most:
             raise too_large(most)
@@ -114,11 +115,16 @@ class Application:
             async with asyncio.timeout(self.limits.http_body_ms / 1000):
                 async for piece in request.stream():
                     size += len(piece)
+                    self.arriving += len(piece)
                     if size > most:
                         raise too_large(most)
+                    if self.arriving > self.limits.http_arriving_bytes_max:
+                        raise busy("too many large bodies are on their way")
                     pieces.append(piece)
         except TimeoutError:
             raise HttpError(408, "timeout", "the body did not arrive in time", "send it at once") from None
+        finally:
+            self.arriving -= size
         return b"".join(pieces)
 
     def _queue(self, caller: Caller, request: Request, method: str) -> Any:

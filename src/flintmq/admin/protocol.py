@@ -61,12 +61,9 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
             return
         value = bad("this is no HTTP/1.1 request, or its head is too long", "send a request as docs/HTTP.md shows").body
-        headers = [("content-type", "application/json"), ("connection", "close")]
-        for event in (
-            h11.Response(status_code=400, headers=headers),
-            h11.Data(data=json.dumps(value).encode() + b"\n"),
-            h11.EndOfMessage(),
-        ):
+        body = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        for event in (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 

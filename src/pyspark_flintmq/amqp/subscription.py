@@ -345,7 +345,11 @@ class Subscription:
                 # Fewer than were there at the start: some expired or were purged.
                 self._remaining = 0
             elif now - silent_since >= self._options.timeout:
-                raise ConnectionLost(f"{self._options.where}: messages are ready, but none came for {self._options.timeout} s", "STALLED")
+                raise ConnectionLost(
+                    f"{self._options.where}: messages are ready, but none came for {self._options.timeout} s. "
+                    "Is the queue a stream? Those are not for transport=amqp",
+                    "STALLED",
+                )
         if self._remaining == 0:
             # All that was in the queue when consuming began has been seen, and what comes back was in it.
             self._forget_ledger()
