@@ -339,6 +339,8 @@ class GroupMachine(RuleBasedStateMachine):
         """The disk works, reads end, everybody pulls: then everything that members can take was taken, and nothing is read for ever."""
         self.failing = False
         self.log.fail(False)
+        for member in [member for member in self.members if member.scheduled]:
+            self.pull_from(member)  # sees that the last read failed, and waits from now on
         self.time(1_100)
         for _ in range(3 * len(self.bodies) + 20):
             self.stream.step_reads()
