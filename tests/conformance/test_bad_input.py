@@ -209,6 +209,27 @@ def test_too_many_fields(connect: Connect) -> None:
     assert hostile(peer, bind_with(arguments)) == "502"
 
 
+@pytest.mark.flintmq_only("its own texts")
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        (nested(40), "tables nested deeper than 32"),
+        (table({f"k{i}": i for i in range(1_100)}), "table of more than 1024 fields"),
+        (longstr(shortstr("k") + b"?"), "unknown table field type 0x3f"),
+    ],
+)
+def test_what_is_wrong_with_headers_is_told(connect: Connect, headers: bytes, why: str) -> None:
+    """The refusal of a message's properties names the cause; publishes before it, whose routes were looked up, leave nothing behind."""
+    peer = connect()
+    peer.channel(1)
+    for key in ("one", "two"):
+        peer.send(method_frame(1, "basic.publish", routing_key=key) + header_frame(1, 0))
+    peer.send(method_frame(1, "basic.publish", routing_key="two") + header_frame(1, 0, headers=headers))
+    close = peer.recv_any()
+    assert (close.name, close.reply_code) == ("connection.close", 502)
+    assert close.reply_text == "SYNTAX_ERROR - content header properties are malformed: " + why
+
+
 def test_many_fields_within_the_limit(ch: RawChannel, name: str) -> None:
     """1,000 header fields are fine."""
     ch.queue(name, exclusive=True)

@@ -100,7 +100,7 @@ def one_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> 
 def test_port_in_use_is_69() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        one_line(run("--memory", "--port", str(port)), 69, f"127.0.0.1:{port}", "Address already in use", "--port")
+        one_line(run(*QUIET, "--port", str(port)), 69, f"127.0.0.1:{port}", "Address already in use", "--port")
 
 
 def test_tls_port_in_use_is_69_too(tmp_path: Path) -> None:

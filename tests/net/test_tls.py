@@ -149,7 +149,7 @@ def test_wrong_files_end_with_one_clear_line(tmp_path: Path, certificate: tuple[
         with self_signed_certificate() as other:
             (tmp_path / "key.pem").write_bytes(Path(other[1]).read_bytes())
         key = str(tmp_path / "key.pem")
-    command = [sys.executable, "-m", "flintmq.cli.main", "serve", "--memory", "--port", "0", "--tls-port", "0"]
+    command = [sys.executable, "-m", "flintmq.cli.main", "serve", "--memory", "--port", "0", "--http-port", "off", "--tls-port", "0"]
     done = subprocess.run([*command, "--tls-cert", cert, "--tls-key", key], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 78, done.stderr
     assert done.stdout == ""

@@ -130,6 +130,7 @@ class Loop(LoopBase):
                 connection.slow = SLOW_NONE
                 if slow == SLOW_RESOLVE:
                     if entry.connection.resolve_route():
+                        connection.slow_payload = cython.NULL  # the next event may have none, and the buffer it is in may move
                         return
                     slow = SLOW_ROUTE
                 handler.slow(

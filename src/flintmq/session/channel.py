@@ -201,6 +201,8 @@ def _on_header(
             content.flags = CONTENT_PERSISTENT
     else:
         if scan_properties(payload, size, cython.address(scan)) != 0:
+            connection.slow_payload = payload  # handlers.py looks what is wrong with it
+            connection.slow_size = size
             return _refuse(connection, 0, 502, b"content header properties are malformed", 60 << 16 | 40)
         if scan.delivery_mode == 2:
             content.flags |= CONTENT_PERSISTENT

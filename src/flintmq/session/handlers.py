@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
-from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, encode_method
+from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
 from flintmq.session import commits, handshake, publishing, verbs
 from flintmq.session.state import ChannelState
 
@@ -109,7 +109,7 @@ class ConnectionHandler:
                 self._end("bad protocol header")
                 self.connection.finished()
             else:
-                self._engine_error()
+                self._engine_error(payload)
         except PeerError as error:
             self.refuse(channel, error, method_id or (BASIC_PUBLISH_ID if kind in (SLOW_ROUTE, SLOW_PUBLISH) else 0))
 
@@ -137,8 +137,13 @@ class ConnectionHandler:
         except PeerError as error:
             self.refuse(channel, error, method_id)
 
-    def _engine_error(self) -> None:
+    def _engine_error(self, header: bytes | None) -> None:
         code, text, channel, method_id, value = self.connection.engine_error()
+        if header is not None:
+            try:
+                decode_properties(header, self.broker.limits.table_depth_max, self.broker.limits.table_fields_max)
+            except PeerError as error:
+                text = f"{text}: {error.text}"
         if text == "unknown delivery tag":
             text = f"unknown delivery tag {value}"
         elif text.startswith("message size"):
