@@ -247,7 +247,8 @@ def test_lost_to_retention(hot: int, group: bytes | None) -> None:
     assert full[0] == 7
     assert header[12:14] == b"\x20\x00"
     assert header[14:] == struct.pack(">I", 23) + b"\x0dx-stream-lostl" + struct.pack(">q", 7)
-    assert stream.take_lost() == [(group, 7, 8)] or stream.take_lost() == []
+    [(who, lost, at)] = stream.take_lost()
+    assert (who, lost) == (group, 7) and at in (8, 9)  # a consumer without a group may hold one more, read ahead
     following = consumer.deliver_full() or consumer.deliver_full()
     assert following is not None and following[0] == 8 and following[5] == bytes(14)
     assert stream.take_lost() == []
