@@ -18,6 +18,8 @@ COMMANDS = {
     "perf": "flintmq.cli.perf:perf",
     "pipeline": "flintmq.cli.pipeline:pipeline",
     "tx": "flintmq.cli.tx:tx",
+    "user": "flintmq.cli.users:user",
+    "vhost": "flintmq.cli.users:vhost",
 }
 
 

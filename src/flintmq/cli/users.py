@@ -1,0 +1,207 @@
+"""`flintmq user` and `flintmq vhost`: who may use a broker, and its virtual hosts, in the definitions of a stopped broker.
+
+in: the store directory or the database. out: lists; changes, durable when the command ends. A running broker has its own copy, so while one
+runs this is refused (on PostgreSQL by the broker's lock).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from flintmq.access.permissions import compile_pattern
+from flintmq.access.users import hash_password
+from flintmq.cli.db import _store_locked
+from flintmq.config import Config
+from flintmq.errors import OperatorError
+from flintmq.ports import PermissionRecord, UserRecord, VhostRecord
+from flintmq.store.durable import store_directory
+from flintmq.store.sql.definitions import SqlDefinitions
+from flintmq.store.sql.location import locate
+
+NAME_MAX = 255
+# what a tag lets a user do; others mean nothing
+TAGS = ("administrator", "monitoring")
+
+
+def _where(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say which store."""
+    for option in (
+        click.option("--catalog", help="SQL database (schema) name."),
+        click.option("--connect", help="URL of the SQL database for definitions."),
+        click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory."),
+        click.option("--data-dir", type=click.Path(), help="Directory of the broker."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def _opened(options: dict[str, Any]) -> Iterator[SqlDefinitions]:
+    """The definitions, with brokers kept out. Raises: OperatorError (69) when there are none, or a broker runs."""
+    config = Config(port=None, **options)
+    directory = store_directory(config)
+    location = locate(config.connect, config.catalog, directory)
+    if location.path is not None and not location.path.exists():
+        raise OperatorError(f"{location.path} does not exist: start 'flintmq serve' once, it makes a new store", 69)
+    with _store_locked(directory), contextlib.closing(SqlDefinitions.open(directory, config.connect, config.catalog)) as definitions:
+        yield definitions
+
+
+def _name(value: str, what: str) -> str:
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= NAME_MAX:
+        raise OperatorError(f"the name of a {what} has 1 to {NAME_MAX} bytes of UTF-8", 64)
+    return value
+
+
+def _user(definitions: SqlDefinitions, name: str) -> UserRecord:
+    for record in definitions.load_users():
+        if record.name == name:
+            return record
+    raise OperatorError(f"there is no user '{name}': 'flintmq user list' shows those that are there", 69)
+
+
+def _hash(password: str) -> str:
+    if not password:
+        raise OperatorError("the password is empty: nobody could log in with it", 64)
+    return hash_password(password)
+
+
+password_option = click.password_option(envvar="FLINTMQ_PASSWORD", help="Else the variable FLINTMQ_PASSWORD; else it is asked for.")
+tag_option = click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    type=click.Choice(TAGS),
+    help="monitoring: figures over HTTP. administrator: that, the log, queue patterns.",
+)
+
+
+@click.group()
+def user() -> None:
+    """Look after users and their permissions. The broker must not be running."""
+
+
+@user.command("list")
+@_where
+def list_users(**options: Any) -> None:
+    """Show every user with its tags, and what it may configure, write and read in each virtual host."""
+    with _opened(options) as definitions:
+        permissions = definitions.load_permissions()
+        for record in sorted(definitions.load_users(), key=lambda one: one.name):
+            click.echo(f"{record.name}  [{', '.join(record.tags)}]")
+            for one in permissions:
+                if one.user == record.name:
+                    click.echo(f"    {one.vhost}: configure {one.configure!r}, write {one.write!r}, read {one.read!r}")
+
+
+@user.command()
+@click.argument("name")
+@password_option
+@tag_option
+@_where
+def add(name: str, password: str, tags: tuple[str, ...], **options: Any) -> None:
+    """Add a user. It may log in from anywhere, and do nothing until `grant`."""
+    with _opened(options) as definitions:
+        if any(record.name == name for record in definitions.load_users()):
+            raise OperatorError(f"there is a user '{name}' already: 'flintmq user password' and 'flintmq user tags' change it", 69)
+        definitions.save_user(UserRecord(_name(name, "user"), _hash(password), tuple(dict.fromkeys(tags))))
+    click.echo(f"user {name} added: 'flintmq user grant {name}' lets it work")
+
+
+@user.command()
+@click.argument("name")
+@password_option
+@_where
+def password(name: str, password: str, **options: Any) -> None:
+    """Change a user's password."""
+    with _opened(options) as definitions:
+        definitions.save_user(replace(_user(definitions, name), password_hash=_hash(password)))
+    click.echo(f"user {name}: password changed")
+
+
+@user.command("tags")
+@click.argument("name")
+@tag_option
+@_where
+def set_tags(name: str, tags: tuple[str, ...], **options: Any) -> None:
+    """Set a user's tags: those that are given, no others."""
+    with _opened(options) as definitions:
+        definitions.save_user(replace(_user(definitions, name), tags=tuple(dict.fromkeys(tags))))
+    click.echo(f"user {name}: [{', '.join(dict.fromkeys(tags))}]")
+
+
+@user.command()
+@click.argument("name")
+@_where
+def delete(name: str, **options: Any) -> None:
+    """Delete a user and its permissions. With the last one gone, the next start makes guest anew."""
+    with _opened(options) as definitions:
+        definitions.delete_user(_user(definitions, name).name)
+    click.echo(f"user {name} deleted")
+
+
+@user.command()
+@click.argument("name")
+@click.option("--vhost", default="/", show_default=True, help="Virtual host.")
+@click.option("--configure", default=".*", show_default=True, help="Regular expression of names it may declare and delete.")
+@click.option("--write", default=".*", show_default=True, help="Of those it may publish to; the default exchange is called amq.default.")
+@click.option("--read", default=".*", show_default=True, help="Of those it may consume from.")
+@_where
+def grant(name: str, vhost: str, configure: str, write: str, read: str, **options: Any) -> None:
+    """Let a user work in a virtual host; replaces what it could there. '' allows nothing."""
+    for option, pattern in (("--configure", configure), ("--write", write), ("--read", read)):
+        try:
+            compile_pattern(pattern)
+        except ValueError as error:
+            raise OperatorError(f"{option}={pattern!r} is {error}", 64) from None
+    with _opened(options) as definitions:
+        if vhost not in [record.name for record in definitions.load_vhosts()]:
+            raise OperatorError(f"there is no virtual host '{vhost}': 'flintmq vhost add' makes it", 69)
+        definitions.save_permission(PermissionRecord(_user(definitions, name).name, vhost, configure, write, read))
+    click.echo(f"user {name} may use {vhost}")
+
+
+@user.command()
+@click.argument("name")
+@click.option("--vhost", default="/", show_default=True, help="Virtual host.")
+@_where
+def revoke(name: str, vhost: str, **options: Any) -> None:
+    """Keep a user out of a virtual host."""
+    with _opened(options) as definitions:
+        definitions.delete_permission(_user(definitions, name).name, vhost)
+    click.echo(f"user {name} may not use {vhost}")
+
+
+@click.group()
+def vhost() -> None:
+    """Look after virtual hosts. The broker must not be running."""
+
+
+@vhost.command("list")
+@_where
+def list_vhosts(**options: Any) -> None:
+    """Show the virtual hosts, one a line."""
+    with _opened(options) as definitions:
+        for record in sorted(definitions.load_vhosts(), key=lambda one: one.name):
+            click.echo(record.name)
+
+
+@vhost.command("add")
+@click.argument("name")
+@_where
+def add_vhost(name: str, **options: Any) -> None:
+    """Add a virtual host. Nobody may use it until `flintmq user grant USER --vhost NAME`."""
+    with _opened(options) as definitions:
+        if any(record.name == name for record in definitions.load_vhosts()):
+            raise OperatorError(f"there is a virtual host '{name}' already", 69)
+        definitions.save_vhost(VhostRecord(_name(name, "virtual host")))
+    click.echo(f"virtual host {name} added")

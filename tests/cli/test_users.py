@@ -1,0 +1,120 @@
+"""`flintmq user` and `flintmq vhost`: what they change counts from the broker's next start, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from click.testing import CliRunner, Result
+from pika.exceptions import AMQPError
+
+from flintmq.cli.main import cli
+from flintmq.errors import OperatorError
+from flintmq.store.sql.definitions import SqlDefinitions
+from tests.support.broker import Broker
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that a broker has made, and left."""
+    directory = tmp_path_factory.mktemp("made") / "data"
+    with Broker("--data-dir", str(directory)):
+        pass
+    return directory
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Iterator[Path]:
+    """Its definitions alone."""
+    (tmp_path / "definitions.db").write_bytes((made / "definitions.db").read_bytes())
+    yield tmp_path
+
+
+def run(directory: Path, *words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(cli, [*words, "--data-dir", str(directory)])
+    if isinstance(result.exception, OperatorError):
+        assert result.exception.exit_code == code, result.exception
+        return result
+    assert (result.exit_code, code) == (0, 0) or result.exit_code == code, result.output
+    return result
+
+
+def test_a_user_of_its_own(made: Path) -> None:
+    """Added and granted, it works from the next start on, within its permissions and its virtual host; the password is not in the store."""
+    run(made, "vhost", "add", "shop")
+    run(made, "user", "add", "alice", "--password", "correct horse", "--tag", "monitoring")
+    run(made, "user", "grant", "alice", "--vhost", "shop", "--configure", "^mine", "--write", "^(mine|amq.default)", "--read", "^mine")
+    assert not [file for file in made.rglob("*") if file.is_file() and b"correct horse" in file.read_bytes()]
+    with Broker("--data-dir", str(made)) as broker:
+
+        def channel(password: str, vhost: str) -> pika.adapters.blocking_connection.BlockingChannel:
+            credentials = pika.PlainCredentials("alice", password)
+            return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.port, vhost, credentials)).channel()
+
+        ours = channel("correct horse", "shop")
+        ours.queue_declare("mine", durable=True)
+        ours.basic_publish("", "mine", b"x")
+        assert ours.basic_get("mine", auto_ack=True)[2] == b"x"
+        with pytest.raises(AMQPError, match="ACCESS_REFUSED"):
+            ours.queue_declare("yours")
+        ours.connection.close()
+        for password, vhost in (("wrong", "shop"), ("correct horse", "/")):
+            with pytest.raises(AMQPError):
+                channel(password, vhost)
+        run(made, "user", "delete", "alice", code=69)  # a broker runs
+    run(made, "user", "delete", "alice")
+    assert "alice" not in run(made, "user", "list").stdout
+    assert run(made, "vhost", "list").stdout.split() == ["/", "shop"]
+
+
+def test_what_is_there_is_shown_and_changed(store: Path) -> None:
+    """list shows tags and permissions; password, tags, grant and revoke change that and no more."""
+    run(store, "user", "add", "bob", "--password", "one")
+    run(store, "user", "grant", "bob", "--write", "^x$")
+    run(store, "user", "tags", "bob", "--tag", "administrator", "--tag", "administrator")
+    listed = run(store, "user", "list").stdout
+    assert "bob  [administrator]\n    /: configure '.*', write '^x$', read '.*'\nguest  [administrator]\n" in listed
+    run(store, "user", "password", "bob", "--password", "two")
+    assert run(store, "user", "list").stdout == listed
+    run(store, "user", "revoke", "bob")
+    run(store, "user", "tags", "bob")
+    assert "bob  []\nguest" in run(store, "user", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("user", "add", "guest", "--password", "x"), 69),
+        (("user", "add", "", "--password", "x"), 64),
+        (("user", "add", "b" * 256, "--password", "x"), 64),
+        (("user", "add", "carol", "--password", ""), 64),
+        (("user", "add", "carol", "--password", "x", "--tag", "root"), 2),
+        (("user", "grant", "nobody"), 69),
+        (("user", "grant", "guest", "--vhost", "nowhere"), 69),
+        (("user", "grant", "guest", "--read", "("), 64),
+        (("user", "delete", "nobody"), 69),
+        (("user", "password", "nobody", "--password", "x"), 69),
+        (("vhost", "add", "/"), 69),
+    ],
+)
+def test_what_can_t_be_done_is_refused(store: Path, words: tuple[str, ...], code: int) -> None:
+    """One line and an exit code; nothing has changed."""
+
+    def everything() -> tuple[object, ...]:
+        definitions = SqlDefinitions.open(store)
+        try:
+            return tuple(definitions.load_users()), tuple(definitions.load_permissions()), tuple(definitions.load_vhosts())
+        finally:
+            definitions.close()
+
+    before = everything()
+    run(store, *words, code=code)
+    assert everything() == before
+
+
+def test_without_a_store(tmp_path: Path) -> None:
+    """No store is made by looking for one."""
+    run(tmp_path / "nothing", "user", "list", code=69)
+    assert not (tmp_path / "nothing").exists()
