@@ -144,7 +144,9 @@ def test_lines_of_the_child_come_out_with_a_prefix(supervise: Any, capfd: pytest
     until(seen)
 
 
-def test_a_stubborn_child_is_killed(supervise: Any) -> None:
+def test_a_stubborn_child_is_killed(supervise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flintmq.dataplane.supervisor._END_S", 0.3)
+    monkeypatch.setattr("flintmq.dataplane.supervisor._TERM_S", 0.3)
     supervisor, _ = supervise("--stubborn")
     supervisor.wait_ready(20)
     pid = supervisor.status()["pid"]

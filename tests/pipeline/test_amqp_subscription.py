@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -69,6 +70,9 @@ def test_one_kill_at_each_point_without_message_ids(tmp_path: Path) -> None:
             assert spark.bodies() == MESSAGES, f"killed at point {i}, {name}"
 
 
+# Kills here are those of a process: what it wrote is there, synced or not. So the syncs need no disk.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
 kills = st.lists(st.integers(0, 25), max_size=6)
 # A small alphabet: byte-identical messages must be counted, not merged.
 bodies = st.lists(st.sampled_from([b"a", b"b", b"", b"long body"]), max_size=14)
@@ -77,7 +81,7 @@ bodies = st.lists(st.sampled_from([b"a", b"b", b"", b"long body"]), max_size=14)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=bodies, later=bodies, deaths=kills, limit=st.integers(1, 5), size=st.sampled_from([1, 3, 1_000]))
 def test_any_series_of_kills_with_message_ids(first: list[bytes], later: list[bytes], deaths: list[int], limit: int, size: int) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         spark = FakeSpark(FakeQueue(first, ids=True), Path(directory), Plan(deaths), maxMessagesPerTrigger=limit, maxBytesPerTrigger=size)
         live_on(spark)
         spark.queue.publish(later, ids=True)
@@ -88,7 +92,7 @@ def test_any_series_of_kills_with_message_ids(first: list[bytes], later: list[by
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=bodies, later=bodies, deaths=kills, limit=st.integers(1, 5), size=st.sampled_from([1, 3, 1_000]))
 def test_any_series_of_kills_without_message_ids(first: list[bytes], later: list[bytes], deaths: list[int], limit: int, size: int) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         spark = FakeSpark(FakeQueue(first), Path(directory), Plan(deaths), maxMessagesPerTrigger=limit, maxBytesPerTrigger=size)
         live_on(spark)
         spark.queue.publish(later)
@@ -103,7 +107,7 @@ def test_any_series_of_kills_without_message_ids(first: list[bytes], later: list
 @settings(max_examples=50, deadline=None)
 @given(cuts=st.lists(st.integers(0, 12), max_size=3), limit=st.integers(1, 5))
 def test_a_lost_connection_is_made_anew_without_loss_or_duplicate(cuts: list[int], limit: int) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         spark = FakeSpark(FakeQueue(MESSAGES), Path(directory), maxMessagesPerTrigger=limit)
 
         def cut(batch: int) -> None:
