@@ -1,27 +1,31 @@
 #!/bin/sh
-# All tests, in two processes at a time: those that need Spark (one SparkSession) and those that do not. The longer one sets the time.
+# All tests, in three processes at a time: those that need Spark (one SparkSession), those that start brokers and clients and mostly wait for
+# them, and all others. The longest one sets the time.
 #   run_tests.sh [pytest options]     a path among the options: one process, just that
-# The results are in build/junit-broker.xml and build/junit-spark.xml.
+# The results are in build/junit-{spark,brokers,others}.xml. What the others say is seen as it comes, the rest in the end.
 set -u
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py"
+brokers="tests/admin tests/cli tests/conformance tests/faults tests/interop tests/net tests/store_sql"
 for option in "$@"; do
     if [ -e "${option%%::*}" ]; then
         exec $python -m pytest "$@"
     fi
 done
 mkdir -p build
-# shellcheck disable=SC2086
-$python -m pytest "$@" --junitxml=build/junit-spark.xml $spark >build/test-spark.log 2>&1 &
-spark_pid=$!
-trap 'kill "$spark_pid" 2>/dev/null' INT TERM
-ignored=$(for path in $spark; do printf -- '--ignore=%s ' "$path"; done)
-# shellcheck disable=SC2086
-$python -m pytest "$@" --junitxml=build/junit-broker.xml $ignored tests
-broker=$?
-wait "$spark_pid"
-spark_status=$?
-cat build/test-spark.log
-[ "$broker" = 0 ] && exit "$spark_status"
-exit "$broker"
+without() { printf -- '--ignore=%s ' "$@"; }
+# shellcheck disable=SC2046,SC2086
+{
+    $python -m pytest "$@" --junitxml=build/junit-spark.xml $spark >build/test-spark.log 2>&1 &
+    spark_pid=$!
+    $python -m pytest "$@" --junitxml=build/junit-brokers.xml $(without $spark) $brokers >build/test-brokers.log 2>&1 &
+    brokers_pid=$!
+    trap 'kill "$spark_pid" "$brokers_pid" 2>/dev/null' INT TERM
+    $python -m pytest "$@" --junitxml=build/junit-others.xml $(without $spark $brokers) tests
+}
+status=$?
+wait "$brokers_pid" || status=$?
+wait "$spark_pid" || status=$?
+cat build/test-brokers.log build/test-spark.log
+exit "$status"
