@@ -26,9 +26,8 @@ def server_context(cert_file: str, key_file: str | None) -> ssl.SSLContext:
     except FileNotFoundError as error:
         raise OperatorError(f"--tls-cert/--tls-key: no such file: {error.filename or f'{cert_file} or {key_file}'}") from error
     except (ssl.SSLError, OSError) as error:
-        raise OperatorError(
-            f"--tls-cert {cert_file}, --tls-key {key_file}: not a certificate and its private key in PEM form ({error})"
-        ) from error
+        key = f"--tls-key {key_file}" if key_file else "no --tls-key"
+        raise OperatorError(f"--tls-cert {cert_file}, {key}: not a certificate and its private key in PEM form ({error})") from error
     return context
 
 
