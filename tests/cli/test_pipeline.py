@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -223,6 +224,8 @@ def test_init_writes_a_project_once(flintmq: Run, tmp_path: Path) -> None:
     assert spec["configuration"]["spark.flintmq.flightPort"] == "99" and spec["storage"].startswith("file://")
     (where / "README.md").write_text("mine")
     (where / "spark-pipeline.yml").unlink()
+    command, needs = out.splitlines()[-2:]
+    assert shlex.split(command)[:4] == ["now:", "cd", str(where), "&&"] and 'in: "q"' in needs and "must exist" in needs
     code, _, err = flintmq("pipeline", "init", str(where))
     assert code == 64 and "README.md" in one_line(err)
     assert (where / "README.md").read_text() == "mine" and not (where / "spark-pipeline.yml").exists()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,4 +200,5 @@ def init(directory: Path, queue: str, sink_queue: str, flight_port: int) -> None
 
     for path in write_project(directory, queue=queue, sink_queue=sink_queue, flight_port=flight_port):
         click.echo(f"{path}")
-    click.echo(f"\nnow: cd {directory} && spark-pipelines run (README.md says more)")
+    click.echo(f"\nnow: cd {shlex.quote(str(directory))} && PYSPARK_PYTHON={shlex.quote(sys.executable)} spark-pipelines run")
+    click.echo(f"The queues {queue} and {sink_queue} must exist. README.md says more.")
