@@ -205,6 +205,8 @@ def dead_letter(
             expires_at,
         ):
             placed += 1
+            if broker.streams is not None and transaction is None:
+                broker.streams.letter(one.queue_id)  # before the caller ends the original
         if limited:
             if transaction is None:
                 enforce_limits(broker, one)

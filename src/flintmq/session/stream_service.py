@@ -7,6 +7,7 @@ S1  A stream's files come after its definition and go after it: a crash in betwe
     which the next start removes.
 S2  A group's place on disk is never ahead of what its members settled.
 S3  A dead letter is in the log before its original counts as done.
+S4  A dead letter in a stream is on disk before the end of its original, which is in another log, unless the disk is full.
 
 Threading: `open` and `delete` under a virtual host's lock; everything periodic on a thread of its own, since it may read from the disk.
 """
@@ -125,6 +126,11 @@ class StreamService:
     def get(self, queue_id: int) -> StreamQueue | None:
         """The stream behind a queue; None when it is none, or gone."""
         return self._streams.get(queue_id)
+
+    def letter(self, queue_id: int) -> None:
+        """A dead letter was published to this queue: if it is a stream, its original ends on disk after it (S4). Any thread."""
+        if queue_id in self._streams:
+            self._store.letter(queue_id)
 
     def has_place(self, queue_id: int, group: bytes) -> bool:
         """Whether a place of this group was noted ever since the stream was made."""

@@ -170,7 +170,7 @@ class LogEngine(LogPort):
         self.bulk = BulkTransactions(self, threads)
         self._settle_recovered()
         self._prove_tail()
-        self._open_streams(known, high_water, container_size, limits)
+        self._open_streams(known, high_water, container_size, limits, threads)
         if threads:
             from flintmq.store.maintenance import Maintenance
 
@@ -180,10 +180,10 @@ class LogEngine(LogPort):
         if threads or actors is not None:
             self.loader.start(actors)
 
-    def _open_streams(self, known, high_water, container_size, limits):
+    def _open_streams(self, known, high_water, container_size, limits, threads):
         from flintmq.store.stream.stream_store import StreamStore
 
-        self.streams = StreamStore(self, known, high_water, container_size, limits)
+        self.streams = StreamStore(self, known, high_water, container_size, limits, overlap=threads)
         space: StreamSpace = self.streams.space
         self.ml.stream_unwritten = cython.address(space.space.unwritten)
 

@@ -71,22 +71,28 @@ def open_log(
     return managed
 
 
-def repair_tail(files: Any, directory: str, tail: int, container_size: int, durable: int) -> None:
+def repair_tail(files: Any, directory: str, tail: int, container_size: int, durable: int, *, zero: bool = True) -> None:
     """Writes the containers anew that may hold something which was never synced: from the durable hint's to the tail's, zeros behind the
-    tail; and removes those behind it."""
+    tail; and removes those behind it.
+
+    zero: the zeros are written, which makes later syncs cheaper; else the room is only reserved and reads as zeros. Not in place: the
+    confirmed blocks above the hint would be in flight once more, and a power failure may spoil a sector that is being written.
+    """
     sequence = tail // container_size
     names = {number: name for name in files.list_dir(directory) if (number := sequence_of(name)) is not None}
     # From the last one down: a crash in between leaves no gap. First, so that a full disk has room for the rest.
-    for later in sorted((number for number in names if number > sequence), reverse=True):
+    behind = sorted((number for number in names if number > sequence), reverse=True)
+    for later in behind:
         files.unlink(f"{directory}/{container_name(later)}")
-    files.sync_dir(directory)
+    if behind:
+        files.sync_dir(directory)
     for number in range(min(durable // container_size, sequence), sequence + 1):
         if number in names:
-            _write_anew(files, directory, number, tail % container_size if number == sequence else container_size, container_size)
+            _write_anew(files, directory, number, tail % container_size if number == sequence else container_size, container_size, zero)
     files.sync_dir(directory)
 
 
-def _write_anew(files: Any, directory: str, sequence: int, kept: int, size: int) -> None:
+def _write_anew(files: Any, directory: str, sequence: int, kept: int, size: int, zero: bool) -> None:
     """Replaces a container by a copy of its first `kept` bytes and zeros."""
     path = f"{directory}/{container_name(sequence)}"
     temporary = f"{directory}/{sequence:020d}{TEMPORARY}"
@@ -101,7 +107,7 @@ def _write_anew(files: Any, directory: str, sequence: int, kept: int, size: int)
         files.unlink(temporary)
     fd = files.open(temporary, create=True)
     try:
-        files.allocate(fd, size, True)
+        files.allocate(fd, size, zero)
         files.write(fd, data, 0)
         files.sync(fd)
     finally:

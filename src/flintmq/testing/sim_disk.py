@@ -18,7 +18,7 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memcpy
 
-from flintmq.testing.disk_images import ROOT, DiskState
+from flintmq.testing.disk_images import ROOT, SECTOR, DiskState
 
 _FIRST_FD = 100_000  # far from real descriptors: a mix-up fails at once
 
@@ -306,6 +306,10 @@ class SimDisk(FilePort):
         if offset == 0 and size >= len(content) and isinstance(content, bytes):
             return content
         return bytes(memoryview(content)[offset : offset + size])
+
+    def data_end(self, fd: int, size: int) -> int:
+        content = bytes(self._files[self._descriptor(fd)[0]][:size]).rstrip(b"\0")
+        return min(size, -(-len(content) // SECTOR) * SECTOR)
 
     def sync(self, fd: int) -> None:
         self.do_sync(fd)

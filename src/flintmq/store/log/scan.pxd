@@ -32,8 +32,12 @@ cdef class LogScan:
     cdef uint64_t _last                       # LSN of the block that told the base
     cdef uint64_t _loaded                     # sequence that `_bytes` holds; 0 = none
     cdef uint8_t *_bytes
+    cdef uint64_t _filled                     # bytes of `_bytes` that may not be zero
     # Reads everything from the base on. Raises StoreError for what can't be read at all (wrong store, unknown format, a failing read).
     cdef int run(self, scan_record_t on_record, void *context) except -1
+    # After `run`: the sector at an LSN; whether nothing but zeros follows it in its container.
+    cdef bytes sector(self, uint64_t lsn)
+    cdef bint is_last(self, uint64_t lsn) except -1
     cdef int _load(self, uint64_t sequence) except -1
     cdef bint _next(self, uint64_t *at, uint64_t last, uint32_t epoch, bint any_previous, block_t *out) except -1
     cdef uint32_t _bad(self, block_t *block) noexcept

@@ -38,7 +38,7 @@ from cython.cimports.flintmq.store.log.record import (
     record_t,
 )
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 
 from flintmq.errors import StoreError
@@ -287,16 +287,18 @@ class LogScan:
             self.unusable.append(sequence)
 
     def _load(self, sequence):
-        """Reads a container into `_bytes`; one that is not there, and what a short file lacks, reads as zeros."""
+        """Reads a container into `_bytes`; one that is not there, and what a short file lacks, reads as zeros. So does what was never
+        written, which is not read: most of a container that was just begun."""
         size: uint64_t = self.container_size
         if self._loaded == sequence:
             return 0
         self._loaded = 0
         if self._bytes == cython.NULL:
-            self._bytes = cython.cast(cython.pointer(uint8_t), malloc(size))
+            self._bytes = cython.cast(cython.pointer(uint8_t), calloc(size, 1))
             if self._bytes == cython.NULL:
                 raise MemoryError("no memory for a container")
         got: uint64_t = 0
+        end: uint64_t
         count: cython.long = 0
         piece: uint64_t
         fd: cython.int
@@ -306,21 +308,34 @@ class LogScan:
                 fd = self.files.open(path)
             except OSError as error:
                 raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            end = min(size, cython.cast(uint64_t, self.files.data_end(fd, size)))
             with cython.nogil:
-                while got < size:
-                    piece = size - got if size - got < READ_PIECE else READ_PIECE
+                while got < end:
+                    piece = end - got if end - got < READ_PIECE else READ_PIECE
                     count = self.files.read_at(self.files.context, fd, self._bytes + got, piece, got)
                     if count <= 0:
                         break
                     got += count
             self.files.close(fd)
-            if count < 0:
-                raise StoreError(f"cannot read {path}: {os.strerror(-count)}")
-            self.bytes_read += got
-        if got < size:
-            memset(self._bytes + got, 0, size - got)
+        if got < self._filled:
+            memset(self._bytes + got, 0, self._filled - got)
+        self._filled = got
+        if count < 0:
+            raise StoreError(f"cannot read {path}: {os.strerror(-count)}")
+        self.bytes_read += got
         self._loaded = sequence
         return 0
+
+    def sector(self, lsn):
+        self._load(lsn // self.container_size)
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self._bytes + lsn % self.container_size), SECTOR)
+
+    def is_last(self, lsn):
+        at: uint64_t = lsn % self.container_size + SECTOR
+        self._load(lsn // self.container_size)
+        while at < self._filled and self._bytes[at] == 0:
+            at += 1
+        return at >= self._filled
 
     # --- blocks
 
@@ -358,7 +373,7 @@ class LogScan:
         start: uint64_t = sequence
         start *= size
         self._load(sequence)
-        while offset < size:
+        while offset < self._filled:
             if le32(self._bytes + offset) == BLOCK_MAGIC and block_decode(
                 self._bytes + offset, start + offset, size - offset, cython.address(block)
             ):
@@ -507,7 +522,7 @@ class LogScan:
         size: uint64_t = self.container_size
         offset: uint64_t = align_sector(at % size)
         start: uint64_t = at - at % size
-        while offset < size:
+        while offset < self._filled:
             if (
                 le32(self._bytes + offset) == BLOCK_MAGIC
                 and block_decode(self._bytes + offset, start + offset, size - offset, cython.address(block))

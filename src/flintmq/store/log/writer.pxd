@@ -7,6 +7,7 @@ from flintmq.store.log.log cimport PIECES_MAX, log_t, piece_t
 
 cdef enum:
     LOGS_MAX = 1024
+    WAVE_MAX = 64               # logs of streams that are written before the first of them is synced
 
 cdef enum:                      # what a pass came to
     PASS_IDLE = 0
@@ -37,6 +38,19 @@ cdef struct dirty_log_t:        # a log that the writer looks at only when told:
     dirty_log_t *next
     dirty_log_call_t moved      # its durable LSN moved
     dirty_log_call_t done       # the writer does not hold it any more (writer_dirty counted one more holder)
+    # --- under the log's lock
+    uint64_t letter             # LSN behind the last dead letter in it that may not be durable; 0: none
+    bint waived                 # a full disk: nobody waits for its dead letters
+
+cdef struct wave_t:             # one of the logs of streams that are written together
+    dirty_log_t *dirty
+    uint64_t target             # its tail when its turn came
+    uint64_t upto
+    uint32_t count              # pieces
+    bint complete
+    bint dead                   # it has failed: nothing of it is ever written again
+    bint ended                  # nothing more of it in this pass
+    piece_t pieces[PIECES_MAX]
 
 cdef struct writer_t:
     uint32_t failed             # atomic: errno of the failure that stopped it
@@ -45,6 +59,11 @@ cdef struct writer_t:
     dirty_log_t *dirty_last
     uint32_t starved_logs       # atomic: how many of them wait for a container
     uint64_t starvations        # how often one came to wait for a container
+    uint32_t letters            # atomic: a dead letter went to one of them since the last pass
+    uint32_t letters_starved    # atomic: how many of those that wait for a container have a dead letter
+    uint32_t letters_late       # atomic: how often one of them came to wait, or got one while it waited
+    bint held                   # the other logs wait for a dead letter
+    wave_t *wave                # WAVE_MAX
     uint32_t wanting            # atomic: one of them went on to another container: maintenance should run
     uint32_t signal             # futex word: changed by every kick
     uint32_t sleeping           # atomic
@@ -73,6 +92,13 @@ cdef bint writer_dirty(writer_t *writer, dirty_log_t *dirty) noexcept nogil
 # It waited for a container, which is ready now (or it is given up). Takes the log's lock.
 cdef void writer_resume(writer_t *writer, dirty_log_t *dirty) noexcept nogil
 
+# A dead letter was appended to it; what ends its original comes next: no record of another log that is appended from now on is written
+# before the letter is durable. Takes the log's lock.
+cdef void writer_letter(writer_t *writer, dirty_log_t *dirty) noexcept nogil
+# The disk has no room for the container that it waits for: nobody waits for its letters till there is (acks must go on, they make the
+# room). False: nobody did. Takes the log's lock.
+cdef bint writer_waive(writer_t *writer, dirty_log_t *dirty) noexcept nogil
+
 cdef class LogWriter:
     cdef writer_t writer
     cdef FilePort files
@@ -84,5 +110,9 @@ cdef class LogWriter:
     cdef int run_until_python(self) noexcept nogil
     cdef void _tell_progress(self) noexcept nogil
     cdef int _write_dirty(self, uint32_t flags) noexcept nogil
-    cdef int _write_one(self, dirty_log_t *dirty, uint32_t flags) noexcept nogil
+    cdef bint _letters_first(self, uint32_t flags, int *result) noexcept nogil
+    cdef int _write_wave(self, uint32_t count, uint32_t flags) noexcept nogil
+    cdef int _take_one(self, wave_t *one, uint32_t flags) noexcept nogil
+    cdef int _sync_one(self, wave_t *one) noexcept nogil
+    cdef void _end_one(self, wave_t *one) noexcept nogil
     cdef int _fail(self, log_t *log, uint64_t lsn, int error, bint sync, uint32_t count) noexcept nogil

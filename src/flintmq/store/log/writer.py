@@ -9,6 +9,11 @@ I3  A log's durable LSN moves only after every descriptor that its bytes went to
 I4  Logs of streams depend on no other log: they are written after the others, those that were told dirty and no others. The ticket
     that a pass began with is durable when the pass wrote everything that was dirty then: an append marks its log dirty first, then
     takes its ticket.
+I5  But for dead letters in them (writer_letter): a pass that takes what may end an original writes the streams first, and nothing of the
+    other logs while one with a letter waits for a container. It does not wait on a full disk (writer_waive): what ends messages makes room.
+
+Streams are written in waves: all of a wave, then each is synced. The first sync makes the file system write its journal for all of them, so
+the others are cheap.
 """
 
 from __future__ import annotations
@@ -91,12 +96,39 @@ def writer_dirty(writer, dirty):
 
 def writer_resume(writer, dirty):
     spin_lock(cython.address(dirty.log.lock))
+    dirty.waived = False
     if dirty.state == DIRTY_STARVED:
         dirty.state = DIRTY_QUEUED
         # In this order: a pass that finds no log waiting finds this one among the dirty.
         _push(writer, dirty)
         at_sub32(cython.address(writer.starved_logs), 1)
+        if dirty.letter:
+            at_sub32(cython.address(writer.letters_starved), 1)
     spin_unlock(cython.address(dirty.log.lock))
+
+
+def writer_letter(writer, dirty):
+    spin_lock(cython.address(dirty.log.lock))
+    if dirty.state != DIRTY_NOT and not dirty.waived:  # else it is durable
+        if dirty.state == DIRTY_STARVED and dirty.letter == 0:
+            at_add32(cython.address(writer.letters_starved), 1)
+            at_add32(cython.address(writer.letters_late), 1)
+        dirty.letter = dirty.log.tail
+        at_store32(cython.address(writer.letters), 1)
+    spin_unlock(cython.address(dirty.log.lock))
+
+
+def writer_waive(writer, dirty):
+    waived: cython.bint = False
+    spin_lock(cython.address(dirty.log.lock))
+    if dirty.state == DIRTY_STARVED:
+        dirty.waived = True
+        if dirty.letter:
+            dirty.letter = 0
+            at_sub32(cython.address(writer.letters_starved), 1)
+            waived = True
+    spin_unlock(cython.address(dirty.log.lock))
+    return waived
 
 
 @cython.cclass
@@ -107,7 +139,8 @@ class LogWriter:
         memset(cython.address(self.writer), 0, cython.sizeof(writer_t))
         self.files = files
         self.writer.batches = cython.cast(cython.pointer(batch_t), calloc(LOGS_MAX, cython.sizeof(batch_t)))
-        if self.writer.batches == cython.NULL:
+        self.writer.wave = cython.cast(cython.pointer(wave_t), calloc(WAVE_MAX, cython.sizeof(wave_t)))
+        if self.writer.batches == cython.NULL or self.writer.wave == cython.NULL:
             raise MemoryError
         self.on_callbacks = None
         self.on_failed = None
@@ -115,6 +148,7 @@ class LogWriter:
 
     def __dealloc__(self):
         free(self.writer.batches)
+        free(self.writer.wave)
 
     def add(self, log):
         if self.writer.log_count == LOGS_MAX:
@@ -245,7 +279,7 @@ class LogWriter:
         error: cython.int
         progress: cython.bint = False
         starved: cython.bint = False
-        streams: cython.int
+        streams: cython.int = PASS_IDLE
         ticket: uint64_t = 0
         starvations: uint64_t = self.writer.starvations
         waits: cython.bint = at_load32(cython.address(self.writer.starved_logs)) != 0
@@ -268,6 +302,13 @@ class LogWriter:
             if batch.count == 0:  # else it waits since an earlier pass
                 batch.log = self.writer.logs[i]
                 batch.count = log_take(batch.log, batch.pieces, cython.address(batch.upto), cython.address(batch.complete), flags)
+        self.writer.held = (self.writer.held or at_load32(cython.address(self.writer.letters)) != 0) and not self._letters_first(
+            flags, cython.address(streams)
+        )
+        if streams == PASS_FAILED:
+            return PASS_FAILED
+        progress = streams == PASS_PROGRESS
+        starved = self.writer.held
         for i in range(count):
             batch = cython.address(self.writer.batches[i])
             if starved:
@@ -318,85 +359,143 @@ class LogWriter:
             log_port_wake(self.writer.port)
         return PASS_PROGRESS
 
+    def _letters_first(self, flags, result):
+        """Writes the streams, for a dead letter among them. False: one with a letter waits for a container (I5)."""
+        late: uint32_t
+        waiting: uint32_t
+        at_store32(cython.address(self.writer.letters), 0)
+        # Before the list is taken: one that goes on meanwhile is in it, or was seen waiting.
+        late = at_load32(cython.address(self.writer.letters_late))
+        waiting = at_load32(cython.address(self.writer.letters_starved))
+        result[0] = self._write_dirty(flags)
+        return waiting == 0 and at_load32(cython.address(self.writer.letters_late)) == late
+
     def _write_dirty(self, flags):
         """Writes the logs of streams that were told dirty before this."""
+        count: uint32_t
         what: cython.int
         result: cython.int = PASS_IDLE
         dirty: cython.pointer(dirty_log_t)
-        following: cython.pointer(dirty_log_t)
         spin_lock(cython.address(self.writer.dirty_lock))
         dirty = self.writer.dirty_first
         self.writer.dirty_first = cython.NULL
         spin_unlock(cython.address(self.writer.dirty_lock))
         while dirty != cython.NULL:
-            following = dirty.next
-            what = PASS_FAILED if result == PASS_FAILED else self._write_one(dirty, flags)
-            if what == PASS_FAILED or what == PASS_PROGRESS:
+            count = 0
+            while dirty != cython.NULL and count < WAVE_MAX:
+                self.writer.wave[count].dirty = dirty
+                dirty = dirty.next
+                count += 1
+            what = self._write_wave(count, flags)
+            if what == PASS_FAILED:
+                return PASS_FAILED
+            if what == PASS_PROGRESS:
                 result = what
-            dirty = following
         return result
 
-    def _write_one(self, dirty, flags):
-        """Writes what one such log had when its turn came, container by container."""
-        log: cython.pointer(log_t) = dirty.log
-        pieces: piece_t[PIECES_MAX]
-        upto: uint64_t = 0
-        target: uint64_t
+    def _write_wave(self, count, flags):
+        """Writes what these logs had when their turn came, container by container."""
         i: uint32_t
-        count: uint32_t = 0
-        container: uint64_t
         error: cython.int
-        complete: cython.bint = False
-        dead: cython.bint = False
         result: cython.int = PASS_IDLE
-        spin_lock(cython.address(log.lock))
-        target = log.tail
-        spin_unlock(cython.address(log.lock))
-        while True:
-            if at_load32(cython.address(log.failed)):
-                dead = True  # nothing of it is ever written again
-                break
-            count = log_take(log, pieces, cython.address(upto), cython.address(complete), flags)
-            container = at_load64(cython.address(log.durable)) // log.container_size
+        left: cython.bint = True
+        one: cython.pointer(wave_t)
+        log: cython.pointer(log_t)
+        for i in range(count):
+            one = cython.address(self.writer.wave[i])
+            log = one.dirty.log
+            one.dead = False
+            one.ended = False
+            spin_lock(cython.address(log.lock))
+            one.target = log.tail
+            spin_unlock(cython.address(log.lock))
+        while left:
+            left = False
             for i in range(count):
-                error = self.files.write_at(
-                    self.files.context, pieces[i].fd, pieces[i].bytes, pieces[i].size, pieces[i].lsn % log.container_size
-                )
-                if error:
-                    return self._fail(log, pieces[i].lsn, error, False, self.writer.log_count)
+                one = cython.address(self.writer.wave[i])
+                if not one.ended and self._take_one(one, flags) != 0:
+                    return PASS_FAILED
             for i in range(count):
-                if i + 1 < count and pieces[i + 1].fd == pieces[i].fd:
+                one = cython.address(self.writer.wave[i])
+                if one.ended:
                     continue
-                error = self.files.sync_data(self.files.context, pieces[i].fd)
-                self.writer.syncs += 1
-                if error:
-                    return self._fail(log, pieces[i].lsn, error, True, self.writer.log_count)
-            if count:
-                log_written(log, upto)
-                result = PASS_PROGRESS
-                dirty.moved(dirty)
-                if upto // log.container_size != container:
-                    at_store32(cython.address(self.writer.wanting), 1)
-            if complete or count == 0 or upto >= target:
-                break
+                if one.count:
+                    error = self._sync_one(one)
+                    if error:
+                        return PASS_FAILED
+                    result = PASS_PROGRESS
+                one.ended = one.complete or one.count == 0 or one.upto >= one.target
+                left = left or not one.ended
+        for i in range(count):
+            self._end_one(cython.address(self.writer.wave[i]))
+        return result
+
+    def _take_one(self, one, flags):
+        """Takes up to one container of it, and writes that. Not 0: it failed."""
+        log: cython.pointer(log_t) = one.dirty.log
+        piece: cython.pointer(piece_t)
+        i: uint32_t
+        error: cython.int
+        one.count = 0
+        if at_load32(cython.address(log.failed)):
+            one.dead = True
+            one.ended = True
+            return 0
+        one.count = log_take(log, one.pieces, cython.address(one.upto), cython.address(one.complete), flags)
+        for i in range(one.count):
+            piece = cython.address(one.pieces[i])
+            error = self.files.write_at(self.files.context, piece.fd, piece.bytes, piece.size, piece.lsn % log.container_size)
+            if error:
+                self._fail(log, piece.lsn, error, False, self.writer.log_count)
+                return error
+        return 0
+
+    def _sync_one(self, one):
+        """Syncs what was written, and tells so. Not 0: it failed."""
+        log: cython.pointer(log_t) = one.dirty.log
+        container: uint64_t = at_load64(cython.address(log.durable)) // log.container_size
+        i: uint32_t
+        error: cython.int
+        for i in range(one.count):
+            if i + 1 < one.count and one.pieces[i + 1].fd == one.pieces[i].fd:
+                continue
+            error = self.files.sync_data(self.files.context, one.pieces[i].fd)
+            self.writer.syncs += 1
+            if error:
+                self._fail(log, one.pieces[i].lsn, error, True, self.writer.log_count)
+                return error
+        log_written(log, one.upto)
+        one.dirty.moved(one.dirty)
+        if one.upto // log.container_size != container:
+            at_store32(cython.address(self.writer.wanting), 1)
+        return 0
+
+    def _end_one(self, one):
+        """Its turn is over: it waits for a container, or for its next turn, or is let go."""
+        dirty: cython.pointer(dirty_log_t) = one.dirty
+        log: cython.pointer(log_t) = dirty.log
         spin_lock(cython.address(log.lock))
-        if not dead and not complete and count == 0:
+        if one.dead or at_load64(cython.address(log.durable)) >= dirty.letter:
+            dirty.letter = 0
+        if not one.dead and not one.complete and one.count == 0:
             # A container is missing. Under the lock: whoever makes one then finds the log waiting.
             dirty.state = DIRTY_STARVED
             self.writer.starvations += 1
             at_add32(cython.address(self.writer.starved_logs), 1)
+            if dirty.letter:
+                at_add32(cython.address(self.writer.letters_starved), 1)
+                at_add32(cython.address(self.writer.letters_late), 1)
             at_store32(cython.address(self.writer.wanting), 1)
             self.writer.starved_told = False
             spin_unlock(cython.address(log.lock))
-            return result
-        if not dead and (not complete or log.block != 0 or (log.last != cython.NULL and log.last.taken < log.last.used)):
+            return
+        if not one.dead and (not one.complete or log.block != 0 or (log.last != cython.NULL and log.last.taken < log.last.used)):
             _push(cython.address(self.writer), dirty)  # more came meanwhile
             spin_unlock(cython.address(log.lock))
-            return result
+            return
         dirty.state = DIRTY_NOT
         spin_unlock(cython.address(log.lock))
         dirty.done(dirty)
-        return result
 
     def _fail(self, log, lsn, error, sync, count):
         """Latches the failure in every log of the store."""

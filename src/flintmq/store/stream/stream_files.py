@@ -34,7 +34,15 @@ from cython.cimports.flintmq.store.log.log import (
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import CONTAINER_HEADER
 from cython.cimports.flintmq.store.log.scan import LogScan
-from cython.cimports.flintmq.store.log.writer import DIRTY_NOT, DIRTY_STARVED, LogWriter, writer_kick, writer_resume
+from cython.cimports.flintmq.store.log.writer import (
+    DIRTY_NOT,
+    DIRTY_STARVED,
+    LogWriter,
+    writer_kick,
+    writer_letter,
+    writer_resume,
+    writer_waive,
+)
 from cython.cimports.flintmq.store.stream.stream_batch import (
     stream_batch_items,
     stream_batch_t,
@@ -204,13 +212,13 @@ class Stream:
             if end > found.start:
                 hidden += (end - max(one.lsn, found.start)) // STREAM_RECORD_LEAST + 1
         following += hidden  # I2
-        proven = stream_proven(self.files, self.directory, scan, found, cython.address(self.opened_bytes))
+        proven = stream_proven(self.files, self.directory, scan, found)
         if proven is not None:
             last_block = proven
             tail = scan.last_block
             stream.in_mark = True
         else:
-            repair_tail(self.files, self.directory, tail, size, scan.hint)
+            repair_tail(self.files, self.directory, tail, size, scan.hint, zero=False)
             self.settled = NEVER
         clear_temporaries(self.files, self.directory)
         self.made = True
@@ -389,7 +397,8 @@ class Stream:
         return state == DIRTY_STARVED
 
     def prepare(self) -> int:
-        """Makes containers that are wanted now. Returns how many. A full disk is no error: `managed.low` tells. Raises: OSError."""
+        """Makes containers that are wanted now. Returns how many, 0: the writer can't go on. A full disk is no error: `managed.low` tells.
+        Raises: OSError."""
         managed: ManagedLog = self.managed
         size: uint64_t = managed.log.container_size
         made = 0
@@ -412,7 +421,14 @@ class Stream:
         if starved and self._can_go_on():
             writer_resume(cython.address(self.writer.writer), cython.address(self.stream.dirty))
             writer_kick(cython.address(self.writer.writer))
+        elif starved and managed.low and writer_waive(cython.address(self.writer.writer), cython.address(self.stream.dirty)):
+            writer_kick(cython.address(self.writer.writer))
+            made += 1  # no container, but the other logs need not wait for one
         return made
+
+    def letter(self) -> None:
+        """A dead letter was appended; the end of its original comes next, and is not on disk before it (writer.py, I5)."""
+        writer_letter(cython.address(self.writer.writer), cython.address(self.stream.dirty))
 
     def _can_go_on(self):
         """Whether the container is ready that the writer comes to next: the tail may be far ahead of it."""

@@ -19,5 +19,5 @@ cdef struct recovered_t:        # what the log's scan found: the container with 
 
 # Takes in one record of the scan; `context`: a recovered_t whose container_size is set.
 cdef void stream_on_record(void *context, record_t *record) noexcept nogil
-# LSN of the block before a Stream-Mark that proves everything before it, or None. `read`: counts the bytes that were read.
-cdef object stream_proven(object files, str directory, LogScan scan, recovered_t *found, uint64_t *read)
+# LSN of the block before a Stream-Mark that proves everything before it, or None.
+cdef object stream_proven(object files, str directory, LogScan scan, recovered_t *found)

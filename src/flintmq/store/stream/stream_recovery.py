@@ -6,7 +6,7 @@ in: records of the log's scan. out: the next offset, the last whole message; whe
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, SECTOR, le32, le16, le64, record_t
+from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, le32, le16, le64, record_t
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
     RECORD_STREAM_MARK,
@@ -63,7 +63,7 @@ def stream_on_record(context, record):
                 _whole(found, offset, found.open_start)
 
 
-def stream_proven(files, directory, scan, found, read):
+def stream_proven(files, directory, scan, found):
     """LSN of the block before a Stream-Mark that proves everything before it, or None.
 
     The mark is the only record of the last block, its hint covers what is before, and nothing was ever written behind it.
@@ -80,14 +80,9 @@ def stream_proven(files, directory, scan, found, read):
         or found.open_left
     ):
         return None
-    fd = files.open(f"{directory}/{container_name(at // size)}")
-    try:
-        data = files.read(fd, size - at % size, at % size)
-    finally:
-        files.close(fd)
-    read[0] += len(data)
-    before = int.from_bytes(data[48:56], "little")
-    if before == 0 or data[SECTOR:] != bytes(max(len(data) - SECTOR, 0)):
+    block = scan.sector(at)
+    before = int.from_bytes(block[48:56], "little")
+    if before == 0 or not scan.is_last(at):
         return None
     try:
         fd = files.open(f"{directory}/{container_name(before // size)}")
@@ -97,7 +92,7 @@ def stream_proven(files, directory, scan, found, read):
         base = files.read(fd, 8, before % size + 32)
     finally:
         files.close(fd)
-    return before if base == data[32:40] else None  # else the base is told by the mark alone
+    return before if base == block[32:40] else None  # else the base is told by the mark alone
 
 
 def remove_files(files: object, directory: str) -> None:

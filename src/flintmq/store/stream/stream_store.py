@@ -14,11 +14,13 @@ from __future__ import annotations
 import logging
 import struct
 import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flintmq.config import Limits
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import round_container_size
+from flintmq.store.log.containers import round_container_size, sequence_of
 from flintmq.store.log.space import page_floors
 from flintmq.store.stream.stream_files import ESHUTDOWN, Stream
 from flintmq.store.stream.stream_log import StreamSpace
@@ -28,6 +30,8 @@ log = logging.getLogger("flintmq.store")
 
 # kind of the notes that hold a group's place (0 is the run's, 1-4 are the data plane's)
 NOTE_GROUP = 5
+# streams that are opened, or get a container, at a time: what takes their time are syncs, of which a disk does many at once
+OVERLAP = 16
 _QUEUE = struct.Struct("<Q")
 
 
@@ -35,10 +39,13 @@ class StreamStore:
     """The streams of a store. Made by the store when it opens.
 
     Args: store: the LogStore (files, directory, clock, writer, notes); known: ids of durable queues; high_water: no queue id above it was
-    ever given out; container_size: of new streams that ask for none, bytes. Raises: StoreError for files of a queue id above high_water.
+    ever given out; container_size: of new streams that ask for none, bytes; overlap: the file port may be called by several threads at a
+    time. Raises: StoreError for files of a queue id above high_water.
     """
 
-    def __init__(self, store: Any, known: set[int], high_water: int, container_size: int, limits: Limits | None = None) -> None:
+    def __init__(
+        self, store: Any, known: set[int], high_water: int, container_size: int, limits: Limits | None = None, *, overlap: bool = False
+    ) -> None:
         self._store = store
         self._files = store.files
         self._limits = limits or Limits()
@@ -49,8 +56,13 @@ class StreamStore:
         self._streams: dict[int, Stream] = {}
         self._bounds: dict[int, tuple[int, int]] = {}
         self._deleted: list[Stream] = []
+        self._found: dict[int, Stream] = {}  # opened at the start; nobody has asked for them yet
+        self._groups: dict[int, dict[bytes, bytes]] = {}  # what is noted
+        self._overlap = overlap
         self.space = StreamSpace(self._limits.stream_hot_bytes, self._limits.streams_hot_bytes_max, self._limits.stream_hot_bytes_least)
         self._clear_orphans(known, high_water)
+        if overlap:
+            self._open_found(known)
 
     def _clear_orphans(self, known: set[int], high_water: int) -> None:
         """What a crash left of deleted streams (I1, I2)."""
@@ -64,9 +76,38 @@ class StreamStore:
                     "the logs and the definitions are not of the same store"
                 )
             remove_files(self._files, f"{self._directory}/{name}")
-        for key in self._store.notes(NOTE_GROUP):
-            if _QUEUE.unpack_from(key)[0] not in known:
+        for key, state in self._store.notes(NOTE_GROUP).items():
+            queue_id = _QUEUE.unpack_from(key)[0]
+            if queue_id in known:
+                self._groups.setdefault(queue_id, {})[key[_QUEUE.size :]] = state
+            else:
                 self._store.note(NOTE_GROUP, key, b"")
+
+    def _open_found(self, known: set[int]) -> None:
+        """Opens all streams that have files: each takes some syncs after a crash, one after the other they would add up."""
+
+        def one(queue_id: int) -> Stream | None:
+            if all(sequence_of(name) is None for name in self._files.list_dir(f"{self._directory}/{queue_id}")):
+                return None
+            try:
+                return self._open(queue_id, 0)
+            except (OSError, StoreError):
+                return None  # `open` tries again, and says so
+
+        names = [int(name) for name in self._files.list_dir(self._directory) if name.isascii() and name.isdigit()]
+        for stream in self._each(one, [queue_id for queue_id in names if queue_id in known]):
+            if stream is not None:
+                self._found[stream.queue_id] = stream
+
+    def _each(self, call: Callable[[Any], Any], things: Iterable[Any]) -> list[Any]:
+        """Calls it for each, several at a time unless the disk is so full that one may take what another has looked at."""
+        things = list(things)
+        free = self._store.messages.free_bytes()
+        most = OVERLAP * self._limits.stream_container_bytes_max
+        if not self._overlap or len(things) < 2 or (free is not None and free - most < self._floors.roomy):
+            return [call(one) for one in things]
+        with ThreadPoolExecutor(min(OVERLAP, len(things)), "flintmq-streams-files") as pool:
+            return list(pool.map(call, things))
 
     # --- streams ------------------------------------------------------------------------------------------------------------
 
@@ -83,20 +124,23 @@ class StreamStore:
             if found is None:
                 if len(self._streams) >= self._limits.streams_max:
                     raise StoreError(f"a node has at most {self._limits.streams_max} streams")
-                found = Stream.open(
-                    self._files,
-                    self._store.directory,
-                    queue_id,
-                    self._store.messages.store_uuid,
-                    self._size_of(segment_bytes),
-                    self._store.clock,
-                    self._store.writer,
-                    self.space,
-                    self._floors,
-                )
+                found = self._found.pop(queue_id, None) or self._open(queue_id, segment_bytes)
                 self._streams[queue_id] = found
             self._bounds[queue_id] = (max_bytes, max_age_ms)
             return found
+
+    def _open(self, queue_id: int, segment_bytes: int) -> Stream:
+        return Stream.open(
+            self._files,
+            self._store.directory,
+            queue_id,
+            self._store.messages.store_uuid,
+            self._size_of(segment_bytes),
+            self._store.clock,
+            self._store.writer,
+            self.space,
+            self._floors,
+        )
 
     def _size_of(self, segment_bytes: int) -> int:
         wanted = min(segment_bytes or self._container_size, self._limits.stream_container_bytes_max)
@@ -115,6 +159,13 @@ class StreamStore:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def letter(self, queue_id: int) -> None:
+        """A dead letter was appended to the stream of a queue (if it has one): what is logged from now on, and so the end of the original,
+        is on disk after it. A power failure leaves one of the two, or both. Not on a full disk: there the letter may be lost."""
+        stream = self._streams.get(queue_id)
+        if stream is not None:
+            stream.letter()
+
     def delete(self, queue_id: int) -> None:
         """The queue was deleted, and SQL knows: appends and reads end now, files and notes go soon. Unknown is no error."""
         with self._lock:
@@ -125,8 +176,8 @@ class StreamStore:
             stream.delete()
             self._deleted.append(stream)
             try:
-                for key in self._keys_of(queue_id):
-                    self._store.note(NOTE_GROUP, key, b"")
+                for group in self._groups.pop(queue_id, {}):
+                    self._store.note(NOTE_GROUP, _QUEUE.pack(queue_id) + group, b"")
             except StoreError:
                 pass  # the log has failed; the next start does it
         self._store.writer.tell_progress()  # the files go with the next pass of the maintenance
@@ -142,24 +193,27 @@ class StreamStore:
             if queue_id not in self._streams:
                 return 0  # deleted meanwhile
             try:
-                return int(self._store.note(NOTE_GROUP, _QUEUE.pack(queue_id) + group, state))
+                ticket = int(self._store.note(NOTE_GROUP, _QUEUE.pack(queue_id) + group, state))
             except (ValueError, struct.error) as error:
                 raise StoreError(f"the place of a group of stream {queue_id} takes {len(state)} bytes: {error}") from error
+            groups = self._groups.setdefault(queue_id, {})
+            if state:
+                groups[group] = state
+            else:
+                groups.pop(group, None)
+            return ticket
 
     def groups(self, queue_id: int) -> dict[bytes, bytes]:
         """Group -> state of every group of a stream whose place is noted."""
-        notes = self._store.notes(NOTE_GROUP)
-        return {key[_QUEUE.size :]: notes[key] for key in self._keys_of(queue_id)}
-
-    def _keys_of(self, queue_id: int) -> list[bytes]:
-        prefix = _QUEUE.pack(queue_id)
-        return [key for key in self._store.notes(NOTE_GROUP) if key.startswith(prefix)]
+        with self._lock:
+            return dict(self._groups.get(queue_id, {}))
 
     # --- maintenance ----------------------------------------------------------------------------------------------------------
 
     def maintain(self) -> bool:
         """One pass over all streams, on the maintenance's thread. True: it should come again soon. Raises: OSError."""
         busy = False
+        self.prepare()
         with self._lock:
             streams = list(self._streams.items())
             deleted, self._deleted = self._deleted, []
@@ -173,10 +227,10 @@ class StreamStore:
         return busy or bool(left)
 
     def prepare(self) -> int:
-        """Makes the containers that the writer waits for. Returns how many. Raises: OSError."""
+        """Makes the containers that the writer waits for. Returns how many, 0: it can't go on. Raises: OSError."""
         with self._lock:
-            streams = list(self._streams.values())
-        return sum(stream.prepare() for stream in streams if stream.starved)
+            streams = [stream for stream in self._streams.values() if stream.starved]
+        return sum(self._each(Stream.prepare, streams)) if streams else 0
 
     @property
     def low(self) -> bool:
@@ -207,9 +261,10 @@ class StreamStore:
     def close(self) -> None:
         """Closes all files. The writer has stopped."""
         with self._lock:
-            for stream in (*self._streams.values(), *self._deleted):
+            for stream in (*self._streams.values(), *self._found.values(), *self._deleted):
                 stream.close()
             self._streams.clear()
+            self._found.clear()
             self._deleted.clear()
 
     @property
