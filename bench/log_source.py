@@ -1,7 +1,8 @@
-"""Speed of the log source and of the audit: `python bench/log_source.py [--records N] [--audit-records N] [--store DIR]`.
+"""Speed of the log source and of the audit: `python -m bench.log_source [--records N] [--audit-records N] [--store DIR]`.
 
 in: options. out: one JSON line per measurement. Makes a log first (not measured; about 5 us a record): messages with 100-byte bodies on ten
 queues, nine of ten acknowledged by one of four consumers, in 4 MiB containers. With --store DIR the log stays there and is used again.
+`first`: the JVM has not run this before and compiles it meanwhile; `again`: it has. --set KEY=VALUE: another setting of Spark.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from bench.log_scan import SECTOR, block_header, container_header, crc32c, record
 from flintmq.pipeline.jobs.audit import Audit, AuditParameters
 from flintmq.pipeline.jobs.job import built
+from flintmq.pipeline.jobs.log_records import write_records
 from flintmq.pipeline.session import spark_session
 
 SIZE, BLOCK, QUEUES, CONSUMERS, BODY = 4 << 20, 64 << 10, 10, 4, 100
@@ -145,11 +147,13 @@ def main() -> None:
     parser.add_argument("--audit-records", type=int, default=10_000_000)
     parser.add_argument("--store", type=Path, help="keep the logs here")
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark, over the session's")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="flintmq-bench-") as scratch:
         where = options.store or Path(scratch)
         where.mkdir(parents=True, exist_ok=True)
-        spark = spark_session("bench", Path(scratch), f"local[{options.cores}]")
+        settings = dict(one.partition("=")[::2] for one in options.set)
+        spark = spark_session("bench", Path(scratch), f"local[{options.cores}]", settings=settings)
         try:
             if options.records:
                 source(spark, store_of(where, options.records), Path(scratch))
@@ -184,13 +188,25 @@ def source(spark: Any, store: Path, scratch: Path) -> None:
         ),
         ("messages -> noop, with bodies", {"stream": "messages"}, messages),
     ):
-        began = time.perf_counter()
-        read(**more).write.format("noop").mode("overwrite").save()
-        told(what, began, count)
+        for which in ("first", "again"):
+            began = time.perf_counter()
+            read(**more).write.format("noop").mode("overwrite").save()
+            told(f"{what}, {which}", began, count)
     frame = read(stream="records").where("queue_id is not null").withColumn("date", f.to_date("time"))
-    began = time.perf_counter()
-    frame.write.partitionBy("date", "queue_id").parquet(str(scratch / "parquet"))
-    told("records -> Parquet by date and queue", began, rows - messages)
+    for which in ("first", "again"):
+        target = scratch / f"by-spark-{which}"
+        began = time.perf_counter()
+        frame.write.partitionBy("date", "queue_id").parquet(str(target))
+        told(f"records of queues -> Parquet by date and queue, by Spark's writer, {which}", began, rows - messages, bytes=_size(target))
+    for which in ("first", "again"):
+        target = scratch / f"by-job-{which}"
+        began = time.perf_counter()
+        written = write_records(spark, {"storeDir": str(store)}, target)
+        told(f"records -> Parquet by date and queue, by `archive --source records`, {which}", began, written.rows, bytes=_size(target))
+
+
+def _size(directory: Path) -> int:
+    return sum(one.stat().st_size for one in directory.rglob("*.parquet"))
 
 
 if __name__ == "__main__":

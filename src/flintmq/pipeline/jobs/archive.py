@@ -1,7 +1,7 @@
-"""archive: messages into Parquet or Delta by date and queue.
+"""archive: messages into Parquet or Delta by date and queue; or the log's records into Parquet.
 
 in: queues (taken out, exactly once, by a streaming query), or a range of the log (looked at, nothing is taken).
-out: OUT/date=.../queue=.../, the columns of `format("flintmq")`.
+out: OUT/date=.../queue=.../, the columns of `format("flintmq")`. With source `records`: the table `records` (log_records.py).
 A1  From queues: each message once, whatever is killed. Parquet: Spark's file sink (readers must honour OUT/_spark_metadata, as Spark does);
     Delta: each micro-batch is one commit that carries the query's id and the batch's number.
 A2  From the log: OUT is whole or not an archive yet (_SUCCESS); the same range again is refused, or (Delta) adds nothing.
@@ -13,6 +13,7 @@ import hashlib
 import json
 import shutil
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,13 +34,16 @@ USAGE = 64
 # Delta's batches pass through the driver: its memory is theirs.
 DELTA_MESSAGES_MAX, DELTA_BYTES_MAX = 200_000, 64 * 1024 * 1024
 MARK = "_flintmq_archive.json"
+SOURCES = ("queue", "log", "records")
 
 
 @dataclass(frozen=True)
 class ArchiveParameters(LogParameters):
     """What to archive, and where."""
 
-    source: str = parameter("queue", "take messages out of queues, or copy a range of the log", choices=("queue", "log"))
+    source: str = parameter(
+        "queue", "take messages out of queues, or copy a range of the log: its messages, or its records", choices=SOURCES
+    )
     out: str = parameter("", "directory of the archive", metavar="DIR")
     format: str = parameter("parquet", "files: parquet, or a Delta table (pip install 'flintmq[delta]')", choices=("parquet", "delta"))
     queue_pattern: str = parameter("", "instead of --queue: names with * and ? (needs the tag administrator)", metavar="PATTERN")
@@ -55,7 +59,11 @@ class ArchiveParameters(LogParameters):
 
     @property
     def from_log(self) -> bool:
-        return self.source == "log" or bool(self.store_dir or self.archive_dir)
+        return self.source != "queue" or bool(self.store_dir or self.archive_dir)
+
+    @property
+    def of_records(self) -> bool:
+        return self.source == "records"
 
     @property
     def directory(self) -> Path:
@@ -72,6 +80,8 @@ class ArchiveParameters(LogParameters):
         if self.from_log:
             if self.follow or self.subscription or self.queue_pattern or self.checkpoint:
                 raise OperatorError("--follow, --subscription, --queue-pattern and --checkpoint go with --source queue", USAGE)
+            if self.of_records and self.format != "parquet":
+                raise OperatorError("--source records is written as Parquet: leave out --format", USAGE)
             Range.of(self)
             return
         if bool(self.queue) == bool(self.queue_pattern):
@@ -80,6 +90,16 @@ class ArchiveParameters(LogParameters):
             raise OperatorError("--since and --until go with --source log: a queue is archived whole", USAGE)
         if not 1 <= self.max_messages <= 1_000_000 or self.max_bytes < 1 or self.every < 0:
             raise OperatorError("--max-messages is 1 to 1,000,000, --max-bytes at least 1, --every at least 0", USAGE)
+
+    def record_options(self) -> dict[str, str]:
+        """For `spark.read.format("flintmq")` with stream=records."""
+        names = names_of(self.queue)
+        given = {
+            "startingTimestamp": self.since,
+            "endingTimestamp": self.until,
+            ("queue" if len(names) == 1 else "queues"): ",".join(names),
+        }
+        return {**self.source_options(), "stream": "records", **{name: text for name, text in given.items() if text}}
 
     def stream_options(self) -> dict[str, str]:
         """For `readStream.format("flintmq")`."""
@@ -111,10 +131,12 @@ def dated(frame: DataFrame) -> DataFrame:
 
 @dataclass
 class ArchivePlan:
-    """What `build` made. listener, stop: of a streaming query, see queries.run_query."""
+    """What `build` made. frame: None when records are written (log_records.py). listener, stop: of a streaming query, see
+    queries.run_query."""
 
     params: ArchiveParameters
-    frame: DataFrame
+    spark: SparkSession
+    frame: DataFrame | None
     streaming: bool
     stack: ExitStack
     listener: Listener | None = None
@@ -136,16 +158,23 @@ class Archive:
         if params.format == "delta":
             delta.check_installed()
         with ExitStack() as stack, one_clear_line("archive"):
+            if params.of_records:
+                # Nothing is read, but options are checked now.
+                spark.read.format("flintmq").options(**params.record_options()).load()
+                return ArchivePlan(params, spark, None, False, stack.pop_all())
             if params.from_log:
                 frame = log_messages(spark, params, stack)
             else:
                 frame = spark.readStream.format("flintmq").options(**params.stream_options()).load()
-            return ArchivePlan(params, dated(frame), not params.from_log, stack.pop_all())
+            return ArchivePlan(params, spark, dated(frame), not params.from_log, stack.pop_all())
 
     def summarise(self, result: ArchivePlan) -> Summary:
         with one_clear_line("archive"):
             _mark(result.params)
-            totals = self._stream(result) if result.streaming else self._log(result)
+            if result.frame is None:
+                totals = self._records(result)
+            else:
+                totals = self._stream(result, result.frame) if result.streaming else self._log(result, result.frame)
             return _summary(result, totals)
 
     def report(self, result: ArchivePlan, summary: Summary) -> str | None:
@@ -154,9 +183,17 @@ class Archive:
     def close(self, result: ArchivePlan) -> None:
         result.stack.close()
 
-    def _stream(self, result: ArchivePlan) -> Totals:
+    @staticmethod
+    def _records(result: ArchivePlan) -> Totals:
+        from flintmq.pipeline.jobs.log_records import write_records
+
+        began = time.perf_counter()
+        written = write_records(result.spark, result.params.record_options(), result.params.directory)
+        return Totals(written.rows, 1, time.perf_counter() - began)
+
+    def _stream(self, result: ArchivePlan, frame: DataFrame) -> Totals:
         params = result.params
-        writer = result.frame.writeStream.queryName("flintmq-archive").option("checkpointLocation", str(params.checkpoint_directory))
+        writer = frame.writeStream.queryName("flintmq-archive").option("checkpointLocation", str(params.checkpoint_directory))
         writer = writer.trigger(processingTime=f"{params.every} seconds") if params.follow else writer.trigger(availableNow=True)
         if params.format == "parquet":
             writer = writer.format("parquet").partitionBy(*PARTITIONS).option("path", str(params.directory))
@@ -164,17 +201,17 @@ class Archive:
             writer = writer.foreachBatch(lambda batch, number: self._delta(result, batch, f"flintmq:{_query_id(params)}", number))
         return run_query(writer.start, "archive", result.listener, result.stop)
 
-    def _log(self, result: ArchivePlan) -> Totals:
+    def _log(self, result: ArchivePlan, frame: DataFrame) -> Totals:
         params = result.params
         if params.format == "delta":
-            self._delta(result, result.frame, _range_name(params), 0)
+            self._delta(result, frame, _range_name(params), 0)
             return Totals(result.added["rows"], 1)
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         seen = Observation("archived")
         # Neighbours in a file share date and queue: one file a day and queue and task, not one for each of all combinations.
-        frame = result.frame.observe(seen, f.count(f.lit(1)).alias("rows")).repartition(*PARTITIONS)
+        frame = frame.observe(seen, f.count(f.lit(1)).alias("rows")).repartition(*PARTITIONS)
         frame = frame.sortWithinPartitions(*PARTITIONS, "position", "lsn")
         frame.write.mode("append").partitionBy(*PARTITIONS).parquet(str(params.directory))
         return Totals(int(seen.get["rows"]), 1)
@@ -215,7 +252,7 @@ def _check_place(params: ArchiveParameters) -> None:
 
 
 def _source(params: ArchiveParameters) -> str:
-    return "log" if params.from_log else "queue"
+    return "records" if params.of_records else "log" if params.from_log else "queue"
 
 
 def _mark(params: ArchiveParameters) -> None:
@@ -251,8 +288,9 @@ def _summary(result: ArchivePlan, totals: Totals) -> Summary:
         "format": params.format,
         "source": _source(params),
     }
+    rows_of = "records" if params.of_records else "messages"
     what = "a Delta table" if params.format == "delta" else "Parquet"
-    lines = [f"{rows:,} messages in {totals.batches:,} batches to {params.directory} ({what} by date and queue)"]
+    lines = [f"{rows:,} {rows_of} in {totals.batches:,} batches to {params.directory} ({what} by date and queue)"]
     if totals.interrupted:
         lines.append("interrupted in the middle of a batch: the next run with this checkpoint begins with it")
         figures["interrupted"] = True
@@ -260,7 +298,7 @@ def _summary(result: ArchivePlan, totals: Totals) -> Summary:
         lines.append(f"{result.added['known']:,} batches were in the table already (an earlier run was killed behind its commit)")
         figures["known_batches"] = result.added["known"]
     if params.from_log and not rows:
-        lines.append("the log has no message in this range")
+        lines.append(f"the log has no {rows_of} in this range")
     return Summary("archive", lines, figures)
 
 

@@ -234,6 +234,8 @@ def _archived(params: ReplayParameters) -> tuple[int, int, int]:
         names = [Path(unquote(name.removeprefix("file://"))) for name in delta.files(path)[0]]
     else:
         names = sorted(path.glob("date=*/queue=*/*.parquet"))
+        if not names and any(path.glob("date=*/queue_id=*")):
+            raise OperatorError(f"FLINTMQ_SCHEMA_MISMATCH: --archive {path} holds records of the log, not messages", 65)
         if not names and not (path / "_SUCCESS").exists() and not (path / "_spark_metadata").is_dir():
             raise OperatorError(f"--archive {path} is no archive: it has no date=.../queue=.../ with Parquet files", 69)
     wanted = names_of(params.queue)

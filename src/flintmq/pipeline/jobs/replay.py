@@ -191,6 +191,8 @@ def archived(spark: SparkSession, path: Path) -> tuple[DataFrame, int]:
 
     rows, wrong = 0, ""
     data = sorted(path.glob("date=*/queue=*/*.parquet"))
+    if not data and any(path.glob("date=*/queue_id=*")):
+        raise OperatorError(f"FLINTMQ_SCHEMA_MISMATCH: --archive {path} holds records of the log, not messages", DATA)
     try:
         for number, one in enumerate(data):
             footer = parquet.ParquetFile(one)
