@@ -234,6 +234,13 @@ def test_properties_that_lie_are_refused(rig: Rig) -> None:
     assert header_of(rig, "q") == {"user_id": "guest", "reply_to": "somewhere"}
 
 
+def test_properties_that_fit_no_frame_are_refused(rig: Rig) -> None:
+    """What no AMQP client could be given is not staged; what just fits is."""
+    over = len(entry("", 0, {"headers": {"x": ""}})) - 24  # of the header, with its padding
+    for size, code in ((131_072 - 8 - over, ""), (131_072, "BAD_ARGUMENT")):
+        assert Staged(rig).refused(entry("a", 0, {"headers": {"x": "x" * size}}, HEADERS), ["", "q"]) == code
+
+
 @pytest.mark.parametrize("routes", ["q", [["q"]], [["", 7]], [["x" * 256, ""]], [["", "q"], "q"], [["\ud800\ud800", ""]]])
 def test_routes_are_checked(rig: Rig, routes: Any) -> None:
     assert rig.code("block", block("a"), stage_id=Staged(rig).stage_id, routes=routes) in ("BAD_ARGUMENT", "NOT_FOUND")

@@ -30,6 +30,8 @@ _HEADERS, _REPLY_TO, _USER_ID = 0x2000, 0x0200, 0x0010
 _LOOKED_AT = _HEADERS | _REPLY_TO | _USER_ID
 # where they stand in the header payload; its least size
 _FLAGS_AT, _HEADER_MIN = 12, 14
+# bytes around the payload of a frame
+_FRAME_OVERHEAD = 8
 _ROUTE = struct.Struct("<I")
 _ROUTE_AT = 4
 FAIL, DROP = "fail", "drop"
@@ -81,6 +83,8 @@ class Router:
         self._unroutable = unroutable
         self._over_limit = over_limit
         self._vhost = plane.broker.vhosts[caller.vhost]
+        # A content header is never cut into frames: what is longer could reach no AMQP client.
+        self._header_max = plane.limits.frame_size_max - _FRAME_OVERHEAD
 
     def place(self, block: Buffer, routes: Sequence[Route], counts: Counts) -> tuple[Buffer, list[Route], list[list[int]]]:
         """(block, its routes, queue ids by route). Changes `counts`. Raises: Refused; then the stage can't go on."""
@@ -89,6 +93,9 @@ class Router:
         replaced: list[tuple[int, int, bytes]] = []  # (from, to, what stands there instead)
         extra: dict[tuple[int, tuple[int, ...]], int] = {}
         for at, end, route, header_len in _entries(block, len(ways)):
+            if header_len > self._header_max:
+                text = f"a message's properties take {header_len} bytes: a frame of AMQP holds {self._header_max}, put it into the body"
+                raise Refused("BAD_ARGUMENT", text)
             way = ways[route]
             start = at + BLOCK_ENTRY.size
             body_len = end - start - header_len
