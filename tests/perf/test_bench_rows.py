@@ -44,6 +44,14 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     made.stop()
 
 
+@pytest.fixture(scope="module")
+def rabbitmq() -> Iterator[Broker]:
+    """One for all rows: its start takes ten seconds of a processor."""
+    made = Broker(RABBITMQ)
+    yield made
+    made.stop()
+
+
 def row(workload: Workload, broker: Broker) -> dict[str, object]:
     try:
         record = runners.measure(workload, broker, quick=True, arguments=TINY[workload.name].split())
@@ -69,10 +77,9 @@ def test_row_on_flintmq(workload: Workload, broker: Broker) -> None:
     assert broker.directory is None or disk.filesystem(broker.directory) not in disk.MEMORY_FILE_SYSTEMS
 
 
-@pytest.mark.parametrize("broker", [RABBITMQ], indirect=True)
 @pytest.mark.parametrize("name", ["W10", "W11"])
-def test_row_on_rabbitmq(name: str, broker: Broker) -> None:
-    record = row(next(workload for workload in WORKLOADS if workload.name == name), broker)
+def test_row_on_rabbitmq(name: str, rabbitmq: Broker) -> None:
+    record = row(next(workload for workload in WORKLOADS if workload.name == name), rabbitmq)
     result = record["result"]
     assert isinstance(result, dict)
     if name == "W11":
