@@ -12,6 +12,8 @@
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
+# what is to be installed is fetched while the compilers run
+MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
 .PHONY: build run serve test lint bench bench-pipeline stress fuzz crash soak actors clean test-spark crash-spark

@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
+pip() { flock .venv/.lock .venv/bin/python -m pip --disable-pip-version-check "$@"; }  # one at a time
 
 case "$1" in
 base)
