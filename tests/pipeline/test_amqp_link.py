@@ -110,6 +110,21 @@ def test_a_second_consumer_is_told_that_the_queue_is_busy(queue: str, connect: C
     connect().attach(10)
 
 
+def test_a_stream_is_refused(channel: Any, queue: str, connect: Connect) -> None:
+    """With one line that says what to do, before anything is read; the stream is as it was."""
+    name = f"{queue}-stream"
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+    try:
+        publish(channel, name, 3)
+        wait_until(lambda: channel.queue_declare(name, passive=True).method.message_count == 3, what="the messages")
+        with pytest.raises(SourceError, match="is a stream: read it without transport=amqp") as caught:
+            connect(queue=name).attach(10)
+        assert caught.value.code == "BROKER_REFUSED" and "\n" not in str(caught.value)
+        assert channel.queue_declare(name, passive=True).method.consumer_count == 0
+    finally:
+        channel.queue_delete(name)
+
+
 def test_without_exclusive_two_may_share(channel: Any, queue: str, connect: Connect) -> None:
     publish(channel, queue, 4)
     one, two = connect(exclusive=False), connect(exclusive=False)

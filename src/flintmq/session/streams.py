@@ -20,14 +20,20 @@ if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
 
 
+# argument of basic.consume by which a client says that it takes messages out of queues: a stream refuses it, queues ignore it
+NO_STREAM = "x-no-stream"
+
+
 def open_seat(handler: ConnectionHandler, number: int, queue: Queue, method: spec.BasicConsume, again: Callable[[], None]) -> Seat | None:
     """What the consumer reads with. A group that has a place goes on there, whatever x-stream-offset says.
 
     None: the group is new; `again` is called, and asks again, when its place is on disk. What the client sends meanwhile waits.
-    Raises: PeerError 406 without a prefetch, for a bad argument, or another filter than the group's; 540 with no_ack; 541 when the log
-    takes no place.
+    Raises: PeerError 406 for who wants no stream, without a prefetch, for a bad argument, or another filter than the group's; 540 with
+    no_ack; 541 when the log takes no place.
     """
     description = handler.vhost.describe("queue", queue.name)
+    if method.arguments.get(NO_STREAM):
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{description} is a stream")
     if handler.connection.prefetch(number) == 0:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"consumer prefetch count is not set for stream {description}")
     if method.no_ack:

@@ -263,7 +263,12 @@ class AmqpLink:
 
     def _consume(self, callback: Callable[[Any], None]) -> None:
         self._channel.basic_consume(
-            self._options.queue, self._on_message, exclusive=self._options.exclusive, consumer_tag=self._tag, callback=callback
+            self._options.queue,
+            self._on_message,
+            exclusive=self._options.exclusive,
+            consumer_tag=self._tag,
+            arguments={"x-no-stream": True},  # FlintMQ refuses it on a stream, where acks take nothing away; RabbitMQ ignores it
+            callback=callback,
         )
 
     def _consuming_since(self, count: int) -> None:
@@ -346,6 +351,8 @@ class AmqpLink:
         elif code in (403, 405) and "exclusive" in str(error):
             self._busy()
             return
+        elif code == 406 and "is a stream" in str(error):
+            self._fail(SourceError("BROKER_REFUSED", f"{self._options.where} is a stream: read it without transport=amqp"))
         elif code:
             self._fail(SourceError("BROKER_REFUSED", text))
         else:
