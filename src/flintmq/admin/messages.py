@@ -81,7 +81,9 @@ class Publish(NamedTuple):
 def parse_publish(raw: bytes, limits: Limits) -> Publish:
     """The JSON body of a publish. Raises: HttpError 400, also for headers that an AMQP publisher could not send."""
     given = json_object(raw, ("body", "encoding", "persistent", "properties"))
-    text, encoding = given.get("body", ""), given.get("encoding", "text")
+    if "body" not in given:
+        raise bad("'body' is missing", 'an empty message is "body": ""')
+    text, encoding = given["body"], given.get("encoding", "text")
     if not isinstance(text, str) or encoding not in ("text", "base64"):
         raise bad("'body' must be a text, and 'encoding' text or base64")
     try:
