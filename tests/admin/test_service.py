@@ -465,6 +465,20 @@ def test_tls(start: Callable[..., Client]) -> None:
             assert b"200" not in sock.recv(100)
 
 
+def test_a_tls_handshake_that_does_not_come_is_cut_off(start: Callable[..., Client], caplog: pytest.LogCaptureFixture) -> None:
+    """Who connects to the HTTPS port and says nothing, or half a word, is closed after tls_handshake_ms_max, in silence."""
+    with self_signed_certificate() as (cert, key):
+        client = start({"tls_handshake_ms_max": 300, "http_request_ms": 60_000}, tls_cert=cert, tls_key=key, tls_port=0)
+        for raw in (b"", b"\x16\x03\x01\x00\xa5\x01"):
+            with socket.create_connection(("127.0.0.1", client.port), timeout=30) as sock:
+                sock.sendall(raw)
+                with contextlib.suppress(ConnectionResetError):
+                    assert sock.recv(100) == b""
+        assert [
+            record for record in caplog.records if record.levelno >= logging.WARNING and record.name in ("asyncio", "flintmq.http")
+        ] == []
+
+
 def test_a_taken_port_is_named() -> None:
     """Exit 69 with the port and the option."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -15,6 +15,7 @@ import select
 import socket
 import ssl
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.config import Config
@@ -129,5 +130,14 @@ class HttpServer:
         server.config.ssl = self._tls
         if self._stopping.is_set():  # `stop` may have looked for the server before it was there
             return
-        assert self._listener is not None
-        asyncio.run(server.serve(sockets=[self._listener]))
+        listener = self._listener
+        assert listener is not None
+
+        async def serve() -> None:
+            loop: Any = asyncio.get_running_loop()
+            if self._tls is not None:
+                # uvicorn has no option for it, and asyncio gives a peer that says nothing a minute.
+                loop.create_server = partial(loop.create_server, ssl_handshake_timeout=limits.tls_handshake_ms_max / 1000)
+            await server.serve(sockets=[listener])
+
+        asyncio.run(serve())
