@@ -179,7 +179,7 @@ def source(spark: Any, store: Path, scratch: Path) -> None:
 
     rows = read(stream="records", columns="lsn").count()
     messages = read(stream="records", columns="kind").where("kind = 'Message-Start'").count()
-    for what, more, count in (
+    tables: tuple[tuple[str, dict[str, str], int], ...] = (
         ("records -> noop, all columns", {"stream": "records"}, rows),
         (
             "records -> noop, columns of the audit",
@@ -187,18 +187,17 @@ def source(spark: Any, store: Path, scratch: Path) -> None:
             rows,
         ),
         ("messages -> noop, with bodies", {"stream": "messages"}, messages),
-    ):
-        for which in ("first", "again"):
+    )
+    frame = read(stream="records").where("queue_id is not null").withColumn("date", f.to_date("time"))
+    for which in ("first", "again"):
+        for what, more, count in tables:
             began = time.perf_counter()
             read(**more).write.format("noop").mode("overwrite").save()
             told(f"{what}, {which}", began, count)
-    frame = read(stream="records").where("queue_id is not null").withColumn("date", f.to_date("time"))
-    for which in ("first", "again"):
         target = scratch / f"by-spark-{which}"
         began = time.perf_counter()
         frame.write.partitionBy("date", "queue_id").parquet(str(target))
         told(f"records of queues -> Parquet by date and queue, by Spark's writer, {which}", began, rows - messages, bytes=_size(target))
-    for which in ("first", "again"):
         target = scratch / f"by-job-{which}"
         began = time.perf_counter()
         written = write_records(spark, {"storeDir": str(store)}, target)
