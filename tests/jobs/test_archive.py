@@ -55,6 +55,29 @@ def test_queues_into_parquet_by_date_and_queue(spark: Any, plane_broker: Broker,
 
 
 @pytest.mark.spark
+def test_a_stream_is_archived_from_its_first_message_on_and_keeps_it(spark: Any, plane_broker: Broker, tmp_path: Path) -> None:
+    """By offset, each message once; another run goes on behind the last one, and another archive gets all of it."""
+    name = unique("stream")
+
+    def append(*bodies: bytes) -> None:
+        with channel_of(plane_broker) as channel:
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+            for body in bodies:
+                channel.basic_publish("", name, body)
+
+    append(*(b"%d" % n for n in range(25)))
+    params = parameters(plane_broker, tmp_path / "out", queue=name, max_messages=10)
+    assert done(spark, params).figures["rows"] == 25
+    assert ready(plane_broker, name) == 25, "nothing is taken out of a stream"
+    append(b"later")
+    assert done(spark, params).figures["rows"] == 1
+    assert rows(spark, tmp_path / "out") == sorted([*((name, b"%d" % n) for n in range(25)), (name, b"later")])
+    assert done(spark, parameters(plane_broker, tmp_path / "again", queue=name)).figures["rows"] == 26
+    with pytest.raises(OperatorError, match="a stream needs no subscription"):
+        done(spark, parameters(plane_broker, tmp_path / "other", queue=name, subscription="s"))
+
+
+@pytest.mark.spark
 def test_a_delta_batch_that_comes_again_adds_nothing(spark: Any, plane_broker: Broker, tmp_path: Path, monkeypatch: Any) -> None:
     """A driver that dies between Delta's commit and Spark's runs the batch again: its rows are in the table once."""
     pytest.importorskip("deltalake")

@@ -101,8 +101,9 @@ class ArchiveParameters(LogParameters):
         }
         return {**self.source_options(), "stream": "records", **{name: text for name, text in given.items() if text}}
 
-    def stream_options(self) -> dict[str, str]:
-        """For `readStream.format("flintmq")`."""
+    def stream_options(self, by_offset: bool = False) -> dict[str, str]:
+        """For `readStream.format("flintmq")`. by_offset: the queues are streams, to which options of a subscription say nothing: those are
+        left out that nobody asked for."""
         found = {name: text for name, text in self.source_options().items() if name != "mode"}
         most, size = self.max_messages, self.max_bytes
         if self.format == "delta":
@@ -110,7 +111,7 @@ class ArchiveParameters(LogParameters):
         what = self.queue_pattern or ",".join(names_of(self.queue))
         digest = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
         default = f"archive:{what}" if len(what.encode()) <= 200 else f"archive:{digest}"
-        return {
+        options = {
             **found,
             **({"queuePattern": self.queue_pattern} if self.queue_pattern else {"queues": what}),
             "subscription": self.subscription or default,
@@ -118,6 +119,19 @@ class ArchiveParameters(LogParameters):
             "maxBytesPerTrigger": str(size),
             "onLostCheckpoint": self.on_lost_checkpoint,
         }
+        if by_offset and not self.subscription:
+            del options["subscription"]
+        if by_offset and self.on_lost_checkpoint == "fail":
+            del options["onLostCheckpoint"]
+        return options
+
+    def are_streams(self) -> bool:
+        """Whether the queues are streams, which are read by offset. Asks the broker. Raises: SourceError."""
+        from pyspark_flintmq.cursor import are_streams
+        from pyspark_flintmq.queue_options import QueueOptions
+
+        options = QueueOptions.stream(self.stream_options(by_offset=True))
+        return are_streams(options, options.connection.open)
 
 
 def dated(frame: DataFrame) -> DataFrame:
@@ -165,7 +179,7 @@ class Archive:
             if params.from_log:
                 frame = log_messages(spark, params, stack)
             else:
-                frame = spark.readStream.format("flintmq").options(**params.stream_options()).load()
+                frame = spark.readStream.format("flintmq").options(**params.stream_options(params.are_streams())).load()
             return ArchivePlan(params, spark, dated(frame), not params.from_log, stack.pop_all())
 
     def summarise(self, result: ArchivePlan) -> Summary:
