@@ -222,6 +222,9 @@ def test_init_writes_a_project_once(flintmq: Run, tmp_path: Path) -> None:
     spec = yaml.safe_load((where / "spark-pipeline.yml").read_text())
     assert spec["name"] == "my_orders" and spec["configuration"]["spark.flintmq.queue"] == 'in: "q"'
     assert spec["configuration"]["spark.flintmq.flightPort"] == "99" and spec["storage"].startswith("file://")
+    # Without a catalog on disk the project could be run once.
+    assert "spark.sql.catalogImplementation hive\n" in (where / "conf" / "spark-defaults.conf").read_text()
+    assert "SPARK_CONF_DIR=$PWD/conf" in out
     (where / "README.md").write_text("mine")
     (where / "spark-pipeline.yml").unlink()
     command, needs = out.splitlines()[-2:]

@@ -200,5 +200,6 @@ def init(directory: Path, queue: str, sink_queue: str, flight_port: int) -> None
 
     for path in write_project(directory, queue=queue, sink_queue=sink_queue, flight_port=flight_port):
         click.echo(f"{path}")
-    click.echo(f"\nnow: cd {shlex.quote(str(directory))} && PYSPARK_PYTHON={shlex.quote(sys.executable)} spark-pipelines run")
+    python = shlex.quote(sys.executable)
+    click.echo(f"\nnow: cd {shlex.quote(str(directory))} && PYSPARK_PYTHON={python} SPARK_CONF_DIR=$PWD/conf spark-pipelines run")
     click.echo(f"The queues {queue} and {sink_queue} must exist. README.md says more.")

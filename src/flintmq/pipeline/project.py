@@ -1,6 +1,6 @@
 """A project for `spark-pipelines` (Spark Declarative Pipelines): what `flintmq pipeline init` writes.
 
-in: a directory, names of queues. out: spark-pipeline.yml, transformations/*.py, README.md.
+in: a directory, names of queues. out: spark-pipeline.yml, conf/spark-defaults.conf, transformations/*.py, README.md.
 Invariant: nothing that is there is written over.
 """
 
@@ -26,6 +26,12 @@ configuration:
   spark.flintmq.user: guest
   spark.flintmq.queue: @QUEUE@
   spark.flintmq.sinkQueue: @SINK@
+"""
+
+DEFAULTS = """\
+# Spark's own settings, read when SPARK_CONF_DIR is this directory.
+# A catalog on disk (metastore_db): without one a second run does not know the tables of the first (LOCATION_ALREADY_EXISTS).
+spark.sql.catalogImplementation hive
 """
 
 ORDERS = '''\
@@ -119,16 +125,18 @@ README = """\
 ```
 pip install 'flintmq[spark,pipelines]'   # and Java 17 or newer
 export PYSPARK_PYTHON="$(command -v python)"   # the Python that has these packages
+export SPARK_CONF_DIR="$PWD/conf"        # Spark's own settings: the catalog that knows the tables from run to run
 spark-pipelines dry-run                  # checks the graph; it does not ask the broker
 spark-pipelines run                      # takes what the queue holds, and ends
 ```
 
-Both queues must exist. Each run goes on where the last one ended; run it by cron or a scheduler. Checkpoints and tables are in
-`storage/` and `spark-warehouse/`: each order comes into the table once, and each large one into the queue once, whatever is killed.
+Both queues must exist. Each run goes on where the last one ended; run it by cron or a scheduler, always in this directory.
+Checkpoints, tables and their catalog are in `storage/`, `spark-warehouse/` and `metastore_db/`: each order comes into the
+table once, and each large one into the queue once, whatever is killed.
 
 * Where the broker is, who asks, and the names of the queues stand in `spark-pipeline.yml` under `configuration`; the password in
   the variable `FLINTMQ_PASSWORD` (`guest`).
-* Spark's own settings (memory, master) belong in `$SPARK_CONF_DIR/spark-defaults.conf`: the spec file takes no static ones.
+* Spark's own settings (memory, master) belong in `conf/spark-defaults.conf`: the spec file takes no static ones.
 * `spark-pipelines run --full-refresh orders` empties the table and reads the queue again: what was taken out before is not there any more.
   `flintmq pipeline run replay` brings it back from an archive.
 * `flintmq pipeline status` shows how far the pipeline is, as the broker sees it.
@@ -136,6 +144,7 @@ Both queues must exist. Each run goes on where the last one ended; run it by cro
 
 _FILES = {
     "spark-pipeline.yml": SPEC,
+    "conf/spark-defaults.conf": DEFAULTS,
     "transformations/orders.py": ORDERS,
     "transformations/totals.py": TOTALS,
     "transformations/large_orders.py": SINK,
