@@ -121,7 +121,7 @@ MUTANTS = (
         'if not good or crc32c(0, cython.cast(cython.p_char, header), 508) != int.from_bytes(header[508:512], "little"):',
         "if not good:",
     ),
-    Mutant("tail not written anew", "log_engine.py", "        repair_tail(", "        (lambda *a, **k: None)("),
+    Mutant("tail not written anew", "opening.py", "    repair_tail(files,", "    (lambda *a, **k: None)(files,"),
     Mutant(
         "tail written anew, not synced",
         "opening.py",
