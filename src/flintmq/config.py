@@ -113,6 +113,9 @@ class Limits:
     log_ending_containers: int = 2
     # bytes free beyond those at which blocked publishers go on: with them the reserve need not stand ready as containers
     log_roomy_bytes: int = 1024 * MIB
+    # bytes of the log that a start has the disk read while its modules are loaded (the page cache holds them); what is more is read when
+    # its turn comes
+    start_read_ahead_bytes: int = 1024 * MIB
     # streams of a multiplexed log (about 100 in CLFS, seed 003; a record's stream number has 8 bits); one more is refused
     log_streams_max: int = 100
     # streams of a node (a log each: some descriptors and files); one more is refused with 406

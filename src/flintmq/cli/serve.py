@@ -19,6 +19,8 @@ import click
 from flintmq.cli.logs import flush_logs, log_to_stderr
 from flintmq.config import MIB, Config
 from flintmq.errors import OperatorError
+from flintmq.store.directory import store_directory
+from flintmq.store.read_ahead import read_ahead
 
 # seconds between two writes of log lines that are not urgent
 LOG_FLUSH_S = 0.5
@@ -155,7 +157,9 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         raise OperatorError("--tls-key needs --tls-cert", 64)
     log_to_stderr(options["log_level"])
     settings = Config(**options)
-    from flintmq.node import Node
+    if not settings.memory:
+        read_ahead(store_directory(settings), settings.limits.start_read_ahead_bytes)
+    from flintmq.node import Node  # takes its time, while the disk reads
 
     _raise_descriptors()
     node = Node(settings)

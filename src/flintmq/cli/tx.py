@@ -33,7 +33,7 @@ def tx() -> None:
 def _opened(options: dict[str, Any]) -> Iterator[tuple[Node, TransactionCoordinator]]:
     """The store, recovered as a broker would, with its queues; nobody can connect."""
     from flintmq.node import Node
-    from flintmq.store.durable import store_directory
+    from flintmq.store.directory import store_directory
 
     log_to_stderr("error")
     config = Config(port=None, **options)

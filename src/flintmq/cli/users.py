@@ -19,7 +19,7 @@ from flintmq.cli.db import _store_locked
 from flintmq.config import Config
 from flintmq.errors import OperatorError
 from flintmq.ports import PermissionRecord, UserRecord, VhostRecord
-from flintmq.store.durable import store_directory
+from flintmq.store.directory import store_directory
 from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.location import locate
 

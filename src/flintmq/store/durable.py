@@ -16,6 +16,7 @@ from typing import Any
 from flintmq.clock import Clock
 from flintmq.config import Config
 from flintmq.errors import OperatorError, StoreError
+from flintmq.store.directory import store_directory
 from flintmq.store.log.containers import round_container_size
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log_store import LogStore
@@ -23,21 +24,6 @@ from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.failures import DISK_ERRORS
 
 log = logging.getLogger("flintmq.store")
-
-
-def default_data_dir() -> Path:
-    """Where a broker keeps its data when nothing is said: the user's data directory."""
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "flintmq"
-
-
-def store_directory(config: Config) -> Path:
-    """--store-dir, which defaults to --data-dir. Raises: OperatorError (64) for --no-data-dir alone."""
-    if config.store_dir:
-        return Path(config.store_dir).absolute()
-    if config.no_data_dir:
-        raise OperatorError("--no-data-dir needs --store-dir (or --memory)", 64)
-    return Path(config.data_dir).absolute() if config.data_dir else default_data_dir()
 
 
 def container_size(config: Config) -> int:

@@ -4,10 +4,13 @@ from libc.stdint cimport uint64_t
 
 cdef extern from "<unistd.h>" nogil:
     int fdatasync(int fd)
+    ssize_t c_read "read"(int fd, void *data, size_t size)
+    int c_close "close"(int fd)
 
 cdef extern from "<fcntl.h>" nogil:
+    int c_open "open"(const char *path, int flags, ...)
     int c_fcntl "fcntl"(int fd, int command, ...)
-    int F_GETFL, F_SETFL
+    int F_GETFL, F_SETFL, O_RDONLY, O_CLOEXEC
 
 cdef extern from "<sys/vfs.h>" nogil:
     struct file_system_t "statfs":

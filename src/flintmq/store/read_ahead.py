@@ -1,0 +1,45 @@
+"""Has the disk read the log while the process is still starting.
+
+in: the store's directory. out: pages in the cache. A start reads its whole log; after direct writes (docs/adr/0007) or a restart of the
+machine that comes from the disk, which would else stand idle while modules are loaded and definitions are read. Nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from flintmq.store.log.file_port import read_into_cache
+
+# what a start reads, in its order
+LOGS = ("transactions", "messages")
+# as many reads are under way at a time: one alone leaves half of what a fast disk can do
+READERS = 2
+
+
+def read_ahead(directory: Path, most: int) -> list[threading.Thread]:
+    """Starts to read the containers of the store in `directory`, the oldest first, `most` bytes of them, and returns at once. Raises
+    nothing: what can't be read is a matter of the start itself."""
+    paths = _paths(directory, most)
+    threads = [
+        threading.Thread(target=read_into_cache, args=(paths[number::READERS],), name="flintmq-read-ahead", daemon=True)
+        for number in range(READERS)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _paths(directory: Path, most: int) -> list[str]:
+    found: list[str] = []
+    left = most
+    try:
+        for log in LOGS:
+            for path in sorted((directory / log).glob("*.flog")):
+                left -= path.stat().st_size
+                if left < 0:
+                    return found
+                found.append(str(path))
+    except OSError:
+        pass
+    return found

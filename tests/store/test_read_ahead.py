@@ -1,0 +1,70 @@
+"""Reading ahead at a start: the oldest containers first, within its bound, and never a reason for a start to fail."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from flintmq.store import read_ahead as module
+from flintmq.store.log import file_port
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths that are read."""
+    found: list[str] = []
+
+    lock = threading.Lock()
+
+    def read(paths: list[str]) -> None:
+        with lock:
+            found.extend(paths)
+
+    monkeypatch.setattr(module, "read_into_cache", read)
+    return found
+
+
+def run(directory: Path, most: int) -> None:
+    for thread in module.read_ahead(directory, most):
+        thread.join()
+
+
+def make(directory: Path, log: str, *names: str, size: int = 1000) -> list[str]:
+    (directory / log).mkdir(parents=True)
+    for name in names:
+        (directory / log / name).write_bytes(bytes(size))
+    return [str(directory / log / name) for name in names if name.endswith(".flog")]
+
+
+def test_the_logs_are_asked_for_in_the_order_in_which_a_start_reads_them(tmp_path: Path, asked: list[str]) -> None:
+    """Transactions before messages, each from the oldest container on; nothing else is touched."""
+    messages = make(tmp_path, "messages", "0001.flog", "0002.flog", "0003.tmp")
+    transactions = make(tmp_path, "transactions", "0007.flog")
+    make(tmp_path, "pages", "0001.flog")
+    run(tmp_path, 1 << 30)
+    assert sorted(asked) == sorted(transactions + messages)
+    assert module._paths(tmp_path, 1 << 30) == transactions + messages
+
+
+def test_no_more_than_the_bound_is_asked_for(tmp_path: Path, asked: list[str]) -> None:
+    """A container that would go beyond the bound, and all after it, are left to the start itself."""
+    messages = make(tmp_path, "messages", "0001.flog", "0002.flog", "0003.flog")
+    run(tmp_path, 2500)
+    assert sorted(asked) == messages[:2]
+
+
+def test_nothing_there_is_no_error(tmp_path: Path, asked: list[str]) -> None:
+    """A new broker has no store yet."""
+    run(tmp_path / "none", 1000)
+    assert asked == []
+
+
+def test_files_that_are_gone_or_refused_are_no_error(tmp_path: Path) -> None:
+    """Reading says nothing of what can't be read, goes on behind it, and ends."""
+    path = tmp_path / "there"
+    path.write_bytes(b"x" * 1_000_000)
+    file_port.read_into_cache([str(tmp_path / "gone"), str(tmp_path), str(path)])
+    file_port.read_into_cache([])
+    assert path.read_bytes() == b"x" * 1_000_000
