@@ -285,8 +285,8 @@ class Limits:
     # --- HTTP (docs/HTTP.md) ------------------------------------------------------------------------------------------
     # connections; held polls are one each (2,000 are promised); one more is closed at once and counted
     http_connections_max: int = 4_096
-    # milliseconds from accepting a connection, or from the last answer on it, to the end of a request's head, and for which a client may read
-    # nothing of its answer; then it is closed
+    # milliseconds from accepting a connection, or from the last answer on it, to the end of a request's head, and for which a client may
+    # read nothing of its answer; then it is closed
     http_request_ms: int = 20_000
     # bytes of a request's line and headers; more is refused with 400 or 431
     http_head_bytes_max: int = 16 * KIB
