@@ -4,6 +4,7 @@ clean stop they go on exactly where they were."""
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from tests.support.broker import Broker
 
 STREAM = {"x-queue-type": "stream"}
+# seconds after which what has not come is missing
+READ_S = 20
 
 
 @pytest.fixture
@@ -31,12 +34,17 @@ def connect(broker: Broker) -> Any:
     return channel
 
 
-def read(channel: Any, stream: str, settle: Callable[[Any, int], None] | None = None, **arguments: Any) -> list[tuple[int, bytes, bool]]:
-    """(offset, body, redelivered) of everything that a consumer with these arguments gets now."""
-    got = []
-    for method, properties, body in channel.consume(stream, arguments=arguments, inactivity_timeout=1.0):
+def read(
+    channel: Any, stream: str, count: int, settle: Callable[[Any, int], None] | None = None, more_s: float = 0.2, **arguments: Any
+) -> list[tuple[int, bytes, bool]]:
+    """(offset, body, redelivered) of what a consumer with these arguments gets: `count` messages, and what comes within `more_s` after."""
+    got: list[tuple[int, bytes, bool]] = []
+    until = time.monotonic() + READ_S
+    for method, properties, body in channel.consume(stream, arguments=arguments, inactivity_timeout=more_s):
         if method is None:
-            break
+            if len(got) >= count or time.monotonic() > until:
+                break
+            continue
         got.append((properties.headers["x-stream-offset"], body, method.redelivered))
         if settle is not None:
             settle(method, got[-1][0])
@@ -52,7 +60,7 @@ def test_kill_9(serve: Callable[[], Broker]) -> None:
         broker = serve()
         channel = connect(broker)
         channel.queue_declare("s", durable=True, arguments=STREAM)
-        got = read(channel, "s", **{"x-stream-offset": "first"})
+        got = read(channel, "s", len(known), **{"x-stream-offset": "first"})
         assert [offset for offset, _, _ in got] == list(range(len(got)))
         assert [body for _, body, _ in got][: len(known)] == known
         known = [body for _, body, _ in got]
@@ -79,16 +87,16 @@ def test_groups_after_kill_9(serve: Callable[[], Broker]) -> None:
             channel.basic_ack(method.delivery_tag)
             settled.add(offset)
 
-    got = read(channel, "s", settle, **{"x-stream-offset": "first", "x-group": "g"})
+    got = read(channel, "s", 300, settle, 1.0, **{"x-stream-offset": "first", "x-group": "g"})
     assert len(got) == 300
     # `read` waited a second for more: ten times stream_cursor_ms after the last ack.
     broker.kill()
     channel = connect(serve())
-    again = read(channel, "s", **{"x-group": "g"})
+    again = read(channel, "s", 100, **{"x-group": "g"})
     assert [offset for offset, _, _ in again] == list(range(0, 300, 3))
     assert all(redelivered for _, _, redelivered in again) and all(body == b"%d" % offset for offset, body, _ in again)
     channel.basic_publish("", "s", b"new")
-    ends = read(channel, "s", **{"x-group": "other", "x-stream-offset": 300})
+    ends = read(channel, "s", 1, **{"x-group": "other", "x-stream-offset": 300})
     assert ends == [(300, b"new", False)]
 
 
@@ -113,16 +121,16 @@ def test_clean_stop(serve: Callable[[], Broker]) -> None:
         if len(taken) == 30:
             break
     channel.cancel()
-    read(channel, "gone", settle, **{"x-stream-offset": "first", "x-group": "g"})
+    read(channel, "gone", 50, settle, **{"x-stream-offset": "first", "x-group": "g"})
     channel.queue_delete("gone")
     channel.connection.close()
     broker.stop()
     channel = connect(serve())
-    assert [offset for offset, _, _ in read(channel, "s", **{"x-group": "g"})] == list(range(30, 50))
-    assert len(read(channel, "s", **{"x-stream-offset": "first"})) == 50
+    assert [offset for offset, _, _ in read(channel, "s", 20, **{"x-group": "g"})] == list(range(30, 50))
+    assert len(read(channel, "s", 50, **{"x-stream-offset": "first"})) == 50
     assert channel.queue_declare("gone", durable=True, arguments=STREAM).method.message_count == 0
     channel.basic_publish("", "gone", b"fresh")
-    assert read(channel, "gone", **{"x-group": "g", "x-stream-offset": "first"}) == [(0, b"fresh", False)]
+    assert read(channel, "gone", 1, **{"x-group": "g", "x-stream-offset": "first"}) == [(0, b"fresh", False)]
 
 
 def test_beside_queues_after_kill_9(serve: Callable[[], Broker]) -> None:
@@ -138,5 +146,5 @@ def test_beside_queues_after_kill_9(serve: Callable[[], Broker]) -> None:
         channel.basic_publish("amq.fanout", "", body, pika.BasicProperties(delivery_mode=2))
     broker.kill()
     channel = connect(serve())
-    assert [body for _, body, _ in read(channel, "s", **{"x-stream-offset": "first"})] == bodies
+    assert [body for _, body, _ in read(channel, "s", len(bodies), **{"x-stream-offset": "first"})] == bodies
     assert [channel.basic_get("q", auto_ack=True)[2] for _ in bodies] == bodies
