@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from flintmq.cli.store import store_locked
 from flintmq.config import Limits
 from flintmq.errors import OperatorError
 from flintmq.store.sql.driver import SCHEMA_VERSION, State, check_state
@@ -19,23 +17,6 @@ from flintmq.store.sql.location import locate, open_driver
 @click.group()
 def db() -> None:
     """Look after the definitions database."""
-
-
-@contextlib.contextmanager
-def _store_locked(directory: Path) -> Iterator[None]:
-    """Keeps brokers out of a store directory. The file is the broker's; without it no broker ever ran there."""
-    try:
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise OperatorError(f"{directory} is in use: stop the broker first", 69) from None
-    finally:
-        os.close(lock)
 
 
 @db.command()
@@ -50,7 +31,7 @@ def migrate(dry_run: bool, connect: str | None, catalog: str | None, store_dir: 
         raise OperatorError(f"{location.path} does not exist: 'flintmq serve' makes a new store")
     with contextlib.ExitStack() as stack:
         if location.path is not None and not dry_run:
-            stack.enter_context(_store_locked(location.path.parent))
+            stack.enter_context(store_locked(location.path.parent))
         driver = open_driver(location, Limits(), create=False)
         stack.callback(driver.close)
         state, found = check_state(driver)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flintmq.cli.db import _store_locked
 from flintmq.cli.logs import log_to_stderr
+from flintmq.cli.store import store_locked, store_options
 from flintmq.config import Config
 from flintmq.errors import OperatorError
 from flintmq.transactions import Outcome, TransactionCoordinator, TransactionRefused, XaStatus, Xid
@@ -40,7 +40,7 @@ def _opened(options: dict[str, Any]) -> Iterator[tuple[Node, TransactionCoordina
     directory = store_directory(config)
     if not (directory / "messages").is_dir():
         raise OperatorError(f"{directory} holds no store", 69)
-    with _store_locked(directory):
+    with store_locked(directory):
         pass
     node = Node(config)
     try:
@@ -51,20 +51,8 @@ def _opened(options: dict[str, Any]) -> Iterator[tuple[Node, TransactionCoordina
         node.stop()
 
 
-def _where(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say which store."""
-    for option in (
-        click.option("--catalog", help="SQL database (schema) name."),
-        click.option("--connect", help="URL of the SQL database for definitions."),
-        click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory."),
-        click.option("--data-dir", type=click.Path(), help="Directory of the broker."),
-    ):
-        command = option(command)
-    return command
-
-
 @tx.command("list")
-@_where
+@store_options
 def list_(**options: Any) -> None:
     """Show every transaction that waits: its name, its state, and per queue what would enter it and what is held."""
     with _opened(options) as (node, transactions):
@@ -97,7 +85,7 @@ def _decide(text: str, options: dict[str, Any], decision: Callable[[TransactionC
 
 @tx.command()
 @click.argument("xid")
-@_where
+@store_options
 def commit(xid: str, **options: Any) -> None:
     """Commit a prepared transaction without its manager: ask the manager's own log first."""
     _decide(xid, options, TransactionCoordinator.heuristic_commit)
@@ -105,7 +93,7 @@ def commit(xid: str, **options: Any) -> None:
 
 @tx.command()
 @click.argument("xid")
-@_where
+@store_options
 def rollback(xid: str, **options: Any) -> None:
     """Roll a prepared transaction back without its manager: ask the manager's own log first."""
     _decide(xid, options, TransactionCoordinator.heuristic_rollback)
@@ -113,7 +101,7 @@ def rollback(xid: str, **options: Any) -> None:
 
 @tx.command()
 @click.argument("xid")
-@_where
+@store_options
 def forget(xid: str, **options: Any) -> None:
     """Forget an operator's decision: the manager knows of it, or will never ask."""
     _decide(xid, options, TransactionCoordinator.forget)

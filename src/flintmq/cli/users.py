@@ -7,7 +7,7 @@ runs this is refused (on PostgreSQL by the broker's lock).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import click
 
 from flintmq.access.permissions import compile_pattern
 from flintmq.access.users import hash_password
-from flintmq.cli.db import _store_locked
+from flintmq.cli.store import store_locked, store_options
 from flintmq.config import Config
 from flintmq.errors import OperatorError
 from flintmq.ports import PermissionRecord, UserRecord, VhostRecord
@@ -28,18 +28,6 @@ NAME_MAX = 255
 TAGS = ("administrator", "monitoring")
 
 
-def _where(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say which store."""
-    for option in (
-        click.option("--catalog", help="SQL database (schema) name."),
-        click.option("--connect", help="URL of the SQL database for definitions."),
-        click.option("--store-dir", type=click.Path(), help="Directory of the durable store; default: the data directory."),
-        click.option("--data-dir", type=click.Path(), help="Directory of the broker."),
-    ):
-        command = option(command)
-    return command
-
-
 @contextlib.contextmanager
 def _opened(options: dict[str, Any]) -> Iterator[SqlDefinitions]:
     """The definitions, with brokers kept out. Raises: OperatorError (69) when there are none, or a broker runs."""
@@ -48,7 +36,7 @@ def _opened(options: dict[str, Any]) -> Iterator[SqlDefinitions]:
     location = locate(config.connect, config.catalog, directory)
     if location.path is not None and not location.path.exists():
         raise OperatorError(f"{location.path} does not exist: start 'flintmq serve' once, it makes a new store", 69)
-    with _store_locked(directory), contextlib.closing(SqlDefinitions.open(directory, config.connect, config.catalog)) as definitions:
+    with store_locked(directory), contextlib.closing(SqlDefinitions.open(directory, config.connect, config.catalog)) as definitions:
         yield definitions
 
 
@@ -91,7 +79,7 @@ def user() -> None:
 
 
 @user.command("list")
-@_where
+@store_options
 def list_users(**options: Any) -> None:
     """Show every user with its tags, and what it may configure, write and read in each virtual host."""
     with _opened(options) as definitions:
@@ -107,7 +95,7 @@ def list_users(**options: Any) -> None:
 @click.argument("name")
 @password_option
 @tag_option
-@_where
+@store_options
 def add(name: str, password: str, tags: tuple[str, ...], **options: Any) -> None:
     """Add a user. It may log in from anywhere, and do nothing until `grant`."""
     with _opened(options) as definitions:
@@ -120,7 +108,7 @@ def add(name: str, password: str, tags: tuple[str, ...], **options: Any) -> None
 @user.command()
 @click.argument("name")
 @password_option
-@_where
+@store_options
 def password(name: str, password: str, **options: Any) -> None:
     """Change a user's password."""
     with _opened(options) as definitions:
@@ -131,7 +119,7 @@ def password(name: str, password: str, **options: Any) -> None:
 @user.command("tags")
 @click.argument("name")
 @tag_option
-@_where
+@store_options
 def set_tags(name: str, tags: tuple[str, ...], **options: Any) -> None:
     """Set a user's tags: those that are given, no others."""
     with _opened(options) as definitions:
@@ -141,7 +129,7 @@ def set_tags(name: str, tags: tuple[str, ...], **options: Any) -> None:
 
 @user.command()
 @click.argument("name")
-@_where
+@store_options
 def delete(name: str, **options: Any) -> None:
     """Delete a user and its permissions. With the last one gone, the next start makes guest anew."""
     with _opened(options) as definitions:
@@ -155,7 +143,7 @@ def delete(name: str, **options: Any) -> None:
 @click.option("--configure", default=".*", show_default=True, help="Regular expression of names it may declare and delete.")
 @click.option("--write", default=".*", show_default=True, help="Of those it may publish to; the default exchange is called amq.default.")
 @click.option("--read", default=".*", show_default=True, help="Of those it may consume from.")
-@_where
+@store_options
 def grant(name: str, vhost: str, configure: str, write: str, read: str, **options: Any) -> None:
     """Let a user work in a virtual host; replaces what it could there. '' allows nothing."""
     for option, pattern in (("--configure", configure), ("--write", write), ("--read", read)):
@@ -173,7 +161,7 @@ def grant(name: str, vhost: str, configure: str, write: str, read: str, **option
 @user.command()
 @click.argument("name")
 @click.option("--vhost", default="/", show_default=True, help="Virtual host.")
-@_where
+@store_options
 def revoke(name: str, vhost: str, **options: Any) -> None:
     """Keep a user out of a virtual host."""
     with _opened(options) as definitions:
@@ -187,7 +175,7 @@ def vhost() -> None:
 
 
 @vhost.command("list")
-@_where
+@store_options
 def list_vhosts(**options: Any) -> None:
     """Show the virtual hosts, one a line."""
     with _opened(options) as definitions:
@@ -197,7 +185,7 @@ def list_vhosts(**options: Any) -> None:
 
 @vhost.command("add")
 @click.argument("name")
-@_where
+@store_options
 def add_vhost(name: str, **options: Any) -> None:
     """Add a virtual host. Nobody may use it until `flintmq user grant USER --vhost NAME`."""
     with _opened(options) as definitions:
