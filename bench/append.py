@@ -34,6 +34,7 @@ def through_log(directory: Path, total: int, record: int) -> dict[str, Any]:
     """Appends `total` bytes in records of `record` bytes. Raises: OSError, StoreError; RuntimeError when nothing becomes durable."""
     from flintmq.config import Config
     from flintmq.store.log_store import LogStore
+    from flintmq.testing.log_driver import append_many
 
     store = LogStore.open(None, str(directory), container_size=Config().container_size)
     switch_s = sys.getswitchinterval()
@@ -47,7 +48,7 @@ def through_log(directory: Path, total: int, record: int) -> dict[str, Any]:
         durable, end = log.durable_lsn, first
         several = max(1, KICK_BYTES // record)
         for _ in range(max(1, total // record // several)):
-            end = log.append_many(CHUNK, payload, several)
+            end = append_many(log, CHUNK, payload, several)
             writer.kick()
             if end - durable < AHEAD_BYTES:
                 continue

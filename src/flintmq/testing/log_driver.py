@@ -9,8 +9,11 @@ import cython
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
 from cython.cimports.flintmq.store.log_store import LogStore
-from cython.cimports.libc.stdint import uint64_t
-from cython.cimports.libc.string import memset
+from cython.cimports.flintmq.store.log.log import log_append, log_append_done, log_begin, log_end, log_time
+from cython.cimports.flintmq.store.log.managed import ManagedLog
+from cython.cimports.flintmq.store.log.record import record_encode, record_prefix
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy, memset
 from flintmq.errors import StoreError
 
 # an LSN that is never reached: the log has failed
@@ -134,3 +137,29 @@ class LogDriver:
                 )
             )
         return found
+
+
+def append_many(managed: ManagedLog, kind: int, payload: bytes, count: int) -> int:
+    """Appends the same record `count` times without the GIL, as a connection's thread does (bench/append.py). `payload`: smaller than a
+    write buffer. Returns the LSN behind the last one. Raises: StoreError when the log has failed."""
+    lsn: uint64_t = 0
+    record: cython.pointer(uint8_t) = cython.NULL
+    length: uint32_t = record_prefix(0) + len(payload)
+    size: cython.size_t = len(payload)
+    most: uint32_t = count
+    number: uint8_t = kind
+    i: uint32_t
+    data: cython.p_char = payload
+    with cython.nogil:
+        for i in range(most):
+            log_begin(managed.log)
+            record = log_append(managed.log, length, cython.address(lsn))
+            if record != cython.NULL:
+                memcpy(record_encode(record, length, number, 0, 0, log_time(managed.log), 0, 0, 0), data, size)
+                log_append_done(managed.log, record, length, lsn)
+            log_end(managed.log)
+            if record == cython.NULL:
+                break
+    if record == cython.NULL:
+        raise StoreError(f"log {managed.name} has failed: errno {managed.log.failed}")
+    return lsn + length

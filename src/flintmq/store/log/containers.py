@@ -74,8 +74,12 @@ def round_container_size(size: int, least: int) -> int:
     return max(least, (size + 4095) // 4096 * 4096)
 
 
-def make_container(files: Any, directory: str, header: ContainerHeader, zero: bool) -> int:
-    """A new container under its final name (the caller syncs the directory). Returns its descriptor. Raises: OSError, nothing is left."""
+def make_container(files: Any, directory: str, header: ContainerHeader, zero: bool, direct: bool) -> int:
+    """A new container under its final name (the caller syncs the directory). Returns its descriptor, which is for writing only.
+
+    zero: it is filled with zeros, else reserved only; direct: it is written around the page cache, if that can be. Raises: OSError,
+    nothing is left.
+    """
     temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"
     if f"{header.sequence:020d}{TEMPORARY}" in files.list_dir(directory):
         files.unlink(temporary)
@@ -90,6 +94,8 @@ def make_container(files: Any, directory: str, header: ContainerHeader, zero: bo
         files.close(fd)
         files.unlink(temporary)
         raise
+    if not (direct and files.make_direct(fd)) and not zero:
+        files.warm(fd, header.size)
     return fd
 
 

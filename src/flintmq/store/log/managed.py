@@ -231,11 +231,9 @@ class ManagedLog:
             return fd
         if not self._has_room(sequence):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path_of(sequence))
-        fd = make_container(self.files, self.directory, header, zero)
-        failpoints.hit("container-created")
         # What nobody waits for (the page log) is left to the page cache: most of it is dead before the cache is written.
-        if not (self.log.syncs and self.files.make_direct(fd)) and not zero:
-            self.files.warm(fd, self.log.container_size)
+        fd = make_container(self.files, self.directory, header, zero, bool(self.log.syncs))
+        failpoints.hit("container-created")
         return fd
 
     def _has_room(self, sequence):
@@ -465,33 +463,6 @@ class ManagedLog:
         if record == cython.NULL:
             raise StoreError(f"log {self.name} has failed: errno {self.log.failed}")
         return lsn, lsn + length
-
-    def append_many(self, kind: int, payload: bytes, count: int) -> int:
-        """Appends the same record `count` times without the GIL, as a connection's thread does (benchmarks). Returns the LSN behind the
-        last one. Raises: as append."""
-        lsn: uint64_t = 0
-        record: cython.pointer(uint8_t) = cython.NULL
-        length: uint32_t = record_prefix(0) + len(payload)
-        size: cython.size_t = len(payload)
-        most: uint32_t = count
-        number: uint8_t = kind
-        i: uint32_t
-        data: cython.p_char = payload
-        if align8(length) + BLOCK_HEADER + CONTAINER_HEADER > self.log.buffer_size:
-            raise ValueError(f"a record of {length} bytes does not fit into a write buffer of {self.log.buffer_size}")
-        with cython.nogil:
-            for i in range(most):
-                log_begin(self.log)
-                record = log_append(self.log, length, cython.address(lsn))
-                if record != cython.NULL:
-                    memcpy(record_encode(record, length, number, 0, 0, log_time(self.log), 0, 0, 0), data, size)
-                    log_append_done(self.log, record, length, lsn)
-                log_end(self.log)
-                if record == cython.NULL:
-                    break
-        if record == cython.NULL:
-            raise StoreError(f"log {self.name} has failed: errno {self.log.failed}")
-        return lsn + length
 
     def read(self, lsn: int, size: int) -> bytes:
         """Up to `size` bytes at `lsn`, inside its container: as they are in memory, else as the file has them (empty: it is gone)."""
