@@ -23,6 +23,7 @@ from flintmq.pipeline.jobs.archive import ARCHIVE, ArchiveParameters
 from flintmq.pipeline.jobs.job import Summary, built
 from flintmq.pipeline.jobs.log_records import NULL, SUCCESS, TEMPORARY, write_part, write_records
 from flintmq.pipeline.jobs.replay import ReplayParameters
+from flintmq.pipeline.session import java_options
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.log_options import LogOptions
 from pyspark_flintmq.log_source import LogReader
@@ -133,6 +134,17 @@ def test_columns_that_files_are_named_by_are_needed(tmp_path: Path) -> None:
         write_records(None, {"storeDir": str(shared_busy_store()), "columns": "lsn,time"}, tmp_path)  # type: ignore[arg-type]
     with pytest.raises(OperatorError, match="leave out --format"):
         ArchiveParameters(source="records", format="delta", out="x").checked()
+
+
+def test_a_collector_chosen_by_the_environment_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM that is told two collectors does not start."""
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    assert "-XX:+UseParallelGC" in java_options(tmp_path / "log4j")
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.setenv(name, "-XX:+UseG1GC")
+        assert "UseParallelGC" not in java_options(tmp_path / "log4j")
+        monkeypatch.delenv(name)
 
 
 def test_records_are_not_replayed_as_messages(tmp_path: Path) -> None:
