@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py"
-brokers="tests/admin tests/cli tests/conformance tests/faults tests/interop tests/net tests/store_sql"
+brokers="tests/admin tests/cli tests/conformance tests/faults tests/interop tests/net tests/perf tests/store_sql"
 for option in "$@"; do
     if [ -e "${option%%::*}" ]; then
         exec $python -m pytest "$@"
