@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
@@ -158,6 +158,7 @@ def test_records_are_not_replayed_as_messages(tmp_path: Path) -> None:
         assert error.value.exit_code == 65
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(1, 4)), max_size=40), st.integers(1, 7))
 def test_rows_are_cut_by_day_and_queue_and_keep_their_order(rows: list[tuple[int, int | None]], step: int) -> None:
     schema = records_schema(["lsn", "time", "queue_id"])
