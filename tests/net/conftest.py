@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.inprocess import connect, start
+from tests.support.inprocess import connect, heap_of_others, start
 
-__all__ = ["connect", "start"]
+__all__ = ["connect", "heap_of_others", "start"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,5 @@
 """Fixtures of the session tests."""
 
-from tests.support.inprocess import connect, start
+from tests.support.inprocess import connect, heap_of_others, start
 
-__all__ = ["connect", "start"]
+__all__ = ["connect", "heap_of_others", "start"]
