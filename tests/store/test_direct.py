@@ -124,6 +124,8 @@ def test_the_writer_s_descriptors_of_a_store(tmp_path: Path, asked: bool) -> Non
         assert seen["messages"] == {asked and possible}
         assert seen["transactions"] == {asked and possible}
         assert True not in seen["pages"]
-        for lsn in lsns:
+        here = [lsn for lsn in lsns if lsn // size == store.messages.tail // size]  # nothing is live: other containers may be used again
+        assert here
+        for lsn in here:
             assert store.messages.read(lsn + 24, 20_000) == bytes([run]) * 20_000
         store.close(clean=False)
