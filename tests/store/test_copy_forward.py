@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from flintmq.store.copy_forward import copy_container
 from flintmq.store.log.inspect import Damage, open_store
 from flintmq.store.log.inspect_records import MESSAGES, fields_of
+from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import Rig
 
 
@@ -54,6 +56,32 @@ def test_small_messages_are_copied_wherever_the_tail_stands(first: int) -> None:
     assert rig.messages.used_bytes <= 2 * rig.messages.live_bytes + 4 * rig.size
     assert rig.messages.base > held[-1]
     assert rig.entries() == rig.model
+
+
+def test_a_copy_between_a_rollback_and_its_sync_frees_nothing_of_a_transaction_in_doubt() -> None:
+    """A prepared transaction is rolled back and what it takes is copied before the Rollback is on disk: after a crash in between the
+    transaction is in doubt again, and holds its entry; after one behind it, neither."""
+    rig = Rig(size=4096)
+    message = rig.publish(1, body=b"held")
+    tx = rig.store.begin(b"xid")
+    rig.store.dequeue(1, 1, 1, tx=tx, message_id=message)
+    rig.store.prepare(tx)
+    for _ in range(80):
+        rig.publish(3, body=bytes(100))
+    rig.flush()
+    rig.store.maintain()
+    before = rig.disk.position
+    rig.store.rollback(tx)
+    assert copy_container(rig.store, message // rig.size)[0] >= 1
+    rig.flush()
+    seen = set()
+    for position in range(before, rig.disk.position + 1):
+        for image in rig.disk.images(position, 20):
+            found = Rig(4096, SimDisk.from_image(image))
+            held = [entry[3] for entry in found.driver.recovered(1)]
+            assert held == [bool(found.store.in_doubt())], (position, image.choice)
+            seen |= set(held)
+    assert seen == {True, False}
 
 
 def test_an_ack_between_copy_and_sync_is_not_lost() -> None:
