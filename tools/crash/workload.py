@@ -130,6 +130,10 @@ def ack(store: Any, queue: int, position: int, message: int, reason: DequeueReas
 Opener = Callable[[SimDisk, int, set[int], int], Any]
 
 
+# a pass writes a container at most, and what a recovery and a step of this write takes up to five of the smallest
+PASSES = 12
+
+
 class StoreSubject:
     """The store; `steps` operations in each life (0: some number, by seed). opener: opens a store on a disk (tests use another one)."""
 
@@ -274,7 +278,7 @@ class StoreRecording:
         last = store.enqueue(queues[1], 1 << 40, new)
         expected.add((queues[1], 1 << 40, new, 0, False))
         store.on_durable(last, lambda: told.append(True))
-        for _ in range(4):
+        for _ in range(PASSES):
             store.flush()
             store.maintain()
         if not told:

@@ -298,11 +298,8 @@ class LogStore(LogEngine):
             transaction = self.transactions.known(tx)
             prepared: cython.bint = transaction.state is TxState.PREPARED
             lsn = self.transactions.rollback(transaction)
-            if not prepared:
-                # It is undone whatever becomes of this record. What a prepared one takes stays named until the record is durable: a copy
-                # that is written before must not free an entry of a transaction that is in doubt again after a crash.
-                for one in transaction.dequeues:
-                    ml_undo_dequeues(cython.address(self.ml), tx, one.message_id)
+            for one in transaction.dequeues:
+                ml_undo_dequeues(cython.address(self.ml), tx, one.message_id, prepared)
             return self._finish(transaction, lsn)
 
     def _finish(self, transaction, lsn):

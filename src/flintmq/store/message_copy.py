@@ -34,7 +34,7 @@ from cython.cimports.flintmq.store.log.record import (
     set32,
     set64,
 )
-from cython.cimports.flintmq.store.message_list import list_find, location_t, message_t
+from cython.cimports.flintmq.store.message_list import PLACE_FREED, list_find, location_t, message_t
 from cython.cimports.flintmq.store.message_log import ml_release_name
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
@@ -90,7 +90,7 @@ def ml_copy(ml, content, message_id, at, plain, published_us):
         set64(own + 8, places[i].position)
         set64(own + 16, cython.cast(uint64_t, places[i].expires_at_ms))
         set64(own + 24, places[i].enqueued_by)
-        set64(own + 32, places[i].dequeued_by)
+        set64(own + 32, places[i].dequeued_by & ~PLACE_FREED)
         own += PLACE_SIZE
     if published_us:
         set64(own, published_us)
@@ -148,7 +148,7 @@ def _release_decided(ml: cython.pointer(message_log_t), message: cython.pointer(
         tx = message.named[i]
         open_ = False
         for j in range(message.count):
-            open_ = open_ or message.locations[j].enqueued_by == tx or message.locations[j].dequeued_by == tx
+            open_ = open_ or message.locations[j].enqueued_by == tx or message.locations[j].dequeued_by & ~PLACE_FREED == tx
         if open_:
             message.named[kept] = tx
             kept += 1

@@ -8,7 +8,9 @@ cdef struct location_t:         # one place; position: see position_waits (recor
     uint64_t position
     int64_t expires_at_ms
     uint64_t enqueued_by        # open transaction that puts it there; 0 = it is there
-    uint64_t dequeued_by        # open transaction that takes it; 0 = none
+    uint64_t dequeued_by        # open transaction that takes it; 0 = none. With PLACE_FREED: see there
+
+cdef uint64_t PLACE_FREED       # bit of dequeued_by: a prepared transaction was rolled back, and that may not be on disk; it may be ended
 
 cdef enum:
     LIST_MAPS = 64              # a map that grows moves all it has, under the log's lock: several small ones stop nobody for long

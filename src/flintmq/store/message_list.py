@@ -13,6 +13,8 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy
 
+PLACE_FREED = cython.declare(uint64_t, 1 << 63)
+
 
 @cython.cfunc
 @cython.inline

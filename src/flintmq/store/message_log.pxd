@@ -46,7 +46,8 @@ cdef uint64_t ml_dequeue_tx(message_log_t *ml, uint64_t tx, uint64_t queue_id, u
 # message died of it (a Message-Delete was written).
 cdef bint ml_settle_tx(message_log_t *ml, uint64_t tx, uint64_t message_id, bint committed) noexcept nogil
 # The transaction is being rolled back: what it wanted to take on this message is free to be taken; its enqueues wait for ml_settle_tx.
-cdef void ml_undo_dequeues(message_log_t *ml, uint64_t tx, uint64_t message_id) noexcept nogil
+# prepared: until the Rollback is durable, which ml_settle_tx tells, a copy of the message still names the transaction: it may be in doubt again.
+cdef void ml_undo_dequeues(message_log_t *ml, uint64_t tx, uint64_t message_id, bint prepared) noexcept nogil
 # Gives a place that waits for tx's Commit its position, once that is durable. waiting: see position_waits.
 cdef bint ml_give_position(message_log_t *ml, uint64_t tx, uint64_t message_id, uint64_t queue_id, uint64_t waiting, uint64_t position) noexcept nogil
 # A message without a place yet (the Store port's append_content): held until ml_placed.

@@ -54,6 +54,7 @@ from cython.cimports.flintmq.store.log.record import (
 )
 from cython.cimports.flintmq.store.log.writer import writer_kick
 from cython.cimports.flintmq.store.message_list import (
+    PLACE_FREED,
     list_find,
     list_forget,
     list_new,
@@ -248,7 +249,7 @@ def ml_dequeue_locked(ml, queue_id, position, message_id, owner, reason, deliver
     message = list_find(cython.address(ml.messages), message_id)
     if message != cython.NULL:
         location = message_find(message, queue_id, position)
-        if location == cython.NULL or location.dequeued_by:
+        if location == cython.NULL or (location.dequeued_by and not location.dequeued_by & PLACE_FREED):
             return 0
         message_drop(message, location)
         last = message.count == 0 and message.holds == 0
@@ -434,10 +435,10 @@ def ml_settle_tx(ml, tx, message_id, committed):
     if message != cython.NULL:
         while i < message.count:
             location = cython.address(message.locations[i])
-            if (location.dequeued_by == tx and committed) or (location.enqueued_by == tx and not committed):
+            if (location.dequeued_by & ~PLACE_FREED == tx and committed) or (location.enqueued_by == tx and not committed):
                 message_drop(message, location)
                 continue
-            if location.dequeued_by == tx:
+            if location.dequeued_by & ~PLACE_FREED == tx:
                 location.dequeued_by = 0
             if location.enqueued_by == tx:
                 location.enqueued_by = 0
@@ -449,7 +450,7 @@ def ml_settle_tx(ml, tx, message_id, committed):
     return dead
 
 
-def ml_undo_dequeues(ml, tx, message_id):
+def ml_undo_dequeues(ml, tx, message_id, prepared):
     message: cython.pointer(message_t)
     i: uint32_t
     log_begin(ml.log)
@@ -457,7 +458,7 @@ def ml_undo_dequeues(ml, tx, message_id):
     if message != cython.NULL:
         for i in range(message.count):
             if message.locations[i].dequeued_by == tx:
-                message.locations[i].dequeued_by = 0
+                message.locations[i].dequeued_by = tx | PLACE_FREED if prepared else 0
     log_end(ml.log)
 
 

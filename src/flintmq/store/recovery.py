@@ -70,6 +70,8 @@ from cython.cimports.flintmq.store.recovery_state import (
     work_queue,
     work_trim,
     work_t,
+    work_gap,
+    work_gap_end,
     work_tx,
     work_used,
 )
@@ -80,6 +82,7 @@ from cython.cimports.libc.string import memmove
 from flintmq.errors import StoreError
 from flintmq.store import decisions
 from flintmq.store.recovery_report import COMMITTED, OPEN, PREPARED, ROLLED_BACK, Lost, RecoveredTx, RecoveryReport, in_call_order
+from flintmq.store.transaction_log import NOTE_RUN
 
 _CODES = {
     OPEN: decisions.Enqueue.OPEN,
@@ -211,8 +214,6 @@ class Recovery:
         if unclean is None:
             unclean = not message_scan.clean or (transaction_scan is not None and not transaction_scan.clean)
         self._collect_homeless()
-        if unclean is None:
-            unclean = not (message_scan.clean and (transaction_scan is None or transaction_scan.clean))
         self._take_result(RESTORED_REDELIVERED if unclean or message_scan.damage else 0)
         self._finish_transactions()
         self._fill_report(message_scan, transaction_scan)
@@ -232,6 +233,7 @@ class Recovery:
 
     def _transaction(self, lsn: int, kind: int, tx_id: int, data: bytes, time_us: int) -> None:
         """Takes in one record of the transaction log. Raises: ValueError, struct.error for fields that make no sense."""
+        work_gap_end(cython.address(self._work), lsn)
         if kind == RECORD_TX_START:
             self.transactions[lsn] = RecoveredTx(lsn)
             return
@@ -242,6 +244,9 @@ class Recovery:
             note_kind, key_len, value_len = struct.unpack_from("<HHI", data)
             if 8 + key_len + value_len > len(data):
                 raise ValueError("a Note runs past its end")
+            if note_kind == NOTE_RUN:
+                work_gap(cython.address(self._work), lsn)
+                return
             key = (note_kind, data[8 : 8 + key_len])
             value = data[8 + key_len : 8 + key_len + value_len]
             if value:

@@ -132,6 +132,10 @@ cdef struct vector_t:           # an array that grows
     uint64_t count
     uint64_t room
 
+cdef struct gap_t:              # a place in the transaction log where no transaction begins (work_gap)
+    uint64_t first
+    uint64_t end                # LSN behind it
+
 cdef struct work_t:
     const uint64_t *base        # of the scan
     uint64_t tx_tail            # transactions from this id on never became durable
@@ -148,6 +152,7 @@ cdef struct work_t:
     vector_t queues
     vector_t ranges
     vector_t lost
+    vector_t gaps
     map64_t moved_index         # id -> seen_t of moved ones
     map64_t expiries            # number of a seen_t + 1 -> expiry
     map64_t tx_index
@@ -176,6 +181,10 @@ cdef void *vector_add(vector_t *vector, size_t size) noexcept nogil        # a z
 cdef int64_t work_queue(work_t *work, uint64_t queue_id) noexcept nogil
 # The transaction's tx_info_t, made when it is new: UNKNOWN, or OPEN when its id was never durable. NULL: no memory.
 cdef tx_info_t *work_tx(work_t *work, uint64_t tx) noexcept nogil
+# The record at this LSN of the transaction log says nothing, it only takes room: at a start, so that ids which the message log names are
+# not given again (marks.filler). A transaction with an id from there on, up to the next record, was lost with the tail that was cut off.
+cdef void work_gap(work_t *work, uint64_t lsn) noexcept nogil
+cdef void work_gap_end(work_t *work, uint64_t lsn) noexcept nogil   # LSN of the next record, if it is one
 cdef void work_used(work_t *work, uint32_t queue, uint64_t position) noexcept nogil
 
 # --- accessors: numbers of place_at are one-based, as they are stored

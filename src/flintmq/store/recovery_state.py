@@ -21,6 +21,7 @@ from cython.cimports.libc.string import memset
 GRAIN_SHIFT = cython.declare(uint32_t, 12)
 # numbers are 32 bits and stored plus one
 NUMBERS_MAX = cython.declare(uint64_t, 0xFFFFFFF0)
+NEVER = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
 def vector_add(vector, size):
@@ -68,6 +69,7 @@ def _vector_free(vector: cython.pointer(vector_t)) -> cython.void:
 
 
 def work_trim(work):
+    _vector_free(cython.address(work.gaps))
     _vector_free(cython.address(work.grains))
     _vector_free(cython.address(work.moved))
     _vector_free(cython.address(work.extras))
@@ -119,6 +121,35 @@ def work_used(work, queue, position):
         info.levels[level] = index
 
 
+def work_gap(work, lsn):
+    gap: cython.pointer(gap_t) = cython.cast(cython.pointer(gap_t), vector_add(cython.address(work.gaps), cython.sizeof(gap_t)))
+    if gap == cython.NULL:
+        work.failed = True
+        return
+    gap.first = lsn
+    gap.end = NEVER
+
+
+def work_gap_end(work, lsn):
+    last: cython.pointer(gap_t)
+    if work.gaps.count:
+        last = cython.cast(cython.pointer(gap_t), work.gaps.data) + work.gaps.count - 1
+        if last.end == NEVER:
+            last.end = lsn
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _in_gap(work: cython.pointer(work_t), tx: uint64_t) -> cython.bint:
+    i: uint64_t
+    gap: cython.pointer(gap_t) = cython.cast(cython.pointer(gap_t), work.gaps.data)
+    for i in range(work.gaps.count):
+        if gap[i].first <= tx and tx < gap[i].end:
+            return True
+    return False
+
+
 def work_tx(work, tx):
     number: uint64_t = 0
     info: cython.pointer(tx_info_t)
@@ -131,8 +162,9 @@ def work_tx(work, tx):
             work.failed = True
             return cython.NULL
         info.id = tx
-        # The message log is synced first: a transaction behind the end of its log was never durable, so it never committed.
-        info.lost_start = tx >= work.tx_tail
+        # The message log is synced first: a transaction behind the end of its log was never durable, so it never committed. Nor was one
+        # that was behind an earlier end: the start that saw it may have been cut short before it had logged that.
+        info.lost_start = tx >= work.tx_tail or _in_gap(work, tx)
         info.state = ENQUEUE_OPEN if info.lost_start else ENQUEUE_UNKNOWN
     return cython.cast(cython.pointer(tx_info_t), work.txs.data) + number
 

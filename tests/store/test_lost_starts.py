@@ -1,0 +1,35 @@
+"""Transactions that the message log names and whose starts were lost: they rolled back, however often a start is cut short."""
+
+from __future__ import annotations
+
+from flintmq.testing.sim_disk import SimDisk
+from tests.store.rig import Rig
+
+TRANSACTIONS = 150
+
+
+def test_a_start_that_is_cut_short_loses_nothing_of_them() -> None:
+    """The message log is on disk with what transactions take, the transaction log without their starts; then power fails at any point of
+    the start that follows: every entry is there again, free, and nothing is called lost."""
+    rig = Rig(size=4096)
+    messages = [rig.publish(1, body=b"%d" % number) for number in range(TRANSACTIONS)]
+    rig.settle()
+    before = rig.disk.position
+    for position, message in enumerate(messages, 1):
+        tx = rig.store.begin(b"xid %d" % position)
+        rig.store.dequeue(1, position, 1, tx=tx, message_id=message)
+    rig.flush()
+    expected = [(position, message, 0, False) for position, message in enumerate(messages, 1)]
+    halves = 0
+    for position in range(before, rig.disk.position + 1):
+        image = list(rig.disk.images(position, 2))[-1]
+        first = Rig(4096, SimDisk.from_image(image))
+        if first.store.report.rolled_back == 0 or first.store.transaction_records.tail < rig.store.transaction_records.tail:
+            continue  # nothing is named yet, or the transactions began
+        first.flush()
+        for cut in range(0, first.disk.position + 1, 3):
+            again = Rig(4096, SimDisk.from_image(next(iter(first.disk.images(cut, 1)))))
+            assert [entry[:4] for entry in again.driver.recovered(1)] == expected, (position, cut)
+            assert again.store.report.lost_count == 0 and again.store.in_doubt() == []
+            halves += 1
+    assert halves > 50
