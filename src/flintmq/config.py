@@ -135,7 +135,7 @@ class Limits:
     queue_hot_bytes: int = 4 * MIB
     # messages a second that all cold reads together bring into memory while messages come to queues that have nothing on disk, so that
     # old messages do not take the cores from new ones (a queue that gets more itself goes twice as fast as those); 0: never held back
-    cold_pace: int = 50_000
+    cold_pace: int = 25_000
     # bytes of bodies a second, in the same case
     cold_pace_bytes: int = 100 * MIB
     # messages a second on queues that have nothing on disk from which on cold reads are held back
