@@ -88,7 +88,7 @@ def rows(workload: Workload, records: Sequence[Record]) -> list[str]:
 def load(folder: Path) -> list[tuple[Record, list[Record]]]:
     """Every sitting, oldest first: its conditions and its runs."""
     sittings = []
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.glob("[0-9]*.jsonl")):  # other benches keep theirs here under names of their own
         lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
         if lines and "conditions" in lines[0]:
             sittings.append((lines[0]["conditions"], lines[1:]))
