@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import Rig
 
 
@@ -49,6 +52,32 @@ def test_bytes_of_a_recycled_container_are_never_given() -> None:
         assert rig.store.content(other).body == b"other"  # the window holds something else now
         with pytest.raises(KeyError):
             rig.store.content(message)
+
+
+class Ahead(SimDisk):  # type: ignore[misc]
+    """Notes the containers that the disk is asked for ahead of their turn."""
+
+    def read_ahead(self, path: str) -> None:
+        asked.append(int(Path(path).stem))
+
+
+asked: list[int] = []
+
+
+def test_a_backlog_that_is_read_in_its_order_is_read_ahead() -> None:
+    """From the second container in a row on, each opening asks for the one after the next, once; jumping about asks for nothing."""
+    rig = Rig(size=4096, disk=Ahead())
+    held = [rig.publish(1, body=bytes(500)) for _ in range(80)]
+    rig.settle()
+    asked.clear()
+    for message in held:
+        rig.store.content(message)
+    expected = [number + 2 for number in sorted({message // rig.size for message in held})[1:]]
+    assert asked == expected[: len(asked)] and len(asked) >= len(expected) - 1  # the last ones are in memory still
+    asked.clear()
+    for message in reversed(held):
+        rig.store.content(message)
+    assert asked == []
 
 
 def test_a_copied_message_is_found_at_its_new_place() -> None:

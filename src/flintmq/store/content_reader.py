@@ -192,10 +192,13 @@ class ContentReader:
 
     def _open(self, source, sequence):
         """Opens a container for reading (the writer's own descriptor is for writing only); -1 when it is gone."""
+        following: cython.bint = source == self.message_log and self.descriptor_log == source and sequence == self.descriptor_sequence + 1
         self.close()
         try:
             owner: ManagedLog = self.messages if source == self.message_log else self.pages
             self.descriptor = self.files.open(owner.path_of(sequence))
+            if following:  # a backlog is read in its order: the disk reads one container while another is taken apart
+                self.files.read_ahead(owner.path_of(sequence + 2))
             self.descriptor_log = source
             self.descriptor_sequence = sequence
         except OSError:

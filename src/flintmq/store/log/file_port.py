@@ -14,6 +14,7 @@ import contextlib
 import errno as errno_module
 import fcntl
 import os
+import threading
 
 import cython
 from cython.cimports.libc.errno import EINTR, EINVAL, errno
@@ -149,6 +150,9 @@ class FilePort:
     def warm(self, fd: int, size: int) -> None:
         """A file that was reserved is about to be written through the cache. Never raises."""
 
+    def read_ahead(self, path: str) -> None:
+        """That file will be read soon: the disk may begin. Does not wait for it. Never raises."""
+
     def write(self, fd: int, data: bytes, offset: int) -> None:
         raise NotImplementedError
 
@@ -247,6 +251,10 @@ class OsFiles(FilePort):
         with contextlib.suppress(OSError):  # it would only have been quicker
             for offset in range(0, min(size, WARM_BYTES), len(_UNREAD)):
                 os.preadv(fd, [_UNREAD], offset)
+
+    def read_ahead(self, path: str) -> None:
+        with contextlib.suppress(RuntimeError):  # no more threads: then it is read when its turn comes
+            threading.Thread(target=read_into_cache, args=([path],), name="flintmq-read-ahead", daemon=True).start()
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
         if len(data) <= DIRECT_ALIGN:
