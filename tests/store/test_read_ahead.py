@@ -1,4 +1,4 @@
-"""Reading ahead at a start: the oldest containers first, within its bound, and never a reason for a start to fail."""
+"""Reading ahead at a start: the newest containers first, within its bound, and never a reason for a start to fail."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def make(directory: Path, log: str, *names: str, size: int = 1000) -> list[str]:
 
 
 def test_the_logs_are_asked_for_in_the_order_in_which_a_start_reads_them(tmp_path: Path, asked: list[str]) -> None:
-    """Transactions before messages, each from the oldest container on; nothing else is touched."""
+    """Transactions before messages, each from the newest container back; nothing else is touched."""
     messages = make(tmp_path, "messages", "0001.flog", "0002.flog", "0003.tmp")
     transactions = make(tmp_path, "transactions", "0007.flog")
     make(tmp_path, "pages", "0001.flog")
     run(tmp_path, 1 << 30)
     assert sorted(asked) == sorted(transactions + messages)
-    assert module._paths(tmp_path, 1 << 30) == transactions + messages
+    assert module._paths(tmp_path, 1 << 30) == transactions + messages[::-1]
 
 
 def test_no_more_than_the_bound_is_asked_for(tmp_path: Path, asked: list[str]) -> None:
     """A container that would go beyond the bound, and all after it, are left to the start itself."""
     messages = make(tmp_path, "messages", "0001.flog", "0002.flog", "0003.flog")
     run(tmp_path, 2500)
-    assert sorted(asked) == messages[:2]
+    assert sorted(asked) == messages[1:]
 
 
 def test_nothing_there_is_no_error(tmp_path: Path, asked: list[str]) -> None:

@@ -1,7 +1,10 @@
 """Has the disk read the log while the process is still starting.
 
-in: the store's directory. out: pages in the cache. A start reads its whole log; after direct writes (docs/adr/0007) or a restart of the
-machine that comes from the disk, which would else stand idle while modules are loaded and definitions are read. Nothing depends on it.
+in: the store's directory. out: pages in the cache. A start reads its log from the base on; after direct writes (docs/adr/0007) or a
+restart of the machine that comes from the disk, which would else stand idle while modules are loaded and definitions are read. Nothing
+depends on it.
+
+The newest containers come first: the oldest may be dead ones that are only kept for readers of the past, which a start does not read.
 """
 
 from __future__ import annotations
@@ -11,15 +14,15 @@ from pathlib import Path
 
 from flintmq.store.log.file_port import read_into_cache
 
-# what a start reads, in its order
+# what a start reads, in its order; of each log the newest container first
 LOGS = ("transactions", "messages")
-# as many reads are under way at a time: one alone leaves half of what a fast disk can do
+# as many reads are under way at a time: one alone leaves a part of what a fast disk can do
 READERS = 2
 
 
 def read_ahead(directory: Path, most: int) -> list[threading.Thread]:
-    """Starts to read the containers of the store in `directory`, the oldest first, `most` bytes of them, and returns at once. Raises
-    nothing: what can't be read is a matter of the start itself."""
+    """Starts to read the containers of the store in `directory`, `most` bytes of them, and returns at once. Raises nothing: what can't be
+    read is a matter of the start itself."""
     paths = _paths(directory, most)
     threads = [
         threading.Thread(target=read_into_cache, args=(paths[number::READERS],), name="flintmq-read-ahead", daemon=True)
@@ -35,7 +38,7 @@ def _paths(directory: Path, most: int) -> list[str]:
     left = most
     try:
         for log in LOGS:
-            for path in sorted((directory / log).glob("*.flog")):
+            for path in sorted((directory / log).glob("*.flog"), reverse=True):
                 left -= path.stat().st_size
                 if left < 0:
                     return found
