@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,15 @@ import pytest
 from tests.support.broker import wait_until
 from tests.support.rawamqp import CAPABILITIES, HEADER, HEARTBEAT, ConnectionLost, RawConnection, frame, longstr, method_frame, shortstr
 
+# A machine that is too busy for the first steps within the first limit gets a longer one.
+HANDSHAKE_MS = (150, 1_500, 6_000)
 
-@pytest.mark.parametrize("step", ["nothing", "header", "start-ok", "bytes"])
-def test_whole_handshake_has_one_deadline(start: Callable[..., Any], connect: Callable[..., Any], step: str) -> None:
-    broker = start({"handshake_ms_max": 150})
-    connection = connect(broker, handshake=False)
-    if step == "header":
+
+def take_step(connection: RawConnection, step: str) -> None:
+    """As far into the handshake as `step` says; `open` is all of it."""
+    if step == "open":
+        connection.open()
+    elif step == "header":
         connection.start()
     elif step == "start-ok":
         connection.start()
@@ -24,36 +28,53 @@ def test_whole_handshake_has_one_deadline(start: Callable[..., Any], connect: Ca
         connection.expect(0, "connection.tune")
     elif step == "bytes":
         connection.send(HEADER[:5])
-    connection.recv_until_closed(5)
+
+
+def at_step(start: Callable[..., Any], connect: Callable[..., Any], step: str) -> tuple[Any, RawConnection, int]:
+    """A broker with a short handshake limit, a connection that got as far as `step` within it, and the limit in ms."""
+    for limit_ms in HANDSHAKE_MS:
+        broker = start({"handshake_ms_max": limit_ms})
+        connection = connect(broker, handshake=False)
+        with contextlib.suppress(ConnectionLost, OSError):
+            take_step(connection, step)
+            return broker, connection, limit_ms
+    raise AssertionError(f"no connection came as far as {step} within {HANDSHAKE_MS[-1]} ms")
+
+
+@pytest.mark.parametrize("step", ["nothing", "header", "start-ok", "bytes"])
+def test_whole_handshake_has_one_deadline(start: Callable[..., Any], connect: Callable[..., Any], step: str) -> None:
+    broker, connection, limit_ms = at_step(start, connect, step)
+    connection.recv_until_closed(limit_ms / 1000 + 10)
     wait_until(lambda: not broker.node.broker.pending, what="the connection is forgotten")
 
 
 def test_open_connection_outlives_the_handshake_deadline(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
-    channel = connect(start({"handshake_ms_max": 100})).channel()
-    channel.nothing(0.3)
+    _, connection, limit_ms = at_step(start, connect, "open")
+    channel = connection.channel()
+    channel.nothing(2 * limit_ms / 1000)
     channel.queue("q")
 
 
 def test_silent_peer_is_cut_after_two_heartbeat_intervals(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
     broker = start()
+    began = time.monotonic()  # before the last byte it sends: a slow start of this thread makes the wait longer, never shorter
     connection = connect(broker, heartbeat=1)
-    began = time.monotonic()
     with pytest.raises(ConnectionLost):
         while True:
-            connection.recv_any(10)
+            connection.recv_any(30)
     assert time.monotonic() - began > 1.5, "two intervals, not less"
-    assert connection.heartbeats >= 2
-    assert not broker.node.broker.connections
+    assert connection.heartbeats >= 1, "it was beaten to until then"
+    wait_until(lambda: not broker.node.broker.connections, what="the connection is forgotten")
 
 
 def test_peer_that_beats_lives_and_is_beaten_to(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
     connection = connect(start(), heartbeat=1)
-    until = time.monotonic() + 3.2
-    while time.monotonic() < until:
+    until, give_up = time.monotonic() + 3.2, time.monotonic() + 30
+    while time.monotonic() < until or connection.heartbeats < 4:
+        assert time.monotonic() < give_up, f"{connection.heartbeats} heartbeats in 30 s"
         connection.send(frame(HEARTBEAT, 0, b""))
         with pytest.raises(TimeoutError):
             connection.recv_any(0.4)
-    assert connection.heartbeats >= 4
     connection.channel()
 
 
@@ -68,7 +89,7 @@ def test_connections_max(start: Callable[..., Any], connect: Callable[..., Any])
     broker = start({"connections_max": 3})
     kept = [connect(broker) for _ in range(3)]
     extra = connect(broker, handshake=False)
-    assert extra.recv_until_closed(5) == b""
+    assert extra.recv_until_closed() == b""
     assert broker.node.refused == 1
     kept[0].close()
     wait_until(lambda: len(broker.node.broker.connections) == 2)
@@ -80,7 +101,7 @@ def test_unauthenticated_connections_max(start: Callable[..., Any], connect: Cal
     served = connect(broker).channel()
     silent = [connect(broker, handshake=False) for _ in range(4)]
     wait_until(lambda: len(broker.node.broker.pending) == 4)
-    assert connect(broker, handshake=False).recv_until_closed(5) == b""
+    assert connect(broker, handshake=False).recv_until_closed() == b""
     served.queue("q")  # those inside are not concerned
     silent[0].drop()
     wait_until(lambda: len(broker.node.broker.pending) == 3)
@@ -122,7 +143,7 @@ def test_wrong_password(start: Callable[..., Any], connect: Callable[..., Any], 
     if told:
         connection.expect_close(403, "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN")
     else:
-        assert connection.recv_until_closed(5) == b""
+        assert connection.recv_until_closed() == b""
 
 
 def test_unknown_mechanism(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
@@ -172,6 +193,6 @@ def test_peer_that_never_answers_a_close_is_dropped(start: Callable[..., Any], c
     channel.queue("mine", exclusive=True)
     connection.send(method_frame(1, "channel.open"))  # a second open is a hard error
     assert connection.expect(0, "connection.close").reply_code == 504
-    connection.recv_until_closed(5)
-    assert not broker.node.broker.connections
+    connection.recv_until_closed()
+    wait_until(lambda: not broker.node.broker.connections, what="the connection is forgotten")
     assert "mine" not in broker.node.broker.vhosts["/"].queues

@@ -31,7 +31,7 @@ class Workers:
 
         self.threads.append(threading.Thread(target=run, daemon=True))
 
-    def run(self, timeout: float = 40) -> None:
+    def run(self, timeout: float = 150) -> None:
         for thread in self.threads:
             thread.start()
         deadline = time.monotonic() + timeout
@@ -54,7 +54,7 @@ def test_order_and_confirms_across_loops(start: Callable[..., Any], connect: Cal
             channel.publish(number.to_bytes(4, "big"), routing_key=queue, delivery_mode=2)
         confirmed = 0
         while confirmed < count:
-            method = channel.expect("basic.ack", 20)
+            method = channel.expect("basic.ack", 60)
             assert method.delivery_tag > confirmed
             assert method.multiple or method.delivery_tag == confirmed + 1
             confirmed = method.delivery_tag
@@ -63,7 +63,7 @@ def test_order_and_confirms_across_loops(start: Callable[..., Any], connect: Cal
         channel.call("basic.qos", prefetch_count=50)
         channel.consume(queue)
         for number in range(count):
-            message = channel.expect("basic.deliver", 20)
+            message = channel.expect("basic.deliver", 60)
             assert int.from_bytes(message.body, "big") == number
             if number % 20 == 19:
                 channel.send("basic.ack", delivery_tag=message.delivery_tag, multiple=True)
@@ -236,7 +236,7 @@ def test_a_thousand_consumes_and_cancels(start: Callable[..., Any], connect: Cal
                 channel.send("basic.consume", queue="q", consumer_tag=tag)
                 channel.send("basic.cancel", consumer_tag=tag)
                 while True:
-                    method = channel.connection.recv(1, 20)
+                    method = channel.connection.recv(1, 60)
                     if method.name == "basic.deliver":
                         got.append(int.from_bytes(method.body, "big"))
                         channel.send("basic.ack", delivery_tag=method.delivery_tag)
@@ -314,14 +314,14 @@ def test_reply_to_across_loops(start: Callable[..., Any], connect: Callable[...,
 
     def serve() -> None:
         for _ in range(asked * 3):
-            message = server.expect("basic.deliver", 20)
+            message = server.expect("basic.deliver", 60)
             server.publish(message.body[::-1], routing_key=message.properties["reply_to"])
 
     def ask(channel: RawChannel, mark: bytes) -> None:
         channel.consume("amq.rabbitmq.reply-to", "answers", no_ack=True)
         for number in range(asked):
             channel.publish(mark + b"%d" % number, routing_key="rpc", reply_to="amq.rabbitmq.reply-to")
-            assert channel.expect("basic.deliver", 20).body == (mark + b"%d" % number)[::-1]
+            assert channel.expect("basic.deliver", 60).body == (mark + b"%d" % number)[::-1]
 
     workers.add(serve)
     for mark in (b"a", b"b", b"c"):
@@ -341,12 +341,12 @@ def test_stop_with_clients_at_work_on_all_loops(start: Callable[..., Any], conne
     stopper.start()
     for connection in connections:
         try:
-            while connection.recv_any(10).name != "connection.close":
+            while connection.recv_any().name != "connection.close":
                 pass
             connection.send(method_frame(0, "connection.close-ok"))
         except ConnectionLost:
             pass
-    stopper.join(10)
+    stopper.join(60)
     assert not stopper.is_alive()
 
 

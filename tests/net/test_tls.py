@@ -81,7 +81,7 @@ def test_slow_reader_is_held_back_not_cut(secure: Callable[..., Any], connect: C
 def test_garbage_costs_only_its_connection(secure: Callable[..., Any], certificate: tuple[str, str]) -> None:
     broker = secure()
     for garbage in (b"AMQP\x00\x00\x09\x01", b"\x16\x03\x01" + b"\xff" * 500, b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000):
-        with socket.create_connection(("127.0.0.1", broker.node.amqps_port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", broker.node.amqps_port), timeout=30) as sock:
             sock.sendall(garbage)
             received = b"."
             while received:
@@ -96,15 +96,15 @@ def test_garbage_costs_only_its_connection(secure: Callable[..., Any], certifica
 
 def test_tls_handshake_has_a_deadline_of_its_own(secure: Callable[..., Any]) -> None:
     broker = secure(tls_handshake_ms_max=100, handshake_ms_max=60_000)
-    with socket.create_connection(("127.0.0.1", broker.node.amqps_port), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", broker.node.amqps_port), timeout=30) as sock:
         assert sock.recv(1) == b""
-    assert not broker.node.broker.pending
+    wait_until(lambda: not broker.node.broker.pending, what="the connection is forgotten")
 
 
 def test_amqp_handshake_over_tls_has_the_usual_deadline(secure: Callable[..., Any], certificate: tuple[str, str]) -> None:
     broker = secure(tls_handshake_ms_max=60_000, handshake_ms_max=100)
     with connect_tls(broker, certificate) as connection:
-        connection.recv_until_closed(5)
+        connection.recv_until_closed()
 
 
 def test_wrong_password_over_tls_is_told(secure: Callable[..., Any], certificate: tuple[str, str]) -> None:
@@ -133,7 +133,7 @@ def test_many_connections_at_once(secure: Callable[..., Any], certificate: tuple
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert not errors
 
 
@@ -150,7 +150,7 @@ def test_wrong_files_end_with_one_clear_line(tmp_path: Path, certificate: tuple[
             (tmp_path / "key.pem").write_bytes(Path(other[1]).read_bytes())
         key = str(tmp_path / "key.pem")
     command = [sys.executable, "-m", "flintmq.cli.main", "serve", "--memory", "--port", "0", "--http-port", "off", "--tls-port", "0"]
-    done = subprocess.run([*command, "--tls-cert", cert, "--tls-key", key], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*command, "--tls-cert", cert, "--tls-key", key], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 78, done.stderr
     assert done.stdout == ""
     lines = done.stderr.strip().splitlines()

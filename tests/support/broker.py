@@ -30,8 +30,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 ENV_URL = "FLINTMQ_TEST_URL"
-READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
 
 
 def unique(prefix: str = "t") -> str:
@@ -39,7 +39,7 @@ def unique(prefix: str = "t") -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = 10.0, step: float = 0.01, what: str = "condition") -> Any:
+def wait_until(condition: Callable[[], Any], timeout: float = 30.0, step: float = 0.01, what: str = "condition") -> Any:
     """Polls `condition` until it is true and returns its value.
 
     Raises: AssertionError after `timeout` seconds.

@@ -80,7 +80,7 @@ CAPABILITIES = {
 class RawConnection:
     """A socket that speaks frames. `timeout` in seconds holds for every wait."""
 
-    def __init__(self, host: str, port: int, *, timeout: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, host: str, port: int, *, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
         self.timeout = timeout
         self.sock: socket.socket = socket.create_connection((host, port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -367,7 +367,7 @@ class RawChannel:
         """Number of ready messages, by a passive declare."""
         return int(self.call("queue.declare", queue=queue, passive=True).message_count)
 
-    def wait_ready(self, queue: str, count: int, timeout: float = 10.0) -> None:
+    def wait_ready(self, queue: str, count: int, timeout: float = 30.0) -> None:
         """Waits until the queue holds exactly `count` ready messages (RabbitMQ answers a declare before it counts what was published)."""
         deadline = time.monotonic() + timeout
         while (ready := self.ready(queue)) != count:

@@ -325,7 +325,7 @@ def test_exchange_to_exchange_with_a_cycle(world: World, vhost: VirtualHost) -> 
     assert world.names("x3") == ["qx1", "qx2", "qx3"]
 
 
-@pytest.mark.timeout(5)
+@pytest.mark.timeout(60)
 def test_a_cycle_away_from_the_start_ends_too(world: World, vhost: VirtualHost) -> None:
     for name in ("start", "x1", "x2"):
         vhost.declare_exchange(name, "fanout")
