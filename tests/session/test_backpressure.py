@@ -86,10 +86,10 @@ def test_peer_that_asks_and_never_reads_is_cut(start: Callable[..., Any], connec
             greedy.send(request + gets)
             if len(broker.node.broker.connections) == 1:
                 break
-    wait_until(lambda: len(broker.node.broker.connections) == 1, timeout=10, what="the greedy connection is cut off")
+    wait_until(lambda: len(broker.node.broker.connections) == 1, what="the greedy connection is cut off")
     with pytest.raises((ConnectionLost, AssertionError)):
         while True:
-            greedy.recv_any(5)
+            greedy.recv_any()
     # Its message is back, and the others did not notice.
     assert wait_until(lambda: other.ready("big") == 1, what="the message is back in its queue")
 

@@ -57,7 +57,7 @@ def test_wake_from_another_thread_needs_no_python(start: Callable[..., Any], con
         thread = threading.Thread(target=log.release)
         thread.start()
         thread.join()
-        assert channel.expect("basic.ack", 5).delivery_tag == number
+        assert channel.expect("basic.ack").delivery_tag == number
 
 
 def test_wake_without_progress_confirms_nothing(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
