@@ -257,7 +257,6 @@ class Loop(LoopBase):
                     self.subject = entry
                     return LOOP_CLOSED
                 entry.received_ms = monotonic_ms()
-                entry.bytes_in += count
                 if entry.lingering:
                     continue
                 self.position = 0
@@ -420,7 +419,6 @@ class Loop(LoopBase):
                     self.set_interest(entry, entry.interest | EPOLLOUT)
                     return True
                 return False
-            entry.bytes_out += count
             out_sent(out, count)
             entry.sent_ms = monotonic_ms()
         self.set_interest(entry, entry.interest & ~cython.cast(uint32_t, EPOLLOUT))

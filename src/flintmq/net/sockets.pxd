@@ -49,8 +49,6 @@ cdef struct socket_t:
     bint lingering            # output finished and shut down: reads are thrown away until the peer hangs up
     outbuf_t cipher           # TLS: encrypted output
     socket_t *next[LIST_COUNT]
-    uint64_t bytes_in
-    uint64_t bytes_out
     int64_t received_ms       # monotonic
     int64_t sent_ms
 

@@ -148,14 +148,6 @@ class Socket:
         self.connection.reap()
 
     @property
-    def bytes_received(self) -> int:
-        return self.socket.bytes_in
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.socket.bytes_out
-
-    @property
     def received_ms(self) -> int:
         """Monotonic time of the last byte received, milliseconds."""
         return self.socket.received_ms

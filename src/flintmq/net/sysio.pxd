@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "sys/epoll.h" nogil:
     cdef enum:
-        EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLLET
+        EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLET
         EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
     ctypedef union epoll_data_t:
         void *ptr
@@ -27,11 +27,10 @@ cdef extern from "sys/socket.h" nogil:
     int shutdown(int fd, int how)
 
 cdef extern from "unistd.h" nogil:
-    ssize_t sys_read "read"(int fd, void *buffer, size_t size)
     ssize_t sys_write "write"(int fd, const void *buffer, size_t size)
     int sys_close "close"(int fd)
 
 cdef extern from "errno.h" nogil:
     int errno
     cdef enum:
-        EAGAIN, EINTR, EWOULDBLOCK
+        EAGAIN, EINTR

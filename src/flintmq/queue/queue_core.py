@@ -31,7 +31,6 @@ from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_dec
 from cython.cimports.flintmq.queue.consumer_manager import (
     credit_give_back,
     credit_left,
-    credit_take,
     manager_add,
     manager_available,
     manager_forget,
@@ -363,10 +362,6 @@ def consumer_decref(consumer):
             consumer.queue.ops.free_reader(consumer.reader)
         queue_decref(consumer.queue)
         free(consumer)
-
-
-def consumer_take_credit(consumer):
-    return credit_take(consumer)
 
 
 def consumer_give_back_credit(consumer):

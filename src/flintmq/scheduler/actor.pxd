@@ -215,7 +215,7 @@ cdef struct actor_system_t:
     int64_t idle_ns             # actors idle for longer are retired; 0: never
     int64_t pause_ns
     int64_t pause_max_ns
-    uint32_t manual             # the clock stands still but for system_advance, there are no threads
+    uint32_t manual             # the clock shows manual_ns, there are no threads
     uint64_t manual_ns          # atomic
     uint32_t stopping           # atomic
     run_queue_t queue

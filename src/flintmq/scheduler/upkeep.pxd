@@ -6,8 +6,6 @@ from flintmq.scheduler.actor cimport actor_system_t, actor_t
 cdef uint64_t system_tick(actor_system_t *system, int64_t now_ns) noexcept nogil
 # When system_tick has something to do next (absolute, never later than the truth by more than a tick); 0: nothing.
 cdef int64_t system_next_ns(actor_system_t *system) noexcept nogil
-# Manual clock only: moves it forward by `ns`. Does not tick.
-cdef void system_advance(actor_system_t *system, int64_t ns) noexcept nogil
 # The timer thread's life.
 cdef void timers_run(actor_system_t *system) noexcept nogil
 # The end, after all threads of the system ended: everything that waits is answered CLOSED, nothing is accepted any more.

@@ -279,10 +279,6 @@ def system_next_ns(system):
     return at_ns
 
 
-def system_advance(system, ns):
-    at_add64(cython.address(system.manual_ns), cython.cast(uint64_t, ns))
-
-
 def timers_run(system):
     signal: uint32_t
     while True:

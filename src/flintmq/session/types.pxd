@@ -177,9 +177,7 @@ cdef struct connection_t:
     const uint8_t *slow_payload
     uint32_t slow_size
     uint64_t slow_tag
-    queue_t *slow_queue
     exchange_t *slow_exchange # borrowed from the channel
-    int slow_error            # SLOW_ERROR raised by the session itself: AMQP reply code, text and channel in engine.error_*
     # messages that left without reaching a consumer, since they were last collected (Connection.take_drops)
     uint64_t dropped[DROP_REASONS]
     # figures

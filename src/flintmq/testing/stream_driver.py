@@ -81,10 +81,6 @@ class StreamConsumer:
     def list(self) -> str:
         return LIST_NAMES[self.consumer.list]
 
-    @property
-    def credit_used(self) -> int:
-        return self.consumer.credit.used
-
     def told(self) -> int:
         """notify_work calls since the last look."""
         return at_swap32(cython.address(self.notified), 0)

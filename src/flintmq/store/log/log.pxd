@@ -41,7 +41,6 @@ cdef struct container_t:
     uint64_t bytes
     uint64_t ended_at           # LSN of the last record that ended a message here: durable before the container goes
     uint64_t *live              # bit per LIVE_GRAIN; NULL while nothing here is live
-    int64_t sealed_ms           # monotonic time of sealing, 0 before
 
 cdef struct piece_t:            # bytes that go to one container with one write
     uint64_t lsn
@@ -108,7 +107,6 @@ cdef uint32_t log_take(log_t *log, piece_t *pieces, uint64_t *upto, bint *comple
 # The pieces up to this LSN are on disk: buffers that are full are given back, durable moves.
 cdef void log_written(log_t *log, uint64_t upto) noexcept nogil
 cdef bint log_dirty(log_t *log) noexcept nogil           # something waits for log_take
-cdef uint64_t log_unwritten(log_t *log) noexcept nogil   # bytes appended and not durable
 # Gives all write buffers back when everything in them is durable; the next append makes a new one. False: something waits.
 cdef bint log_release(log_t *log) noexcept nogil
 

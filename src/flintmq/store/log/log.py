@@ -325,15 +325,6 @@ def log_dirty(log):
     return dirty
 
 
-def log_unwritten(log):
-    durable: uint64_t = at_load64(cython.address(log.durable))
-    tail: uint64_t
-    spin_lock(cython.address(log.lock))
-    tail = log.tail
-    spin_unlock(cython.address(log.lock))
-    return tail - durable if tail > durable else 0
-
-
 def log_release(log):
     buffer: cython.pointer(buffer_t) = cython.NULL
     following: cython.pointer(buffer_t)

@@ -107,8 +107,6 @@ cdef uint64_t stream_append(stream_t *stream, content_t *content, uint64_t *tick
 # The first offset that is not visible yet; the lowest offset kept.
 cdef uint64_t stream_visible(stream_t *stream) noexcept nogil
 cdef uint64_t stream_first(stream_t *stream) noexcept nogil
-# The content at a visible offset, with one reference for the caller; NULL when it isn't in the hot window (or not visible).
-cdef content_t *stream_hot(stream_t *stream, uint64_t offset) noexcept nogil
 # As many as there are from `offset` on, up to `count` messages and about `bytes` (one at least), which match the filter (NULL: all).
 # Adds to the batch. MESSAGES, EMPTY, FILTERED, TRUNCATED, COLD or GONE. One lock for all: O(messages looked at).
 cdef int stream_hot_read(stream_t *stream, uint64_t offset, uint32_t count, uint64_t bytes, stream_filter_t *filter, stream_batch_t *batch) noexcept nogil
@@ -120,7 +118,6 @@ cdef void stream_decref(stream_t *stream) noexcept nogil      # takes the GIL fo
 cdef uint64_t stream_bytes(stream_t *stream) noexcept nogil
 
 # --- for the reader and the store
-cdef uint64_t stream_place(stream_t *stream, uint64_t sequence) noexcept nogil        # first offset of a container, or PLACE_UNKNOWN
 cdef void stream_learn(stream_t *stream, uint64_t sequence, uint64_t first_offset, uint64_t first_us) noexcept nogil
 # Forgets the containers below `sequence`.
 cdef void stream_forget_places(stream_t *stream, uint64_t sequence) noexcept nogil

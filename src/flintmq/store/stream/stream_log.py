@@ -128,19 +128,6 @@ def _hot_shrink(stream: cython.pointer(stream_t), most: uint64_t) -> cython.void
         stream.hot_first += 1
 
 
-def stream_hot(stream, offset):
-    content: cython.pointer(content_t) = cython.NULL
-    if offset >= at_load64(cython.address(stream.visible)):
-        return cython.NULL
-    spin_lock(cython.address(stream.hot_lock))
-    if offset >= stream.hot_kept and offset < stream.hot_end:
-        content = _hot(stream, offset).content
-        if content != cython.NULL:
-            content_incref(content)
-    spin_unlock(cython.address(stream.hot_lock))
-    return content
-
-
 def stream_hot_read(stream, offset, count, bytes, filter, batch):
     at: uint64_t = offset
     end: uint64_t
@@ -451,15 +438,6 @@ def stream_bytes(stream):
         total = log.tail - log.first_sequence * log.container_size
     spin_unlock(cython.address(log.lock))
     return total
-
-
-def stream_place(stream, sequence):
-    found: uint64_t = PLACE_UNKNOWN
-    spin_lock(cython.address(stream.places_lock))
-    if sequence >= stream.places_base and sequence - stream.places_base < stream.place_count:
-        found = stream.places[sequence - stream.places_base].first_offset
-    spin_unlock(cython.address(stream.places_lock))
-    return found
 
 
 def stream_learn(stream, sequence, first_offset, first_us):
