@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from pika.exceptions import AMQPError
 
 from flintmq.cli.main import cli
+from flintmq.cli.store import store_locked
 from flintmq.errors import OperatorError
 from flintmq.store.sql.definitions import SqlDefinitions
 from tests.support.broker import Broker
@@ -118,3 +119,13 @@ def test_without_a_store(tmp_path: Path) -> None:
     """No store is made by looking for one."""
     run(tmp_path / "nothing", "user", "list", code=69)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_store_that_never_had_a_broker_is_locked_too(store: Path) -> None:
+    """Without the lock's file the command makes it, so that no broker starts meanwhile; what can't be locked is an error of its own."""
+    with store_locked(store):
+        run(store, "user", "list", code=69)
+    assert run(store, "user", "list").exit_code == 0
+    (store / "lock").unlink()
+    (store / "lock").mkdir()
+    run(store, "user", "list", code=74)

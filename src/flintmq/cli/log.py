@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flintmq.cli.store import store_locked
+
 if TYPE_CHECKING:
     from flintmq.store.log.inspect import Damage, Log, StoreView
     from flintmq.store.log.inspect_records import Record
     from flintmq.store.log.inspect_state import State
 
-EX_OK, EX_DATA, EX_UNAVAILABLE, EX_IO = 0, 65, 69, 74
+EX_OK, EX_DATA = 0, 65
 # Findings on the terminal; --json tells all that were kept.
 SHOWN_MAX = 50
 IDS_SHOWN_MAX = 10
@@ -491,47 +493,42 @@ def repair(context: click.Context, /, directory: Path, accept_loss: bool, dry_ru
 
     Damaged containers are copied to DIR/quarantine first. What is lost is told before anything is written.
     """
-    import fcntl
-
-    from flintmq.errors import OperatorError
-    from flintmq.store.log import repair as repairs
-    from flintmq.store.log.inspect import check_store, open_store
-    from flintmq.store.log.inspect_state import read_state
+    from flintmq.store.log.inspect import check_store
 
     check_store(directory)
-    try:
-        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise OperatorError(f"{directory}: the store is in use; stop the broker first", EX_UNAVAILABLE) from error
-    except OSError as error:
-        raise OperatorError(f"{directory / 'lock'}: {error.strerror}", EX_IO) from error
-    try:
-        view = open_store(directory, live=False)
-        state = read_state(view)
-        findings = [found for source in view.logs.values() for found in source.damage] + state.damage
-        changes = repairs.plan(view)
-        for found in findings[:SHOWN_MAX]:
-            click.echo(describe(found))
-        if not changes.images:
-            click.echo("nothing to repair" if not findings else "nothing that a repair of the log would mend")
-            context.exit(EX_DATA if findings else EX_OK)
-        for line in losses(view, state, changes.lost):
-            click.echo(line)
-        for name, sequence in sorted(changes.images):
-            how = "rewritten" if sequence in view.logs[name].containers else "made anew"
-            click.echo(f"{'would be ' if dry_run or not accept_loss else ''}{how}: {view.logs[name].file_of(sequence)}")
-        if dry_run or not accept_loss:
-            click.echo("nothing was changed" + ("" if dry_run else "; give --accept-loss to repair"))
-            context.exit(EX_DATA)
-        for copy in repairs.apply(view, changes):
-            click.echo(f"copied to {copy}")
-        after = open_store(directory, live=False)
-        state = read_state(after)
-        left = [found for source in after.logs.values() for found in source.damage]
-        for found in left + state.damage[:SHOWN_MAX]:
-            click.echo(f"remains: {describe(found)}")
-        click.echo("repaired: the log opens" if not left else "NOT repaired", err=bool(left))
-        context.exit(EX_DATA if left else EX_OK)
-    finally:
-        os.close(fd)
+    with store_locked(directory):
+        context.exit(_repaired(directory, accept_loss and not dry_run, dry_run))
+
+
+def _repaired(directory: Path, write: bool, dry_run: bool) -> int:
+    """Tells what a repair does, and does it when it may write; the exit code. The store is locked."""
+    from flintmq.store.log import repair as repairs
+    from flintmq.store.log.inspect import open_store
+    from flintmq.store.log.inspect_state import read_state
+
+    view = open_store(directory, live=False)
+    state = read_state(view)
+    findings = [found for source in view.logs.values() for found in source.damage] + state.damage
+    changes = repairs.plan(view)
+    for found in findings[:SHOWN_MAX]:
+        click.echo(describe(found))
+    if not changes.images:
+        click.echo("nothing to repair" if not findings else "nothing that a repair of the log would mend")
+        return EX_DATA if findings else EX_OK
+    for line in losses(view, state, changes.lost):
+        click.echo(line)
+    for name, sequence in sorted(changes.images):
+        how = "rewritten" if sequence in view.logs[name].containers else "made anew"
+        click.echo(f"{'' if write else 'would be '}{how}: {view.logs[name].file_of(sequence)}")
+    if not write:
+        click.echo("nothing was changed" + ("" if dry_run else "; give --accept-loss to repair"))
+        return EX_DATA
+    for copy in repairs.apply(view, changes):
+        click.echo(f"copied to {copy}")
+    after = open_store(directory, live=False)
+    state = read_state(after)
+    left = [found for source in after.logs.values() for found in source.damage]
+    for found in left + state.damage[:SHOWN_MAX]:
+        click.echo(f"remains: {describe(found)}")
+    click.echo("repaired: the log opens" if not left else "NOT repaired", err=bool(left))
+    return EX_DATA if left else EX_OK

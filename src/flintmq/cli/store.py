@@ -31,19 +31,23 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def store_locked(directory: Path) -> Iterator[None]:
-    """Keeps brokers out of a store directory. Raises: OperatorError (69) when one is in it.
+    """Keeps brokers out of a store directory. Raises: OperatorError, 69 when one is in it, 74 when the lock can't be opened.
 
-    The file is the broker's; without it no broker ever ran there.
+    The file is the broker's, and made where it is missing: a broker that starts meanwhile for the first time is kept out, too. Without
+    the directory (definitions on a server) there is nothing to lock.
     """
     try:
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
         yield
         return
+    except OSError as error:
+        raise OperatorError(f"{directory / 'lock'}: {error.strerror}", 74) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OperatorError(f"{directory} is in use: stop the broker first", 69) from None
         yield
-    except BlockingIOError:
-        raise OperatorError(f"{directory} is in use: stop the broker first", 69) from None
     finally:
         os.close(lock)
