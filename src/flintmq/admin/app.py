@@ -142,7 +142,7 @@ class Application:
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
         limits = self.limits
-        values = query(request.query_params.multi_items(), ("group", "hold", "count", "bytes", "visibility", "encoding", "offset"))
+        values = query(request.scope["query_string"], ("group", "hold", "count", "bytes", "visibility", "encoding", "offset"))
         hold_ms = seconds_ms(values, "hold", 0, 0, limits.pull_hold_ms_max)
         visibility_ms = seconds_ms(
             values, "visibility", limits.pull_visibility_ms, limits.pull_visibility_ms_min, limits.pull_visibility_ms_max
@@ -183,7 +183,7 @@ class Application:
         name = path_name(request.path_params["queue"], "queue")
         vhost = caller.authorize(vhost_name, "basic.publish", exchange="")
         queue = vhost.queue(name, 0)
-        query(request.query_params.multi_items(), ())
+        query(request.scope["query_string"], ())
         message = parse_publish(await self.body(request, self.limits.http_publish_bytes_max), self.limits)
         return answer(await publish(self.parts, queue, message), 201)
 
@@ -217,7 +217,7 @@ class Application:
     async def _settlement(self, request: Request, members: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
-        query(request.query_params.multi_items(), ())
+        query(request.scope["query_string"], ())
         return queue, json_object(await self.body(request, self.limits.http_body_bytes_max), ("leases", *members))
 
     def _leases(self, body: dict[str, Any]) -> list[str]:
@@ -238,7 +238,7 @@ class Application:
         """GET /api/v1/queues/{vhost}/{queue}"""
         caller = await self.caller(request)
         queue = self._queue(caller, request, "queue.declare-passive")
-        query(request.query_params.multi_items(), ())
+        query(request.scope["query_string"], ())
         return answer(figures.of_queue(queue, self.parts))
 
     async def actors(self, request: Request) -> Response:

@@ -10,30 +10,38 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from flintmq.admin.errors import HttpError, bad
 
 NAME_MAX = 255
+_UTF8 = "send names as UTF-8, percent-encoded"
 
 
 def path_name(segment: str, what: str) -> str:
-    """A percent-encoded name of the path, as AMQP would have it. Raises: HttpError 400."""
-    name = unquote(segment, errors="surrogateescape")
-    if not 1 <= len(name.encode("utf-8", "surrogateescape")) <= NAME_MAX:
+    """A percent-encoded name of the path. Raises: HttpError 400, also when it is not UTF-8, as names of JSON answers must be."""
+    try:
+        name = unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise bad(f"the name of the {what} in the path is not UTF-8", _UTF8) from None
+    if not 1 <= len(name.encode()) <= NAME_MAX:
         raise bad(f"the {what} in the path has no name of 1 to {NAME_MAX} bytes")
     return name
 
 
-def query(items: Iterable[tuple[str, str]], known: Iterable[str]) -> dict[str, str]:
-    """Query parameters, each at most once and known. Raises: HttpError 400."""
+def query(sent: bytes, known: Iterable[str]) -> dict[str, str]:
+    """Query parameters, each at most once, known, and UTF-8. `sent`: the percent-encoded query. Raises: HttpError 400."""
     names = tuple(known)
     found: dict[str, str] = {}
-    for name, value in items:
+    # Bytes that are not UTF-8 are kept apart from all text: replaced, two groups would become one.
+    for name, value in parse_qsl(sent.decode("ascii", "surrogateescape"), keep_blank_values=True, errors="surrogateescape"):
         if name not in names:
-            raise bad(f"unknown parameter '{name[:80]}'", f"known are: {', '.join(names)}")
+            shown = name[:80].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            raise bad(f"unknown parameter '{shown}'", f"known are: {', '.join(names)}")
         if name in found:
             raise bad(f"parameter '{name}' is given twice")
+        if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+            raise bad(f"parameter '{name}' is not UTF-8", _UTF8)
         found[name] = value
     return found
 
