@@ -7,7 +7,6 @@ import random
 import resource
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -324,12 +323,12 @@ def test_half_open_handshakes(broker: Broker) -> None:
     peers: list[socket.socket] = []
     try:
         for i in range(count):
-            peer = socket.create_connection((broker.host, broker.port), timeout=10)
+            peer = socket.create_connection((broker.host, broker.port), timeout=60)
             peers.append(peer)
             with contextlib.suppress(OSError):
                 peer.send((b"", b"AMQP", HEADER, HEADER + b"\x01\x00\x00\x00\x00\x10\x00\x00\x0a\x00\x0b")[i % 4])
         assert broker.rss_bytes() - before_rss < 192 * MIB
-        beating = socket.create_connection((broker.host, broker.port), timeout=10)
+        beating = socket.create_connection((broker.host, broker.port), timeout=60)
         peers.append(beating)
         beating.send(HEADER)
         beats = iter(frame(METHOD, 0, method_payload("connection.start-ok", mechanism="PLAIN", response=b"\0" * 200)))
@@ -339,9 +338,8 @@ def test_half_open_handshakes(broker: Broker) -> None:
                 beating.send(bytes([next(beats)]))
             return broker.open_sockets() <= before_sockets + 2
 
-        started = time.monotonic()
-        wait_until(all_gone, HANDSHAKE_DEADLINE_S + 10, 0.2, "half-open connections cut off")
-        assert time.monotonic() - started < HANDSHAKE_DEADLINE_S + 10
+        # The one that beats has bytes for 45 seconds: it would outlast this if they counted.
+        wait_until(all_gone, HANDSHAKE_DEADLINE_S + 25, 0.2, "half-open connections cut off")
     finally:
         for peer in peers:
             peer.close()
