@@ -206,7 +206,7 @@ class StreamService:
         shown = f"queue id {queue_id}" if queue is None else describe("queue", queue.name, queue.vhost)
         for name, count, offset in stream.take_lost():
             who = "consumers without a group" if name is None else f"group '{name.decode('utf-8', 'replace')}'"
-            log.warning("stream %s: retention overtook %s: %d messages are lost to it, it goes on at offset %d", shown, who, count, offset)
+            log.warning("stream %s: retention overtook %s: %d messages are lost to it, it went on at offset %d", shown, who, count, offset)
             self._broker.count_drops("stream_overtaken", count)
 
     # --- figures ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ I3  A reference in `now` or `ahead` is the cursor's until cursor_taken.
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_load64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import content_decref
 from cython.cimports.flintmq.store.stream.stream_log import (
@@ -85,7 +85,8 @@ def _lose(cursor: cython.pointer(cursor_t), upto: uint64_t, damaged: cython.bint
     if upto <= cursor.next:
         return
     cursor.lost += upto - cursor.next
-    cursor.lost_all += upto - cursor.next
+    at_store64(cython.address(cursor.lost_upto), upto)
+    at_store64(cython.address(cursor.lost_all), cursor.lost_all + upto - cursor.next)
     if damaged:
         cursor.damaged += upto - cursor.next
     cursor.next = upto

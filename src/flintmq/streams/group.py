@@ -214,6 +214,7 @@ def _take_again(
         if outcome == CURSOR_GONE:
             group.fresh.lost += 1  # kept no more while it waited for its next delivery
             group.fresh.lost_all += 1
+            group.fresh.lost_upto = item.offset + 1
             open_become(cython.address(group.open), item, OPEN_DONE, 0)
             at_store32(cython.address(group.changed), 1)
             continue

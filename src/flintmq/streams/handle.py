@@ -433,7 +433,7 @@ class StreamQueue:
         return message
 
     def take_lost(self) -> list[tuple[bytes | None, int, int]]:
-        """(group or None, offsets lost since the last call, where it goes on) of every cursor that was overtaken."""
+        """(group or None, offsets lost since the last call, first offset behind the last of them) of every cursor that was overtaken."""
         found: list = []
         group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
         seat: cython.pointer(seat_t)
@@ -443,7 +443,7 @@ class StreamQueue:
             spin_lock(cython.address(group.lock))
             lost = group.fresh.lost_all - group.told
             group.told = group.fresh.lost_all
-            at = cursor_position(cython.address(group.fresh))
+            at = group.fresh.lost_upto
             spin_unlock(cython.address(group.lock))
             if lost:
                 found.append((self.name_of(group), lost, at))
@@ -456,7 +456,7 @@ class StreamQueue:
             if at_load64(cython.address(seat.own.lost_all)) != seat.told:
                 lost += at_load64(cython.address(seat.own.lost_all)) - seat.told
                 seat.told = at_load64(cython.address(seat.own.lost_all))
-                at = at_load64(cython.address(seat.own.next))
+                at = at_load64(cython.address(seat.own.lost_upto))
             seat = seat.next
         spin_unlock(cython.address(self.handle.queue.manager.lock))
         if lost:

@@ -82,8 +82,9 @@ class StreamQueue:
     def message(self, offset: int) -> tuple[_Bytes, _Bytes, _Bytes, _Bytes]:
         """(exchange, routing key, header, body); may read the disk. Raises KeyError: kept no more, or it can't be read."""
     def take_lost(self) -> list[tuple[_Bytes | None, int, int]]:
-        """(group, or None for consumers without one; offsets lost since the last call; where it goes on). Lost: taken by retention or damage
-        before they were delivered (or delivered again). With a filter that counts messages it would not have let through, too."""
+        """(group, or None for consumers without one; offsets lost since the last call; offset at which it went on behind the last of them).
+        Lost: taken by retention or damage before they were delivered (or delivered again). With a filter that counts messages it would not
+        have let through, too."""
     @property
     def first_offset(self) -> int: ...
     @property

@@ -72,7 +72,8 @@ cdef struct cursor_t:           # a place in the stream and what was read ahead 
     int64_t retry_ms            # after a failed read: not before; 0
     void *place
     uint64_t lost               # offsets that retention or damage took before they were delivered: not yet told in a message
-    uint64_t lost_all
+    uint64_t lost_all           # atomic, as lost_upto: a lone consumer's are read without its lock
+    uint64_t lost_upto          # where it went on after the last of them
     uint64_t damaged            # of these, by damage
     uint64_t cold_reads
     uint64_t cold_messages
