@@ -25,7 +25,7 @@ def run(broker: Broker, body: Body, **options: Any) -> None:
             channel = await connection.channel(**options)
             await body(channel, unique("aio"))
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_publish_and_iterate(broker: Broker) -> None:
@@ -59,11 +59,11 @@ def test_reject_and_requeue(broker: Broker) -> None:
     async def body(channel: aio_pika.abc.AbstractChannel, name: str) -> None:
         queue = await channel.declare_queue(name, exclusive=True)
         await channel.default_exchange.publish(aio_pika.Message(b"x"), routing_key=name)
-        message = await queue.get(timeout=5)
+        message = await queue.get(timeout=60)
         with pytest.raises(ZeroDivisionError):
             async with message.process(requeue=True):
                 raise ZeroDivisionError
-        again = await queue.get(timeout=5)
+        again = await queue.get(timeout=60)
         assert again.redelivered
         await again.nack(requeue=False)
         assert await queue.get(fail=False) is None
@@ -92,7 +92,7 @@ def test_transaction(broker: Broker) -> None:
                 raise ZeroDivisionError
         async with channel.transaction():
             await channel.default_exchange.publish(aio_pika.Message(b"kept"), routing_key=name)
-        assert (await queue.get(timeout=5, no_ack=True)).body == b"kept"
+        assert (await queue.get(timeout=60, no_ack=True)).body == b"kept"
         assert await queue.get(fail=False) is None
 
     run(broker, body, publisher_confirms=False)
@@ -122,7 +122,7 @@ def test_bad_password(broker: Broker) -> None:
         with pytest.raises(aiormq.exceptions.ProbableAuthenticationError):
             await aio_pika.connect(f"amqp://guest:wrong@{broker.host}:{broker.port}/")
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_rpc_pattern(broker: Broker) -> None:
@@ -173,7 +173,7 @@ def test_large_message_and_bindings(broker: Broker) -> None:
         await queue.bind(inner, arguments={"x-match": "all", "size": "big"})
         data = bytes(range(256)) * 12_288
         await outer.publish(aio_pika.Message(data, headers={"size": "big"}), routing_key="big.one")
-        assert (await queue.get(timeout=10)).body == data
+        assert (await queue.get(timeout=60)).body == data
 
     run(broker, body)
 
@@ -244,4 +244,4 @@ def test_robust_connection_survives_a_lost_socket(broker: Broker) -> None:
                         await asyncio.sleep(0.05)
             assert await seen.get() == b"2"
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 120))

@@ -21,7 +21,7 @@ def connection(broker: Broker) -> Iterator[amqpstorm.Connection]:
 @pytest.fixture
 def channel(connection: amqpstorm.Connection) -> amqpstorm.Channel:
     """A channel of it."""
-    return connection.channel(rpc_timeout=10)
+    return connection.channel(rpc_timeout=60)
 
 
 @pytest.fixture

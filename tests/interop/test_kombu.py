@@ -41,7 +41,7 @@ def test_produce_and_consume(connection: kombu.Connection) -> None:
             for i in range(3):
                 producer.publish({"id": i}, routing_key=f"orders.{i}", compression="gzip" if i else None, retry=True)
         while len(got) < 5:
-            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=60)
     assert [body["id"] for body, again in got if not again] == [0, 1, 2]
     assert [body["id"] for body, again in got if again] == [0, 1]
 
@@ -50,11 +50,11 @@ def test_simple_queue(connection: kombu.Connection) -> None:
     """SimpleQueue: put, get, ack, qsize, clear."""
     with connection.SimpleQueue(unique("simple")) as simple:
         simple.put({"hello": "world"})
-        message = simple.get(timeout=10)
+        message = simple.get(timeout=60)
         assert message.payload == {"hello": "world"}
         message.ack()
         simple.put("a")
-        assert simple.get(timeout=10).payload == "a"
+        assert simple.get(timeout=60).payload == "a"
         assert simple.qsize() == 0
         simple.consumer.cancel()
         simple.queue.delete()
@@ -84,7 +84,7 @@ def test_mailbox(connection: kombu.Connection) -> None:
         replies: list[Any] = []
         bound = mailbox(connection)
         bound.multi_call("ask", timeout=0.01, callback=replies.append)  # publishes the request; too early for an answer
-        serving.drain_events(timeout=10)
+        serving.drain_events(timeout=60)
         consumer.cancel()
     ticket_queue = bound.get_reply_queue()(connection.channel())
     assert ticket_queue is not None

@@ -28,7 +28,7 @@ def amqplib() -> Path:
         if not (CACHE / "node_modules" / "amqplib" / "package.json").exists():
             (CACHE / "package.json").write_text(json.dumps({"private": True, "dependencies": {"amqplib": VERSION}}))
             done = subprocess.run(
-                ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=CACHE, capture_output=True, text=True, timeout=120
+                ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=CACHE, capture_output=True, text=True, timeout=240
             )
             if done.returncode:
                 pytest.skip("npm can't install amqplib: " + done.stderr.strip()[-200:])
@@ -38,7 +38,7 @@ def amqplib() -> Path:
 def test_script(broker: Broker, amqplib: Path) -> None:
     """Every check of the script passes."""
     done = subprocess.run(
-        ["node", str(HERE / "node_amqplib.js"), broker.url.removesuffix("/%2F"), str(amqplib)], capture_output=True, text=True, timeout=60
+        ["node", str(HERE / "node_amqplib.js"), broker.url.removesuffix("/%2F"), str(amqplib)], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {

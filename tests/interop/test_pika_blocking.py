@@ -39,7 +39,7 @@ def queue(channel: BlockingChannel) -> str:
 def take(channel: BlockingChannel, queue: str, count: int, **options: object) -> list[tuple[pika.spec.Basic.Deliver, bytes]]:
     """The next `count` deliveries of a new consumer, unacknowledged unless auto_ack is given."""
     got: list[tuple[pika.spec.Basic.Deliver, bytes]] = []
-    for method, _, body in channel.consume(queue, inactivity_timeout=10, **options):  # type: ignore[arg-type]
+    for method, _, body in channel.consume(queue, inactivity_timeout=60, **options):  # type: ignore[arg-type]
         assert method is not None, f"only {len(got)} of {count} messages"
         got.append((method, body))
         if len(got) == count:
@@ -52,7 +52,7 @@ def test_publish_consume_ack(channel: BlockingChannel, queue: str) -> None:
     for i in range(100):
         channel.basic_publish("", queue, b"%d" % i, pika.BasicProperties(message_id=str(i), delivery_mode=2, headers={"n": i}))
     seen = []
-    for method, properties, body in channel.consume(queue, inactivity_timeout=10):
+    for method, properties, body in channel.consume(queue, inactivity_timeout=60):
         assert properties is not None
         assert properties.headers == {"n": int(body)}
         seen.append(int(body))

@@ -45,7 +45,7 @@ def test_publish_consume_ack(connection: amqp.Connection, channel: amqp.Channel,
 
     channel.basic_consume(queue, callback=note)
     while len(got) < 20:
-        connection.drain_events(timeout=10)
+        connection.drain_events(timeout=60)
     assert [int(m.body) for m in got] == list(range(20))
     assert got[7].headers == {"n": 7, "l": [1, {"x": None}], "f": 1.5, "t": True}
     assert channel.queue_declare(queue, passive=True).message_count == 0
@@ -60,13 +60,13 @@ def test_qos_reaches_the_running_consumer(broker: Broker, connection: amqp.Conne
     got: list[amqp.Message] = []
     channel.basic_qos(0, 1, False)
     channel.basic_consume(queue, callback=got.append)
-    connection.drain_events(timeout=10)
+    connection.drain_events(timeout=60)
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0.2)
     assert len(got) == 1
     channel.basic_qos(0, 4, False)
     while len(got) < 4:
-        connection.drain_events(timeout=10)
+        connection.drain_events(timeout=60)
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0.2)
     assert len(got) == 4
@@ -91,7 +91,7 @@ def test_return(connection: amqp.Connection, channel: amqp.Channel) -> None:
     channel.events["basic_return"].add(lambda *args: back.append(args))
     channel.basic_publish(amqp.Message("x"), "amq.direct", unique(), mandatory=True)
     while not back:
-        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=60)
     assert back[0][1] in (312, "NO_ROUTE") or 312 in back[0] or "NO_ROUTE" in str(back[0])
 
 
@@ -168,7 +168,7 @@ def test_cancel_notification(connection: amqp.Connection, channel: amqp.Channel)
     tag = channel.basic_consume(name, callback=lambda _m: None, on_cancel=cancelled.append)
     connection.channel().queue_delete(name)
     while not cancelled:
-        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=60)
     assert cancelled == [tag]
 
 

@@ -27,7 +27,7 @@ def run(broker: Broker, body: Body, connect: Any = aio_pika.connect) -> None:
                 await channel.default_exchange.publish(message, routing_key=stream.name)
             await body(channel, stream)
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 async def take(stream: aio_pika.abc.AbstractQueue, count: int, **arguments: Any) -> list[int]:

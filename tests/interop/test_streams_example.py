@@ -12,7 +12,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "streams_pika.py"
 
 
 def run(broker: Broker) -> list[str]:
-    done = subprocess.run([sys.executable, str(EXAMPLE), broker.url], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, str(EXAMPLE), broker.url], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
