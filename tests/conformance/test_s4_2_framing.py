@@ -93,6 +93,67 @@ def test_frame_of_exactly_frame_max(connect: Connect, name: str) -> None:
     assert got.body_frames == [4088] * 4 + [16384 - 4 * 4088]
 
 
+def of_small_frames(connect: Connect) -> tuple[RawConnection, RawChannel]:
+    """A connection that asked for frames of 4,096 bytes, and is ready for the content headers that are larger all the same."""
+    peer = connect(frame_max=4096)
+    peer.frame_max = 131_072
+    return peer, peer.channel(1)
+
+
+@pytest.mark.parametrize("size", [4_000, 4_096, 20_000, 130_000])
+@pytest.mark.parametrize("body", [0, 1, 4_088, 10_000])
+def test_a_content_header_above_the_receivers_frame_max(connect: Connect, name: str, size: int, body: int) -> None:
+    """A content header can't be cut: as with RabbitMQ it comes whole, above frame_max. Body frames keep to it, and the connection goes on."""
+    large = {"h": "x" * size}
+    _, ch = of_small_frames(connect)
+    ch.queue(name)
+    sender = connect().channel(1)
+    content = bytes(i % 251 for i in range(body))
+    frames = [4_088] * (body // 4_088) + [body % 4_088] * (body % 4_088 > 0)
+    for _ in range(2):
+        sender.publish(content, routing_key=name, headers=large)
+    sender.publish(b"small", routing_key=name)
+    sender.wait_ready(name, 3)
+    got = ch.call("basic.get", queue=name)
+    assert (got.body, got.body_frames, got.properties["headers"]) == (content, frames, large)
+    tag = ch.consume(name)
+    got, small = ch.deliveries(2)
+    assert (got.body, got.body_frames, got.properties["headers"]) == (content, frames, large)
+    assert small.body == b"small"
+    ch.send("basic.ack", delivery_tag=0, multiple=True)
+    ch.call("basic.cancel", consumer_tag=tag)
+    assert ch.call("queue.delete", queue=name).message_count == 0
+
+
+def test_a_receiver_that_refuses_a_content_header_loses_nothing(connect: Connect, name: str) -> None:
+    """A client that takes a header above its frame_max for an error closes, or goes: the message is back, and others get it."""
+    sender = connect().channel(1)
+    sender.queue(name)
+    sender.publish(b"m", routing_key=name, headers={"h": b"x" * 20_000})
+    for orderly in (True, False):
+        peer, ch = of_small_frames(connect)
+        ch.consume(name)
+        assert ch.deliveries(1)[0].redelivered is not orderly
+        if orderly:
+            peer.send(method_frame(0, "connection.close", reply_code=501, reply_text="frame too large"))
+            peer.expect(0, "connection.close-ok")
+        else:
+            peer.drop()
+        sender.wait_ready(name, 1)
+    got = sender.call("basic.get", queue=name, no_ack=True)
+    assert (got.body, got.redelivered, len(got.properties["headers"]["h"])) == (b"m", True, 20_000)
+    sender.call("queue.delete", queue=name)
+
+
+def test_a_content_header_that_comes_back_to_its_publisher(connect: Connect) -> None:
+    """basic.return has the same header, whole: what a client could send it can read."""
+    ch = connect(frame_max=4096).channel(1)
+    ch.connection.frame_max = 131_072
+    ch.connection.send(publish_bytes(1, b"x" * 5_000, routing_key="nowhere", mandatory=True, chunk=4_088, headers={"h": b"x" * 4_000}))
+    got = ch.expect("basic.return")
+    assert (got.body_frames, len(got.properties["headers"]["h"])) == ([4_088, 912], 4_000)
+
+
 def test_payload_of_exactly_frame_max(connect: Connect, name: str) -> None:
     """amqpstorm fills frame_max with payload alone; like RabbitMQ, such a frame (8 bytes more) is taken."""
     ch = connect(frame_max=4096).channel(1)

@@ -85,6 +85,22 @@ async function main() {
   assert.ok(message.content.equals(body));
   ok.push('large');
 
+  // a content header above this connection's frameMax
+  const small = await amqp.connect(url + '?frameMax=4096');
+  const reader = await small.createChannel();
+  const sizes = [];
+  await reader.assertQueue(queue + '-small', { autoDelete: true });
+  for (const size of [20000, 1]) channel.sendToQueue(queue + '-small', Buffer.alloc(10000), { headers: { h: 'x'.repeat(size) } });
+  await reader.consume(queue + '-small', (m) => {
+    assert.strictEqual(m.content.length, 10000);
+    sizes.push(m.properties.headers.h.length);
+    reader.ack(m);
+  });
+  await until(() => sizes.length === 2);
+  assert.deepStrictEqual(sizes, [20000, 1]);
+  await small.close();
+  ok.push('large headers');
+
   // cancel notification
   const other = await connection.createChannel();
   await other.assertQueue(queue + '-gone');

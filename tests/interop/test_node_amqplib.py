@@ -42,5 +42,5 @@ def test_script(broker: Broker, amqplib: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
-        "ok": ["consume", "return", "confirm", "get", "recover", "reply-to", "large", "cancel", "errors", "heartbeat"]
+        "ok": ["consume", "return", "confirm", "get", "recover", "reply-to", "large", "large headers", "cancel", "errors", "heartbeat"]
     }

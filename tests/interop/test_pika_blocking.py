@@ -47,6 +47,26 @@ def take(channel: BlockingChannel, queue: str, count: int, **options: object) ->
     raise AssertionError("consumer ended")
 
 
+def test_large_headers_in_small_frames(broker: Broker, channel: BlockingChannel) -> None:
+    """A consumer that asked for frames of 4,096 bytes reads a content header of 20,000, which can't be cut, and goes on."""
+    parameters = pika.URLParameters(broker.url)
+    parameters.frame_max = 4096
+    other = pika.BlockingConnection(parameters)
+    reader = other.channel()
+    channel.queue_declare(name := unique("pika"), auto_delete=True)
+    for size in (20_000, 1):
+        channel.basic_publish("", name, b"y" * 10_000, pika.BasicProperties(headers={"h": "x" * size}))
+    sizes = []
+    for method, properties, body in reader.consume(name, inactivity_timeout=60):
+        assert properties is not None and len(body) == 10_000
+        sizes.append(len(properties.headers["h"]))
+        reader.basic_ack(method.delivery_tag)
+        if len(sizes) == 2:
+            break
+    assert sizes == [20_000, 1]
+    other.close()
+
+
 def test_publish_consume_ack(channel: BlockingChannel, queue: str) -> None:
     """A hundred messages arrive in order with their properties; after the acks the queue is empty."""
     for i in range(100):
