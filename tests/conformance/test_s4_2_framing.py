@@ -103,7 +103,7 @@ def of_small_frames(connect: Connect) -> tuple[RawConnection, RawChannel]:
 @pytest.mark.parametrize("size", [4_000, 4_096, 20_000, 130_000])
 @pytest.mark.parametrize("body", [0, 1, 4_088, 10_000])
 def test_a_content_header_above_the_receivers_frame_max(connect: Connect, name: str, size: int, body: int) -> None:
-    """A content header can't be cut: as with RabbitMQ it comes whole, above frame_max. Body frames keep to it, and the connection goes on."""
+    """A content header can't be cut: as with RabbitMQ it comes whole. Body frames keep to frame_max, and the connection goes on."""
     large = {"h": "x" * size}
     _, ch = of_small_frames(connect)
     ch.queue(name)
