@@ -126,6 +126,35 @@ def test_an_archive_of_another_schema_is_one_line(
     assert len(err.strip().splitlines()) == 1 and bodies_left(plane_broker, target) == []
 
 
+def test_a_replay_that_was_done_starts_no_spark(
+    shared: None, plane_broker: Broker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The same command again: the broker knows its name, so it ends at once, and publishes nothing. Another name is another replay."""
+    queue, target = unique("source"), unique("target")
+    publish(plane_broker, queue, [b"1", b"2"])
+    publish(plane_broker, target, [])
+    arguments = command(plane_broker, "replay", "--queue", queue, "--to-queue", target, "--json")
+    code, out, _ = run(monkeypatch, capfd, *arguments)
+    assert code == 0 and json.loads(out)["figures"]["rows"] == 2
+    assert ready(plane_broker, target) == 2
+
+    def none(*_: Any, **__: Any) -> Any:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(session, "spark_session", none)
+    code, out, _ = run(monkeypatch, capfd, *arguments)
+    assert code == 0 and json.loads(out)["figures"] == {
+        "rows": 0,
+        "bytes": 0,
+        "txn_id": json.loads(out)["figures"]["txn_id"],
+        "done_before": True,
+        "to": f"queue {target}",
+    }
+    assert ready(plane_broker, target) == 2
+    code, _, err = run(monkeypatch, capfd, *arguments, "--txn-id", unique("another"))
+    assert code == 69 and "Spark was started" in err
+
+
 def test_a_target_that_is_not_there_is_one_line(
     shared: None, plane_broker: Broker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

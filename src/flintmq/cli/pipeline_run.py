@@ -126,6 +126,8 @@ def _run(job: Any, params: Any, own: dict[str, Any]) -> int:
         return _finished(job, plan(job, params), None, own)
     if hasattr(params, "checked"):
         params.checked()
+    if not own["report"] and hasattr(job, "done_already") and (summary := job.done_already(params)) is not None:
+        return _finished(job, summary, None, own)
     check_java()
     from flintmq.pipeline.jobs.job import built
 

@@ -115,6 +115,11 @@ class Replay:
     parameters = ReplayParameters
     has_report = False
 
+    def done_already(self, params: ReplayParameters) -> Summary | None:
+        """The summary of a replay that was published before, for who has not started Spark yet; None: it is to be run."""
+        with one_clear_line("replay"):
+            return _summary(params, True, 0, 0) if done_before(params) else None
+
     def build(self, spark: SparkSession, params: ReplayParameters) -> ReplayPlan:
         params.checked()
         with ExitStack() as stack, one_clear_line("replay"):
