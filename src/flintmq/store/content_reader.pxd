@@ -46,6 +46,7 @@ cdef class ContentReader:
     cdef int descriptor                # of the sealed container that was read last; -1: none
     cdef log_t *descriptor_log
     cdef uint64_t descriptor_sequence
+    cdef uint64_t asked                # the last container that the disk was asked for ahead; 0: none in this run
     # The content with this id (MESSAGE_SPILLED_BIT: of the page log), one reference to the caller. NULL: it can't be read (gone, or
     # damaged: who asked knows whether the message should be there).
     cdef content_t *read(self, uint64_t message_id) noexcept nogil
