@@ -91,10 +91,11 @@ class SlowDisk:
             syncs = self.shim.count("sync")
             # a container is prepared under another name: that sync holds no confirm back
             self.shim.stall(int(stall_s * 1000), "messages/", ".flog")
-            taken = self.until_taken(10)
-            begun = time.monotonic_ns()
+            before, begun = self.until_taken(10)
+            taken = begun != 0
             highest = max(highest, self.watch(stall_s))
-            ended = begun + int((stall_s - MARGIN_S) * 1e9)
+            # It began between both stamps: what is published after the later one and confirmed before this is early for sure.
+            ended = before + int((stall_s - MARGIN_S) * 1e9)
             self.shim.heal()
             people.halt()
             listener.stop.set()
@@ -136,14 +137,18 @@ class SlowDisk:
             time.sleep(0.05)
         return highest
 
-    def until_taken(self, seconds: float) -> bool:
-        """Whether a sync has begun its stall."""
-        end = time.monotonic() + seconds
-        while self.shim.shared.stall_ms:
-            if time.monotonic() > end:
-                return False
+    def until_taken(self, seconds: float) -> tuple[int, int]:
+        """Waits until a sync has begun its stall: the time (ns) of the last look at which it had not, and of the first at which it had
+        (0: none has)."""
+        before = time.monotonic_ns()
+        end = before + int(seconds * 1e9)
+        while before < end:
+            looked = time.monotonic_ns()
+            if not self.shim.shared.stall_ms:
+                return before, time.monotonic_ns()
+            before = looked
             time.sleep(0.001)
-        return True
+        return before, 0
 
     @staticmethod
     def early(events: list[j.Event], begun: int, ended: int) -> int:
