@@ -120,7 +120,9 @@ class Claim:
         for seq in range(first, last + 1):
             plan = self._set_call("sub.plan", seq, seq=seq, slices=self._options.partitions)
             self._compare(seq, int(plan["count"]))
-            tickets += [json.dumps(ticket) for ticket in plan["tickets"]]
+            # What can't be read stops the query, or is left out.
+            tolerant = {} if self._options.fail_on_loss else {"tolerant": True}
+            tickets += [json.dumps({**ticket, **tolerant}) for ticket in plan["tickets"]]
         return tickets
 
     def lag(self) -> dict[str, int]:

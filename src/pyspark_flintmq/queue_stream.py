@@ -51,6 +51,9 @@ def read_ticket(options: QueueOptions, ticket: str) -> Iterator[pa.RecordBatch]:
         note_missing(ticket, rows)
     except SourceError as e:
         if e.code in ("TRUNCATED", "DAMAGED", "STREAM_REPLACED"):
+            if not options.subscription:  # spark.read
+                text = f"{options.what}: {e.text}. spark.read leaves nothing out: read what stands before and behind it by position"
+                raise SourceError("DATA_LOSS", text) from None
             raise lost(options.what, e.text) from None
         if e.code == "SET_CHANGED":
             # Another task of the batch may have read the set as it was: the batch must be planned again, as a whole.

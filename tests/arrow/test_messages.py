@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flintmq.pipeline.arrow import schema
 from flintmq.pipeline.arrow.containers import Containers
-from flintmq.pipeline.arrow.messages import Moved, rows_to_batches
+from flintmq.pipeline.arrow.messages import Moved, Unreadable, rows_to_batches
 from tests.arrow.payloads import expected, payload_of, properties, shorts
 from tests.arrow.stores import ROW, Found, found_in, inline_content, inline_row, row
 from tests.support import logbytes as lb
@@ -250,6 +250,40 @@ def test_rows_that_do_not_check_are_told_by_index(tmp_path: Path) -> None:
     with pytest.raises(Moved) as caught:
         decode(tmp_path, b"".join(rows), len(rows))
     assert caught.value.rows == [0, 1, 2, 4, 5, 6]
+
+
+def test_contents_that_contradict_themselves_are_told_by_index(tmp_path: Path) -> None:
+    """A row whose record checks and whose properties do not is reported, all of them at once; rows that moved come first."""
+    log = lb.LogBytes()
+    good = log.add(START, lb.content(route("", "q"), header(b"abc"), b"abc"))
+    wrong = log.add(START, lb.content(route("", "q"), b"\0" * 14, b"abc"))
+    log.sync()
+    log.write(str(tmp_path / "messages"))
+    rows = [ROW.pack(number, lsn, lsn, 3, 0, 0, 0) for number, lsn in enumerate((good, wrong, good, wrong))]
+    with pytest.raises(Unreadable) as caught:
+        decode(tmp_path, b"".join(rows), len(rows))
+    assert caught.value.rows == [1, 3]
+    rows.append(ROW.pack(4, good, good + 8, 3, 0, 0, 0))
+    with pytest.raises(Moved) as moved:
+        decode(tmp_path, b"".join(rows), len(rows))
+    assert moved.value.rows == [4]
+
+
+def test_rows_that_are_left_out_by_name(tmp_path: Path) -> None:
+    """The others come as they are, those in the log and those in the payload; what is left out need not be readable."""
+    log = lb.LogBytes()
+    good = log.add(START, lb.content(route("", "q"), header(b"abc"), b"abc"))
+    log.sync()
+    log.write(str(tmp_path / "messages"))
+    logged = [ROW.pack(number, good, where, 3, 0, 0, 0) for number, where in enumerate((good, good + 8, good))]
+    rows = logged + [inline_row(3, 0, b"x"), inline_row(4, 0, b"yz")]
+    payload = b"".join(rows) + inline_content(b"", b"", b"\0" * 14, b"x", 0) + inline_content(b"", b"", header(b"yz"), b"yz", 0)
+    (batch,) = rows_to_batches(Containers(str(tmp_path / "messages")), payload, [["q", 5]], left_out={1, 3})
+    assert batch.column("position").to_pylist() == [0, 2, 4]
+    assert batch.column("body").to_pylist() == [b"abc", b"abc", b"yz"]
+    with pytest.raises(Unreadable) as caught:
+        rows_to_batches(Containers(str(tmp_path / "messages")), payload, [["q", 5]], left_out={1})
+    assert caught.value.rows == [3]
 
 
 def test_what_was_read_too_early_is_read_again(tmp_path: Path) -> None:

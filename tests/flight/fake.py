@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Self
 
 import pyarrow as pa
@@ -30,14 +30,22 @@ class Moved(Exception):
         self.rows = rows
 
 
+class Unreadable(ValueError):
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__(f"{len(rows)} unreadable")
+        self.rows = rows
+
+
 class EncodeError(ValueError):
     pass
 
 
 class Codec:
-    """Bodies are made of queue and position, as many bytes as the row says. `where` 13 is a record that moved."""
+    """Bodies are made of queue and position, as many bytes as the row says. `where` 13 is a record that moved, 14 one whose content
+    contradicts itself."""
 
     moved = Moved
+    unreadable = Unreadable
     encode_error = EncodeError
 
     def schema(self, columns: list[str] | None) -> pa.Schema:
@@ -59,19 +67,29 @@ class Codec:
 
         return Reader()
 
-    def decode(self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None) -> list[Any]:
+    def decode(
+        self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None, left_out: Collection[int]
+    ) -> list[Any]:
         at, batches = 0, []
+        wrong: list[int] = []
         for queue, rows, *_ in queues:
             positions, bodies = [], []
             for _ in range(rows):
                 position, _, where, length, _, _ = ROW.unpack_from(payload, at * ROW.size)
+                at += 1
+                if at - 1 in left_out:
+                    continue
                 if where == 13:
-                    raise Moved([at])
+                    raise Moved([at - 1])
+                if where == 14:
+                    wrong.append(at - 1)
                 positions.append(position)
                 bodies.append(body_of(queue, position, length))
-                at += 1
-            table = pa.record_batch([pa.array([queue] * rows), pa.array(positions), pa.array(bodies, pa.binary())], schema=SCHEMA)
+            names = pa.array([queue] * len(positions), pa.string())
+            table = pa.record_batch([names, pa.array(positions, pa.int64()), pa.array(bodies, pa.binary())], schema=SCHEMA)
             batches.append(table.select(columns) if columns else table)
+        if wrong:
+            raise Unreadable(wrong)
         return batches
 
     def options(self, arguments: dict[str, Any]) -> Any:

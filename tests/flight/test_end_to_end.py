@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,26 @@ def prepared(plane: DataPlane, queue: str, slices: int = 1) -> tuple[Any, list[b
 
 def read(plane: DataPlane, tickets: list[bytes], **options: Any) -> list[dict[str, Any]]:
     return [row for ticket in tickets for batch in plane.read(ticket, **options) for row in batch.to_pylist()]
+
+
+def test_readers_that_leave_do_not_take_the_service_with_them(plane: DataPlane, channel: Any, broker: Broker) -> None:
+    """Reads that are given up in their middle, by readers that come and go at once, end; the process that serves them is the same."""
+    queue = fill(channel, 50_000)
+    opened, (ticket,) = prepared(plane, queue)
+    service = plane.status()["flight"]["pid"]
+
+    def leave_early(reader: int) -> None:
+        for number in range(20):
+            with DataPlane("127.0.0.1", broker.ready["flight_port"], timeout_s=40) as client:
+                batches = client.read(ticket)
+                for _ in range(1 + (number + reader) % 5):
+                    next(batches, None)
+
+    with ThreadPoolExecutor(3) as readers:
+        list(readers.map(leave_early, range(3)))
+    assert sum(batch.num_rows for batch in plane.read(ticket, columns=["position"])) == 50_000
+    assert plane.status()["flight"]["pid"] == service
+    plane.sub_commit(opened.sub_id, opened.epoch, 1)
 
 
 def test_a_set_is_what_was_published(plane: DataPlane, channel: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from flintmq.config import Limits
 from flintmq.dataplane.wire import Refused
 from flintmq.pipeline.flight.actions import ACTIONS, read_object
 from flintmq.pipeline.flight.errors import PlaneError
+from flintmq.pipeline.flight.link import Caller
 from flintmq.pipeline.flight.plane import Piece
 from flintmq.pipeline.flight.streams import ACTIONS as STREAM_ACTIONS
 from tests.flight.fake import Plane, body_of, table_of
@@ -288,6 +290,70 @@ def test_a_record_that_stays_unreadable_is_damage(start: Callable[..., Plane]) -
     error = refused(lambda: list(plane.client().read(TICKET)))
     assert error.code == "DAMAGED"
     assert "position 41 of queue 'q'" in error.text
+
+
+def serve_places(plane: Plane, places: list[int]) -> None:
+    """Rows at positions 100, 101 ... in two queues, one piece of three rows at a time; `places`: see fake.Codec."""
+
+    def rows(head: dict[str, Any], _: bytes) -> Any:
+        first = head["first"]
+        part = places[first : first + min(3, head["count"])]
+        payload = b"".join(table_of([(100 + first + i, 5)], where=where) for i, where in enumerate(part))
+        queues = [["a", min(1, len(part)), 1], ["b", max(0, len(part) - 1), 2]]
+        return {"queues": queues, "more": first + len(part) < len(places)}, payload
+
+    plane.broker.answers["rows"] = rows
+
+
+def test_a_content_that_contradicts_itself_is_damage_and_named(plane: Plane) -> None:
+    """Who wants all gets a refusal with queue and position, not one without a name."""
+    serve_places(plane, [64, 14, 14])
+    error = refused(lambda: list(plane.client().read(TICKET)))
+    assert error.code == "DAMAGED"
+    assert error.text == "the message at position 101 of queue 'b' and 1 more can't be read: its properties contradict its bytes"
+
+
+@pytest.mark.parametrize("first", range(7))
+def test_a_tolerant_ticket_leaves_out_what_cannot_be_read(
+    start: Callable[..., Plane], first: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other rows come, in order and once, also to a reader that comes again in their middle; the log names what is missing."""
+    plane = start(flight_moved_max=1)
+    serve_places(plane, [14, 64, 13, 14, 14, 14, 64, 64, 14, 64])
+    ticket = json.dumps({**json.loads(TICKET), "tolerant": True, "first": first}).encode()
+    found = [position for batch in plane.client().read(ticket) for position in batch.column("position").to_pylist()]
+    assert found == [101, 106, 107, 109][first:]
+    assert "the message at position 102 of queue 'b' can't be read: the store is damaged there; left out" in caplog.text
+    assert "the message at position 103 of queue 'a' and 2 more can't be read" in caplog.text
+    assert all("tolerant" not in head for head in plane.broker.calls("rows"))
+
+
+def test_only_sets_can_be_read_with_gaps(plane: Plane) -> None:
+    """A browse has no such argument: the broker is told, and refuses it. Anything but true and false is refused here."""
+
+    def rows(head: dict[str, Any], _: bytes) -> Any:
+        raise Refused("BAD_ARGUMENT", "tolerant" if "tolerant" in head else "not told")
+
+    plane.broker.answers["rows"] = rows
+    assert refused(lambda: list(plane.client().read(b'{"kind":"browse","id":"b","tolerant":true}'))).text == "tolerant"
+    assert refused(lambda: list(plane.client().read(TICKET[:-1] + b',"tolerant":1}'))).code == "BAD_ARGUMENT"
+
+
+def test_a_read_uses_nothing_that_ends_with_its_call(plane: Plane) -> None:
+    """Rows are made in another thread, an item longer than the call lives: pyarrow's context of it is freed memory by then."""
+    serve_rows(plane, 100_000)
+
+    class Context:
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+        def get_middleware(self, key: str) -> Any:
+            return SimpleNamespace(caller=lambda peer: Caller("ann", "/"))
+
+    # anything else that is asked of it is an AttributeError
+    assert plane.service.do_get(Context(), flight.Ticket(TICKET)) is not None
+    batches = plane.service._plane.read(Caller("ann", "/"), plane.service._plane.ticket(TICKET))
+    assert sum(batch.num_rows for batch in batches) == 100_000
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pyspark_flintmq import claim as claim_module
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 from pyspark_flintmq.queue_options import QueueOptions
+from pyspark_flintmq.queue_stream import read_ticket
 from tests.pipeline.fake_broker import Crash, Plan
 from tests.pipeline.fake_plane import FakePlane, FakeSpark
 
@@ -379,6 +381,36 @@ def test_a_set_that_lost_messages_stops_the_query_once() -> None:
     end = calm.latest(calm.initial(), *LIMITS)
     plane2.subs["spark:q"].prepared = plane2.subs["spark:q"].prepared[:1]  # type: ignore[index]
     assert len(calm.tickets({**end, "seq": 0}, end)) == 1
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_who_goes_on_without_what_is_lost_says_so_in_each_ticket(fail: bool) -> None:
+    """failOnDataLoss=false reaches the service with the ticket: it leaves out what it can't read."""
+    plane = FakePlane({"q": MESSAGES})
+    claim = Claim(options(failOnDataLoss=str(fail).lower()), lambda: plane)
+    start = claim.initial()
+    tickets = [json.loads(ticket) for ticket in claim.tickets(start, claim.latest(start, *LIMITS))]
+    assert len(tickets) == 2
+    assert [ticket.get("tolerant", False) for ticket in tickets] == [not fail] * 2
+
+
+@pytest.mark.parametrize(("streaming", "advice"), [(True, "failOnDataLoss=false"), (False, "spark.read leaves nothing out")])
+def test_a_message_that_cannot_be_read_is_data_loss(monkeypatch: pytest.MonkeyPatch, streaming: bool, advice: str) -> None:
+    """The error names queue and position, and says what can be done."""
+
+    class Plane:
+        def read(self, ticket: bytes, **_: Any) -> Any:
+            raise PlaneError("DAMAGED", "the message at position 7 of queue 'q' can't be read: its properties contradict its bytes")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("pyspark_flintmq.connection.Connection.open", lambda self: Plane())
+    made = QueueOptions.stream({"queue": "q"}) if streaming else QueueOptions.batch({"queue": "q"})
+    with pytest.raises(SourceError) as error:
+        list(read_ticket(made, "{}"))
+    assert code(error) == "DATA_LOSS"
+    assert "position 7 of queue 'q'" in str(error.value) and advice in str(error.value)
+    assert ("failOnDataLoss" in str(error.value)) == streaming
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ cdef enum:
     ROW_SIZE = 32
     ROW_GOOD = 0
     ROW_MOVED = 1             # its record does not check (any more)
-    ROW_BAD = 2               # the payload, or a record that checks, contradicts itself
+    ROW_BAD = 2               # the payload contradicts itself: nothing behind it means anything
+    ROW_WRONG = 3             # its content contradicts itself, though its record checks: this message can't be shown
+    ROW_LEFT = 4              # the caller does not want it
 
 # The columns of a message that its content gives: exchange, routing key, body, properties. body_max: bytes of the body kept, -1 all.
 # False: malformed, nothing was put.
@@ -36,6 +38,9 @@ cdef class Decoder:
     cdef bint needs_enqueued
     cdef bint fresh                     # everything held was read in this call
     cdef list moved
+    cdef list wrong
+    cdef object left_mask
+    cdef const uint8_t *left            # a byte per row, not 0: leave it out; NULL: none
     cdef int _inline(self, uint32_t body_len, content_t *content) noexcept nogil
     cdef int _logged(self, uint64_t thing, uint64_t where, uint32_t body_len, content_t *content) noexcept nogil
     cdef int _row(self, Table table, uint32_t row) noexcept nogil

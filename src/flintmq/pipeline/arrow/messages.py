@@ -4,12 +4,12 @@ in: what the broker's call `rows` answers: rows of 32 bytes, inline contents; th
 
 I1  A row becomes a message only when the record at its place checks, begins the message with the row's id and has its body length.
     Every other row is reported by its index: it moved (was copied forward) and is to be asked for again.
-I2  Either all rows of a call are decoded, or none is handed out.
+I2  Either all rows of a call are decoded, but those that the caller leaves out by name, or none is handed out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import cython
@@ -62,6 +62,14 @@ class Moved(Exception):
         self.rows = rows
 
 
+class Unreadable(ValueError):
+    """Rows whose content contradicts itself though it is what was written: it never becomes a message. `rows`: as in Moved."""
+
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__(f"{len(rows)} messages contradict themselves, the first is row {rows[0]}")
+        self.rows = rows
+
+
 def put_content(table, row, content, body_max):
     size: uint64_t = content.body_len
     if not route_good(content.route, content.route_len) or not put_header(table, row, content.header, content.header_len):
@@ -101,7 +109,7 @@ def enqueued_us(containers, message, after, queue, position):
 class Decoder:
     """One call's rows. The caller keeps the payload alive and holds the containers' lock."""
 
-    def __cinit__(self, containers: Containers, payload: bytes, queues: Sequence[Sequence[Any]], body_max: int64_t):
+    def __cinit__(self, containers: Containers, payload: bytes, queues: Sequence[Sequence[Any]], body_max: int64_t, left: Collection[int]):
         total: uint64_t = 0
         i: uint32_t
         self.containers = containers
@@ -135,6 +143,14 @@ class Decoder:
         self.segment = 0
         self.segment_left = self.counts[0] if self.segment_count else 0
         self.moved = []
+        self.wrong = []
+        self.left = cython.NULL
+        if left:
+            mask = bytearray(total + 1)
+            for number in left:
+                mask[number] = 1
+            self.left_mask = bytes(mask)
+            self.left = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(self.left_mask))
 
     def __dealloc__(self):
         free(self.names)
@@ -196,6 +212,10 @@ class Decoder:
         if where == 0:
             how = self._inline(body_len, cython.address(content))
         else:
+            how = ROW_GOOD
+        if how == ROW_GOOD and self.left != cython.NULL and self.left[self.next]:
+            return ROW_LEFT
+        if where != 0:
             how = self._logged(thing, where, body_len, cython.address(content))
             if how == ROW_MOVED and not self.fresh:
                 # What is held may be older than the record: read it again, once.
@@ -207,7 +227,7 @@ class Decoder:
         if self.needs_enqueued and where == thing and where != 0:
             time_us = enqueued_us(self.containers, thing, content.end, self.queues[self.segment], position)
         if not put_content(table, row, cython.address(content), self.body_max):
-            return ROW_BAD
+            return ROW_WRONG
         col_bytes(columns + M_QUEUE, row, self.names[self.segment], self.name_sizes[self.segment])
         col_int64(columns + M_POSITION, row, cython.cast(int64_t, position))
         if thing:
@@ -240,12 +260,15 @@ class Decoder:
                 if how == ROW_GOOD:
                     row += 1
                     size += body_len
-                else:
+                elif how != ROW_LEFT:
                     with cython.gil:
                         self.containers.raise_error()
                         if how == ROW_BAD:
-                            raise ValueError(f"row {self.next}: its content contradicts itself")
-                        self.moved.append(self.next)
+                            raise ValueError(f"row {self.next}: the payload contradicts itself")
+                        if how == ROW_WRONG:
+                            self.wrong.append(self.next)
+                        else:
+                            self.moved.append(self.next)
                 self.next += 1
                 self.segment_left -= 1
         return row
@@ -260,13 +283,14 @@ def rows_to_batches(
     body: str | None = None,
     rows_max: int = schema.ROWS_PER_BATCH,
     bytes_max: int = schema.BYTES_PER_BATCH,
+    left_out: Collection[int] = (),
 ) -> list[Any]:
     """Record batches of the rows in `payload`, in their order.
 
     Args: containers: of the message log; payload, queues: the answer of `rows`: [[queue name, rows], ...], a queue id may follow;
     columns: names wanted (in the table's order whatever theirs), None all; body: None all of it, "none", "prefix:N"; rows_max,
-    bytes_max: of one batch (one message may have more bytes).
-    Raises: Moved: see there; ValueError: a malformed payload, an unknown column; OSError: a container can't be read.
+    bytes_max: of one batch (one message may have more bytes); left_out: indices of rows that are passed over unread.
+    Raises: Moved, Unreadable: see there (Moved first, when there are both); ValueError: a malformed payload, an unknown column; OSError: a container can't be read.
     """
     wanted = frozenset(name for name, _, _ in schema.select("messages", columns))
     arrow = schema.messages_schema(columns)
@@ -275,22 +299,22 @@ def rows_to_batches(
         payload = bytes(payload)
     with containers.lock:
         containers.learn()
-        decoder: Decoder = Decoder(containers, payload, queues, schema.body_limit(body))
+        decoder: Decoder = Decoder(containers, payload, queues, schema.body_limit(body), left_out)
         decoder.needs_enqueued = "enqueued_time" in wanted
         if containers.container_size == 0:
-            missing = [i for i in range(decoder.total) if payload[32 * i + 16 : 32 * i + 24] != bytes(8)]
+            missing = [i for i in range(decoder.total) if i not in left_out and payload[32 * i + 16 : 32 * i + 24] != bytes(8)]
             if missing:
                 raise Moved(missing)
         while decoder.next < decoder.total:
             table: Table = Table(schema.MESSAGES, wanted, arrow, min(rows_max, decoder.total - decoder.next))
             count: uint32_t = decoder.fill(table, rows_max, bytes_max)
-            if decoder.moved:
+            if decoder.moved or decoder.wrong:
                 break
             if count:
                 batches.append(table.finish(count))
-        if decoder.moved:
-            # The rest is only looked at, so that all moved rows are told at once.
+        if decoder.moved or decoder.wrong:
+            # The rest is only looked at, so that all such rows are told at once.
             while decoder.next < decoder.total:
                 decoder.fill(Table(schema.MESSAGES, frozenset(), arrow, 1), rows_max, bytes_max)
-            raise Moved(decoder.moved)
+            raise Moved(decoder.moved) if decoder.moved else Unreadable(decoder.wrong)
     return batches

@@ -1,9 +1,13 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from flintmq.pipeline.arrow.containers import Containers
 
 class Moved(Exception):
+    rows: list[int]
+    def __init__(self, rows: list[int]) -> None: ...
+
+class Unreadable(ValueError):
     rows: list[int]
     def __init__(self, rows: list[int]) -> None: ...
 
@@ -16,4 +20,5 @@ def rows_to_batches(
     body: str | None = None,
     rows_max: int = ...,
     bytes_max: int = ...,
+    left_out: Collection[int] = ...,
 ) -> list[Any]: ...

@@ -3,7 +3,9 @@
 in: a generator whose work does not hold the interpreter's lock all the time. out: the same items in the same order.
 
 H1  At most `depth` items wait, and one is being made.
-H2  When the taker ends, the generator is closed in its own thread; the thread ends with it.
+H2  When the taker ends, the generator is closed in its own thread; the thread ends with it, at most one item later.
+H3  The generator may outlive its taker by that item: it must use nothing that ends with the taker, such as the context of a call.
+    pyarrow's ServerCallContext.is_cancelled reads freed memory then, and takes the process with it. `ended` is for it to ask instead.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from typing import Any
 LOOK_S = 0.2
 
 
-def ahead(source: Generator[Any, None, None], depth: int) -> Iterator[Any]:
-    """The items of `source`, which is used in another thread from now on. Raises: what `source` raises, after the items before."""
+def ahead(source: Generator[Any, None, None], depth: int, ended: threading.Event | None = None) -> Iterator[Any]:
+    """The items of `source`, which is used in another thread from now on. Args: ended: set when nobody takes any more.
+
+    Raises: what `source` raises, after the items before.
+    """
     items: queue.Queue[tuple[Any, BaseException | None, bool]] = queue.Queue(depth)
-    ended = threading.Event()
+    ended = threading.Event() if ended is None else ended
 
     def offer(item: Any, error: BaseException | None = None, last: bool = False) -> bool:
         while not ended.is_set():

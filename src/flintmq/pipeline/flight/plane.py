@@ -5,19 +5,22 @@ in: tickets, batches of clients; the broker's rows; log containers (read only). 
 P1  Memory of a reading caller is bounded: one piece of at most `flight_piece_bytes` of bodies (or one message) is decoded at a time,
     and the next one when gRPC has taken all but AHEAD batches of the last.
 P2  Rows and their order depend on the ticket alone: a reader that comes again with `first` goes on where it stopped.
-P3  A record that moved meanwhile is asked for again; one that stays unreadable is an error, never left out.
+P3  A record that moved meanwhile is asked for again. One that stays unreadable, or whose content contradicts itself, is an error that
+    names queue and position; a `tolerant` ticket of a set leaves it out, and the log says so.
 P4  Pieces are decoded on an actor system, one actor per slice of a ticket's subject, weighted so that a subscription (or browse) gets the
     same share of the cores however many readers it has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from typing import Any
 
 from flintmq.config import Limits
@@ -30,14 +33,18 @@ from flintmq.pipeline.flight.streams import Streams
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 
+log = logging.getLogger("flintmq.flight")
+
 # bytes of a row of the `rows` call, and where its body length stands (in u32)
 ROW = 32
 BODY_LENGTH = 6
 # tickets; anything longer was not made by `sub.plan` or `browse.open`
 TICKET_BYTES_MAX = 64 * 1024
 KINDS = ("set", "browse", "stream")
-# arguments of a ticket that are for this service: which columns, how much of a body, how many rows the reader has already
+# arguments of a ticket that are for this service: which columns, how much of a body, how many rows the reader has already; of a set
+# also whether to leave out what can't be read
 OWN_ARGUMENTS = ("columns", "body", "first")
+TOLERANT = "tolerant"
 # seconds before a record that moved is asked for again: a copy is durable, and its place known, a moment later
 MOVED_PAUSE_S = 0.005
 # record batches that wait for gRPC to take them
@@ -62,6 +69,7 @@ class Codec:
         self._store_dir = store_dir
         self._memory = memory
         self.moved: type[Exception] = messages.Moved
+        self.unreadable: type[Exception] = messages.Unreadable
         self.encode_error: type[Exception] = blocks.EncodeError
 
     def schema(self, columns: list[str] | None) -> Any:
@@ -78,8 +86,11 @@ class Codec:
         """A reader of a stream's containers for one thread at a time. Args: directory: below the store's."""
         return self._streams.StreamFiles(f"{self._store_dir}/{directory}", store_uuid, container_size, self._memory)
 
-    def decode(self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None) -> list[Any]:
-        result: list[Any] = self._messages.rows_to_batches(reader, bytes(payload), queues, columns=columns, body=body)
+    def decode(
+        self, reader: Any, payload: Any, queues: list[Any], columns: list[str] | None, body: str | None, left_out: Collection[int]
+    ) -> list[Any]:
+        """Raises: `moved`, `unreadable`, both with `rows`; ValueError, OSError."""
+        result: list[Any] = self._messages.rows_to_batches(reader, bytes(payload), queues, columns=columns, body=body, left_out=left_out)
         return result
 
     def options(self, arguments: dict[str, Any]) -> Any:
@@ -160,28 +171,38 @@ class Plane:
         except ValueError as error:
             raise PlaneError(BAD_ARGUMENT, f"the ticket: {error}") from None
         source = {name: value for name, value in asked.items() if name not in OWN_ARGUMENTS}
-        return Ticket(source, first, columns, text, table)
+        tolerant = source.pop(TOLERANT, False) if kind == "set" else False
+        if not isinstance(tolerant, bool):
+            raise PlaneError(BAD_ARGUMENT, "the ticket's 'tolerant' must be true or false")
+        return Ticket(source, first, columns, text, table, tolerant)
 
-    def read(self, caller: Caller, ticket: Ticket, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+    def read(self, caller: Caller, ticket: Ticket) -> Iterator[Any]:
         """Record batches of the ticket, from its first row on. The first piece is asked for before this returns, so that a refusal is
         the call's own answer.
 
         Raises: PlaneError, here and from the iterator.
         """
         if ticket.source["kind"] == "stream":
-            return self.streams.read(caller, ticket, cancelled)
-        first = self._rows(caller, ticket, ticket.first, self._limits.flight_piece_rows)
-        batches = self._batches(caller, ticket, first, cancelled)
+            return self.streams.read(caller, ticket)
+        # What is left out is not counted by the reader: it goes on by passing over the rows that it has.
+        begin, skip = (0, ticket.first) if ticket.tolerant else (ticket.first, 0)
+        first = self._rows(caller, ticket, begin, self._limits.flight_piece_rows)
+        ended = threading.Event()
+        batches = self._batches(caller, ticket, first, ended)
+        if skip:
+            batches = _behind(batches, skip)
         # Records are decoded while gRPC sends the batches before: two cores' work. One piece is not worth a thread.
-        return ahead(batches, AHEAD) if first.more else batches
+        return ahead(batches, AHEAD, ended) if first.more else batches
 
-    def _batches(self, caller: Caller, ticket: Ticket, piece: Piece, cancelled: Callable[[], bool]) -> Generator[Any, None, None]:
+    def _batches(self, caller: Caller, ticket: Ticket, piece: Piece, ended: threading.Event) -> Generator[Any, None, None]:
+        """`ended`: the reader is gone (see ahead.H3)."""
         limits = self._limits
         reader = self._readers.take()
         ended_well = False
         try:
             while True:
                 batches, tries = None, 0
+                left_out: set[int] = set()
                 count = piece.within(limits.flight_piece_bytes)
                 if count < piece.rows:
                     if piece.inline:
@@ -191,17 +212,20 @@ class Plane:
                         piece = piece.cut(count)
                 while batches is None:
                     try:
-                        batches = self._decode(reader, piece, ticket)
+                        batches = self._decode(reader, piece, ticket, left_out)
+                    except self._codec.unreadable as wrong:
+                        left_out |= _given_up(ticket, piece, wrong, "its properties contradict its bytes")
                     except self._codec.moved as moved:
                         tries += 1
                         if tries > limits.flight_moved_max:
-                            raise PlaneError(DAMAGED, f"{piece.named(moved)} can't be read: the store is damaged there") from None
+                            left_out |= _given_up(ticket, piece, moved, "the store is damaged there")
+                            continue
                         time.sleep(MOVED_PAUSE_S * tries)
-                        if cancelled():
+                        if ended.is_set():
                             return
                         piece = self._rows(caller, ticket, piece.first, piece.rows)
                 yield from batches
-                if not piece.more or cancelled():
+                if not piece.more or ended.is_set():
                     break
                 # as many rows as fit, judged by what came last
                 ask = max(1, min(limits.flight_piece_rows, piece.estimate(limits.flight_piece_bytes)))
@@ -214,12 +238,12 @@ class Plane:
             else:
                 reader.close()
 
-    def _decode(self, reader: Any, piece: Piece, ticket: Ticket) -> list[Any]:
+    def _decode(self, reader: Any, piece: Piece, ticket: Ticket, left_out: Collection[int]) -> list[Any]:
         """One piece, when it is the turn of its slice (P4). Raises: what the codec raises; PlaneError UNAVAILABLE, BUSY."""
         subject, number, weight = ticket.actor
 
         def work() -> list[Any]:
-            batches: list[Any] = self._codec.decode(reader, piece.payload, piece.queues, ticket.columns, ticket.body)
+            batches: list[Any] = self._codec.decode(reader, piece.payload, piece.queues, ticket.columns, ticket.body, left_out)
             return batches
 
         try:
@@ -270,12 +294,36 @@ class Plane:
         return json.dumps({"count": count, "bytes": size}).encode()
 
 
+def _behind(batches: Iterator[Any], skip: int) -> Generator[Any, None, None]:
+    """The rows behind the first `skip`."""
+    with contextlib.closing(batches):  # type: ignore[type-var]
+        for batch in batches:
+            if skip < batch.num_rows:
+                yield batch.slice(skip) if skip else batch
+            skip = max(0, skip - batch.num_rows)
+
+
+def _given_up(ticket: Ticket, piece: Piece, error: Exception, why: str) -> set[int]:
+    """Rows of `piece` to leave out because they can't be read. Raises: PlaneError DAMAGED for who wants all (P3)."""
+    rows: list[int] = error.rows  # type: ignore[attr-defined]
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    text = f"{piece.named(error)}{more} can't be read: {why}"
+    if not ticket.tolerant:
+        raise PlaneError(DAMAGED, text) from None
+    log.warning("%s; left out, as the reader wants it (failOnDataLoss=false)", text)
+    return set(rows)
+
+
 class Ticket:
-    """A ticket taken apart. source: what the broker reads; first: row to begin with; columns, body: for the decoder; schema."""
+    """A ticket taken apart. source: what the broker reads; first: row to begin with; columns, body: for the decoder; schema; tolerant:
+    what can't be read is left out (sets; a stream's is in its source)."""
 
-    __slots__ = ("body", "columns", "first", "schema", "source")
+    __slots__ = ("body", "columns", "first", "schema", "source", "tolerant")
 
-    def __init__(self, source: dict[str, Any], first: int, columns: list[str] | None, body: str | None, schema: Any) -> None:
+    def __init__(
+        self, source: dict[str, Any], first: int, columns: list[str] | None, body: str | None, schema: Any, tolerant: bool = False
+    ) -> None:
+        self.tolerant = tolerant
         self.source = source
         self.first = first
         self.columns = columns

@@ -114,7 +114,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         with Guard("do_get"):
             asked = self._plane.ticket(ticket.ticket)
-            batches = self._plane.read(_caller(context), asked, context.is_cancelled)
+            batches = self._plane.read(_caller(context), asked)
             return flight.GeneratorStream(asked.schema, _guarded(batches))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

@@ -180,7 +180,7 @@ class Streams:
 
     # --- data -----------------------------------------------------------------------------------------------------------
 
-    def read(self, caller: Caller, ticket: Any, cancelled: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+    def read(self, caller: Caller, ticket: Any) -> Iterator[Any]:
         """Record batches of a ticket. Raises: PlaneError, here and from the iterator."""
         source = ticket.source
         offset, end = whole(source, "first_offset"), whole(source, "end_offset")
@@ -195,11 +195,12 @@ class Streams:
                 raise _truncated(facts, offset)
             offset = min(end, facts["first"])
         self._keep(caller, source)
-        batches = self._batches(caller, ticket, facts, offset, end, tolerant, cancelled)
-        return ahead(batches, AHEAD) if end - offset > self._limits.flight_piece_rows // 4 else batches
+        ended = threading.Event()
+        batches = self._batches(caller, ticket, facts, offset, end, tolerant, ended)
+        return ahead(batches, AHEAD, ended) if end - offset > self._limits.flight_piece_rows // 4 else batches
 
     def _batches(
-        self, caller: Caller, ticket: Any, facts: dict[str, Any], offset: int, end: int, tolerant: bool, cancelled: Callable[[], bool]
+        self, caller: Caller, ticket: Any, facts: dict[str, Any], offset: int, end: int, tolerant: bool, ended: threading.Event
     ) -> Generator[Any, None, None]:
         skip = ticket.first if tolerant else 0
         kept = time.monotonic()
@@ -207,7 +208,7 @@ class Streams:
             try:
                 batches = files.batches(offset, end, queue=facts["queue"], columns=ticket.columns, body=ticket.body, tolerant=tolerant)
                 while (batch := self._turn(ticket.source, lambda: next(batches, None))) is not None:
-                    if cancelled():
+                    if ended.is_set():
                         return
                     if time.monotonic() - kept > self._limits.stream_pin_s / 4:
                         self._keep(caller, ticket.source)
