@@ -4,6 +4,7 @@
 #   make serve   a broker on the default ports (ARGS="--port 0 ..." for options)
 #   make test    lint and all tests            make bench   the workloads of docs/PERFORMANCE.md
 #   make bench-pipeline  queues and Spark (docs/PIPELINE.md)
+#   make bench-fairness  scheduling, streams, held polls, cold drains beside hot queues (docs/FAIRNESS.md)
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
 #   make actors  a million interleavings of the actor system, and mutants of it
 #   make fuzz    coverage-guided fuzzing of codec and engine
@@ -16,7 +17,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: build run serve test lint bench bench-pipeline stress fuzz crash soak actors clean test-spark crash-spark
+.PHONY: build run serve test lint bench bench-pipeline bench-fairness stress fuzz crash soak actors clean test-spark crash-spark
 
 build: .venv/.compiled
 
@@ -47,6 +48,9 @@ bench: .venv/.compiled .venv/.test
 
 bench-pipeline: .venv/.compiled .venv/.spark .venv/.test
 	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m bench.pipeline $(ARGS)
+
+bench-fairness: .venv/.compiled .venv/.test
+	@exec sh bench/fairness_all.sh
 
 stress: .venv/.compiled .venv/.test
 	@exec sh tools/stress_tsan.sh
