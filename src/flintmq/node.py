@@ -158,6 +158,7 @@ class Node:
             self.broker.streams.start()
         if self.dataplane is not None:
             self.dataplane.start()
+        self.pulls.start()
         if self.http is not None:
             self.http.start()
 

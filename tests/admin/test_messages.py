@@ -89,6 +89,22 @@ def test_nack_extend_and_expiry(shared: Client, name: str) -> None:
     assert (gone["ok"], gone["gone"]) == (1, [second["lease"]]) and gone["reason"] and gone["fix"]
 
 
+def test_a_delay_does_not_wait_for_housekeeping(start: Callable[..., Client]) -> None:
+    """Messages come back at their time although housekeeping is an hour away."""
+    client = start({"housekeeping_ms": 3_600_000})
+    client.queue("q")
+    client.publish(*(f"{n}" for n in range(20)))
+    leased = client.pull("?count=20")
+    for message, delay in zip(leased, range(20, 0, -1), strict=True):
+        assert client.post(client.path("q", "/nack"), {"leases": [message["lease"]], "delay": 0.2 + delay / 100}).json["ok"] == 1
+    back: list[str] = []
+    while len(back) < 20:
+        messages = client.pull("?hold=30&count=20")
+        assert messages and all(message["redelivered"] for message in messages)
+        back += [message["body"] for message in messages]
+    assert sorted(back, key=int) == [f"{n}" for n in range(20)]
+
+
 def test_nack_with_delay_and_dead_letter(shared: Client, name: str) -> None:
     """delay keeps the message back for that time; requeue false dead-letters it."""
     shared.queue(name + "-dead")

@@ -33,6 +33,8 @@ cdef bint drawer_extend(drawer_t *drawer, uint64_t lease, int64_t visibility_ns)
 # Gives back what is due, `most` at most; returns how many.
 cdef uint32_t drawer_due(drawer_t *drawer, int64_t now_ns, uint32_t most) noexcept nogil
 cdef uint32_t drawer_leases(drawer_t *drawer) noexcept nogil
+# When the first lease ends, or delay: monotonic nanoseconds, 0: there is none.
+cdef int64_t drawer_next_due(drawer_t *drawer) noexcept nogil
 
 # --- answers
 cdef void answers_push(answers_t *answers, pull_t *pull) noexcept nogil

@@ -513,6 +513,17 @@ def drawer_leases(drawer):
     return at_load32(cython.address(drawer.leases.count))
 
 
+def drawer_next_due(drawer):
+    lease: cython.pointer(lease_t)
+    at_ns: int64_t = 0
+    spin_lock(cython.address(drawer.lease_lock))
+    lease = leases_first(cython.address(drawer.leases))
+    if lease != cython.NULL:
+        at_ns = cython.cast(int64_t, lease.until_ns)
+    spin_unlock(cython.address(drawer.lease_lock))
+    return at_ns
+
+
 # --- answers ----------------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from cython.cimports.flintmq.pulls.drawer import (
     drawer_is_idle,
     drawer_leases,
     drawer_new,
+    drawer_next_due,
     drawer_pull,
     drawer_release,
     drawer_return,
@@ -93,14 +94,17 @@ def publishers_wait(log: LogPort | None) -> bool:
     return log is not None and log.port.pressure != cython.NULL and log.port.pressure(log.port.context) == PRESSURE_DISK
 
 
-def tend(drawers: list, idle_ns: int, most: int) -> list:
-    """A housekeeping pass over many drawers: what is due goes back, `most` leases of each at most. Returns those that should close: their
-    queue is deleted, or nobody has pulled for `idle_ns` and nothing is leased. A tenth of a microsecond for each that has nothing to do."""
+def tend(drawers: list, idle_ns: int, most: int) -> tuple:
+    """A pass over many drawers: what is due goes back, `most` leases of each at most. Returns those that should close (their queue is
+    deleted, or nobody has pulled for `idle_ns` and nothing is leased), and when the next lease of the others ends: monotonic nanoseconds,
+    0: none is left. A tenth of a microsecond for each that has nothing to do."""
     one: Drawer
     drawer: cython.pointer(drawer_t)
     now: int64_t = -1
     idle: int64_t = idle_ns
     limit: uint32_t = most
+    due: int64_t
+    first: int64_t = 0
     closing: list = []
     for item in drawers:
         one = item
@@ -113,9 +117,12 @@ def tend(drawers: list, idle_ns: int, most: int) -> list:
             closing.append(one)
         elif drawer_leases(drawer):
             drawer_due(drawer, now, limit)
+            due = drawer_next_due(drawer)
+            if due and (first == 0 or due < first):
+                first = due
         elif drawer_is_idle(drawer) and now - drawer.used_ns >= idle:
             closing.append(one)
-    return closing
+    return (closing, first)
 
 
 @cython.cclass

@@ -21,6 +21,7 @@ from typing import Any
 
 from flintmq.errors import FlintError, PeerError, StoreError
 from flintmq.pulls.face import Answers, Drawer, Pull, tend
+from flintmq.pulls.lease_clock import LeaseClock
 from flintmq.session import publishing
 from flintmq.streams.handle import FilterDiffers, Seat
 from flintmq.vhost.dead_letter import REJECTED
@@ -79,6 +80,7 @@ class PullService:
         self.refused_busy = 0
         self.refused_invalid = 0
         self._before: dict[str, int] = {}
+        self.clock = LeaseClock(self._give_back)
 
     # --- pulls ----------------------------------------------------------------------------------------------------------
 
@@ -230,7 +232,10 @@ class PullService:
         requeued: they go to the queue's dead-letter exchange, or are dropped, counted. Raises: StoreError."""
         if requeue:
             delay_ns = -1 if delay_ms is None else delay_ms * _MS
-            return self._each(queue, leases, lambda drawer, lease: drawer.release(lease, delay_ns, True))
+            results = self._each(queue, leases, lambda drawer, lease: drawer.release(lease, delay_ns, True))
+            if delay_ns > 0 and not queue.policy.is_stream:  # a stream's group keeps the time of what came back
+                self.clock.arm(self._system.now_ns() + delay_ns)
+            return results
         return self._each(queue, leases, self._reject)
 
     def _reject(self, drawer: Drawer, lease: int) -> bool:
@@ -262,10 +267,21 @@ class PullService:
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """From now on a lease ends at its time; before, and with a clock that a test moves, at the next `tick`."""
+        self.clock.start()
+
+    def _give_back(self) -> int:
+        """What is due goes back. Returns when the next is."""
+        return tend(list(self._drawers.values()), self._limits.pull_idle_ms * _MS, _DUE_AT_ONCE)[1]
+
     def tick(self, now_ms: int) -> None:
         """A housekeeping pass: what is due goes back, idle groups leave their queues."""
         idle_ns = self._limits.pull_idle_ms * _MS
-        for drawer in tend(list(self._drawers.values()), idle_ns, _DUE_AT_ONCE):
+        closing, due_ns = tend(list(self._drawers.values()), idle_ns, _DUE_AT_ONCE)
+        # No lease is shorter than the time between two passes, but for delays, which `nack` arms: so none is over before it was seen here.
+        self.clock.arm(due_ns)
+        for drawer in closing:
             deleted = drawer.queue.core.is_deleted()
             with self._lock:
                 # Under the lock no pull comes in: idle now means idle until it is closed.
@@ -295,6 +311,7 @@ class PullService:
     def close(self) -> None:
         """Before the store stops: what is leased goes back, flagged redelivered."""
         self.stop()
+        self.clock.stop()
         until = time.monotonic() + _CLOSE_S
         with self._lock:
             self._closing += self._drawers.values()
