@@ -56,7 +56,7 @@ def only(directory: Path, log: lb.LogBytes) -> Found:
 messages = st.lists(st.tuples(properties(), shorts, shorts, st.binary(max_size=3000)), min_size=1, max_size=8)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(messages)
 def test_every_property_header_and_body_comes_back(tmp_path: Path, published: list[Any]) -> None:
     """Any message decodes to what pika's codec reads from it, whether it lies in the log whole, in chunks over containers, or inline."""

@@ -21,6 +21,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.timeout(1200)  # minutes on a busy machine
 def test_t1_every_crash_point() -> None:
     """T1 and the log's side of T2: no image of any crash point, nor of a crash of its recovery, breaks a promise."""
     outcome = enumerate.run(CRASH_IMAGES, jobs=2)
@@ -29,6 +30,7 @@ def test_t1_every_crash_point() -> None:
     assert outcome.recordings >= 40
 
 
+@pytest.mark.timeout(1200)  # minutes on a busy machine
 def test_t6_damage_is_noticed() -> None:
     """T6: flipped bits, short files, swapped, misdirected and missing blocks: refused or reported, never served as good."""
     result = corrupt.run(DAMAGED_IMAGES)
@@ -38,6 +40,7 @@ def test_t6_damage_is_noticed() -> None:
     assert result.figures["harmless"] > DAMAGED_IMAGES // 20
 
 
+@pytest.mark.timeout(1200)  # minutes on a busy machine
 def test_t7_every_call_fails() -> None:
     """T7: each call of the disk fails, once and for ever: latched and named, nothing confirmed after it, nothing lost before it."""
     result = fail_calls.run(scripts=2)

@@ -246,7 +246,7 @@ def test_routes_are_checked(rig: Rig, routes: Any) -> None:
     assert rig.code("block", block("a"), stage_id=Staged(rig).stage_id, routes=routes) in ("BAD_ARGUMENT", "NOT_FOUND")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_blocks_are_refused_whole_or_staged_whole(rig: Rig, data: st.DataObject) -> None:
     raw = bytearray(block("one", "two") + entry("h", 1, {"headers": {"CC": ["q"], "n": 1}}, HEADERS))

@@ -81,7 +81,7 @@ def test_what_is_no_frame_ends_that_channel_only(rig: Rig) -> None:
     server = threading.Thread(target=rig.service.serve, args=(Channel(theirs),))
     server.start()
     ours.sendall(b"GET / HTTP/1.1\r\n\r\n")
-    server.join(10)
+    server.join(60)
     assert not server.is_alive()
     with pytest.raises(ChannelClosed):
         Channel(ours).receive()
@@ -113,7 +113,7 @@ values = (
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_no_arguments_make_a_trace(rig: Rig, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted([*rig.service._calls, "block", "rows", "auth"])))

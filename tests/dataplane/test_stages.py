@@ -159,7 +159,7 @@ def test_an_operator_who_rolled_a_stage_back_makes_the_commit_fail_as_a_whole(ri
     one, two = rig.stage("x", mine, 0, "a"), rig.stage("x", mine, 0, "b")
     coordinator = rig.broker.transactions
     assert coordinator is not None
-    coordinator.heuristic_rollback(next(view.xid for view in coordinator.list() if view.xid.branch_id.hex() == one)).result(10)
+    coordinator.heuristic_rollback(next(view.xid for view in coordinator.list() if view.xid.branch_id.hex() == one)).result(60)
     assert rig.code("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[one, two]) == "NOT_PREPARED"
     assert rig.bodies("q") == [] and rig.call("scope.status", scope="x")["committed"] is None
     again = rig.stage("x", mine, 0, "c")
@@ -275,7 +275,7 @@ def test_a_stage_that_is_in_use_is_not_waited_for(rig: Rig) -> None:
     with stage.lock:
         done = threading.Thread(target=rig.service.tick, args=(0,))
         done.start()
-        done.join(10)
+        done.join(60)
         assert not done.is_alive() and branches(rig) == 1
     rig.tick()
     assert rig.call("scope.status", scope="x")["open"] == 0

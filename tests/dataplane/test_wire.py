@@ -114,7 +114,7 @@ def test_a_call_gives_the_answer_or_raises_the_refusal() -> None:
         with pytest.raises(WireError):
             left.call({"call": "x"})
         assert left.closed
-        thread.join(10)
+        thread.join(60)
 
 
 def test_many_threads_share_a_channel_one_request_at_a_time() -> None:
@@ -139,7 +139,7 @@ def test_many_threads_share_a_channel_one_request_at_a_time() -> None:
         for thread in threads:
             thread.start()
         for thread in [*threads, server]:
-            thread.join(20)
+            thread.join(60)
         assert not wrong
 
 
@@ -151,7 +151,7 @@ def test_large_payloads_of_many_parts_pass_through_small_socket_buffers() -> Non
     thread = threading.Thread(target=sender.send, args=({"n": 1}, parts))
     thread.start()
     assert receiver.receive() == ({"n": 1}, b"".join(parts))
-    thread.join(10)
+    thread.join(60)
     sender.close()
     receiver.close()
 

@@ -46,7 +46,7 @@ def test_items_order_and_errors_stay(count: int, depth: int, bad: int) -> None:
     else:
         assert not fails
     assert got == list(range(bad if fails else count))
-    assert source.closed.wait(10)
+    assert source.closed.wait(60)
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -57,5 +57,5 @@ def test_no_more_than_depth_and_one(depth: int) -> None:
     assert next(taker) == 0
     wait_until(lambda: source.made == depth + 2, what="as many as fit are made")
     taker.close()
-    assert source.closed.wait(10)
+    assert source.closed.wait(60)
     assert source.made <= depth + 3

@@ -41,7 +41,7 @@ def test_busy_after_the_time_and_at_once_when_many_wait() -> None:
     assert code(lambda: link.call("fast", None, {})) == "BUSY"
     link._waiting = 0
     release.set()
-    first.join(10)
+    first.join(60)
     assert link.call("fast", None, {}) == (1, b"")
     link.close()
     broker.close()
@@ -64,7 +64,7 @@ def test_answers_find_their_callers() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert not wrong
     assert len(broker.calls("echo")) == 400
     link.close()

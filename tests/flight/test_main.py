@@ -18,7 +18,7 @@ from flintmq.pipeline.flight.client import DataPlane
 from flintmq.pipeline.flight.errors import PlaneError
 from tests.support.broker import self_signed_certificate
 
-READY_S = 40
+READY_S = 120
 
 
 class Child:
@@ -90,7 +90,7 @@ def test_it_ends_with_its_first_channel(child: Callable[..., Child]) -> None:
     thread.start()
     with pytest.raises(PlaneError) as caught:
         DataPlane("127.0.0.1", port, user="ann", password="hunter2").status()
-    thread.join(10)
+    thread.join(60)
     assert caught.value.code == "UNAUTHENTICATED"
     one.channels[0].close()
     code, text = one.end()
@@ -156,9 +156,9 @@ def test_tls(child: Callable[..., Child]) -> None:
         thread.start()
         with pytest.raises(PlaneError, match="UNAUTHENTICATED"):
             DataPlane("127.0.0.1", port, tls_ca=certificate).status()
-        thread.join(10)
+        thread.join(60)
         with pytest.raises(PlaneError, match="UNAVAILABLE"):
-            DataPlane("127.0.0.1", port, timeout_s=0.2).status()
+            DataPlane("127.0.0.1", port, timeout_s=2.0).status()
 
 
 def test_descriptors_that_are_none(tmp_path: Path) -> None:

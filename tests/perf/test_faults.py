@@ -19,7 +19,7 @@ AT = 50  # the message that something happens to
 
 def run(broker: FakeBroker, *arguments: str) -> tuple[int, dict[str, Any]]:
     # A short patience, because a lost message is known only when nothing comes any more.
-    options = ["--json", "--port", str(broker.port), "--count", str(COUNT), "--size", "32", "--drain-timeout", "0.5", *arguments]
+    options = ["--json", "--port", str(broker.port), "--count", str(COUNT), "--size", "32", "--drain-timeout", "2.5", *arguments]
     done = CliRunner().invoke(perf, options, catch_exceptions=False)
     return done.exit_code, json.loads(done.output)
 

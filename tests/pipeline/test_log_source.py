@@ -227,7 +227,7 @@ def _passes(row: Row, one: Any) -> bool:
     return bool(getattr(value, compare[type(one)])(one.value))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(FILTERS, min_size=1, max_size=3))
 def test_pushed_filters_never_lose_a_row(busy: Path, filters: list[Any]) -> None:
     options = LogOptions.parse({"storeDir": str(busy), "stream": "records", "columns": "lsn,log,time,queue_id,kind,position"})

@@ -210,7 +210,7 @@ class StoreContract(ABC):
         assert self.positions(store) == []
         assert self.positions(store, 2) == [1, 2]
 
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.differing_executors], deadline=None)
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow], deadline=None)
     @given(st.data())
     def test_any_crash_leaves_whole_transactions(self, data: st.DataObject) -> None:
         store = self.make()

@@ -197,7 +197,7 @@ def test_blocks_that_were_never_known_durable_may_miss_in_the_middle(tmp_path: P
 # --- damage -------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_no_flipped_bit_passes_for_a_good_store(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any one bit, anywhere in either log: a finding, or a torn tail where nothing durable is missing, or it changed nothing."""

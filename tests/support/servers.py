@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -124,15 +125,26 @@ def ensure_debian_packages(packages: Sequence[str]) -> str | None:
 
 # --- processes --------------------------------------------------------------------------------------------------------
 def free_ports(count: int) -> list[int]:
-    """Different loopback TCP ports that nobody listens on now. The caller binds them soon: another process may be faster."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Different loopback TCP ports that nobody listens on now. The caller binds them soon: another process may be faster.
+
+    They are below those that the system gives out by itself: no connection and no broker of another test gets one of them meanwhile.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(16_384, _first_given_out()), 1000):
+        if len(found) == count:
+            break
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
+
+
+def _first_given_out() -> int:
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        first = 0
+    return first if first > 20_000 else 32_768
 
 
 def _process_group_stop(process: subprocess.Popen[bytes], *, graceful_s: float) -> None:
