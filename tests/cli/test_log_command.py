@@ -152,7 +152,7 @@ def test_dump_tells_of_damage_on_stderr_and_goes_on(store: Path) -> None:
 def test_dump_into_a_closed_pipe_ends_quietly(store: Path) -> None:
     """`flintmq log dump DIR | head -1` prints no traceback."""
     command = f"{sys.executable} -m flintmq.cli.main log dump {store} --bodies | head -1"
-    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=30)
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
     assert result.stdout.startswith("4672 ") and result.stderr == ""
 
 
@@ -375,7 +375,7 @@ def test_the_command_is_reached_and_gives_its_exit_codes(store: Path, tmp_path: 
 
     def call(*words: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "flintmq.cli.main", "log", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30)
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
     assert call("verify", store).returncode == 0
     assert call("dump", store, "--from", "x").returncode == 64

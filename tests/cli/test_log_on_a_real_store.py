@@ -38,7 +38,7 @@ class Broker:
         line = self.process.stdout.readline()
         if not line:
             self.process.stdout.close()
-            raise Refused(self.process.wait(30))
+            raise Refused(self.process.wait(60))
         ready = json.loads(line)
         self.url = f"amqp://guest:guest@127.0.0.1:{ready['amqp_port']}/%2F"
         if ready["store_dir"] is None:
@@ -49,13 +49,13 @@ class Broker:
     def __exit__(self, *exc: object) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         self.process.stdout.close()  # type: ignore[union-attr]
         assert code in (0, -signal.SIGKILL)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 def run(command: str, store: Path, *words: str, code: int = 0) -> Any:

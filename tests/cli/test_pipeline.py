@@ -42,7 +42,7 @@ def flintmq(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 @pytest.fixture
 def at(plane_broker: Broker) -> list[str]:
     """Options that say which broker."""
-    return ["--flight-port", str(flight_port(plane_broker)), "--timeout", "5"]
+    return ["--flight-port", str(flight_port(plane_broker)), "--timeout", "30"]
 
 
 def one_line(err: str) -> str:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 
 def command(broker: Broker, *arguments: str) -> list[str]:
-    return ["pipeline", "run", *arguments, "--flight-port", str(flight_port(broker)), "--timeout", "10"]
+    return ["pipeline", "run", *arguments, "--flight-port", str(flight_port(broker)), "--timeout", "60"]
 
 
 def started(broker: Broker, *arguments: str) -> subprocess.Popen[str]:
@@ -68,7 +68,7 @@ def test_an_archive_that_follows_ends_behind_a_batch(spark: Any, plane_broker: B
         second = json.loads(process.stdout.readline())
         assert (second["batch"], second["rows"]) == (first["batch"] + 1, 1)
         os.killpg(process.pid, signal.SIGINT)
-        rest, err = process.communicate(timeout=120)
+        rest, err = process.communicate(timeout=240)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_a_lost_checkpoint_is_one_line(plane_broker: Broker, tmp_path: Path) -> 
         plane.sub_acquire(sub.sub_id, sub.epoch, 1, max_messages=1, max_bytes=1_000)
         plane.sub_plan(sub.sub_id, sub.epoch, 1, 1)
         process = started(plane_broker, "archive", "--queue", queue, "--subscription", name, "--out", str(tmp_path / "out"))
-        out, err = process.communicate(timeout=200)
+        out, err = process.communicate(timeout=240)
         (line,) = err.strip().splitlines()
         assert process.returncode == 75 and line.startswith("flintmq: FLINTMQ_CHECKPOINT_LOST: ") and out == ""
         assert plane.sub_status(name)["prepared"] == 1

@@ -28,7 +28,7 @@ def serving(*options: str, home: Path) -> Iterator[tuple[dict[str, object], Path
             assert line, log.read_text()
             yield json.loads(line), log
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             if process.poll() is None:
                 process.kill()
@@ -37,7 +37,7 @@ def serving(*options: str, home: Path) -> Iterator[tuple[dict[str, object], Path
 def refused(*options: str, home: Path) -> tuple[int, str]:
     """Exit code and standard error of a broker that must not come up."""
     environment = {**os.environ, "XDG_DATA_HOME": str(home / "xdg")}
-    result = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=20, env=environment, check=False)
+    result = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=60, env=environment, check=False)
     assert result.stdout == ""
     return result.returncode, result.stderr
 

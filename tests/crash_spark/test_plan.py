@@ -86,7 +86,7 @@ def test_processes_are_found_by_their_family(tmp_path: Path) -> None:
         assert known is not None and known[1:] == (os.getpid(), sleeper.pid)
         assert processes.ancestor(sleeper.pid, "no such name") == 0
         processes.end_session(sleeper.pid)
-        assert sleeper.wait(10) == -9
+        assert sleeper.wait(60) == -9
         assert processes.facts(sleeper.pid) is None and processes.child(os.getpid(), "input('family')") == 0
     finally:
         sleeper.kill()

@@ -56,7 +56,7 @@ def plane_of(running: Broker) -> Iterator[Any]:
         yield lambda verb, /, **arguments: channel.call({"user": "guest", "vhost": "/", **arguments, "call": verb}, b"")[0]
     finally:
         channel.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def put(channel: Any, queue: str, count: int, *, size: int = 40, exchange: str = "", **properties: Any) -> None:
@@ -181,11 +181,11 @@ def distributed(running: Broker, name: bytes, end: str) -> None:
     work = queues["work"].core
     transactions.dequeue(session, xid, queues["work"].queue_id, work.next_available())
     transactions.end(session, xid)
-    transactions.prepare(xid).result(10)
+    transactions.prepare(xid).result(60)
     if end == "commit":
-        transactions.commit(xid).result(10)
+        transactions.commit(xid).result(60)
     elif end == "rollback":
-        transactions.rollback(xid).result(10)
+        transactions.rollback(xid).result(60)
 
 
 def sets(running: Broker) -> None:

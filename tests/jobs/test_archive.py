@@ -21,7 +21,7 @@ from tests.support.broker import Broker, unique
 
 
 def parameters(broker: Broker, out: Path, **more: Any) -> ArchiveParameters:
-    return ArchiveParameters(host=broker.host, flight_port=flight_port(broker), out=str(out), timeout=20, **more)
+    return ArchiveParameters(host=broker.host, flight_port=flight_port(broker), out=str(out), timeout=60, **more)
 
 
 def done(spark: Any, params: ArchiveParameters, listener: Any = None) -> Summary:

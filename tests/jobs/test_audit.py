@@ -22,7 +22,7 @@ from tests.support.broker import Broker, unique
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 CONTENT = lb.content(b"\0\1q", bytes.fromhex("003c0000") + bytes(7) + b"\1" + b"\0\0", b"b")
 

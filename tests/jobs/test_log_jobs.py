@@ -64,7 +64,7 @@ class Checked(HTMLParser):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_lifecycle_counts_and_spans_are_those_of_the_plain_reader(spark: SparkSession, busy: Path, told: plain.Told) -> None:
     summary, page = run(spark, Lifecycle(), busy)
     lives = told.lives.values()
@@ -97,7 +97,7 @@ def _who(told: plain.Told, life: plain.Life) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_depth_ends_with_what_is_open_and_counts_what_came_and_went(spark: SparkSession, busy: Path, told: plain.Told) -> None:
     summary, page = run(spark, Depth(), busy, bucket=0.05)
     figures = summary.figures
@@ -128,7 +128,7 @@ def test_depth_ends_with_what_is_open_and_counts_what_came_and_went(spark: Spark
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_fairness_shares_are_those_of_the_plain_reader(spark: SparkSession, busy: Path, told: plain.Told) -> None:
     summary, page = run(spark, Fairness(), busy, busy=1)
     names = names_of(summary.figures)

@@ -82,7 +82,7 @@ def test_the_job_takes_a_range_of_a_running_brokers_log(spark: Any, plane_broker
     queue = unique("records")
     publish(plane_broker, queue, [b"%d" % n for n in range(20)])
     params = ArchiveParameters(
-        host=plane_broker.host, flight_port=flight_port(plane_broker), out=str(tmp_path / "out"), timeout=20, source="records", queue=queue
+        host=plane_broker.host, flight_port=flight_port(plane_broker), out=str(tmp_path / "out"), timeout=60, source="records", queue=queue
     )
     summary = done(spark, params)
     assert summary.figures["rows"] == 20 and "20 records" in summary.lines[0] and summary.figures["source"] == "records"

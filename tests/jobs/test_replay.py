@@ -51,7 +51,7 @@ def replayed(spark: Any, params: ReplayParameters) -> Summary:
 
 
 def parameters(broker: Broker, **more: Any) -> ReplayParameters:
-    return ReplayParameters(host=broker.host, flight_port=flight_port(broker), timeout=20, **more)
+    return ReplayParameters(host=broker.host, flight_port=flight_port(broker), timeout=60, **more)
 
 
 def declared(broker: Broker) -> str:

@@ -15,6 +15,7 @@ import pika
 from flintmq.pipeline.flight.client import DataPlane
 from tests.pipeline.fake_broker import Plan
 from tests.support.broker import Broker
+from tests.support.servers import free_ports
 
 
 def flight_port(broker: Broker) -> int:
@@ -23,7 +24,7 @@ def flight_port(broker: Broker) -> int:
 
 def source_options(broker: Broker, **options: Any) -> dict[str, str]:
     """Options of `format("flintmq")` for this broker."""
-    given = {"host": broker.host, "flightPort": flight_port(broker), "timeout": 20, **options}
+    given = {"host": broker.host, "flightPort": flight_port(broker), "timeout": 60, **options}
     return {key: str(value) for key, value in given.items()}
 
 
@@ -75,7 +76,7 @@ class RealPlane:
 
     def client(self) -> DataPlane:
         if self._client is None:
-            self._client = DataPlane(self.broker.host, flight_port(self.broker), timeout_s=20)
+            self._client = DataPlane(self.broker.host, flight_port(self.broker), timeout_s=60)
         return self._client
 
     def action(self, name: str, /, **arguments: Any) -> Any:
@@ -99,7 +100,8 @@ class RestartingBroker:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._ports = ("0", "0")
+        # Nobody else is given them while the broker is away.
+        self._ports = tuple(map(str, free_ports(2)))
         self.broker = self._start()
 
     def _start(self) -> Broker:

@@ -30,7 +30,7 @@ def connect(amqp_url: str, queue: str) -> Iterator[Connect]:
 
     def new(**changes: Any) -> AmqpLink:
         parts = urlsplit(amqp_url)
-        options = {"host": parts.hostname, "port": parts.port, "queue": queue, "timeout": 5, **changes}
+        options = {"host": parts.hostname, "port": parts.port, "queue": queue, "timeout": 30, **changes}
         link = AmqpLink(Options(**options))
         links.append(link)
         return link
@@ -104,7 +104,7 @@ def test_a_second_consumer_is_told_that_the_queue_is_busy(queue: str, connect: C
     first = connect()
     first.attach(10)
     with pytest.raises(SourceError, match="FLINTMQ_QUEUE_BUSY") as error:
-        connect(timeout=1).attach(10)
+        connect(timeout=4).attach(10)
     assert "exclusive=false" in error.value.text
     first.close()
     connect().attach(10)
@@ -196,7 +196,7 @@ def test_a_cut_connection_is_made_anew_and_nothing_comes_twice(amqp_url: str, ch
     bodies = publish(channel, queue, 40)
     parts = urlsplit(amqp_url)
     proxy = Proxy(parts.hostname or "", parts.port or 0)
-    options = Options(port=proxy.port, queue=queue, timeout=10, spoolDir=str(tmp_path), maxMessagesPerTrigger=10)
+    options = Options(port=proxy.port, queue=queue, timeout=30, spoolDir=str(tmp_path), maxMessagesPerTrigger=10)
     subscription = Subscription(options, lambda: AmqpLink(options))
     subscription.drain()
     offset, got = subscription.initial(), []

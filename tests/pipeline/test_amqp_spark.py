@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def stream(spark: SparkSession, amqp_url: str, queue: str, spool: Path, **options: Any) -> DataFrame:
     parts = urlsplit(amqp_url)
-    base = {"transport": "amqp", "host": parts.hostname, "port": parts.port, "queue": queue, "spoolDir": spool, "timeout": 20}
+    base = {"transport": "amqp", "host": parts.hostname, "port": parts.port, "queue": queue, "spoolDir": spool, "timeout": 60}
     return spark.readStream.format("flintmq").options(**{**base, **options}).load()
 
 
@@ -39,7 +39,7 @@ def publish(channel: Any, queue: str, bodies: list[bytes], **properties: Any) ->
 
 def left(channel: Any, queue: str) -> int:
     # The reader process is killed at the end of a query, and the broker needs a moment to see it.
-    wait_until(lambda: channel.queue_declare(queue, passive=True).method.consumer_count == 0, timeout=30, what="end of the reader")
+    wait_until(lambda: channel.queue_declare(queue, passive=True).method.consumer_count == 0, timeout=120, what="end of the reader")
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 

@@ -153,7 +153,7 @@ def test_the_broker_is_killed_in_the_middle_of_a_batch(restarting: RestartingBro
 
 def test_a_broker_that_is_away_is_waited_for_no_longer_than_the_timeout(restarting: RestartingBroker) -> None:
     publish(restarting.broker, "q", MESSAGES)
-    given = options(restarting.broker, "q", timeout=1)
+    given = options(restarting.broker, "q", timeout=5)
     claim = Claim(given, given.connection.open)
     start = claim.initial()
     restarting.kill()

@@ -436,7 +436,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_spark_sees_every_stream_with_its_types(log_frame: Any, busy: Path) -> None:
     for stream in STREAMS:
         want = read(storeDir=busy, stream=stream)
@@ -452,7 +452,7 @@ def test_spark_sees_every_stream_with_its_types(log_frame: Any, busy: Path) -> N
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_spark_pushes_filters_and_keeps_their_meaning(log_frame: Any, busy: Path, pushdown: None) -> None:
     everything = read(storeDir=busy, stream="records", log="messages", columns="lsn,queue_id,kind,time")
     middle = everything[len(everything) // 2]

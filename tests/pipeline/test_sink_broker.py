@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.schema import spark_schema
 from pyspark_flintmq.sink import FlintStreamWriter, Staged, _Place
 from tests.support.broker import Broker, self_signed_certificate, unique
+from tests.support.servers import free_ports
 
 BODY = t.StructType([t.StructField("body", t.BinaryType()), t.StructField("routing_key", t.StringType())])
 
@@ -45,7 +45,7 @@ def queue(channel: Any) -> str:
 
 
 def writer(broker: Broker, schema: t.StructType = BODY, **options: str) -> FlintStreamWriter:
-    return FlintStreamWriter(schema, {"flightPort": str(broker.ready["flight_port"]), "exchange": "", "timeout": "20", **options})
+    return FlintStreamWriter(schema, {"flightPort": str(broker.ready["flight_port"]), "exchange": "", "timeout": "60", **options})
 
 
 def attempt(made: FlintStreamWriter, scope: str, batch: int, part: int, *batches: pa.RecordBatch) -> Staged:
@@ -225,7 +225,7 @@ def test_tls() -> None:
         port = str(running.ready["flight_port"])
         for more in ({"tlsCa": cert}, {"url": f"grpc+tls://localhost:{port}", "tlsCa": cert}):
             where = {"flightPort": port} if "url" not in more else {}
-            made = FlintStreamWriter(BODY, {"exchange": "", "timeout": "10", **where, **more})
+            made = FlintStreamWriter(BODY, {"exchange": "", "timeout": "60", **where, **more})
             pickle.loads(pickle.dumps(made)).commit([attempt(made, unique("query"), 0, 0)], 0)
         for wrong in ({"flightPort": port}, {"url": f"grpc+tls://localhost:{port}"}):
             with pytest.raises(SourceError, match=r"^FLINTMQ_UNREACHABLE: "):
@@ -240,9 +240,7 @@ def test_an_exchange_that_is_missing(broker: Broker) -> None:
 
 def test_a_broker_killed_between_prepare_and_commit(tmp_path: Path) -> None:
     """What was prepared survives kill -9 of the broker, and the driver's commit, made again, publishes it once."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     kept = ("--data-dir", str(tmp_path / "data"), "--flight-port", str(port))
     scope = unique("query")
     first = Broker(*kept)
@@ -269,9 +267,7 @@ def test_a_broker_killed_between_prepare_and_commit(tmp_path: Path) -> None:
 
 def test_a_broker_killed_while_a_task_stages(tmp_path: Path) -> None:
     """The attempt waits for the broker and stages all of its rows again: Spark need not run it again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     kept = ("--data-dir", str(tmp_path / "data"), "--flight-port", str(port))
     scope = unique("query")
     many = [b"%d" % i for i in range(30_000)]

@@ -45,7 +45,7 @@ def queue(channel: Any) -> str:
 
 
 def options(broker: Broker, **more: str) -> dict[str, str]:
-    return {"flightPort": str(broker.ready["flight_port"]), "timeout": "20", **more}
+    return {"flightPort": str(broker.ready["flight_port"]), "timeout": "60", **more}
 
 
 def drain(channel: Any, queue: str) -> list[str]:

@@ -46,7 +46,7 @@ def first_kept(broker: Broker, name: str) -> int:
 
 
 def kept(broker: Broker, name: str) -> dict[str, Any]:
-    with DataPlane(broker.host, flight_port(broker), timeout_s=20) as plane:
+    with DataPlane(broker.host, flight_port(broker), timeout_s=60) as plane:
         answer: dict[str, Any] = plane.action("stream.open", queue=name)
         return answer
 
@@ -76,7 +76,7 @@ def test_two_queries_see_all_in_order_and_go_on_and_the_stream_keeps_it(spark: S
     assert found(spark, tmp_path / "b") == everything
     with channel_of(plane_broker) as channel:
         channel.basic_qos(prefetch_count=10)
-        seen = channel.consume(name, inactivity_timeout=20, arguments={"x-stream-offset": "first"})
+        seen = channel.consume(name, inactivity_timeout=60, arguments={"x-stream-offset": "first"})
         _, properties, body = next(seen)
         assert body == b"m0000" and properties.headers["x-stream-offset"] == 0
         channel.cancel()
@@ -150,7 +150,7 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
 
     writer = stream(spark, plane_broker, name, startingOffsets="latest").writeStream.foreachBatch(sink)
     query = writer.option("checkpointLocation", str(tmp_path / "latest")).start()
-    wait_until(lambda: query.lastProgress or query.exception(), timeout=60, what="the first look")
+    wait_until(lambda: query.lastProgress or query.exception(), timeout=180, what="the first look")
     append(plane_broker, name, numbered(0, 3))
     with pytest.raises(Exception, match="the sink is away"):
         query.awaitTermination(120)
@@ -163,7 +163,7 @@ def test_retention_that_overtook_the_checkpoint_is_told_or_counted(spark: SparkS
     append(plane_broker, name, [b"%06d" % number * 700 for number in range(50)], BOUNDS)
     run(stream(spark, plane_broker, name, columns="position", maxMessagesPerTrigger=20), tmp_path)
     append(plane_broker, name, [b"%06d" % number * 700 for number in range(50, 800)], BOUNDS)
-    wait_until(lambda: kept(plane_broker, name)["bytes"] <= BOUNDS["x-max-length-bytes"], timeout=60, what="retention")
+    wait_until(lambda: kept(plane_broker, name)["bytes"] <= BOUNDS["x-max-length-bytes"], timeout=180, what="retention")
     frame = stream(spark, plane_broker, name, columns="position")
     line = failure(lambda: run(frame, tmp_path))
     assert line.startswith("FLINTMQ_DATA_LOSS: ") and "retention took the messages from offset 50 to " in line and "failOnDataLoss" in line

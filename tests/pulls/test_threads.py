@@ -77,7 +77,7 @@ def test_every_message_is_pulled_once_and_no_wake_is_lost() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
         assert not thread.is_alive()
     assert failed == []
     assert len(seen) == len(set(seen)) == total

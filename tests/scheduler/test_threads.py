@@ -16,7 +16,7 @@ from flintmq.scheduler.outcomes import PARK, Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 from tests.scheduler.conftest import Store
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

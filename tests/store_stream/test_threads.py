@@ -72,7 +72,7 @@ def run(path: Path, max_bytes: int) -> list[Reader]:
     for thread in (*readers, *appenders):
         thread.start()
     for thread in (*appenders, *readers):
-        thread.join(50)
+        thread.join(150)
         if thread.is_alive():
             failed.append(f"{thread.name} hangs: visible {stream.visible} of {stream.next}")
     assert failed == []
@@ -127,7 +127,7 @@ def test_delete_under_load(tmp_path: Path) -> None:
         store.writer.kick()
     store.streams.delete(4)
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     stop.set()
     assert not any(thread.is_alive() for thread in threads)
     for _ in range(2_000):

@@ -42,7 +42,7 @@ def drain(consumer: StreamConsumer) -> list[int]:
             return offsets
 
 
-def run_all(*calls: Callable[[], object], seconds: float = 45, stop: Callable[[], None] | None = None) -> None:
+def run_all(*calls: Callable[[], object], seconds: float = 150, stop: Callable[[], None] | None = None) -> None:
     """Each call in a thread of its own; fails when one does not end, or raises."""
     errors: list[BaseException] = []
 
@@ -61,6 +61,6 @@ def run_all(*calls: Callable[[], object], seconds: float = 45, stop: Callable[[]
     if stuck and stop is not None:
         stop()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
     assert not errors, errors
     assert not stuck, "a thread waits for ever: a wake was lost"

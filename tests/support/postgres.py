@@ -22,7 +22,7 @@ from typing import Any
 from tests.support.servers import Unavailable, ensure_debian_packages, free_ports
 
 PACKAGE = "postgresql"
-START_S_MAX = 60.0
+START_S_MAX = 150.0
 
 
 @dataclass(frozen=True, slots=True)

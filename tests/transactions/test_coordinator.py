@@ -304,10 +304,10 @@ def test_a_waiting_thread_gets_the_result(broker: Broker) -> None:
     broker.store.hold()
     outcome = c.commit(X, one_phase=True)
     results: list[XaStatus] = []
-    thread = threading.Thread(target=lambda: results.append(outcome.result(30)))
+    thread = threading.Thread(target=lambda: results.append(outcome.result(60)))
     thread.start()
     broker.store.release()
-    thread.join(30)
+    thread.join(60)
     assert results == [OK]
 
 

@@ -32,9 +32,9 @@ def test_commits_race_timeouts_and_closing_sessions() -> None:
                     c.enqueue(session, xid, 2, ref)
                     c.end(session, xid)
                     if turn % 2:
-                        answers[label] = c.prepare(xid).result(30)
+                        answers[label] = c.prepare(xid).result(100)
                     if turn % 2 == 0 or answers[label] is OK:
-                        answers[label] = c.commit(xid, one_phase=turn % 2 == 0).result(30)
+                        answers[label] = c.commit(xid, one_phase=turn % 2 == 0).result(100)
                 except TransactionRefused:
                     answers[label] = XaStatus.XA_RBROLLBACK  # time was over in the middle of its work
                 c.session_closed(session)
@@ -65,10 +65,10 @@ def test_commits_race_timeouts_and_closing_sessions() -> None:
         for thread in clients + others:
             thread.start()
         for thread in clients:
-            thread.join(50)
+            thread.join(150)
         done.set()
         for thread in others:
-            thread.join(50)
+            thread.join(150)
     finally:
         sys.setswitchinterval(interval)
     assert not failures
