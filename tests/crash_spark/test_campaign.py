@@ -13,7 +13,7 @@ from tools.crash.spark import campaign
 from tools.crash.spark.campaign import Campaign
 from tools.crash.spark.plan import Kill
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 KILLS = (
     Kill("copy", "write-prepared", "worker"),

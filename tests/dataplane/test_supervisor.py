@@ -160,9 +160,9 @@ import sys, time
 from flintmq.config import Config
 from flintmq.dataplane.supervisor import Supervisor
 from tests.dataplane.test_supervisor import Served
-supervisor = Supervisor(Config(flight_port=0), "store", Served().serve, {COMMAND!r})
+supervisor = Supervisor(Config(flight_port=0).with_limits(flight_start_s=60), "store", Served().serve, {COMMAND!r})
 supervisor.start()
-supervisor.wait_ready(20)
+supervisor.wait_ready(60)
 print(supervisor.status()["pid"], flush=True)
 time.sleep(100)
 """
@@ -178,7 +178,7 @@ time.sleep(100)
 
 
 def test_a_node_answers_its_flight_service_and_takes_it_down(rig: Rig) -> None:
-    config = Config(flight_port=0).with_limits(dataplane_channels=2)
+    config = Config(flight_port=0).with_limits(dataplane_channels=2, flight_start_s=60)
     part = DataPlane(config, rig.broker, rig.node.store.logs, [*COMMAND, "--status"])  # type: ignore[union-attr]
     part.start()
     assert part.wait_ready() == 40_000 == part.flight_port

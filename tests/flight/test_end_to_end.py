@@ -198,7 +198,7 @@ def test_a_browse_leaves_the_queue_as_it_is(plane: DataPlane, channel: Any) -> N
 
 def test_permissions_are_those_of_amqp(tmp_path: Path) -> None:
     """A user reads and writes what its patterns allow; the log is for administrators."""
-    with InProcess(data_dir=str(tmp_path), flight_port=0) as broker:
+    with InProcess(data_dir=str(tmp_path), flight_port=0, limits={"flight_start_s": 90}) as broker:
         node = broker.node
         node.users.put(UserRecord("ann", hash_password("secret")))
         node.permissions.set_permissions(PermissionRecord("ann", "/", "", "^mine", "^mine"))

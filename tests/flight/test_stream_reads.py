@@ -147,7 +147,7 @@ def test_only_who_may_read_the_queue_and_only_streams(broker: Broker, plane: Dat
 
 
 def test_a_user_without_the_permission_reads_nothing(tmp_path: Path) -> None:
-    with InProcess(data_dir=str(tmp_path / "store"), flight_port=0) as started:
+    with InProcess(data_dir=str(tmp_path / "store"), flight_port=0, limits={"flight_start_s": 90}) as started:
         node = started.node
         node.users.put(UserRecord("other", hash_password("pw")))
         node.permissions.set_permissions(PermissionRecord("other", "/", "", ".*", "^mine"))

@@ -127,6 +127,7 @@ def test_soak_runs_and_judges() -> None:
     assert verdict["ok"] == (verdict["broken"] == 0)
 
 
+@pytest.mark.timeout(900)
 def test_soak_the_log_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The short form of `make soak`: with the first message held, all files of the log, ready and dead ones included, are within 2 x live
     + 4 containers after the first 10 s, their number is flat, and the held message is there.
