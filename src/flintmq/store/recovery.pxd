@@ -28,3 +28,5 @@ cdef class Recovery:
     cdef work_t _work
     cdef restored_t *_entries
     cdef object _error
+    cdef LogScan _scan                 # of the transaction log, while it is read
+    cdef uint64_t _behind              # the last record of the transaction log that was read ends there

@@ -30,6 +30,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_TX_COPY,
     RECORD_TX_DELETE,
     RECORD_TX_START,
+    align8,
     position_number,
     position_waits,
     record_t,
@@ -119,6 +120,7 @@ def _on_transaction(context: cython.p_void, record: cython.pointer(record_t)) ->
                 PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.data), record.size),
                 record.time_us,
             )
+            recovery._behind = record.lsn + align8(record.length)
         except Exception as error:
             recovery._error = error
 
@@ -175,6 +177,8 @@ class Recovery:
         self.taken = []
         self.report = RecoveryReport()
         self._error = None
+        self._scan = None
+        self._behind = 0
 
     def run(
         self,
@@ -196,7 +200,8 @@ class Recovery:
         if transaction_scan is not None:
             self._read_transactions(transaction_scan)
             if transaction_scan.container_size:
-                work.tx_tail = transaction_scan.tail
+                # Not the tail: that may stand in the next container already, where a block is torn.
+                work.tx_tail = max(transaction_scan.block_end, transaction_scan.base)
         self._give_transactions()
         work.base = cython.address(message_scan.base)
         message_scan.run(work_record, work)
@@ -222,7 +227,9 @@ class Recovery:
     # --- transactions
 
     def _read_transactions(self, scan: LogScan) -> None:
+        self._scan = scan
         scan.run(_on_transaction, cython.cast(cython.p_void, self))
+        self._scan = None
         if self._error is not None:
             raise StoreError(f"{scan.directory}: a transaction record makes no sense: {self._error}") from self._error
         if scan.damage:
@@ -245,7 +252,8 @@ class Recovery:
             if 8 + key_len + value_len > len(data):
                 raise ValueError("a Note runs past its end")
             if note_kind == NOTE_RUN:
-                work_gap(cython.address(self._work), lsn)
+                # From where the log ended when this start began: the note itself may stand in the next container.
+                work_gap(cython.address(self._work), max(self._behind, self._scan.block_end, self._scan.base))
                 return
             key = (note_kind, data[8 : 8 + key_len])
             value = data[8 + key_len : 8 + key_len + value_len]

@@ -17,6 +17,7 @@ cdef class LogScan:
     cdef readonly uint64_t base               # base LSN of the last good block; recovery started there
     cdef readonly uint64_t tail               # LSN at which appending goes on: a sector boundary behind the last good block
     cdef readonly uint64_t last_block         # LSN of the last good block; 0: none
+    cdef readonly uint64_t block_end          # behind the last good block; while a block's records are handed out: behind the one before
     cdef readonly uint32_t epoch              # of the last good block
     cdef readonly uint64_t hint               # highest durable hint near the end: below it a fault is damage
     cdef readonly bint clean                  # the last block is that of a clean stop, and nothing follows it

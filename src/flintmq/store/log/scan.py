@@ -198,7 +198,7 @@ class LogScan:
         self.containers = []
         self.unusable = []
         self.damage = []
-        self.base = self.tail = self.last_block = self.torn_at = 0
+        self.base = self.tail = self.last_block = self.block_end = self.torn_at = 0
         self.epoch = 0
         self.clean = False
         self.blocks = self.records = self.bytes_read = 0
@@ -473,7 +473,7 @@ class LogScan:
             self.last_block = block.lsn
             self.epoch = block.epoch
             last_flags = block.flags
-            at = align_sector(block.lsn + block.length)
+            at = self.block_end = align_sector(block.lsn + block.length)
             any_previous = False
         self._end(at, last_flags)
         return 0
