@@ -53,6 +53,11 @@ class Story:
         self.add(j.LIFE, 1, "killed" if self.killed else "stopped").add(j.LIFE, 2, "ready")
         return self.add(j.OPEN, "z", 2, "drain", ["q", "r"])
 
+    def life3(self) -> Story:
+        """As life2, but a start in between is killed before it serves anybody."""
+        self.add(j.LIFE, 1, "killed" if self.killed else "stopped").add(j.LIFE, 2, "unborn").add(j.LIFE, 3, "ready")
+        return self.add(j.OPEN, "z", 3, "drain", ["q", "r"])
+
     def kinds(self, *, drained: bool = True) -> set[str]:
         for queue in ("q", "r"):
             self.add(j.DRAINED, queue, int(drained))
@@ -76,6 +81,7 @@ BAD: dict[str, tuple[str, Story]] = {
     "twice without the flag": ("unflagged", S().publish(1).deliver(1).release(1).deliver(1, "b").ack(1, "b")),
     "flagged, then not": ("unflagged", S().publish(1).deliver(1, flag=1).release(1).deliver(1).ack(1)),
     "recovered without the flag": ("unflagged", S().publish(1).life2().deliver(1, "z").ack(1, "z")),
+    "recovered without the flag by a second start": ("unflagged", S().publish(1).life3().deliver(1, "z").ack(1, "z")),
     "while another holds it": (
         "duplicate",
         S().publish(1).deliver(1).deliver(1, "b", flag=1).ack(1).close("a").ack(1, "b"),
@@ -134,6 +140,7 @@ GOOD: dict[str, Story] = {
         S().publish(1).deliver(1).deliver(1, "b", flag=1).ack(1).close("a", 0).ack(1, "b")
     ),
     "stopped cleanly, first delivery after it": S(killed=False).publish(1).life2().deliver(1, "z").ack(1, "z"),
+    "stopped cleanly, first delivery after a start that was killed": S(killed=False).publish(1).life3().deliver(1, "z").ack(1, "z"),
     "not accepted": S().publish(1, confirmed=False).add(j.CONFIRM, "p", [1], 0).life2(),
 }  # fmt: skip
 

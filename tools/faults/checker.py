@@ -125,7 +125,7 @@ class _Check:
         self.txs: dict[str, _Tx] = {}
         self.copies: defaultdict[tuple[str, j.Ref], _Copy] = defaultdict(_Copy)
         self.by_session: defaultdict[tuple[str, str, str], list[tuple[_Delivery, int]]] = defaultdict(list)
-        self.ended: dict[int, str] = {}  # life -> "killed" | "stopped"
+        self.ended: dict[int, str] = {}  # life -> "killed" | "stopped" | "unborn"
         self.drained: dict[str, bool] = {}
 
     def bad(self, kind: str, queue: str, ref: j.Ref | None, detail: str) -> None:

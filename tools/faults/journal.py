@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 Event: TypeAlias = list[Any]
 Ref: TypeAlias = tuple[str, int]  # (producer id, sequence)
 
-LIFE = "L"  # life, "ready" | "killed" | "stopped"
+LIFE = "L"  # life, "ready" | "killed" | "stopped" | "unborn" (killed in its start: nobody was served)
 OPEN = "S"  # session, life, role, queues it consumes from
 CLOSE = "E"  # session, graceful (close-ok was read)
 PUBLISH = "P"  # producer (= session), sequence, queues it must reach, size, crc, transaction or ""

@@ -148,8 +148,7 @@ class KillLoop:
         alone = self.declared and rng.random() < 0.3
         port = self.start(life, failpoint)
         if not port:
-            people.life(life, "ready")
-            people.life(life, "killed")
+            people.life(life, "unborn")
             self.finished(f"{end}@start", end)
             return
         people.life(life, "ready")
