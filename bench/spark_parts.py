@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ class CpuMeter:
         self._pids = {"broker": broker, "service": service, "jvm": jvm}
         self._groups: dict[int, str] = {}
         self._last: dict[int, float] = {}
+        # (seconds since 1970, seconds of CPU until then of all of them and of this process), ascending
+        self.looks: list[tuple[float, float]] = []
         self._look()
         self._first = dict(self._last)
         self._own = os.times()
@@ -66,6 +69,8 @@ class CpuMeter:
                 above, steps = table.get(above[0]) or (0, 0.0), steps + 1
             if group is not None:
                 self._groups[pid], self._last[pid] = group, entry[1]
+        own = os.times()
+        self.looks.append((time.time(), sum(self._last.values()) + own.user + own.system))
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -84,6 +89,18 @@ class CpuMeter:
         for pid, seconds in self._last.items():
             found[self._groups[pid]] += seconds - self._first.get(pid, 0.0)
         return {name: round(value, 3) for name, value in found.items()}
+
+
+def spent(looks: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Seconds of CPU between two times, by what CpuMeter saw before and behind each. ValueError: it did not look on both sides."""
+
+    def until(moment: float) -> float:
+        for (before, low), (after, high) in pairwise(looks):
+            if before <= moment <= after:
+                return low + (high - low) * (moment - before) / max(after - before, 1e-9)
+        raise ValueError("nobody looked at the processes then")
+
+    return until(end) - until(begin)
 
 
 def busy_s() -> float:

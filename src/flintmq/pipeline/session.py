@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 # Spark reads each value of a record batch through Arrow's Java vectors: without these two they check each access twice, Spark having asked
 # for null before. What they read was made by pyarrow in a process that the JVM started.
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-# No value comes twice in these: a dictionary is tried, and given up, at the cost of a third of a column's writing.
-_UNIQUE = ("lsn", "msg_lsn", "position")
+# No value comes twice in these, or hardly one (the times, in microseconds): a dictionary is tried, and given up, at the cost of a third of
+# a column's writing.
+_UNIQUE = ("lsn", "msg_lsn", "position", "enqueued_time", "published_time")
 # Spark's own start-up messages are warnings for people who run clusters; errors stay.
 _LOG4J = """\
 rootLogger.level = {level}
@@ -99,6 +100,8 @@ def spark_session(
         "spark.sql.shuffle.partitions": "4",
         # A file for each date and queue at a time: else a task that writes by partition sorts all its rows first, bodies and all.
         "spark.sql.maxConcurrentOutputFileWriters": "64",
+        # Eight bytes with statistics, by which readers skip files, instead of twelve without (INT96, long deprecated, Spark's default).
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         **{f"spark.hadoop.parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
     }
     builder = SparkSession.builder.master(master).appName(name)
