@@ -14,6 +14,7 @@ import pika
 import pytest
 
 from flintmq.errors import OperatorError
+from tests.pipeline.patience import patient_frames
 from tests.support.broker import ENV_URL, Broker, unique
 
 if TYPE_CHECKING:
@@ -73,5 +74,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         pytest.skip(str(e))
     scratch: Path = tmp_path_factory.mktemp("spark")
     session = spark_session("tests", scratch)
-    yield session
+    with pytest.MonkeyPatch.context() as patch:
+        patient_frames(patch)
+        yield session
     session.stop()

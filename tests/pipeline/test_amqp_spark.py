@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
+from tests.pipeline.patience import patient
 from tests.support.broker import wait_until
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def stream(spark: SparkSession, amqp_url: str, queue: str, spool: Path, **option
     return spark.readStream.format("flintmq").options(**{**base, **options}).load()
 
 
+@patient
 def run(frame: DataFrame, out: Path) -> list[dict[str, Any]]:
     """Runs to the end of what the queue holds; returns Spark's progress reports."""
     writer = frame.writeStream.format("parquet").option("path", str(out / "data")).option("checkpointLocation", str(out / "checkpoint"))
@@ -88,9 +90,9 @@ def test_a_batch_that_failed_is_replayed(spark: SparkSession, amqp_url: str, cha
     frame = stream(spark, amqp_url, queue, tmp_path / "spool", maxMessagesPerTrigger=10, minPartitions=1)
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     with pytest.raises(Exception, match="the sink is away"):
-        writer.start().awaitTermination()
+        patient(lambda: writer.start().awaitTermination())()
     assert list(got) == [0]
-    writer.start().awaitTermination()
+    patient(lambda: writer.start().awaitTermination())()
     assert [body for number in sorted(got) for body in got[number]] == bodies
     assert left(channel, queue) == 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.pipeline.patience import patient
 from tests.pipeline.plane import RestartingBroker, bodies_left, channel_of, publish, ready, source_options
 from tests.support.broker import Broker, unique, wait_until
 
@@ -33,6 +34,7 @@ def writer_of(frame: DataFrame, out: Path) -> Any:
     return writer.trigger(availableNow=True)
 
 
+@patient
 def run(frame: DataFrame, out: Path) -> list[dict[str, Any]]:
     """Runs to the end of what the queue holds; returns Spark's progress reports of batches with rows."""
     query = writer_of(frame, out).start()
@@ -98,6 +100,7 @@ def test_a_failed_batch_comes_again_unchanged_and_a_lost_or_old_checkpoint_is_re
             raise RuntimeError("the sink is away")
         got[number] = rows
 
+    @patient
     def start(place: Path, **options: Any) -> None:
         frame = stream(spark, plane_broker, queue, maxMessagesPerTrigger=10, columns="body", **options)
         frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(place)).trigger(availableNow=True).start().awaitTermination()
@@ -150,7 +153,7 @@ def test_the_broker_is_killed_while_spark_works_on_a_batch(spark: SparkSession, 
 
         frame = stream(spark, broker.broker, "q", maxMessagesPerTrigger=20, minPartitions=1)
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        patient(lambda: writer.trigger(availableNow=True).start().awaitTermination())()
         assert [body for number in sorted(got) for body in got[number]] == bodies
         assert bodies_left(broker.broker, "q") == []
     finally:

@@ -11,6 +11,7 @@ import pika
 import pytest
 
 from flintmq.pipeline.flight.client import DataPlane
+from tests.pipeline.patience import patient
 from tests.pipeline.plane import RestartingBroker, channel_of, flight_port
 from tests.pipeline.test_spark_queue import batch, failure, run, stream
 from tests.support.broker import Broker, unique, wait_until
@@ -101,6 +102,7 @@ def test_a_failed_batch_and_a_killed_broker_change_nothing(spark: SparkSession, 
             assert [bytes(row["body"]) for row in frame.collect()] == before
             got[number] = before
 
+        @patient
         def start() -> None:
             frame = stream(spark, broker.broker, "s", maxMessagesPerTrigger=8, minPartitions=1)
             writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
@@ -154,7 +156,8 @@ def test_where_a_query_begins_and_how_much_it_takes(spark: SparkSession, plane_b
     append(plane_broker, name, numbered(0, 3))
     with pytest.raises(Exception, match="the sink is away"):
         query.awaitTermination(120)
-    writer.option("checkpointLocation", str(tmp_path / "latest")).trigger(availableNow=True).start().awaitTermination()
+    rest = writer.option("checkpointLocation", str(tmp_path / "latest")).trigger(availableNow=True)
+    patient(lambda: rest.start().awaitTermination())()
     assert got[1] == got[0] and sorted(one for batch in got[1:] for one in batch) == list(range(got[0][0], 28))
 
 

@@ -1,0 +1,43 @@
+"""Spark gives a Python process of its own ten seconds to come up, however busy the machine is; no option of Spark changes that.
+
+What such a process was wanted for has not begun by then, so it is asked for again. Every other error goes through at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import pytest
+
+P = ParamSpec("P")
+R = TypeVar("R")
+TOO_LATE = "Python worker failed to connect back"
+TRIES = 6
+
+
+def patient(call: Callable[P, R]) -> Callable[P, R]:
+    """`call`, made again, TRIES times at most, while it fails for that reason only."""
+
+    @functools.wraps(call)
+    def tried(*arguments: P.args, **options: P.kwargs) -> R:
+        for left in reversed(range(TRIES)):
+            try:
+                return call(*arguments, **options)
+            except Exception as error:
+                if not left or TOO_LATE not in str(error):
+                    raise
+        raise AssertionError("not reached")
+
+    return tried
+
+
+def patient_frames(patch: pytest.MonkeyPatch) -> None:
+    """Frames of all tests are loaded and read with patience."""
+    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    for where, name in ((DataFrameReader, "load"), (DataStreamReader, "load"), (DataFrame, "collect"), (DataFrame, "count")):
+        patch.setattr(where, name, patient(getattr(where, name)))
