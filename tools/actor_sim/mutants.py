@@ -30,6 +30,7 @@ MUTATIONS = {
 }
 # What nobody can notice: beginning of a mutant's name -> why.
 FIGURE = "a figure that nothing depends on"
+GAUGE = "the gauges of fairness, once a second: no mix looks at them (tests/scheduler/test_order.py does)"
 EXPECTED: dict[str, str] = {
     "actor._woken add 1": FIGURE + " (the epoch tells raced wakes)",
     "actor._woken add 3 skipped": "adds 0: it orders memory, which is not simulated",
@@ -39,7 +40,6 @@ EXPECTED: dict[str, str] = {
     "mailbox.mailbox_take swap 1 torn": "a wake in the gap is a wake before the look",
     "mailbox.mailbox_take swap 2 torn": "a wake in the gap is a wake before the look",
     "run_queue.run_queue_reserve store 1": "the room is enlarged again each time: costs time only",
-    "table._close_idle cas 1 torn": "under the actor's lock without work only a late wake can come between, and finds a closed actor",
     "table.table_get add 4": FIGURE,
     "timers.timers_arm add 2 torn": "others add under the same lock; only a stop may come between",
     "timers.timers_sleep lock 2": "only this thread stores it; a stale value costs a needless wake",
@@ -47,6 +47,10 @@ EXPECTED: dict[str, str] = {
     "timers.timers_kick add": "a stop in the microseconds between the timer's look and its sleep is seen a second later",
     "upkeep._fire add 2": FIGURE,
     "upkeep._fire add 3": FIGURE,
+    "upkeep._sample lock": GAUGE,
+    "upkeep._sample_actor lock": GAUGE,
+    "upkeep._sample_actor swap": GAUGE,
+    "upkeep._sample_if_busy swap": GAUGE,
     "worker._drop add": FIGURE,
     "worker._end store": FIGURE,
     "worker._note_wait lock": FIGURE,

@@ -25,6 +25,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     PROCESS_DONE,
     PROCESS_FAILED,
     PROCESS_PARK,
+    TABLE_SHARDS,
     actor_close,
     actor_dispatch,
     actor_get,
@@ -40,10 +41,12 @@ from cython.cimports.flintmq.scheduler.actor import (
     request_t,
     system_dispatch,
 )
+from cython.cimports.flintmq.scheduler.table import table_sweep
 from cython.cimports.flintmq.scheduler.upkeep import timers_run
 from cython.cimports.flintmq.scheduler.worker import worker_run
 
 SPACE = cython.declare(uint32_t, 0)  # ACTORS_TEST
+FAR = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)  # later than any time of a run
 
 
 @cython.cfunc
@@ -256,6 +259,8 @@ def scene_producer(raw):
     number: uint32_t = 0
     choice: uint32_t
     at: uint32_t
+    shard: uint32_t
+    swept: uint32_t
     token: uint64_t = 0
     token_key: cython.pointer(key_t) = cython.NULL
     token_actor: cython.pointer(actor_t) = cython.NULL
@@ -298,11 +303,16 @@ def scene_producer(raw):
         elif choice < 24 and mix & MIX_CANCEL:
             _cancel(scene)
         elif choice < 26 and mix & MIX_RETIRE:
-            actor = actor_get(scene.system, SPACE, at, 0, 0)
-            if actor != cython.NULL:
-                if actor_retire(actor):
-                    scene.retires += 1
-                actor_put(actor)
+            if _pick(8) == 0:  # as the timers' thread does it: all that have nothing to do and that nobody holds
+                for shard in range(TABLE_SHARDS):
+                    swept = table_sweep(scene.system, shard, FAR)  # not added in one step: others count meanwhile
+                    scene.retires += swept
+            else:
+                actor = actor_get(scene.system, SPACE, at, 0, 0)
+                if actor != cython.NULL:
+                    if actor_retire(actor):
+                        scene.retires += 1
+                    actor_put(actor)
         elif choice == 26 and mix & MIX_CLOSE:
             actor = actor_get(scene.system, SPACE, at, 0, 0)
             if actor != cython.NULL:
