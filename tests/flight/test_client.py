@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from flintmq.dataplane.wire import Refused
-from flintmq.pipeline.flight.client import DataPlane
+from flintmq.pipeline.flight.client import DataPlane, Patience
 from flintmq.pipeline.flight.errors import PlaneError, code_of, shorten
 from flintmq.pipeline.flight.results import Acquired, Subscription
 from tests.flight.fake import FakeBroker, Plane, body_of, table_of
@@ -55,6 +55,23 @@ def test_nobody_there_is_said_after_the_time_is_over() -> None:
         == "UNAVAILABLE"
     )
     assert refused(lambda: next(DataPlane("127.0.0.1", port, timeout_s=1.0).read(TICKET))).code == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_last_try_without_time_does_not_hide_why(before: int) -> None:
+    """Refused, refused, and then out of time: the refusal is told; out of time alone is TIMED_OUT."""
+    from pyarrow import flight
+
+    tries = iter([flight.FlightUnavailableError("connection refused")] * before + [flight.FlightTimedOutError("Deadline Exceeded")])
+
+    def call(client: Any, left_s: float) -> None:
+        raise next(tries)
+
+    client = DataPlane("127.0.0.1", 1, timeout_s=30)
+    error = refused(lambda: client._retried(call, Patience(30)))
+    assert error.code == ("UNAVAILABLE" if before else "TIMED_OUT")
+    assert "127.0.0.1:1 within 30 s" in error.text and ("connection refused" in error.text) == bool(before)
+    assert next(tries, None) is None
 
 
 @pytest.mark.parametrize("code", ["BUSY", "STOPPING", "STORE_FAILED", "NO_ROOM"])

@@ -378,12 +378,15 @@ class DataPlane:
     def _pause(self, error: PlaneError, patience: Patience) -> None:
         """Waits before another try. Raises: `error` when there is no use in one, or no time."""
         if error.code == TIMED_OUT:
-            raise PlaneError(TIMED_OUT, f"no answer from {self.location} within {self.timeout_s:g} s") from None
+            # The last try may have had too little time to hear what those before it heard.
+            code, why = (TIMED_OUT, "") if patience.heard is None else (patience.heard.code, f": {patience.heard.text}")
+            raise PlaneError(code, f"no answer from {self.location} within {self.timeout_s:g} s{why}") from None
         if not error.may_retry or self._closed or _hopeless(error.text):
             raise error from None
         pause = patience.pause()
         if pause is None:
             raise PlaneError(error.code, f"no answer from {self.location} within {self.timeout_s:g} s: {error.text}") from None
+        patience.heard = error
         if error.code == UNAVAILABLE:
             # A new connection at once, instead of gRPC's own pauses of up to two minutes.
             with self._lock:
@@ -415,9 +418,10 @@ class DataPlane:
 
 
 class Patience:
-    """How long a call is tried. Args: timeout_s; wait_s: seconds on top, that the call itself waits."""
+    """How long a call is tried, and why it was not answered so far. Args: timeout_s; wait_s: seconds on top, that the call itself waits."""
 
     def __init__(self, timeout_s: float, wait_s: float = 0.0) -> None:
+        self.heard: PlaneError | None = None
         self._end = time.monotonic() + timeout_s + wait_s
         self._next = PAUSE_S
 
