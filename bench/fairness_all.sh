@@ -1,6 +1,7 @@
 #!/bin/sh
 # Every figure of docs/FAIRNESS.md, SCHEDULER.md, STREAMS.md and HTTP.md, one after the other, on a quiet machine (ten minutes, 20 GiB of
-# disk under run/bench). Writes no document. Exit 1: a goal was missed, or something could not be measured; it is named at the end.
+# disk under run/bench). Writes no document. Exit 1: something could not be measured, or actors, fairness or fairness_crowd missed a goal; it
+# is named at the end. The others only print their figures: their goals are in the documents, that of cold_groups beside its figure.
 set -u
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}

@@ -46,7 +46,7 @@ from cython.cimports.libc.stdlib import free, malloc
 # bytes; a run of neighbours costs one read. A record is never longer than a write buffer, which is what the window must hold.
 WINDOW = cython.declare(uint64_t, 256 * 1024)
 # What the disk is asked for ahead of a reader that goes from container to container: bytes, and containers at most; two containers at least.
-# With one read of 4 MiB under way at a time a fast disk gives half of what it has.
+# With two containers ahead some drains caught up with the disk's reads and went on at half its speed.
 AHEAD_BYTES = cython.declare(uint64_t, 16 * 1024 * 1024)
 AHEAD_CONTAINERS = cython.declare(uint64_t, 16)
 
