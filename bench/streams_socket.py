@@ -6,6 +6,8 @@ in: a broker of its own on a temporary store. out: two rows, `live` (the groups 
 `replay` (everything is in the stream, new groups read it from the first offset): messages and deliveries a second, broker cpu seconds
 per million deliveries, cpu seconds of the clients.
 
+Goal: that of bench/streams.py, for `live`; exit code 1 when it is missed.
+
 B1  Every group gets every message: counted, and each group's place is asked of the broker's own count at the end.
 B2  The clients do nothing but count bytes: all messages have one size, so have their frames. Acknowledged a thousand at a time.
 """
@@ -28,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # started as a file
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from bench.streams import goal_missed  # noqa: E402
 from tests.support.broker import Broker  # noqa: E402
 from tests.support.rawamqp import RawChannel, RawConnection  # noqa: E402
 from tests.support.rawcodec import method_frame, publish_bytes  # noqa: E402
@@ -170,7 +173,7 @@ def run(broker: Broker, stream: str, options: argparse.Namespace, frame: int, li
     return row
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--messages", type=int, default=1_000_000, help="per row, a multiple of 500")
     parser.add_argument("--groups", type=int, default=10)
@@ -180,12 +183,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.messages -= options.messages % 500
+    rows = []
     with Broker("--io-threads", str(options.io_threads)) as broker:
         setup = RawConnection("127.0.0.1", broker.port).open()
         stream = setup.channel().queue("bench", durable=True, arguments={"x-queue-type": "stream"})
         frame = frame_size(broker.port, stream, b"x" * options.size)
         for live in (True, False):
             row = run(broker, stream, options, frame, live)
+            rows.append(row)
             if options.json:
                 print(json.dumps(row), flush=True)
             else:
@@ -193,7 +198,8 @@ def main() -> None:
                     "  ".join(f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}" for key, value in row.items()), flush=True
                 )
         setup.drop()
+    return 1 if goal_missed(rows, options.groups, options.size, ("live",)) else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

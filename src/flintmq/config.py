@@ -35,7 +35,7 @@ class Limits:
     connections_max: int = 10_000
     # connections that have not finished their handshake; above it the new one is closed at once and counted
     unauthenticated_connections_max: int = 1_024
-    # channels per connection (RabbitMQ 2,047); opening more closes the connection with 530
+    # channels open at once on a connection, whatever their numbers (RabbitMQ 2,047); opening more closes the connection with 530
     channels_max: int = 2_047
     # bytes of unsent output above which a connection's consumers are suspended (back-pressure)
     output_bytes_high: int = 256 * KIB
@@ -109,6 +109,10 @@ class Limits:
     # and for their recovery at a start (shared memory file, first pages); publishers are blocked before they are used, see log/space.py
     log_sql_bytes: int = 4 * MIB
     log_sql_start_bytes: int = 1 * MIB
+    # milliseconds, and bytes, that what nobody waits for (messages published without confirms, and the ends of messages) may gather before
+    # the log is written and synced: a slow flow would else have a sync for each message
+    log_soon_ms: int = 5
+    log_soon_bytes: int = 256 * KIB
     # containers of room that acks and outcomes may fill after publishers were blocked
     log_ending_containers: int = 2
     # bytes free beyond those at which blocked publishers go on: with them the reserve need not stand ready as containers
@@ -281,6 +285,9 @@ class Limits:
     pull_groups_max: int = 10_000
     # milliseconds after which a group that nobody pulls from, and that holds nothing, leaves its queue
     pull_idle_ms: int = 10_000
+    # milliseconds between two looks at what ends (leases, delays, visibility times of streams' groups), at least: a look costs a tenth of a
+    # microsecond a group; what ends in between waits for the next one
+    due_gap_ms: int = 10
 
     # --- HTTP (docs/HTTP.md) ------------------------------------------------------------------------------------------
     # connections; held polls are one each (2,000 are promised); one more is closed at once and counted

@@ -23,6 +23,7 @@ from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
 from flintmq.dataplane.plane import PIPELINE_FORMATS
+from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
@@ -136,7 +137,7 @@ class Node:
         if config.port is not None:
             plain = self._listen(config.port)
             self.amqp_port = plain.getsockname()[1]
-            self.broker.listen_name = f"{config.host}:{self.amqp_port}"
+            self.broker.listen_name = endpoint(config.host, self.amqp_port)
         if self.tls is not None:
             tls_listener = self._listen(config.tls_port if config.tls_port is not None else 5671)
             self.amqps_port = tls_listener.getsockname()[1]
@@ -188,9 +189,9 @@ class Node:
             listener.listen(1024)
         except OSError as error:
             listener.close()
-            raise OperatorError(
-                f"cannot listen on {self.config.host}:{port}: {error.strerror}. Choose another --port (0 picks a free one) or --host.", 69
-            ) from error
+            where = endpoint(self.config.host, port)
+            text = f"cannot listen on {where}: {error.strerror}. Choose another --port (0 picks a free one) or --host."
+            raise OperatorError(text, 69) from error
         listener.setblocking(False)
         return listener
 

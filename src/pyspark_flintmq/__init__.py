@@ -7,6 +7,7 @@ happens in every Spark session on this machine, so it must be light and must not
 from __future__ import annotations
 
 from pyspark_flintmq.errors import ConnectionLost, SourceError
+from pyspark_flintmq.several import several_queries
 from pyspark_flintmq.source import FlintSource as DefaultSource
 
-__all__ = ["ConnectionLost", "DefaultSource", "SourceError"]
+__all__ = ["ConnectionLost", "DefaultSource", "SourceError", "several_queries"]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.errors import NEW_CHECKPOINT, SourceError
 from pyspark_flintmq.queue_options import QueueOptions, pattern_matches
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,12 @@ class Claim:
     def initial(self) -> Offset:
         """Where a query without a checkpoint begins. The same until the first batch is committed."""
         self._open(None)
+        if self._committed:
+            log.warning(
+                "subscription '%s' has committed %d batches for another checkpoint: this query goes on behind them. Its own are counted "
+                "from 0 again, and Spark's file sink leaves out those whose numbers its path has: give it a new path",
+                *(self._options.subscription, self._committed),
+            )
         return self._offset(self._committed)
 
     def latest(self, start: Offset, max_messages: int, max_bytes: int) -> Offset:
@@ -102,8 +108,9 @@ class Claim:
         self._acquired = (seq + 1, int(got["count"]))
         self._last_batch = self._now()
         self._idle_s = IDLE_FIRST_S
-        # The broker stops at the marks by itself, unless it was restarted since: then this set may go beyond, but no other one.
-        self._drained = any(run["last"] > self._marks.get(run["queue"], run["last"]) for run in got["queues"])
+        # The broker stops at the marks by itself, unless it was restarted since: then sets go beyond until nothing below is left.
+        beyond = any(run["last"] > self._marks.get(run["queue"], run["last"]) for run in got["queues"])
+        self._drained = beyond and not self._below_marks()
         return self._offset(seq + 1)
 
     def commit(self, end: Offset) -> None:
@@ -181,7 +188,7 @@ class Claim:
                 "CHECKPOINT_FOREIGN",
                 f"the checkpoint belongs to a subscription that the broker at {options.connection.where} does not have: "
                 f"'{options.subscription}' was deleted, or option 'subscription' or the broker is another one, or its store was replaced. "
-                "Correct that, or begin with a new checkpoint",
+                f"Correct that, or {NEW_CHECKPOINT}",
             ) from None
 
     def _create(self) -> Any:
@@ -200,6 +207,11 @@ class Claim:
         tail = self._set_call("sub.tail", drain=True)
         self._marks = {queue["queue"]: int(queue["last"]) for queue in tail["queues"]}
         self._drained = False
+
+    def _below_marks(self) -> bool:
+        """Whether a queue still holds something that was there when the run began."""
+        tail = self._set_call("sub.tail", drain=False)
+        return any(0 < int(queue["next"]) <= self._marks.get(queue["queue"], 0) for queue in tail["queues"])
 
     def _matching(self) -> list[str]:
         with self._options.connection.errors():
@@ -298,7 +310,7 @@ class Claim:
         elif error.code in ("CHECKPOINT_AHEAD", "NOT_PREPARED"):
             text = (
                 f"the checkpoint stands at {at}, which subscription '{name}' does not have: the broker's store is an older copy, or an "
-                f"operator gave the batch back. Begin with a new checkpoint ({error.text})"
+                f"operator gave the batch back. To go on, {NEW_CHECKPOINT}. {error.text}"
             )
             return SourceError("CHECKPOINT_AHEAD", text)
         elif error.code == "QUEUES_DIFFER":
@@ -316,7 +328,7 @@ class Claim:
             "CHECKPOINT_BEHIND",
             f"the checkpoint stands at batch {seq}, but subscription '{self._options.subscription}' has committed "
             f"{f'batch {self._committed}' if self._committed > seq else 'that batch or a later one'}: an old copy of the checkpoint cannot "
-            "go on; begin with a new one",
+            f"go on; {NEW_CHECKPOINT}",
         )
 
     def _foreign(self, checkpoint: str, found: str) -> SourceError:
@@ -324,12 +336,13 @@ class Claim:
             "CHECKPOINT_FOREIGN",
             f"the checkpoint belongs to incarnation {checkpoint} of a subscription, '{self._options.subscription}' at "
             f"{self._options.connection.where} is incarnation {found}: it was deleted and made again, or it is another one. "
-            "Use the pair that belongs together, or a new checkpoint",
+            f"Use the pair that belongs together, or {NEW_CHECKPOINT}",
         )
 
 
 def matching_queues(plane: Plane, options: QueueOptions) -> list[str]:
-    """Names of the queues that match `queuePattern`, sorted. What lists queues is a snapshot of the log: for administrators only.
+    """Names of the queues that match `queuePattern`, sorted, without streams and queues that are exclusive to a connection: no pipeline may
+    read those. What lists queues is a snapshot of the log: for administrators only.
 
     Raises: SourceError FORBIDDEN, QUEUE_MISSING.
     """
@@ -342,7 +355,9 @@ def matching_queues(plane: Plane, options: QueueOptions) -> list[str]:
             "FORBIDDEN", f"option 'queuePattern' needs a user with the tag administrator, '{options.connection.user}' is none: use 'queues'"
         ) from None
     try:
-        names = sorted(name for vhost, name in snapshot["queues"].values() if vhost == options.connection.vhost)
+        others = {str(number) for number in snapshot.get("unreadable", ())}
+        queues = (queue for number, queue in snapshot["queues"].items() if number not in others)
+        names = sorted(name for vhost, name in queues if vhost == options.connection.vhost)
     finally:
         plane.action("log.release", id=snapshot["id"])
     names = [name for name in names if pattern_matches(options.pattern, name)]

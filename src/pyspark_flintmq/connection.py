@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 DEFAULT_FLIGHT_PORT = 15_680
 # A certificate bundle of all public authorities is about 250 KiB.
 _TLS_CA_MAX_BYTES = 4 * 1024 * 1024
+# What gRPC says of a connection that does not come about, in lower case -> what to look at.
+_UP = "Is the broker up, with this --flight-port and pyarrow installed?"
+_HINTS = (
+    ("wrong version number", "It speaks no TLS: leave out option 'tlsCa', or write grpc:// in option 'url'"),
+    ("certificate verify failed", "Its certificate is not trusted: option 'tlsCa' must name the authority that signed it"),
+    ("is not in peer certificate", "Its certificate is for another name: give that name as option 'host'"),
+    ("socket closed", f"{_UP} If it has a certificate (--tls-cert), give option 'tlsCa'"),
+)
 
 
 @dataclass(frozen=True)
@@ -146,10 +154,8 @@ class Connection:
             return error
         text = str(getattr(error, "text", "") or error).removeprefix(f"{code}: ")
         if code in ("UNAVAILABLE", "TIMED_OUT", "BUSY", "STOPPING"):
-            return ConnectionLost(
-                f"the data plane at {self.where} does not answer: {text}. Is the broker up, with this --flight-port and pyarrow installed?",
-                "UNREACHABLE",
-            )
+            hint = next((hint for sign, hint in _HINTS if sign in text.lower()), _UP)
+            return ConnectionLost(f"the data plane at {self.where} does not answer: {text}. {hint}", "UNREACHABLE")
         if code == "UNAUTHENTICATED":
             return SourceError("LOGIN_REFUSED", f"{self.where}: {text}")
         if code == "FORBIDDEN":

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark_flintmq.claim import IDLE_FIRST_S, IDLE_MAX_S, LAG_AGE_S, Offset, Plane
-from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.errors import NEW_CHECKPOINT, SourceError
 from pyspark_flintmq.queue_options import Position, QueueOptions
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def by_offset(place: Position) -> Position:
 
 def lost(what: str, text: str) -> SourceError:
     """The error for messages that are not there any more."""
-    return SourceError("DATA_LOSS", f"{what}: {text}. Option failOnDataLoss=false goes on without them; or begin with a new checkpoint")
+    return SourceError("DATA_LOSS", f"{what}: {text}. Option failOnDataLoss=false goes on without them; or {NEW_CHECKPOINT}")
 
 
 def note_missing(ticket: str, rows: int) -> None:
@@ -229,13 +229,13 @@ class Cursor:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise SourceError(
                 "CHECKPOINT_FOREIGN",
-                f"the checkpoint holds {str(offset)[:100]}, which no query on a stream wrote: use its own checkpoint, or a new one",
+                f"the checkpoint holds {str(offset)[:100]}, which no query on a stream wrote: use its own checkpoint, or {NEW_CHECKPOINT}",
             ) from None
         if places.keys() != set(self._options.queues):
             raise SourceError(
                 "QUEUES_DIFFER",
                 f"the checkpoint is of {', '.join(sorted(places))}, not of {', '.join(self._options.queues)}: name the same streams, "
-                "or begin with a new checkpoint",
+                f"or {NEW_CHECKPOINT}",
             )
         return places
 
@@ -249,7 +249,7 @@ class Cursor:
             raise SourceError(
                 "CHECKPOINT_AHEAD",
                 f"the checkpoint stands at offset {offset} of stream '{name}', which ends before {answer['next']}: the broker's store "
-                "is an older copy. Begin with a new checkpoint",
+                f"is an older copy. To go on, {NEW_CHECKPOINT}",
             )
         if answer["first"] > offset and self._options.fail_on_loss:
             text = f"retention took the messages from offset {offset} to {answer['first'] - 1} of stream '{name}' before they were read"
@@ -292,7 +292,7 @@ class Cursor:
             return SourceError(
                 "CHECKPOINT_FOREIGN",
                 f"the checkpoint belongs to another stream '{name}' than that at {where}: it was deleted and declared again, or the broker "
-                "is another one. Begin with a new checkpoint",
+                f"is another one. To go on, {NEW_CHECKPOINT}",
             )
         if error.code in ("NOT_A_STREAM", "NOT_FOUND"):
             return SourceError("QUEUE_MISSING", f"{where}: {error.text}")

@@ -6,6 +6,7 @@ Invariants: nothing is opened or connected here; an option we do not know is an 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,9 +63,9 @@ class LogOptions:
     stream: str = "records"
     # logs that are read: both for `records`, else the one that the stream is in
     logs: tuple[str, ...] = LOGS
-    # directory of a stopped broker's store; empty: a broker is asked, unless only an archive is read
+    # directory of a stopped broker's store, absolute; empty: a broker is asked, unless only an archive is read
     store_dir: str = ""
-    # directory of archived containers, read besides
+    # directory of archived containers, absolute, read besides
     archive_dir: str = ""
     # no connection option was given: with archive_dir and no store_dir, the archive is all there is
     archive_only: bool = False
@@ -112,8 +113,8 @@ class LogOptions:
             connection=connection,
             stream=stream,
             logs=_logs(stream, values),
-            store_dir=values.get("storeDir", ""),
-            archive_dir=values.get("archiveDir", ""),
+            store_dir=_directory(values.get("storeDir", "")),
+            archive_dir=_directory(values.get("archiveDir", "")),
             archive_only=bool(values.get("archiveDir")) and not values.get("storeDir") and not given,
             fields=_columns(stream, values.get("columns")),
             body=_body(stream, values),
@@ -179,6 +180,11 @@ class LogOptions:
 
         types = arrow_types()
         return pa.schema([pa.field(name, types[kind], nullable=nullable) for name, kind, nullable in self.fields])
+
+
+def _directory(text: str) -> str:
+    """Absolute: options are parsed on the driver, and executors run in directories of their own."""
+    return os.path.abspath(os.path.expanduser(text)) if text else ""
 
 
 def _split(text: str) -> list[str]:

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import (
 
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.log_options import LSN_MAX, LogOptions, matching
-from pyspark_flintmq.log_view import LogFacts, LogView, offline, take_view
+from pyspark_flintmq.log_view import LogFacts, offline, take_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,10 +95,10 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
             facts = view.logs[name]
             if facts.torn_at:
                 log.warning("%s log of %s: torn tail at LSN %d left out: it was never durable", name, view.directory, facts.torn_at)
-            chosen = self._chosen(view, facts)
+            chosen = self._chosen(facts)
             if not chosen:
                 continue
-            groups = [chosen] if options.stream == "tx" else _grouped(chosen, view.container_size, options.partitions)
+            groups = [chosen] if options.stream == "tx" else _grouped(chosen, facts.size, options.partitions)
             for group in groups:
                 found.append(
                     LogPartition(
@@ -108,7 +108,7 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
                         facts.end,
                         view.uuid,
                         ids,
-                        view.container_size,
+                        facts.size,
                         view.directory,
                         "" if view.kept else view.snapshot,
                         _links(group, facts),
@@ -122,9 +122,9 @@ class LogReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
             return iter(())
         return read_partition(self._options, partition)
 
-    def _chosen(self, view: LogView, facts: LogFacts) -> list[tuple[int, str]]:
+    def _chosen(self, facts: LogFacts) -> list[tuple[int, str]]:
         """Containers that may hold wanted rows."""
-        options, size = self._options, view.container_size
+        options, size = self._options, facts.size
         if options.stream == "tx":  # a transaction's records lie in several containers
             return list(facts.containers)
         chosen = [one for one in facts.containers if (one[0] + 1) * size > options.first_lsn and one[0] * size < options.end_lsn]

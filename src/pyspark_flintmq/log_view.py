@@ -16,7 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -29,13 +29,14 @@ from pyspark_flintmq.log_options import LOGS, LogOptions
 @dataclass(frozen=True)
 class LogFacts:
     """One log. base: recovery starts there; end: nothing from there on is read; horizon: see V3 (0: all there ever was); torn_at: LSN of a
-    torn tail, 0 none; containers: (sequence, path), ascending."""
+    torn tail, 0 none; containers: (sequence, path), ascending; size: bytes of a container, which each log has its own of."""
 
     base: int
     end: int
     horizon: int
     torn_at: int
     containers: tuple[tuple[int, str], ...]
+    size: int
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class LogView:
 
     uuid: str
     directory: str
-    container_size: int
     logs: dict[str, LogFacts]
     queues: dict[int, tuple[str, str]] = field(default_factory=dict)
     snapshot: str = ""
@@ -62,7 +62,12 @@ class LogView:
             raw = json.loads(text)
             logs = {
                 name: LogFacts(
-                    one["base"], one["end"], one["horizon"], one["torn_at"], tuple((int(n), str(p)) for n, p in one["containers"])
+                    one["base"],
+                    one["end"],
+                    one["horizon"],
+                    one["torn_at"],
+                    tuple((int(number), str(path)) for number, path in one["containers"]),
+                    one["size"],
                 )
                 for name, one in raw.pop("logs").items()
             }
@@ -120,7 +125,7 @@ def open_view(raw: Mapping[str, str]) -> Iterator[LogView]:
     keeper = threading.Thread(target=keep, name="flintmq-snapshot", daemon=True)
     keeper.start()
     try:
-        yield LogView(view.uuid, view.directory, view.container_size, view.logs, view.queues, view.snapshot, kept=True)
+        yield replace(view, kept=True)
     finally:
         done.set()
         keeper.join()
@@ -165,7 +170,7 @@ def _of_snapshot(options: LogOptions, snapshot: Any) -> LogView:
         size = int(facts["container_size"])
         logs[name] = _facts(_with_archive(options, name, wanted, bytes.fromhex(uuid)), size, int(facts["base"]), int(facts["end"]), 0)
     queues = {int(number): (names[0], names[1]) for number, names in snapshot.queues.items()}
-    return LogView(uuid, directory, int(snapshot.store["container_size"]), logs, queues, snapshot.id)
+    return LogView(uuid, directory, logs, queues, snapshot.id)
 
 
 # --- a stopped broker, an archive -------------------------------------------------------------------------------------------
@@ -179,17 +184,17 @@ def _offline(options: LogOptions) -> LogView:
         found = {name: _containers(os.path.join(directory, name)) for name in LOGS}
         headers = [one for containers in found.values() for one in containers if one.good]
         uuid = headers[0].store_uuid if headers else b""
-        size = headers[0].size if headers else 0
         logs = {}
         for name, containers in found.items():
             ends = log_ends(os.path.join(directory, name), LOGS.index(name) + 1) if containers else None
             if ends is None:
-                logs[name] = LogFacts(0, 0, 0, 0, ())
+                logs[name] = LogFacts(0, 0, 0, 0, (), 0)
                 continue
             if options.store_dir:
                 containers = _with_archive(options, name, containers, uuid)
+            size = next((one.size for one in containers if one.good), containers[0].size)
             logs[name] = _facts(containers, size, ends.base, ends.tail, ends.torn_at)
-        return LogView(uuid.hex(), options.store_dir, size, logs, _queue_names(options.store_dir) if options.store_dir else {})
+        return LogView(uuid.hex(), options.store_dir, logs, _queue_names(options.store_dir) if options.store_dir else {})
 
 
 @contextmanager
@@ -227,7 +232,7 @@ def _facts(containers: list[ContainerFacts], size: int, base: int, end: int, tor
         lowest -= 1
     # Container 1 is the first of a log: with it nothing is missing. Above the base nothing is missing anyway.
     horizon = 0 if lowest <= 1 else min(base, lowest * size) if base else lowest * size
-    return LogFacts(base, end, horizon, torn_at, tuple((one.sequence, one.path) for one in used))
+    return LogFacts(base, end, horizon, torn_at, tuple((one.sequence, one.path) for one in used), size)
 
 
 def _queue_names(store_dir: str) -> dict[int, tuple[str, str]]:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 # Positions are counted in 63 bits.
 _POSITION_MAX = 2**63
-# A browse can be cut anew by each ticket: the last of so many slices is short, whatever the browse holds.
-_THIN_SLICES = 1_000
 _COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -77,6 +75,7 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
         answer = self._open(plane, queues, start, end, self._options.limit)
         if not answer["more"] or answer["count"] == self._options.limit:
             return list(answer["tickets"])
+        plane.action("browse.close", id=answer["id"])
         tickets: list[dict[str, Any]] = []
         left = self._options.limit
         for queue in queues:
@@ -85,7 +84,7 @@ class BrowseReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no ty
                 answer = self._open(plane, [queue], begin, end, left)
                 tickets += answer["tickets"]
                 left = max(0, left - answer["count"])
-                begin = _behind(plane, answer) if answer["more"] else None
+                begin = {"position": answer["queues"][0]["last"] + 1} if answer["more"] else None
         return tickets
 
     def _ranges(self, plane: Any, streams: list[str]) -> list[dict[str, Any]]:
@@ -171,16 +170,3 @@ class PushingBrowseReader(BrowseReader):
         if self._high < _POSITION_MAX and (end == "latest" or "position" in end):
             end = {"position": min(self._high, end["position"] if isinstance(end, dict) else _POSITION_MAX)}
         return start, end
-
-
-def _behind(plane: Any, answer: Any) -> Position | None:
-    """The position behind the last message of a browse; None when all of it was consumed meanwhile."""
-    slices = min(_THIN_SLICES, answer["count"])
-    for number in range(slices - 1, -1, -1):
-        ticket = {**answer["tickets"][0], "slice": number, "slices": slices}
-        last = 0
-        for batch in plane.read(json.dumps(ticket).encode(), columns=["position"], body="none"):
-            last = batch.column("position")[-1].as_py()
-        if last:
-            return {"position": last + 1}
-    return None

@@ -4,7 +4,8 @@ In: Arrow record batches of Spark's tasks, the scope (query id or `txnId`) and b
 Invariants:
   * a task publishes nothing: each attempt fills a stage of its own and has it prepared; one call of the driver publishes the stages of the
     attempts that won, all or none, and rolls back the others (retries, speculation, killed drivers);
-  * nothing is added to a stage whose put broke off, as what arrived of it is not known: another one is begun, for all rows again;
+  * nothing is added to a stage whose put broke off, as what arrived of it is not known: another one is begun, for its rows again;
+  * a stage is one transaction of the broker, which has a limit: an attempt with more than STAGE_ROWS rows fills several, one after another;
   * a batch that is committed already is not staged again, and a driver whose epoch is not the newest commits nothing;
   * a batch that the broker has committed while Spark's checkpoint is older is an error, never a silent skip;
   * messages of one partition keep the order of its rows, and partitions follow each other.
@@ -46,23 +47,25 @@ _FINAL = frozenset({"BAD_ROW", "FORBIDDEN"})
 _RANDOM_BITS = 30
 # A task keeps its rows up to so many bytes until they are prepared: a broker that restarts gets them again, without a retry by Spark.
 KEPT_BYTES = 64 * 1024 * 1024
-# Stages that a task attempt begins at most, one after the other. Each waits up to `timeout` for the broker.
+# Times that the same rows are staged at most, one after the other. Each waits up to `timeout` for the broker.
 STAGES_PER_ATTEMPT = 4
+# Rows of one stage. The broker's limit is a million places in queues (`dtx_enrolments_max`), and a message may go to several queues.
+STAGE_ROWS = 250_000
+_TOO_LARGE = "a transaction has at most"
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark has no types here
-    """What a task attempt did. stage_id: "" when it had no rows, when the batch was committed `already`, or when it was `refused`."""
+    """What a task attempt did. stage_ids: none when it had no rows, when the batch was committed `already`, or when it was `refused`."""
 
     scope: str
     epoch: int
     batch: int
     part: int
-    stage_id: str = ""
+    stage_ids: tuple[str, ...] = ()
     already: bool = False
     count: int = 0
     bytes: int = 0
-    crc: int = 0
     unroutable: int = 0
     over_limit: int = 0
     refused: str = ""
@@ -99,12 +102,18 @@ class _Writer:
             if first is None:
                 return done
             with _opened(self._options.connection) as plane:
-                return self._fill(plane, place, _chain(first, rows), done)
+                portions = _Portions(first, rows, STAGE_ROWS)
+                while portions.more and not done.already:
+                    done = _both(done, self._fill(plane, place, portions.next(), Staged(place.scope, place.epoch, place.batch, place.part)))
+                _drain(rows)
+                return done
         except SourceError as e:
-            if e.code not in _FINAL and e.code not in ("NULL_BODY", "COLUMN_VALUE"):
+            too_large = e.code == "LIMIT" and _TOO_LARGE in e.text
+            if e.code not in _FINAL and e.code not in ("NULL_BODY", "COLUMN_VALUE") and not too_large:
                 raise
             _drain(batches)
-            return _with(done, refused=e.text, code=e.code)
+            advice = ". A message counts for each queue that it goes to: repartition() into smaller partitions" if too_large else ""
+            return _with(done, stage_ids=(), refused=f"{e.text}{advice}", code=e.code)
 
     def _fill(self, plane: DataPlane, place: _Place, rows: Iterator[pa.RecordBatch], done: Staged) -> Staged:
         kept = _Kept(rows, KEPT_BYTES)
@@ -136,10 +145,9 @@ class _Writer:
                 return _with(done, unroutable=lost[0], over_limit=lost[1], refused=lost[2], code="UNROUTABLE" if lost[0] else "OVER_LIMIT")
             return _with(
                 done,
-                stage_id=begun.stage_id,
+                stage_ids=(begun.stage_id,),
                 count=facts.count,
                 bytes=facts.bytes,
-                crc=facts.crc,
                 unroutable=facts.unroutable,
                 over_limit=facts.over_limit,
             )
@@ -170,7 +178,7 @@ class _Writer:
                         "SCOPE_LOST",
                         f"scope '{place.scope}' had batch {batch} committed, and the broker does not know that any more: run it again",
                     )
-            answer = plane.stage_commit(place.scope, epoch, batch, [one.stage_id for one in staged if one.stage_id])
+            answer = plane.stage_commit(place.scope, epoch, batch, [stage_id for one in staged for stage_id in one.stage_ids])
         if answer.committed > batch and not newer_is_done:
             raise SourceError(
                 "CHECKPOINT_BEHIND",
@@ -255,6 +263,7 @@ class FlintBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._give_up(self._scope, self._batch, self._epoch)
+        self._forget()
 
     def _forget(self) -> None:
         """A name that nobody will use again need not be remembered."""
@@ -310,15 +319,46 @@ def _stage_is_gone(error: Exception, sent: bool) -> bool:
     return (not sent and code in ("UNAVAILABLE", "STOPPING")) or (code == "NOT_FOUND" and text.startswith("there is no stage"))
 
 
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
+class _Portions:
+    """Record batches in portions of about `limit` rows, each taken to its end before the next one. Args: first, rest: the batches."""
+
+    def __init__(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], limit: int) -> None:
+        self._next: pa.RecordBatch | None = first
+        self._rest = rest
+        self._limit = limit
+
+    @property
+    def more(self) -> bool:
+        """Whether there are rows that no portion had."""
+        return self._next is not None
+
+    def next(self) -> Iterator[pa.RecordBatch]:
+        """The next portion."""
+        rows = 0
+        while self._next is not None and rows < self._limit:
+            one, self._next = self._next, None
+            rows += one.num_rows
+            yield one
+            self._next = next(self._rest, None)
 
 
 def _drain(batches: Iterator[Any]) -> None:
     """Spark's task wants its rows taken, also when nobody needs them."""
     for _ in batches:
         pass
+
+
+def _both(one: Staged, other: Staged) -> Staged:
+    """What two portions of one attempt came to."""
+    refused = one if one.refused else other
+    return _with(
+        one,
+        stage_ids=() if one.already or other.already else (*one.stage_ids, *other.stage_ids),
+        already=one.already or other.already,
+        **{name: getattr(one, name) + getattr(other, name) for name in ("count", "bytes", "unroutable", "over_limit")},
+        refused=refused.refused,
+        code=refused.code,
+    )
 
 
 def _with(staged: Staged, **changes: Any) -> Staged:

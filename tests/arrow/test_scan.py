@@ -107,6 +107,20 @@ def test_records_are_those_of_the_plain_reader(tmp_path: Path, which: str, name:
     assert want
 
 
+def test_a_block_of_the_other_log_is_damage(tmp_path: Path) -> None:
+    """A block that names another log is none here: what it holds is left out and reported, as the plain reader does."""
+    store = sample().write(tmp_path / "store")
+    end = log_ends(store / "messages").tail
+    block = open_store(store, ("messages",), live=False).logs["messages"].blocks[1]
+    before = len(plain(store, "messages"))
+    lb.say_log(store / f"messages/{block.lsn // 4096:020d}.flog", block.lsn % 4096, lb.TRANSACTIONS)
+    want = [{key: value for key, value in line.items() if key not in ("message_id", "body")} for line in plain(store, "messages")]
+    assert without_content(scanned(store, "messages", end=end, mode="PERMISSIVE")) == want
+    assert len(want) < before
+    with pytest.raises(LogDamaged, match=f"LSN {block.lsn} to"):
+        scanned(store, "messages", end=end)
+
+
 @pytest.mark.parametrize("which", ["sample", "large", "clean", "unclean"])
 @pytest.mark.parametrize("body", [None, "none", "prefix:5"])
 def test_contents_are_those_of_the_plain_reader(tmp_path: Path, which: str, body: str | None) -> None:

@@ -209,6 +209,18 @@ def test_a_dry_run_tells_and_changes_nothing(flintmq: Run, at: list[str], plane_
     assert [one["scope"] for one in json.loads(after)["scopes"]] == [one["scope"] for one in json.loads(before)["scopes"]]
 
 
+def test_a_dry_run_counts_what_streams_hold(flintmq: Run, at: list[str], plane_broker: Broker, tmp_path: Path) -> None:
+    name = unique("dry-stream")
+    with channel_of(plane_broker) as channel:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+        for _ in range(7):
+            channel.basic_publish("", name, b"x")
+    code, out, _ = flintmq("pipeline", "run", "archive", "--queue", name, "--out", str(tmp_path / "out"), "--dry-run", "--json", *at)
+    figures = json.loads(out)["figures"]
+    assert code == 0 and figures["queues"] == {name: 7} and figures["rows"] == 7 and figures["bytes"] > 7
+    assert not (tmp_path / "out").exists()
+
+
 # --- init ---------------------------------------------------------------------------------------------------------------------
 
 

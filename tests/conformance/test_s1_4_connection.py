@@ -66,6 +66,18 @@ def test_bad_password_with_failure_close(connect: Connect) -> None:
     peer.expect_close(403, "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN")
 
 
+def test_refused_login_is_not_hung_up_on_before_its_close_ok(connect: Connect) -> None:
+    """After connection.close 403 the stream stays open until close-ok came: rabbitpy looks for the end of the stream first."""
+    peer = connect(handshake=False)
+    peer.start()
+    peer.start_ok("guest", "wrong")
+    assert peer.expect(0, "connection.close").reply_code == 403
+    with pytest.raises(TimeoutError):
+        peer.recv_frame(0.3)
+    peer.send(method_frame(0, "connection.close-ok"))
+    assert peer.recv_until_closed() == b""
+
+
 def test_unknown_user_is_refused_with_the_same_words(connect: Connect) -> None:
     """An unknown user can't be told from a wrong password."""
     peer = connect(handshake=False)
@@ -131,6 +143,18 @@ def test_channel_max_is_held(connect: Connect) -> None:
     method = peer.recv_any()
     assert method.name == "connection.close"
     assert method.reply_code in (504, 530), method.fields
+
+
+def test_channel_max_counts_channels(connect: Connect) -> None:
+    """channel_max is how many channels may be open at once; any number may be theirs (aiormq counts up to 65,535 before it starts anew)."""
+    peer = connect(channel_max=3)
+    first = peer.channel(65_535)
+    peer.channel(3)
+    peer.channel(2_048).call("channel.close", reply_code=200)
+    peer.channel(40_000)
+    first.queue("", exclusive=True)
+    peer.send(method_frame(1, "channel.open"))
+    peer.expect_close(530, "NOT_ALLOWED - number of channels opened (3) has reached the negotiated channel_max (3)")
 
 
 @pytest.mark.flintmq_only(SILENT)

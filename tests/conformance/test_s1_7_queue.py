@@ -182,6 +182,23 @@ def test_delete_notifies_consumers(connect: Connect, name: str) -> None:
     a.queue(name, exclusive=True)  # the channel works on
 
 
+def test_delete_ok_comes_before_cancel(connect: Connect, name: str) -> None:
+    """Whoever deletes a queue that he consumes from gets delete-ok first, then the basic.cancel of his consumers on all his channels."""
+    peer = connect()
+    deleter, other = peer.channel(1), peer.channel(2)
+    deleter.queue(name)
+    deleter.consume(name, "tag-1")
+    other.consume(name, "tag-2")
+    deleter.send("queue.delete", queue=name)
+    arrived = [peer.recv_any() for _ in range(3)]
+    assert arrived[0].name == "queue.delete-ok"
+    assert sorted((method.channel, method.name) for method in arrived[1:]) == [(1, "basic.cancel"), (2, "basic.cancel")]
+    deleter.queue(name)  # without waiting for an answer, the cancel comes all the same
+    deleter.consume(name, "tag-1")
+    deleter.send("queue.delete", queue=name, no_wait=True)
+    assert deleter.expect("basic.cancel").consumer_tag == "tag-1"
+
+
 def test_publish_to_a_deleted_queue_is_unroutable(ch: RawChannel, name: str) -> None:
     """Deleting a queue removes its bindings from every exchange."""
     ch.queue(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +30,16 @@ def test_t1_every_crash_point() -> None:
     assert [f"--replay '{failure.replay}': {failure.text}" for failure in outcome.failures] == []
     assert outcome.images >= CRASH_IMAGES
     assert outcome.recordings >= 40
+
+
+@pytest.mark.parametrize(("seed", "index"), [(224, 227), (287, 201), (310, 151), (527, 87)])
+def test_t6_a_block_of_the_other_log_is_damage(seed: int, index: int) -> None:
+    """Containers of both logs have the same LSNs: a block that was written to its place in the other log is no block there."""
+    victim = corrupt.Victim(seed, 120)
+    _, files = corrupt.damage(victim, random.Random(f"{seed} {index}"))
+    figures: Counter[str] = Counter()
+    corrupt.check_damage(victim, files, figures)
+    assert figures["reported"] + figures["refused"] == 1
 
 
 @pytest.mark.timeout(1200)  # minutes on a busy machine

@@ -70,7 +70,7 @@ def test_a_zombie_goes_on_when_it_is_woken_and_tells_what_came(tmp_path: Path) -
     (tmp_path / "awake.1").touch()
     with pytest.raises(ZeroDivisionError), points.around("commit"):
         raise ZeroDivisionError("FENCED")
-    assert json.loads((tmp_path / "zombie.1.json").read_text()) == {"point": "commit", "came": "ZeroDivisionError: FENCED"}
+    assert json.loads((tmp_path / "zombie.1.json").read_text()) == {"point": "commit", "came": "ZeroDivisionError: FENCED", "asks": True}
 
 
 def test_processes_are_found_by_their_family(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_a_browse_reads_all_and_changes_nothing(rig: Rig) -> None:
     rig.put("r", "d", persistent=False)
     answer = rig.call("browse.open", queues=["q", "r", "t"], slices=3)
     assert (answer["count"], answer["more"]) == (4, False)
-    assert answer["queues"] == [{"queue": "q", "count": 3}, {"queue": "r", "count": 1}, {"queue": "t", "count": 0}]
+    assert [(one["queue"], one["count"], one["last"]) for one in answer["queues"]] == [("q", 3, 3), ("r", 1, 1), ("t", 0, 0)]
     for _ in range(2):
         assert [rig.rows(ticket, 1) for ticket in answer["tickets"]] == [["a"], ["b"], ["c", "d"]]
     assert rig.bodies("q") == ["a", "b", "c"] and rig.core("q").unacked_count() == 0

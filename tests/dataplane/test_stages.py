@@ -148,6 +148,26 @@ def test_only_prepared_stages_of_this_batch_and_scope_can_be_committed(rig: Rig)
     assert sorted(rig.bodies("q")) == ["a", "b"]
 
 
+def test_stages_that_fit_alone_but_not_together_are_refused_as_a_whole(rig: Rig) -> None:
+    """A queue that refuses when it is full: partitions are staged at the same time, each as if it were alone."""
+    rig.declare("few", x_max_length=3, x_overflow="reject-publish")
+    rig.declare("small", x_max_length_bytes=3, x_overflow="reject-publish")
+    for queue in ("few", "small"):
+        epoch = rig.call("scope.open")["epoch"]
+        stages = [rig.stage(queue, epoch, 0, "a", "b", queue=queue) for _ in range(2)]
+        assert rig.code("stage.commit", scope=queue, epoch=epoch, batch=0, stage_ids=stages) == "OVER_LIMIT"
+        assert rig.bodies(queue) == [] and rig.call("scope.status", scope=queue)["committed"] is None
+        assert rig.call("stage.commit", scope=queue, epoch=epoch, batch=0, stage_ids=stages[:1])["committed"] == 0
+        assert rig.bodies(queue) == ["a", "b"]
+
+
+def test_who_has_another_place_for_what_is_too_much_is_not_refused(rig: Rig) -> None:
+    rig.declare("few", x_max_length=3, x_overflow="reject-publish")
+    epoch = rig.call("scope.open")["epoch"]
+    stages = [rig.stage("x", epoch, 0, "a", "b", queue="few", over_limit="exchange:amq.fanout") for _ in range(2)]
+    assert rig.call("stage.commit", scope="x", epoch=epoch, batch=0, stage_ids=stages)["committed"] == 0
+
+
 def test_a_prepared_stage_takes_no_more_messages(rig: Rig) -> None:
     stage_id = rig.stage("x", epoch(rig), 0, "a")
     assert rig.code("block", block("b"), stage_id=stage_id, routes=[["", "q"]]) == "STAGE_FAILED"

@@ -106,6 +106,38 @@ def test_slices_of_a_set_that_lost_messages_are_not_mixed_with_those_of_before(r
         assert again.code("rows", **{**old[0], "rows": "12"}) == "BAD_ARGUMENT"
 
 
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_set_of_which_a_kill_left_nothing_stops_nobody(rig: Rig, planned: bool) -> None:
+    """Its reader, who knows it, gets a plan without tickets and goes on; one that never heard of it gets what came since."""
+    rig.put("q", "a", "b", persistent=False)
+    reader = rig.open("s")
+    assert rig.call("sub.acquire", **reader, seq=1)["count"] == 2
+    if planned:
+        assert len(rig.call("sub.plan", **reader, seq=1, slices=2)["tickets"]) == 2
+    with rig.kill() as again:
+        again.put("q", "c")
+        assert again.call("sub.status", name="s")["prepared"] == 1
+        if planned:
+            plan = again.twice("sub.plan", **reader, seq=1, slices=2)
+            assert (plan["count"], plan["bytes"], plan["tickets"]) == (0, 0, [])
+            assert again.call("sub.acquire", **reader, seq=1)["count"] == 0
+            assert again.call("sub.commit", **reader, upto=1) == {"committed": 1}
+        seq = 2 if planned else 1
+        assert again.twice("sub.acquire", **reader, seq=seq)["count"] == 1
+        assert again.read(reader, seq) == ["c"]
+
+
+def test_a_set_whose_queue_was_deleted_does_not_hide_what_comes_after(rig: Rig) -> None:
+    rig.put("q", "a")
+    reader = rig.open("s")
+    assert rig.call("sub.acquire", **reader, seq=1)["count"] == 1
+    rig.broker.vhosts["/"].delete_queue("q")
+    rig.declare("q")
+    rig.put("q", "b")
+    assert rig.call("sub.acquire", **reader, seq=1)["count"] == 1
+    assert rig.read(reader, 1) == ["b"]
+
+
 # --- queues -----------------------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +163,32 @@ def test_no_queue_starves_when_sets_are_small(rig: Rig) -> None:
         seen += [one["queue"] for one in answer["queues"]]
         rig.call("sub.commit", **reader, upto=seq)
     assert sorted(seen) == ["q", "r", "t"]
+
+
+def test_a_queue_full_of_gaps_does_not_keep_the_others_from_being_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set has so many pieces at most: what one queue has of them the others do not; each is the first one in its turn."""
+    monkeypatch.setattr("flintmq.store.transaction_log.TransactionLog.rows_max", property(lambda self: 4))
+    rig.declare("r")
+    rig.put("q", *(str(n) for n in range(16)))
+    rig.put("r", "a", "b")
+    plane, core = rig.service.plane, rig.broker.vhosts["/"].queues["q"]
+    xid = Xid(1, b"gaps", b"", "/")
+    for number, position in enumerate(range(2, 16, 2)):  # every other message is consumed
+        xid = Xid(1, b"gaps", bytes([number]), "/")
+        plane.begin("consumer", xid, log_transient=False)
+        plane.coordinator.dequeue("consumer", xid, core.queue_id, position)
+        plane.prepare("consumer", xid)
+        plane.wait(plane.coordinator.commit(xid))
+    reader = rig.open("s", "q", "r")
+    found: list[str] = []
+    for seq in range(1, 7):
+        if not rig.call("sub.acquire", **reader, seq=seq)["count"]:
+            break
+        found += rig.read(reader, seq)
+        rig.call("sub.commit", **reader, upto=seq)
+        if seq == 1:
+            rig.put("r", "c")
+    assert sorted(found) == sorted([*(str(n) for n in range(0, 16, 2)), "15", "a", "b", "c"])
 
 
 def test_slices_cover_the_set_in_order_and_have_about_equal_bytes(rig: Rig) -> None:

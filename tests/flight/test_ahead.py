@@ -1,4 +1,4 @@
-"""Reading ahead changes neither items nor order nor errors, is bounded, and ends with its taker."""
+"""Reading ahead changes neither items nor order nor errors, is bounded, and ends with its taker; what the taker has is passed over."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.pipeline.flight.ahead import ahead
+from flintmq.pipeline.flight.ahead import ahead, behind
 from tests.support.broker import wait_until
 
 
@@ -59,3 +60,28 @@ def test_no_more_than_depth_and_one(depth: int) -> None:
     taker.close()
     assert source.closed.wait(60)
     assert source.made <= depth + 3
+
+
+@given(st.lists(st.integers(0, 4), max_size=6), st.integers(0, 30))
+def test_rows_behind_what_the_taker_has(sizes: list[int], skip: int) -> None:
+    """Every row but the first `skip`, in order, in no batch that is empty; the source is closed, also when the taker leaves early."""
+    closed = threading.Event()
+
+    def batches() -> Generator[Any, None, None]:
+        at = 0
+        try:
+            for size in sizes:
+                yield pa.record_batch({"n": list(range(at, at + size))})
+                at += size
+        finally:
+            closed.set()
+
+    got = [batch.column("n").to_pylist() for batch in behind(batches(), skip)]
+    assert [row for rows in got for row in rows] == list(range(skip, sum(sizes)))
+    assert all(got) and closed.is_set()
+    closed.clear()
+    taker = behind(batches(), skip)
+    if next(taker, None) is not None:
+        assert not closed.is_set()
+        taker.close()
+    assert closed.is_set()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from flintmq.pipeline.jobs import delta, find_job
 from flintmq.pipeline.jobs.archive import ARCHIVE, ArchiveParameters
 from flintmq.pipeline.jobs.job import Summary, built
 from flintmq.pipeline.jobs.queries import BatchReport
+from tests.jobs.stores import shared_busy_store
 from tests.pipeline.plane import channel_of, flight_port, publish, ready
 from tests.support.broker import Broker, unique
 
@@ -130,6 +134,31 @@ def test_a_range_of_the_log(spark: Any, plane_broker: Broker, tmp_path: Path) ->
     assert error.value.exit_code == 64
 
 
+def test_a_range_of_a_log_has_one_name_wherever_it_stands(tmp_path: Path) -> None:
+    """Delta tables get it once: also when the store is named by another path, or a copy of it is read; another range is another one."""
+    store = shared_busy_store()
+    shutil.copytree(store, tmp_path / "copy")
+    one = ArchiveParameters(source="log", store_dir=str(store), queue="b,a", since="2026-01-01")
+    same = [
+        replace(one, store_dir=os.path.relpath(store)),
+        replace(one, store_dir=str(tmp_path / "copy")),
+        replace(one, queue="a, b", since="2026-01-01T00:00:00+00:00"),
+    ]
+    others = [replace(one, queue="a"), replace(one, since="2026-01-02"), replace(one, until="2026-02-01"), replace(one, vhost="v")]
+    name = archive_module._range_name
+    assert {name(other) for other in same} == {name(one)}
+    assert len({name(other) for other in (one, *others)}) == 5
+
+
+@pytest.mark.spark
+def test_a_range_that_a_delta_table_has_is_not_called_empty(spark: Any, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    params = ArchiveParameters(source="log", store_dir=str(shared_busy_store()), out=str(tmp_path / "table"), format="delta")
+    first, again = done(spark, params), done(spark, params)
+    assert first.figures["rows"] > 0 == again.figures["rows"]
+    assert any("was added before" in line for line in again.lines) and not any("has no messages" in line for line in again.lines)
+
+
 def archive_properties() -> Any:
     import pika
 
@@ -171,6 +200,46 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (out / archive_module.MARK).write_text(json.dumps({"format": "parquet", "source": "log"}))
     with pytest.raises(OperatorError, match="made from a log"):
         archive_module._check_place(params)
+
+
+def test_a_checkpoint_that_does_not_know_the_batches_of_the_archive_is_refused(tmp_path: Path) -> None:
+    """Spark's file sink would leave out batches whose numbers it has: their messages would be taken out of the queue, and lost."""
+    params = ArchiveParameters(out=str(tmp_path / "out"), queue="q")
+    metadata, offsets = params.directory / "_spark_metadata", params.checkpoint_directory / "offsets"
+    archive_module._mark(params)
+    archive_module._check_place(params)
+    for log, names in ((metadata, ("0", "1", "2.compact")), (offsets, ("0", "1", "2"))):
+        log.mkdir(parents=True)
+        for name in (*names, ".2.crc", "x"):
+            (log / name).touch()
+    archive_module._check_place(params)
+    (offsets / "3").touch()  # a batch that was begun, and not written yet
+    archive_module._check_place(params)
+    elsewhere = replace(params, checkpoint=str(tmp_path / "new"))
+    for gone in ("3", "2"):
+        (offsets / gone).unlink()
+    for wrong, told in ((params, "ends with batch 1"), (elsewhere, "has none")):
+        with pytest.raises(OperatorError, match=rf"^FLINTMQ_CHECKPOINT_LOST: .* has batches up to 2, .* {told}") as error:
+            archive_module._check_place(wrong)
+        assert error.value.exit_code == 75
+    shutil.rmtree(params.checkpoint_directory)
+    with pytest.raises(OperatorError, match="has none"):
+        archive_module._check_place(params)
+
+
+@pytest.mark.spark
+def test_an_archive_whose_checkpoint_was_deleted_takes_nothing(spark: Any, plane_broker: Broker, tmp_path: Path) -> None:
+    queue = unique("lost")
+    publish(plane_broker, queue, [b"a"])
+    params = parameters(plane_broker, tmp_path / "out", queue=queue)
+    done(spark, params)
+    shutil.rmtree(params.checkpoint_directory)
+    publish(plane_broker, queue, [b"b"])
+    with pytest.raises(OperatorError, match="FLINTMQ_CHECKPOINT_LOST"):
+        done(spark, params)
+    assert ready(plane_broker, queue) == 1
+    again = replace(params, out=str(tmp_path / "again"))
+    assert done(spark, again).figures["rows"] == 1 and rows(spark, tmp_path / "again") == [(queue, b"b")]
 
 
 def test_a_job_that_there_is_not_is_named() -> None:

@@ -138,7 +138,7 @@ def test_fairness_shares_are_those_of_the_plain_reader(spark: SparkSession, busy
     )
     assert found == want
     (work,) = (one for one in summary.figures["queues"] if names[one["queue_id"]] == "work")
-    assert work["jain"] == pytest.approx(33**2 / (2 * (25**2 + 8**2)))
+    assert work["jain"] == pytest.approx((25 + 8 + 1) ** 2 / (3 * (25**2 + 8**2 + 1**2))), "`one`, `two`, a basic.get"
     for one in summary.figures["queues"]:
         for window in one["windows"].values():
             assert all(0 < value <= 1 for _, value in window["series"])

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline.arrow.schema import RECORDS, records_schema
+from flintmq.pipeline.arrow.schema import RECORDS, arrow_schema
 from flintmq.pipeline.jobs import dry_run, log_records, replay
 from flintmq.pipeline.jobs.archive import ARCHIVE, ArchiveParameters
 from flintmq.pipeline.jobs.job import Summary, built
@@ -161,7 +161,7 @@ def test_records_are_not_replayed_as_messages(tmp_path: Path) -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(1, 4)), max_size=40), st.integers(1, 7))
 def test_rows_are_cut_by_day_and_queue_and_keep_their_order(rows: list[tuple[int, int | None]], step: int) -> None:
-    schema = records_schema(["lsn", "time", "queue_id"])
+    schema = arrow_schema("records", ["lsn", "time", "queue_id"])
     start = datetime(2026, 11, 20, 23, 59, 59, tzinfo=UTC)
     table = pa.Table.from_pylist(
         [{"lsn": i, "time": start + timedelta(days=day, seconds=i), "queue_id": queue} for i, (day, queue) in enumerate(rows)],

@@ -185,3 +185,13 @@ def test_the_name_is_made_of_what_is_replayed_and_where_to() -> None:
     others = [ReplayParameters(archive="a", to_queue="q", since="2026"), ReplayParameters(archive="b", to_queue="q"), one]
     assert len({other.name for other in others}) == 3
     assert ReplayParameters(archive="a", to_queue="q", txn_id="mine").name == "mine"
+
+
+def test_a_relative_place_is_not_the_same_replay_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else a replay of another store would publish nothing, "done before"."""
+    monkeypatch.chdir(tmp_path)
+    here = ReplayParameters(store_dir="store", to_queue="q").name
+    assert here == ReplayParameters(store_dir=str(tmp_path / "store"), to_queue="q").name
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert here != ReplayParameters(store_dir="store", to_queue="q").name

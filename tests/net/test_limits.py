@@ -168,12 +168,12 @@ def test_amqplain(start: Callable[..., Any], connect: Callable[..., Any]) -> Non
 
 
 def test_update_secret(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    """A password does not expire: any new secret is answered, and none of them tells whether it is the password."""
     connection: RawConnection = connect(start())
-    connection.send(method_frame(0, "connection.update-secret", new_secret=b"guest", reason="renewed"))
-    connection.expect(0, "connection.update-secret-ok")
+    for secret in (b"guest", b"another", b""):
+        connection.send(method_frame(0, "connection.update-secret", new_secret=secret, reason="renewed"))
+        connection.expect(0, "connection.update-secret-ok")
     connection.channel(1).queue("q")
-    connection.send(method_frame(0, "connection.update-secret", new_secret=b"wrong", reason="renewed"))
-    connection.expect_close(530, "New secret was refused")
 
 
 def test_unknown_vhost(start: Callable[..., Any], connect: Callable[..., Any]) -> None:

@@ -73,7 +73,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except OperatorError as e:
         pytest.skip(str(e))
     scratch: Path = tmp_path_factory.mktemp("spark")
-    session = spark_session("tests", scratch)
+    # A worker that dies says where it was.
+    session = spark_session("tests", scratch, settings={"spark.python.worker.faulthandler.enabled": "true"})
     with pytest.MonkeyPatch.context() as patch:
         patient_frames(patch)
         yield session

@@ -208,7 +208,10 @@ class FakePlane:
             "behind_messages": len(waiting),
             "behind_bytes": sum(len(entry.body) for entry in waiting),
             "oldest_age_ms": 5 if waiting else None,
-            "queues": [{"queue": queue, "last": last[queue]} for queue in sub.queues],
+            "queues": [
+                {"queue": queue, "last": last[queue], "next": min((entry.position for entry in self.queues[queue]), default=0)}
+                for queue in sub.queues
+            ],
         }
 
     def _log_snapshot(self, ttl_s: int, logs: list[str]) -> Any:

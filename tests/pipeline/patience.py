@@ -34,10 +34,17 @@ def patient(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def patient_frames(patch: pytest.MonkeyPatch) -> None:
-    """Frames of all tests are loaded and read with patience."""
+    """Frames of all tests, and the tasks by which records are archived, are loaded and read with patience."""
+    from pyspark.core.rdd import RDD
     from pyspark.sql.classic.dataframe import DataFrame
     from pyspark.sql.readwriter import DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    for where, name in ((DataFrameReader, "load"), (DataStreamReader, "load"), (DataFrame, "collect"), (DataFrame, "count")):
+    for where, name in (
+        (DataFrameReader, "load"),
+        (DataStreamReader, "load"),
+        (DataFrame, "collect"),
+        (DataFrame, "count"),
+        (RDD, "collect"),
+    ):
         patch.setattr(where, name, patient(getattr(where, name)))

@@ -153,6 +153,22 @@ def test_available_now_comes_to_an_end_when_the_broker_forgot_where_it_began() -
     assert len(driver.sink) <= 4
 
 
+def test_available_now_leaves_nothing_in_one_queue_because_another_went_on() -> None:
+    """A broker that forgot where the run began gives more of one queue: what the other one held at the beginning is read all the same."""
+    sent = {"a": [b"a%d" % n for n in range(6)], "b": [b"b%d" % n for n in range(6)]}
+    driver = FakeSpark(FakePlane(sent), options(queues="a,b"))
+    looks = iter(range(1000))
+
+    def meanwhile() -> None:
+        if next(looks) == 2:
+            driver.plane.restart()
+            driver.plane.publish("a", [b"later"] * 3)
+
+    driver.meanwhile = meanwhile
+    driver.run()
+    assert [body for body in driver.bodies() if body != b"later"] == [*sent["a"], *sent["b"]]
+
+
 def test_nothing_is_opened_before_a_call_needs_it_and_closing_changes_nothing() -> None:
     plane = FakePlane({"q": MESSAGES})
     claim = Claim(options(), lambda: plane)
@@ -232,13 +248,16 @@ def test_a_deleted_checkpoint_is_noticed_while_its_last_batch_is_open() -> None:
     assert_exactly_once(again, again.bodies())
 
 
-def test_a_checkpoint_that_was_deleted_between_batches_goes_on() -> None:
+def test_a_checkpoint_that_was_deleted_between_batches_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """And it is said that Spark's file sink needs a new path: it would leave out the batches, which are counted anew."""
     driver = spark()
     driver.run()
+    assert "new path" not in caplog.text
     driver.plane.publish("q", [b"x"])
     fresh = FakeSpark(driver.plane, driver.options)
     fresh.run()
     assert fresh.bodies() == [b"x"]
+    assert "has committed 3 batches for another checkpoint" in caplog.text and "give it a new path" in caplog.text
 
 
 def test_an_old_copy_of_the_checkpoint_is_refused() -> None:

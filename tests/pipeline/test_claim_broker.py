@@ -10,10 +10,11 @@ import pytest
 
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.queue_batch import batch_reader
 from pyspark_flintmq.queue_options import QueueOptions
 from tests.pipeline.fake_broker import Crash, Plan
 from tests.pipeline.fake_plane import FakeSpark
-from tests.pipeline.plane import RealPlane, RestartingBroker, bodies_left, publish, ready, source_options
+from tests.pipeline.plane import RealPlane, RestartingBroker, bodies_left, channel_of, publish, ready, source_options
 from tests.support.broker import Broker, unique
 
 MESSAGES = [b"m%d" % i for i in range(10)]
@@ -93,6 +94,22 @@ def test_several_queues_in_one_batch(plane_broker: Broker) -> None:
     for name in (b"a", b"b"):
         assert [body for body in found if body.startswith(name)] == [name + b"%d" % i for i in range(5)]
     assert len(found) == 10
+
+
+def test_a_pattern_leaves_out_what_no_pipeline_may_read(plane_broker: Broker) -> None:
+    """A stream, and a queue of a connection that waits for replies, must not keep others from being read by a pattern."""
+    name = unique("few")
+    publish(plane_broker, f"{name}-plain", [b"x"])
+    with channel_of(plane_broker) as channel:
+        channel.queue_declare(f"{name}-stream", durable=True, arguments={"x-queue-type": "stream"})
+        channel.queue_declare(f"{name}-own", exclusive=True)
+        options = source_options(plane_broker, queuePattern=f"{name}*")
+        made = QueueOptions.batch(options)
+        reader = batch_reader(made, made.table.spark(), pushdown=False)
+        assert [bytes(body.as_py()) for part in reader.partitions() for found in reader.read(part) for body in found["body"]] == [b"x"]
+        driver = FakeSpark(RealPlane(plane_broker), QueueOptions.stream(options))  # type: ignore[arg-type]
+        driver.run()
+        assert driver.bodies() == [b"x"]
 
 
 def test_latest_leaves_out_what_was_there(plane_broker: Broker, queue: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan, LessThanOrEqual, Not
 
 from flintmq.pipeline.flight.errors import PlaneError
+from flintmq.testing import broker as in_process
 from pyspark_flintmq import connection
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.queue_batch import BrowseReader, PushingBrowseReader
 from pyspark_flintmq.queue_options import QueueOptions
 from pyspark_flintmq.queue_stream import TicketPartition
+from tests.jobs.stores import channel_of, put
 
 
 class Browsing:
@@ -32,6 +34,9 @@ class Browsing:
     def action(self, name: str, /, **arguments: Any) -> Any:
         if name == "stream.open":
             raise PlaneError("NOT_A_STREAM", f"queue '{arguments['queue']}' is no stream")
+        if name == "browse.close":
+            self.browses[arguments["id"]] = []
+            return {}
         assert name == "browse.open"
         return self.browse(**arguments)
 
@@ -47,17 +52,13 @@ class Browsing:
         self.browses.append(found)
         slices = max(1, min(slices, len(found)))
         tickets = [{"kind": "browse", "id": len(self.browses) - 1, "slice": k, "slices": slices} for k in range(slices)]
-        return {"count": len(found), "tickets": tickets, "more": len(found) >= most}
+        facts = [{"queue": queue, "last": max((p for name, p in found if name == queue), default=0)} for queue in queues]
+        return {"id": len(self.browses) - 1, "count": len(found), "queues": facts, "tickets": tickets, "more": len(found) >= most}
 
     def rows(self, ticket: str) -> list[tuple[str, int]]:
         asked = json.loads(ticket)
         found, n, k = self.browses[asked["id"]], asked["slices"], asked["slice"]
         return found[len(found) * k // n : len(found) * (k + 1) // n]
-
-    def read(self, ticket: bytes, *, columns: list[str], body: str) -> Iterator[pa.RecordBatch]:
-        rows = self.rows(ticket.decode())
-        if rows:
-            yield pa.RecordBatch.from_pydict({"position": [p for _, p in rows]})
 
     def close(self) -> None: ...
 
@@ -92,6 +93,25 @@ def test_all_are_found_once_and_no_more_than_asked_for(stand: dict[str, list[int
     everything = [(queue, p) for queue in sorted(stand) for p in stand[queue]]
     assert len(found) == len(set(found)) == min(limit or 10**9, len(everything))
     assert set(found) <= set(everything)
+
+
+@pytest.mark.parametrize("limit", [0, 12, 30])
+def test_a_queue_that_holds_more_than_a_browse_may_is_read_whole(tmp_path: Path, limit: int) -> None:
+    """On a real broker, in pieces: each message once, in order."""
+    with in_process.Broker(data_dir=str(tmp_path / "store"), flight_port=0, limits={"browse_max": 10}) as running:
+        with channel_of(running) as channel:
+            for queue in ("a", "b"):
+                channel.queue_declare(queue, durable=True)
+                put(channel, queue, 25, size=0)
+            channel.basic_get("a", auto_ack=True)
+        assert running.node.dataplane is not None
+        port = running.node.dataplane.wait_ready()
+        raw = {"flightPort": str(port), "queues": "a,b", "maxMessages": str(limit), "minPartitions": "3", "columns": "queue,position"}
+        reader = BrowseReader(QueueOptions.batch(raw))
+        tables = [pa.Table.from_batches(reader.read(part)) for part in reader.partitions()]
+        found = [(row["queue"], row["position"]) for table in tables for row in table.to_pylist()]
+    everything = [("a", n) for n in range(2, 26)] + [("b", n) for n in range(1, 26)]
+    assert found == everything[: limit or None]
 
 
 comparisons = st.builds(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
+import io
 import pickle
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.util import handle_worker_exception
 
+from flintmq.pipeline.failures import one_line
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 from pyspark_flintmq.queue_options import QueueOptions, default_subscription, pattern_matches
 from pyspark_flintmq.source import FlintSource
@@ -182,3 +185,21 @@ def test_options_choose_the_reader() -> None:
 def test_errors_survive_the_way_between_processes(error: SourceError) -> None:
     back = pickle.loads(pickle.dumps(error))
     assert (type(back), back.code, back.text, str(back)) == (type(error), error.code, error.text, str(error))
+
+
+@pytest.mark.parametrize("simplified", ["", "1"])
+def test_the_line_stands_above_the_trace_that_spark_sends(monkeypatch: pytest.MonkeyPatch, simplified: str) -> None:
+    """Also where Spark shortens traces, and takes off what caused an error."""
+    monkeypatch.setenv("SPARK_SIMPLIFIED_TRACEBACK", simplified)
+    monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+    sent = io.BytesIO()
+    try:
+        try:
+            raise OSError("what gRPC said")
+        except OSError as cause:
+            raise ConnectionLost("nobody answers", "UNREACHABLE") from cause
+    except SourceError as error:
+        handle_worker_exception(error, sent)
+    text = sent.getvalue()[8:].decode()
+    assert text.splitlines()[0] == "flintmq: FLINTMQ_UNREACHABLE: nobody answers"
+    assert "Traceback" in text and one_line(text) == "FLINTMQ_UNREACHABLE: nobody answers"

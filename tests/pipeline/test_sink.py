@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
+from flintmq.pipeline.flight.errors import PlaneError
+from pyspark_flintmq import sink as sink_module
 from pyspark_flintmq.connection import Connection
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.sink import BATCH_ID, QUERY_ID, FlintBatchWriter, FlintStreamWriter, Staged, _Place
@@ -79,7 +81,7 @@ class TestOneBatch:
         writer = stream()
         calls = len(broker.calls)
         empty = attempt(writer, 0, 0, rows())
-        assert broker.calls[calls:] == [] and empty.stage_id == ""
+        assert broker.calls[calls:] == [] and empty.stage_ids == ()
         stream().commit([empty, None], 0)
         stream().commit([None], 1)
         assert bodies(broker) == [] and broker.committed == {QUERY: 0}
@@ -196,6 +198,55 @@ class TestOneBatch:
         assert broker.calls == ["scope.open"]
 
 
+class TestManyRows:
+    """A stage has a limit, a partition has none: it fills several, and its order stays."""
+
+    @pytest.fixture(autouse=True)
+    def small_stages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sink_module, "STAGE_ROWS", 2)
+
+    def test_a_partition_may_fill_several_stages(self, broker: FakeStages) -> None:
+        messages = [attempt(stream(), 0, part, *(rows(f"{part}{n}") for n in range(5))) for part in range(2)]
+        assert [(len(one.stage_ids), one.count) for one in messages] == [(3, 5), (3, 5)]
+        stream().commit(messages, 0)
+        assert bodies(broker) == [f"{part}{n}" for part in range(2) for n in range(5)] and broker.stages == {}
+
+    @pytest.mark.parametrize("call", range(1, 12))
+    def test_a_broker_that_goes_away_between_two_stages(self, broker: FakeStages, call: int) -> None:
+        """Only the rows of the stage that was lost are sent again."""
+        writer = stream()
+        broker.faults = {call: "before"}
+        try:
+            message = attempt(writer, 0, 0, *(rows(str(n)) for n in range(5)))
+        except SourceError:
+            broker.faults = {}
+            message = attempt(writer, 0, 0, *(rows(str(n)) for n in range(5)))
+        broker.faults = {}
+        stream().commit([message], 0)
+        assert bodies(broker) == [str(n) for n in range(5)] and broker.stages == {}
+
+    def test_what_no_queue_takes_is_counted_over_all_stages(self, broker: FakeStages) -> None:
+        broker.unroutable = {"nowhere"}
+        message = attempt(stream(), 0, 0, *(rows(str(n), key="nowhere" if n % 2 else "q") for n in range(5)))
+        assert message.unroutable == 2 and message.refused
+        with pytest.raises(SourceError, match="batch 0 has 2 unroutable messages"):
+            stream().commit([message], 0)
+        assert bodies(broker) == [] and broker.stages == {}
+
+    def test_a_batch_that_is_committed_meanwhile_is_drained(self, broker: FakeStages) -> None:
+        writer = stream()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for n in range(5):
+                if n == 3:
+                    broker.committed[QUERY] = 0
+                yield rows(str(n))
+
+        left = batches()
+        message = writer._stage(_Place(QUERY, writer._epoch, 0, 0, 0), left)
+        assert message.already and message.stage_ids == () and next(left, None) is None
+
+
 class TestRefusals:
     def test_unroutable_messages_fail_the_batch_with_their_number(self, broker: FakeStages) -> None:
         """All partitions are counted, nothing is published or left behind, and the task is not tried again for it."""
@@ -229,6 +280,18 @@ class TestRefusals:
         with pytest.raises(SourceError, match="FLINTMQ_NULL_BODY: partition 3: 1 of 1 rows") as caught:
             stream().commit([message], 0)
         assert "\n" not in str(caught.value)
+
+    def test_rows_that_go_to_too_many_queues(self, broker: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A retry would be refused as well: the driver says it, once, and what to do."""
+
+        def put(self: Any, stage_id: str, batches: Any) -> None:
+            raise PlaneError("LIMIT", "a transaction has at most 5 enqueues and dequeues, and its runs 5 pieces")
+
+        monkeypatch.setattr("tests.pipeline.fake_stages.FakeClient.put", put)
+        message = attempt(stream(), 0, 0, rows("a"), rows("b"))
+        with pytest.raises(SourceError, match=r"^FLINTMQ_LIMIT: partition 0: a transaction has at most 5 .* smaller partitions\. Nothing"):
+            stream().commit([message], 0)
+        assert broker.stages == {}
 
 
 class FakeContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from pyspark.sql import types as t
 from pyspark_flintmq.connection import Connection
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.schema import spark_schema
-from pyspark_flintmq.sink import FlintStreamWriter, Staged, _Place
+from pyspark_flintmq.sink import FlintBatchWriter, FlintStreamWriter, Staged, _Place
 from tests.support.broker import Broker, self_signed_certificate, unique
 from tests.support.servers import free_ports
 
@@ -90,6 +91,21 @@ def test_a_batch_is_published_once_and_nothing_stays(broker: Broker, channel: An
     writer(broker).commit([again], 0)
     assert drain(channel, queue) == [*many, b"z"]
     assert garbage(broker, scope) == 0
+
+
+def test_a_partition_of_more_rows_than_a_stage_takes(broker: Broker, channel: Any, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fill several stages, which are published at once, in order."""
+    monkeypatch.setattr("pyspark_flintmq.sink.STAGE_ROWS", 20)
+    scope = unique("query")
+    parts = [[b"%d-%d" % (part, n) for n in range(45)] for part in range(2)]
+    made = writer(broker)
+    messages = [
+        attempt(made, scope, 0, part, *(rows(queue, *sent[at : at + 10]) for at in range(0, 45, 10))) for part, sent in enumerate(parts)
+    ]
+    assert [(len(one.stage_ids), one.count) for one in messages] == [(3, 45), (3, 45)]
+    assert drain(channel, queue) == []
+    writer(broker).commit(messages, 0)
+    assert drain(channel, queue) == [*parts[0], *parts[1]] and garbage(broker, scope) == 0
 
 
 def test_a_driver_left_behind_commits_nothing(broker: Broker, channel: Any, queue: str) -> None:
@@ -186,6 +202,31 @@ def test_unroutable_messages(broker: Broker, channel: Any, queue: str) -> None:
     assert drain(channel, queue) == [b"1", b"4"] and drain(channel, lost) == [b"2", b"3", b"5"]
 
 
+def test_a_write_without_a_name_leaves_no_scope_behind(broker: Broker, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it ends well or not: the broker keeps a bounded number of them."""
+
+    class Context:
+        def partitionId(self) -> int:
+            return 0
+
+        def taskAttemptId(self) -> int:
+            return 0
+
+    monkeypatch.setattr("pyspark.TaskContext.get", Context)
+    with_scopes = Connection.take({"flightPort": str(broker.ready["flight_port"])})[0]
+    for key, ends_well in ((queue, True), ("nowhere", False)):
+        made = FlintBatchWriter(BODY, {"flightPort": str(broker.ready["flight_port"]), "exchange": "", "timeout": "60"})
+        message = made.write(iter([rows(key, b"a")]))
+        if ends_well:
+            made.commit([message])
+        else:
+            with pytest.raises(SourceError, match=r"^FLINTMQ_UNROUTABLE: "):
+                made.commit([message])
+            made.abort([message])
+        with contextlib.closing(with_scopes.open()) as plane:
+            assert [one["scope"] for one in plane.scope_list() if one["scope"].startswith("once:")] == []
+
+
 def test_messages_over_a_limit(broker: Broker, channel: Any) -> None:
     """A queue that refuses when it is full fails the batch, or its messages go to another exchange."""
     scope, full, other = unique("query"), unique("full"), unique("other")
@@ -199,6 +240,10 @@ def test_messages_over_a_limit(broker: Broker, channel: Any) -> None:
     message = attempt(writer(broker, overLimit=f"exchange:{other}"), scope, 0, 0, rows(full, b"1", b"2", b"3"))
     writer(broker).commit([message], 0)
     assert drain(channel, full) == [b"1", b"2"] and drain(channel, other) == [b"3"]
+    parts = [attempt(writer(broker), scope, 1, part, rows(full, b"4", b"5")) for part in range(2)]
+    with pytest.raises(SourceError, match=r"^FLINTMQ_OVER_LIMIT: batch 1: 4 messages are too many for queue"):
+        writer(broker).commit(parts, 1)
+    assert drain(channel, full) == []
 
 
 @pytest.mark.parametrize(
@@ -227,9 +272,11 @@ def test_tls() -> None:
             where = {"flightPort": port} if "url" not in more else {}
             made = FlintStreamWriter(BODY, {"exchange": "", "timeout": "60", **where, **more})
             pickle.loads(pickle.dumps(made)).commit([attempt(made, unique("query"), 0, 0)], 0)
-        for wrong in ({"flightPort": port}, {"url": f"grpc+tls://localhost:{port}"}):
-            with pytest.raises(SourceError, match=r"^FLINTMQ_UNREACHABLE: "):
-                FlintStreamWriter(BODY, {"exchange": "", "timeout": "1", **wrong})
+        for wrong, hint in (({"flightPort": port}, "give option 'tlsCa'"), ({"url": f"grpc+tls://localhost:{port}"}, "is not trusted")):
+            with pytest.raises(SourceError, match=rf"^FLINTMQ_UNREACHABLE: .*{hint}"):
+                FlintStreamWriter(BODY, {"exchange": "", "timeout": "3", **wrong})
+        with Broker("--flight-port", "0") as plain, pytest.raises(SourceError, match=r"^FLINTMQ_UNREACHABLE: .*It speaks no TLS"):
+            FlintStreamWriter(BODY, {"exchange": "", "timeout": "3", "flightPort": str(plain.ready["flight_port"]), "tlsCa": cert})
 
 
 def test_an_exchange_that_is_missing(broker: Broker) -> None:

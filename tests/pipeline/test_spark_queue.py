@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyspark_flintmq import several_queries
 from tests.pipeline.patience import patient
 from tests.pipeline.plane import RestartingBroker, bodies_left, channel_of, publish, ready, source_options
 from tests.support.broker import Broker, unique, wait_until
@@ -116,6 +117,20 @@ def test_a_failed_batch_comes_again_unchanged_and_a_lost_or_old_checkpoint_is_re
     assert [body for number in sorted(got) for body in got[number]] == bodies
     assert ready(plane_broker, queue) == 0
     assert failure(lambda: start(old)).startswith("FLINTMQ_CHECKPOINT_BEHIND: ")
+
+
+def test_a_query_adds_nothing_to_the_map_that_all_queries_share(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:
+    """Two queries that begin at once put their entries into one map of Spark's without a lock: all are there before, none is added."""
+    assert several_queries(spark)
+    manager: Any = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
+    shared = manager.lookupDataSource("flintmq").dataSourceCls().envVars()
+    before = dict(shared)
+    assert "SPARK_BUFFER_SIZE" in before
+    queue = unique("spark")
+    publish(plane_broker, queue, [b"one"])
+    assert [report["numInputRows"] for report in run(stream(spark, plane_broker, queue), tmp_path)] == [1]
+    assert set(shared) == set(before)
+    assert not several_queries(object()), "nothing of Spark's is there: no error"
 
 
 def test_the_older_of_two_queries_on_one_subscription_is_fenced(spark: SparkSession, plane_broker: Broker, tmp_path: Path) -> None:

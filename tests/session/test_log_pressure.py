@@ -125,6 +125,16 @@ def test_full_disk_blocks_and_says_so(setup: Setup) -> None:
     wait_until(lambda: setup.log.enqueues == 3 and setup.paused() == 0)
 
 
+def test_an_alarm_that_is_over_at_the_next_look_holds_nobody(setup: Setup) -> None:
+    """The disk was full when a publisher was read, and had room again before the loop looked: who was told to stop is told to go on."""
+    for body in (b"1", b"2"):
+        setup.log.set_pressure(DISK, looks=1)
+        setup.publish(setup.publisher, body)
+        assert setup.publisher.connection.recv_any().name == "connection.blocked"
+        assert setup.publisher.connection.recv_any().name == "connection.unblocked"
+    wait_until(lambda: setup.log.enqueues == 2 and setup.paused() == 0)
+
+
 def test_buffers_then_disk(setup: Setup) -> None:
     """A publisher that waits for buffers is told when it turns out that the disk is full."""
     setup.log.set_pressure(BUFFERS)

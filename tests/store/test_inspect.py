@@ -429,6 +429,26 @@ def test_containers_that_do_not_belong_here_are_named(store: tuple[StoreBytes, P
     assert any(item.kind == kind and text in item.text for item in found)
 
 
+def test_a_block_of_the_other_log_is_no_block_here(store: tuple[StoreBytes, Path]) -> None:
+    """Both logs have the same LSNs: a block that a disk wrote to its place in the wrong one checks, and is damage; its records are not
+    taken. One that names this log, or (of an older version) none, is good."""
+    _, path = store
+    view = open_store(path)
+    records = all_records(view.logs["messages"])
+    for block in view.logs["messages"].blocks[:3]:
+        file = container(path, block.lsn // 4096)
+        for log_id in (lb.MESSAGES, 0, lb.TRANSACTIONS):
+            lb.say_log(file, block.lsn % 4096, log_id)
+            view, found = findings(path)
+            log = view.logs["messages"]
+            if log_id != lb.TRANSACTIONS:
+                assert (found, all_records(log)) == ([], records)
+                continue
+            assert any(item.kind == "block" and item.lsn == block.lsn for item in log.damage)
+            assert all_records(log) == [one for one in records if not block.lsn < one[0] < block.end]
+        lb.say_log(file, block.lsn % 4096, 0)
+
+
 @pytest.mark.parametrize("size", [0, 100, 512, 1500, 4095, 5000])
 def test_a_container_of_another_length_is_found(store: tuple[StoreBytes, Path], size: int) -> None:
     """A file that was cut, or grew, is damage whatever remains of it."""

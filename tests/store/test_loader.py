@@ -19,7 +19,7 @@ from flintmq.config import Limits
 from flintmq.queue.handle import QueueHandle
 from flintmq.scheduler.system import ActorSystem
 from flintmq.store.log_store import LogStore
-from flintmq.testing.loader_driver import LoaderDriver
+from flintmq.testing.loader_driver import LoaderDriver, Woken
 from tests.store.rig import Rig
 
 PERSISTENT = 1
@@ -99,6 +99,16 @@ def test_a_parked_entry_is_loaded_with_what_follows_up_to_the_window(made: list[
     assert rig.driver.resident(queue) == list(range(1, 21))
     assert queue.peek(0)[5] == b"%0*d" % (BODY, 0)
     assert rig.rig.store.loader.figures | {"pauses": 0} == {"loaded": 20, "runs": 1, "failed": 0, "pauses": 0, "queues": 0}
+
+
+def test_who_is_parked_is_woken_once_for_all_that_was_read(made: list[Cold]) -> None:
+    """L5: when the first entry comes to the queue, the others of the step are there already."""
+    rig = cold(made, messages=100, window=20 * BODY)
+    woken = Woken(rig.queues[0])
+    rig.driver.park(rig.queues[0], 1)
+    rig.run()
+    assert woken.seen == (1, 80)
+    woken.close()
 
 
 def test_nothing_is_read_on_the_thread_that_asks(made: list[Cold]) -> None:

@@ -144,3 +144,36 @@ def test_what_a_backlog_made_ready_is_given_back() -> None:
         rig.ack(1, position)
     rig.settle()
     assert len(rig.files()) <= 4
+
+
+def test_a_flood_is_stopped_before_it_takes_the_room_of_who_ends_messages() -> None:
+    """Publishers who fill containers as quickly as they are made are blocked at `roomy`, too: a pass that makes them ends there."""
+    rig = small_rig(40)
+    rig.store.maintain()
+    maintenance = rig.store.maintenance
+    move_base = maintenance._move_base
+
+    def flooded() -> None:
+        move_base()
+        rig.flush()
+        while not rig.store.disk_low and rig.messages.tail - rig.messages.durable_lsn < 2 * SIZE:  # what write buffers hold
+            for _ in range(10):
+                rig.publish(1, body=bytes(300))
+            rig.flush()
+
+    maintenance._move_base = flooded
+    for _ in range(200):
+        rig.store.maintain()
+        if rig.store.disk_low:
+            break
+    assert rig.store.disk_low
+    assert rig.disk.budget >= FLOORS.roomy - 3 * SIZE
+    maintenance._move_base = move_base
+    for position in list(rig.model[1]):
+        rig.ack(1, position)
+        if position % 20 == 0:
+            rig.flush()
+            rig.store.maintain()
+    rig.settle()
+    assert not rig.store.disk_low
+    assert rig.entries() == rig.model

@@ -8,6 +8,7 @@ import pytest
 
 from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import STORE, Rig
+from tests.support.broker import wait_until
 
 
 def data_calls(rig: Rig, start: int) -> list[tuple[str, str]]:
@@ -101,3 +102,48 @@ def test_nothing_follows_a_failure(kind: str) -> None:
     assert rig.store.failure is not None
     rig.reopen(clean=False)
     assert rig.recovered() == rig.model  # nothing was confirmed, and nothing of the transaction shows
+
+
+def test_what_nobody_waits_for_gathers_until_somebody_waits() -> None:
+    """Messages without confirms share a group: the writer lets them gather, and stops that at once when somebody waits."""
+    rig = Rig(size=65536)
+    rig.settle()
+    rig.driver.start_writer(soon_ms=3_600_000)
+
+    def gathers() -> bool:
+        rig.publish(1)
+        rig.driver.kick(awaited=False)
+        return bool(rig.driver.gathers)
+
+    wait_until(gathers, what="the writer lets messages gather")
+    passes = rig.driver.passes
+    for _ in range(10):
+        assert gathers()
+    assert rig.driver.passes == passes
+    tail = rig.messages.tail
+    rig.publish(1)
+    rig.driver.kick(awaited=True)
+    wait_until(lambda: rig.messages.durable_lsn >= tail, what="all of them are durable")
+    assert rig.driver.passes == passes + 1
+    rig.store.close()
+
+
+def test_what_nobody_waits_for_is_written_in_time() -> None:
+    """Nobody ever waits, and the messages are durable after a while all the same; a flood of them does not gather."""
+    rig = Rig(size=262144)
+    rig.settle()
+    passes = rig.driver.passes
+    rig.driver.start_writer(soon_ms=1)
+    rig.publish(1)
+    rig.driver.kick(awaited=False)
+    wait_until(lambda: rig.messages.durable_lsn >= rig.messages.tail and rig.driver.passes > passes, what="it is durable")
+    rig.store.close()
+    rig = Rig(size=524288)
+    rig.settle()
+    rig.driver.start_writer(soon_ms=3_600_000)
+    for _ in range(4):
+        rig.publish(1, body=bytes(100_000))  # more than Limits.log_soon_bytes
+    tail = rig.messages.tail
+    rig.driver.kick(awaited=False)
+    wait_until(lambda: rig.messages.durable_lsn >= tail, what="the flood is durable")
+    rig.store.close()

@@ -451,6 +451,19 @@ def test_clean_stop_flags_nothing_new() -> None:
     assert [(got[0], got[2]) for got in iter(again.deliver, None)] == [(1, True), (2, False), (3, False)]
 
 
+def test_a_state_of_before_an_unclean_end_flags_all() -> None:
+    """A clean stop's state that the next run had no time to replace before it was killed: what that run may have delivered is flagged."""
+    log, stream = filled(4)
+    assert member(stream).deliver() is not None
+    state = dict(stream.changed(clean=True))[GROUP]
+    fresh_log = log.copy()
+    fresh = stream_of(fresh_log)
+    fresh.restore(GROUP, state, unclean=True)
+    fresh_log.append(b"new")
+    again = member(fresh)
+    assert [(got[0], got[2]) for got in iter(again.deliver, None)] == [(0, True), (1, True), (2, True), (3, True), (4, False)]
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 
 SECTOR = 512
 HEADER = 512
@@ -218,3 +219,12 @@ class LogBytes:
         for sequence, data in self.files.items():
             with open(os.path.join(directory, f"{sequence:020d}.flog"), "wb") as file:
                 file.write(data)
+
+
+def say_log(file: Path, at: int, log_id: int) -> None:
+    """The block header at this offset of a container's file says that it is of that log (0: does not say), its CRC is right."""
+    data = bytearray(file.read_bytes())
+    flags = int.from_bytes(data[at + 56 : at + 60], "little") & 0xFF
+    data[at + 56 : at + 60] = (flags | log_id << 8).to_bytes(4, "little")
+    data[at + 60 : at + 64] = crc32c(bytes(data[at : at + 60])).to_bytes(4, "little")
+    file.write_bytes(bytes(data))

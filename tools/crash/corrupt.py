@@ -144,14 +144,14 @@ class Victim(StoreRecording):
         return shown, reported
 
     def shorter(self) -> set[State]:
-        """States that cutting off the last operations of either log gives."""
+        """States that cutting off the last operations of either log gives: any number of them, a container may be gone."""
         if self.cut is None:
             queues, _ = self.defined(self.position)
             _, asked, _, asked_tx = self.life.oracle.bounds(self.position)
             self.cut = {
                 frozenset(item for item in self.life.oracle.fold(upto, upto_tx).state() if len(item) == 2 or item[0] in queues)
-                for upto in range(max(0, asked - 40), asked + 1)
-                for upto_tx in range(max(0, asked_tx - 6), asked_tx + 1)
+                for upto in range(asked + 1)
+                for upto_tx in range(asked_tx + 1)
             }
         return self.cut
 

@@ -78,7 +78,9 @@ class _Session:
 
 
 @dataclass(slots=True)
-class _Publish:
+class Publish:
+    """A message that a client sent: when, where to, what; `confirmed`: when the broker said that it has it."""
+
     stamp: int
     life: int
     queues: tuple[str, ...]
@@ -121,7 +123,7 @@ class _Check:
         self.recovered_flag = recovered_flag
         self.report = Report()
         self.sessions: dict[str, _Session] = {}
-        self.publishes: dict[j.Ref, _Publish] = {}
+        self.publishes: dict[j.Ref, Publish] = {}
         self.txs: dict[str, _Tx] = {}
         self.copies: defaultdict[tuple[str, j.Ref], _Copy] = defaultdict(_Copy)
         self.by_session: defaultdict[tuple[str, str, str], list[tuple[_Delivery, int]]] = defaultdict(list)
@@ -144,7 +146,7 @@ class _Check:
             producer, sequence, queues, size, crc, tx = rest
             counts["published"] += 1
             life = self.sessions[producer].life
-            self.publishes[producer, sequence] = _Publish(stamp, life, tuple(queues), size, crc, tx)
+            self.publishes[producer, sequence] = Publish(stamp, life, tuple(queues), size, crc, tx)
             if tx:
                 self._tx(tx, producer).publishes.append((producer, sequence))
         elif kind == j.CONFIRM:
@@ -355,7 +357,7 @@ class _Check:
             return self.txs[publish.tx].done if self.txs[publish.tx].outcome == "ok" else None
         return publish.confirmed
 
-    def _kept(self, ref: j.Ref, publish: _Publish) -> None:
+    def _kept(self, ref: j.Ref, publish: Publish) -> None:
         if self._confirmed(ref) is None:
             self.report.counts["unknown"] += 1
             return

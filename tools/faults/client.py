@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.support.rawamqp import ConnectionLost, Method, RawConnection, method_frame, publish_bytes
 from tools.faults import journal as j
@@ -514,16 +514,21 @@ def run_session(port: int, out: j.Journal, name: str, life: int, role: str, plan
     return "stopped"
 
 
+def declare_fanout(session: Session, plan: Plan, *, known: bool) -> None:
+    """The plan's exchange, if it has one, and its bindings. Raises: Gone."""
+    if plan.fanout:
+        session.call("exchange.declare", exchange=plan.fanout, type="fanout", durable=True, passive=known)
+        for queue in () if known else plan.fan_queues:
+            session.call("queue.bind", queue=queue, exchange=plan.fanout)
+
+
 def declare(port: int, plan: Plan, out: j.Journal, life: int, *, known: bool) -> None:
     """Declares the plan's queues and exchange; `known`: they must be there from an earlier life (a missing one is journalled)."""
     session = Session(port, out, f"declare{life}x{time.monotonic_ns()}", life, "declare", plan)
     try:
         for queue in plan.queues:
             session.call("queue.declare", queue=queue, durable=True, passive=known, arguments=plan.arguments)
-        if plan.fanout:
-            session.call("exchange.declare", exchange=plan.fanout, type="fanout", durable=True, passive=known)
-            for queue in () if known else plan.fan_queues:
-                session.call("queue.bind", queue=queue, exchange=plan.fanout)
+        declare_fanout(session, plan, known=known)
     except Gone as gone:
         if "NOT_FOUND" in str(gone):
             session.fault("definition", str(gone))
@@ -532,7 +537,10 @@ def declare(port: int, plan: Plan, out: j.Journal, life: int, *, known: bool) ->
     session.end(True)
 
 
-def main() -> int:
+Run: TypeAlias = Callable[[int, j.Journal, str, int, str, Plan, int, threading.Event], str]
+
+
+def main(run: Run = run_session) -> int:
     """A client process: one command a line ({"port", "name", "life", "role", "plan", "seed"} or {"stop": true}), one line back for each."""
     parser = argparse.ArgumentParser(prog="python -m tools.faults.client", description=main.__doc__)
     parser.add_argument("journal", type=Path)
@@ -542,7 +550,7 @@ def main() -> int:
 
     def work(command: dict[str, Any]) -> None:
         plan = Plan.from_json(command["plan"])
-        why = run_session(command["port"], out, command["name"], command["life"], command["role"], plan, command["seed"], stop)
+        why = run(command["port"], out, command["name"], command["life"], command["role"], plan, command["seed"], stop)
         print(json.dumps({"name": command["name"], "ended": why}), flush=True)
 
     for line in sys.stdin:

@@ -28,13 +28,13 @@ IDLE_S_MAX = 90.0
 class Client:
     """One client process."""
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, module: str) -> None:
         self.journal = journal
         self.busy = ""
         self.ended = ""
         self.buffer = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tools.faults.client", str(journal)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", module, str(journal)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def tell(self, **command: Any) -> None:
@@ -65,11 +65,13 @@ class Client:
 class Crew:
     """Client processes and the campaign's own journal."""
 
+    MODULE = "tools.faults.client"
+
     def __init__(self, folder: Path, clients: int, plan: Plan) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.plan = folder, plan
         self.own = j.Journal(folder / "campaign.jsonl")
-        self.clients = [Client(folder / f"client{number}.jsonl") for number in range(clients)]
+        self.clients = [Client(folder / f"client{number}.jsonl", self.MODULE) for number in range(clients)]
 
     def life(self, life: int, what: str) -> None:
         """Journals that a life of the broker began or ended."""
@@ -134,9 +136,9 @@ class Crew:
 
 
 @contextmanager
-def crew(folder: Path, clients: int, plan: Plan) -> Iterator[Crew]:
+def crew(folder: Path, clients: int, plan: Plan, kind: type[Crew] = Crew) -> Iterator[Crew]:
     """A crew that is gone afterwards."""
-    made = Crew(folder, clients, plan)
+    made = kind(folder, clients, plan)
     try:
         yield made
     finally:

@@ -190,7 +190,8 @@ class DiskFull:
             return all(now[name] > before for name, before in freed.items()) and self.confirmed(people) > confirmed
 
         if not self.until(resumed, RESUME_S):
-            self.violations.append(f"D3 cycle {number}: publishers were not let go on within {RESUME_S} s of an empty queue")
+            where = f"{free(self.disk) / MIB:.1f} MiB free; the broker's last words: {self.broker.stderr()[-600:]}"
+            self.violations.append(f"D3 cycle {number}: publishers were not let go on within {RESUME_S} s of an empty queue, {where}")
             return False
         self.resume_s.append(time.monotonic() - empty_at)
         people.halt(2)
@@ -235,7 +236,8 @@ class DiskFull:
         published = {(e[2], e[3]): e[4] for e in people.events() if e[1] == j.PUBLISH}
         confirmed = {(e[2], n) for e in people.events() if e[1] == j.CONFIRM and e[4] for n in e[3]}
         acked = {(e[3], pid, n) for e in people.events() if e[1] == j.ACK for pid, n in e[4]}
-        return all((queue, *ref) in acked for ref in confirmed for queue in published[ref])
+        # What was published since the first line was read is not settled.
+        return all(ref in published and all((queue, *ref) in acked for queue in published[ref]) for ref in confirmed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

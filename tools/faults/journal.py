@@ -32,6 +32,14 @@ RELEASE = "R"  # session, queue, [[producer, sequence]...]: nack or reject with 
 DRAINED = "Z"  # queue, empty
 FAULT = "X"  # session, kind ("stalled", "protocol", "definition"), text
 NOTE = "N"  # session, text, value: blocked, unblocked, heartbeat; for the campaigns, no verdict
+# of the campaign over streams (a group "": a reader of its own)
+STREAM = "M"  # life, stream, its arguments: it was declared, empty, and the broker said so
+SEAT = "G"  # session, stream, group, start (an x-stream-offset; 0 of a group: made while the stream was empty): consume-ok was read
+READ = "V"  # session, stream, group, offset, producer, sequence, size, crc, redelivered, intact, x-stream-lost, [reason, queue] of a death
+SETTLE = "Y"  # session, stream, group, [offset...], "ack" | "requeue" | "reject", transaction or ""
+KNOWN = "K"  # session: an answer proves that all it sent before has been done
+END = "Q"  # session, stream, group, offset of the message that was published last of all: read to there
+FIGURES = "F"  # stream, first offset kept, {group: offsets lost to it}: what the broker itself says at the end
 
 
 class Journal:

@@ -76,6 +76,8 @@ class Summary:
 class KillLoop:
     """One campaign over one target. `failpoints`: share of cycles that end at a named point; `gentle`: share that ends with SIGTERM."""
 
+    CREW: type[Crew] = Crew
+
     def __init__(
         self, target: Target, plan: Plan, folder: Path, *, seed: int, epoch: int = 10, failpoints: float = 0.0, gentle: float = 0.1,
         load_s: tuple[float, float] = (0.1, 0.7), recovered_flag: bool = True, power: PowerLoss | None = None, keep: Path | None = None,
@@ -95,7 +97,7 @@ class KillLoop:
             journals = self.folder / "journals"
             shutil.rmtree(journals, ignore_errors=True)
             end = min(start + self.epoch, first + cycles)
-            with crew(journals, CLIENTS, self.plan) as people:
+            with crew(journals, CLIENTS, self.plan, self.CREW) as people:
                 try:
                     for cycle in range(start, end):
                         self.cycle(people, cycle)
@@ -228,7 +230,8 @@ class KillLoop:
 
 
 @contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
+def folder_of(given: Path | None) -> Iterator[Path]:
+    """The given folder, made if need be, or a temporary one."""
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         yield given
@@ -240,26 +243,31 @@ def _folder(given: Path | None) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Kills a broker again and again and checks what its clients saw."""
-    parser = argparse.ArgumentParser(prog="python -m tools.faults.kill_loop", description=main.__doc__)
+def campaign_options(parser: argparse.ArgumentParser, *, load_s: tuple[float, float]) -> None:
+    """What every campaign of kills can be asked for. Args: load_s: seconds of load in a cycle when nothing else is said, least and most."""
     parser.add_argument("--cycles", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first cycle (to replay)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epoch", type=int, default=10, help="cycles between two drains and verdicts")
-    parser.add_argument("--broker", choices=["flintmq", "memory", "rabbitmq", "fake"], default="flintmq")
-    parser.add_argument("--defect", default="", help="of the fake broker")
     parser.add_argument("--failpoints", type=float, default=0.3, help="share of cycles that end at a named point")
     parser.add_argument("--power-loss", action="store_true", help="T5: roll back what was not synced after every kill")
-    parser.add_argument("--sizes", default="mixed", choices=["small", "mixed", "kilobyte", "large"])
-    parser.add_argument("--rate", type=float, default=1500.0)
-    parser.add_argument("--load-s", type=float, nargs=2, default=(0.1, 0.7), metavar=("LEAST", "MOST"))
+    parser.add_argument("--load-s", type=float, nargs=2, default=load_s, metavar=("LEAST", "MOST"))
     parser.add_argument("--work-dir", type=Path, help="journals and data (default: temporary)")
     parser.add_argument("--keep", type=Path, help="where journals and data of a failing epoch are copied to")
     parser.add_argument("--json", action="store_true", help="print only the JSON line")
     parser.add_argument("serve", nargs="*", help="more arguments of `flintmq serve` (after --)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kills a broker again and again and checks what its clients saw."""
+    parser = argparse.ArgumentParser(prog="python -m tools.faults.kill_loop", description=main.__doc__)
+    campaign_options(parser, load_s=(0.1, 0.7))
+    parser.add_argument("--broker", choices=["flintmq", "memory", "rabbitmq", "fake"], default="flintmq")
+    parser.add_argument("--defect", default="", help="of the fake broker")
+    parser.add_argument("--sizes", default="mixed", choices=["small", "mixed", "kilobyte", "large"])
+    parser.add_argument("--rate", type=float, default=1500.0)
     given = parser.parse_args(arguments)
-    with _folder(given.work_dir) as folder:
+    with folder_of(given.work_dir) as folder:
         power = None
         data = folder / "data"
         data.mkdir(exist_ok=True)

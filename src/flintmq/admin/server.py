@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.config import Config
+from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class HttpServer:
         except OSError as error:
             listener.close()
             raise OperatorError(
-                f"cannot listen on {host}:{port} for HTTP: {error.strerror}. "
+                f"cannot listen on {endpoint(host, port)} for HTTP: {error.strerror}. "
                 "Choose another --http-port (0 picks a free one, 'off' goes without), or stop what uses it.",
                 69,
             ) from error

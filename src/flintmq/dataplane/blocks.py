@@ -11,7 +11,7 @@ B3  The bytes of a message change only where AMQP says so: a BCC header is not s
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ class Counts:
     over_limit: int = 0
     failed: int = 0
     first: str = ""
-    # queue id -> (messages, bytes) that this stage puts there: they count against its limits
+    # queue id -> [messages, bytes] that this stage puts into a queue that refuses when it is full: they count against its limits
     staged: dict[int, list[int]] = field(default_factory=dict)
 
 
@@ -232,15 +232,35 @@ class Router:
 
     @staticmethod
     def _is_full(queue: Any, body_len: int, counts: Counts) -> bool:
-        core = queue.core
-        if not core.destination_flags & DEST_REJECT_OVER:
+        if not queue.core.destination_flags & DEST_REJECT_OVER:
             return False
         staged = counts.staged.setdefault(queue.queue_id, [0, 0])
-        if core.ready_count() + staged[0] >= core.max_length or core.ready_bytes() + staged[1] + body_len > core.max_bytes:
+        if not _has_room(queue.core, staged[0] + 1, staged[1] + body_len):
             return True
         staged[0] += 1
         staged[1] += body_len
         return False
+
+
+def _has_room(core: Any, messages: int, size: int) -> bool:
+    """Whether so many messages, with bodies of so many bytes in all, stay within the queue's limits."""
+    return bool(core.ready_count() + messages <= core.max_length and core.ready_bytes() + size <= core.max_bytes)
+
+
+def over_limit(plane: Plane, staged: Iterable[Counts]) -> str:
+    """Which queue would refuse all of these together, for people; "" when none would: stages do not know of each other."""
+    sums: dict[int, list[int]] = {}
+    for counts in staged:
+        for queue_id, (messages, size) in counts.staged.items():
+            total = sums.setdefault(queue_id, [0, 0])
+            total[0] += messages
+            total[1] += size
+    for queue_id, (messages, size) in sums.items():
+        queue = plane.broker.queues.get(queue_id)
+        if queue is not None and queue.core.destination_flags & DEST_REJECT_OVER and not _has_room(queue.core, messages, size):
+            there = queue.core.ready_count()
+            return f"{messages} messages are too many for queue '{queue.name}', which has {there} (x-overflow reject-publish)"
+    return ""
 
 
 def _entries(block: Buffer, routes: int) -> Any:

@@ -91,7 +91,7 @@ class Browses:
             self._pins.release(pin.identity)
             raise
         tickets = [{"kind": "browse", "id": pin.identity, "slice": number} for number in range(slices)]
-        facts = [{"queue": name, "count": len(positions)} for _, name, positions in parts]
+        facts = [{"queue": name, "count": len(found), "last": found[-1] if found else 0} for _, name, found in parts]
         return {"id": pin.identity, "count": most - left, "queues": facts, "tickets": tickets, "more": left == 0}
 
     def _place(self, arguments: Arguments, name: str) -> tuple[str, int] | None:

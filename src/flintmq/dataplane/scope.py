@@ -36,6 +36,8 @@ class Stage:
     counts: Counts = field(default_factory=Counts)
     crc: int = 0
     router: Router | None = None
+    # whether a queue that is full fails the stage; after a restart nobody asks again
+    refuses: bool = False
     lock: Any = field(default_factory=threading.Lock)
 
     @property

@@ -66,7 +66,9 @@ class MessageSet:
     # --- slices ---------------------------------------------------------------------------------------------------------
 
     def bounds(self, slices: int) -> list[int]:
-        """Row numbers at which slices begin, and the end: slices + 1 numbers. `slices`: 1 to the number of rows."""
+        """Row numbers at which slices begin, and the end: slices + 1 numbers. `slices`: 1 to the number of rows; 0 when there are none."""
+        if not self.count:
+            return [0]
         found = self._slices.get(slices)
         if found is None:
             found = [0, self.count] if slices == 1 else self._cut(slices)

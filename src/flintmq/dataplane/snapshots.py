@@ -142,6 +142,7 @@ class Snapshots:
         pin = self._pins.take(caller, "snapshot", ttl_s, tuple(logs))
         try:
             facts = {name: self._facts(name) for name in logs}
+            queues = list(plane.broker.queues.values())
             self._pins.settle(pin, {name: one["containers"][0] if one["containers"] else 0 for name, one in facts.items()})
             return {
                 "id": pin.identity,
@@ -152,7 +153,8 @@ class Snapshots:
                     "container_size": plane.store.messages.container_size,
                 },
                 "logs": facts,
-                "queues": {str(queue.queue_id): [queue.vhost, queue.name] for queue in list(plane.broker.queues.values())},
+                "queues": {str(queue.queue_id): [queue.vhost, queue.name] for queue in queues},
+                "unreadable": sorted(queue.queue_id for queue in queues if queue.exclusive or queue.policy.is_stream),
                 "consumers": self._consumers(),
                 "transactions": [
                     {"xid": str(view.xid), "state": view.state.value, "enqueues": view.enqueues, "dequeues": view.dequeues}

@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from flintmq.core.checksum import crc32c_of
+from flintmq.dataplane import blocks
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.blocks import DROP, FAIL, Elsewhere, Router
 from flintmq.dataplane.plane import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
@@ -200,6 +201,7 @@ class Stages:
                 identity = os.urandom(_ID_BYTES)
                 stage = Stage(identity, name, caller.vhost, caller.user, epoch, batch, part, attempt, plane.now_ms())
                 stage.router = Router(plane, caller, unroutable, over_limit)
+                stage.refuses = over_limit.action == FAIL
                 with self._lock:
                     if len(self._stages) >= limits.stages_max:
                         raise Refused("LIMIT", f"there are {limits.stages_max} stages already")
@@ -287,6 +289,8 @@ class Stages:
             if batch <= scope.committed:
                 return {"committed": scope.committed, "already": True, "rolled_back": 0}
             chosen = [self._chosen(scope, one, batch) for one in ids]
+            if full := blocks.over_limit(self._plane, (stage.counts for stage in chosen if stage.refuses)):
+                raise Refused("OVER_LIMIT", f"batch {batch}: {full}. Nothing of it was published")
             others = [stage for stage in scope.stages.values() if stage.batch <= batch and stage not in chosen]
             self._decide(scope, epoch, batch, chosen, others, caller.user)
             return {"committed": batch, "already": False, "rolled_back": len(others)}

@@ -20,7 +20,7 @@ from typing import Any
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.plane import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log
 from flintmq.dataplane.sets import MessageSet
-from flintmq.dataplane.taking import SEQ_MAX, Subscription, allowed, hold, take, unknown
+from flintmq.dataplane.taking import SEQ_MAX, Subscription, ahead, allowed, hold, lost, take, unknown
 from flintmq.dataplane.times import LogTimes, QueueWatch, last_position, position_before
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import StoreError
@@ -190,14 +190,16 @@ class Subscriptions:
                 self._check(found, epoch)
                 self._check_seq(found, seq)
                 if seq > found.committed + 1:
-                    raise self._ahead(found, seq)
+                    raise ahead(found, seq)
                 held = self._prepared(found)
                 if held is not None:
-                    if found.planned is None or found.planned[0] != seq or found.planned[1] >= epoch:
+                    is_lost = found.is_planned(seq, before=epoch)
+                    # One that nobody has seen and of which nothing is left makes way: it would mean "nothing is there" for ever.
+                    if not is_lost and (held.count or found.is_planned(seq)):
                         return held.facts()
-                    if on_lost == "fail":
-                        raise self._lost(found, seq)
-                    log.warning("subscription %s: set %d goes back to its queues: the reader's checkpoint is lost", found.name, seq)
+                    if is_lost and on_lost == "fail":
+                        raise lost(found, seq)
+                    log.warning("subscription %s: set %d (%d messages) goes back to its queues", found.name, seq, held.count)
                     self._roll_back(found, held)
                 held = self._acquire(found, seq, messages, size)
                 if held is not None:
@@ -264,7 +266,7 @@ class Subscriptions:
                 held = self._prepared(found)  # an operator may have committed it meanwhile
                 if upto > found.committed:
                     if held is None or held.seq != upto:
-                        raise self._ahead(found, upto)
+                        raise ahead(found, upto)
                     self._commit(found, held)
             return {"committed": found.committed}
 
@@ -447,16 +449,6 @@ class Subscriptions:
         if seq <= found.committed:
             text = f"subscription '{found.name}' has committed set {found.committed}, and is asked for set {seq}: the checkpoint is older"
             raise Refused("CHECKPOINT_BEHIND", text)
-
-    @staticmethod
-    def _ahead(found: Subscription, seq: int) -> Refused:
-        text = f"subscription '{found.name}' has committed set {found.committed}, and is asked for set {seq}, which was never prepared"
-        return Refused("CHECKPOINT_AHEAD", f"{text}: the checkpoint belongs to another subscription, or the broker's store is older")
-
-    @staticmethod
-    def _lost(found: Subscription, seq: int) -> Refused:
-        text = f"set {seq} of subscription '{found.name}' was planned by an earlier reader, and this reader's checkpoint does not know it"
-        return Refused("CHECKPOINT_LOST", f"{text}: start with the old checkpoint, or say onlost redeliver, or `sub.reset`")
 
     def _prepared(self, found: Subscription) -> MessageSet | None:
         """The prepared set. What happened to it behind our back (an operator's `flintmq tx`, a deleted queue) is taken note of first."""

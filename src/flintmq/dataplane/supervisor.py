@@ -22,6 +22,7 @@ from typing import Any
 
 from flintmq.config import Config
 from flintmq.dataplane.wire import Channel, ChannelClosed, WireError
+from flintmq.endpoint import endpoint
 from flintmq.errors import FlintError
 
 log = logging.getLogger("flintmq.flight")
@@ -202,7 +203,7 @@ class Supervisor:
             raise WireError(f"its first frame is not the one that says its port: {str(head)[:200]}")
         self._port = port  # a later child takes the same one: clients know it
         self._listens(port, child.process.pid)
-        log.info("Arrow Flight on %s:%d (process %d)", self._config.host, port, child.process.pid)
+        log.info("Arrow Flight on %s (process %d)", endpoint(self._config.host, port), child.process.pid)
 
     def _end_late(self, child: Child, done: threading.Event) -> None:
         """A child that never says anything, or a broker that stops meanwhile, must not keep us."""

@@ -58,13 +58,26 @@ class Subscription:
         """Of the transaction of a set."""
         return Xid(FORMAT_SET, self.incarnation.bytes, seq.to_bytes(8, "big"), self.vhost)
 
-    def is_planned(self, seq: int) -> bool:
-        return self.planned is not None and self.planned[0] == seq
+    def is_planned(self, seq: int, *, before: int = SEQ_MAX) -> bool:
+        """Whether tasks may have read set `seq`. Args: before: only what was planned under an older epoch counts."""
+        return self.planned is not None and self.planned[0] == seq and self.planned[1] < before
 
 
 def unknown(caller: Caller, name: str) -> Refused:
     """For a name that no subscription has."""
     return Refused("NOT_FOUND", f"there is no subscription '{name}' in vhost '{caller.vhost}'")
+
+
+def ahead(found: Subscription, seq: int) -> Refused:
+    """For a set that the subscription has not come to."""
+    text = f"subscription '{found.name}' has committed set {found.committed}, and is asked for set {seq}, which was never prepared"
+    return Refused("CHECKPOINT_AHEAD", f"{text}: the checkpoint belongs to another subscription, or the broker's store is older")
+
+
+def lost(found: Subscription, seq: int) -> Refused:
+    """For a set that tasks of another checkpoint may have read."""
+    text = f"set {seq} of subscription '{found.name}' was planned by an earlier reader, and this reader's checkpoint does not know it"
+    return Refused("CHECKPOINT_LOST", f"{text}: start with the old checkpoint, or say onlost redeliver, or `sub.reset`")
 
 
 def allowed(found: Subscription, queue_id: int) -> int:
@@ -88,7 +101,12 @@ def take(
             if count <= 0 or (taken and not _fits(queue.core, most, size)):
                 continue
             upto = found.drain[queue.queue_id][0] if found.drain is not None else 0
-            facts = hold(plane, session, xid, queue.queue_id, count, max(1, most), found.name, upto)
+            try:
+                facts = hold(plane, session, xid, queue.queue_id, count, max(1, most), found.name, upto)
+            except Refused as refused:
+                if refused.code != "LIMIT" or not taken:
+                    raise
+                return taken  # the gaps of others were all the pieces that a transaction may have: this queue is first in its turn
             if facts.count:
                 taken[queue.queue_id] = taken.get(queue.queue_id, 0) + facts.count
                 messages -= facts.count

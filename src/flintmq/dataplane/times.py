@@ -17,7 +17,7 @@ from typing import Any
 
 from flintmq.ports import POSITION_INDEX_BITS
 from flintmq.store.log.inspect import BLOCK_HEADER, SECTOR, Block, blocks_in, read_block
-from flintmq.store.log.inspect_records import HEADER_SIZE, aligned
+from flintmq.store.log.inspect_records import HEADER_SIZE, MESSAGES, aligned
 
 _SUFFIX = ".flog"
 # samples of one level of a queue; when there are more, every other one goes
@@ -53,7 +53,7 @@ class LogTimes:
                 high = middle
         for sequence in sequences[max(0, low - 1) :]:
             data, start = self._load(sequence)
-            blocks = list(blocks_in(data, start))
+            blocks = list(blocks_in(data, start, MESSAGES))
             behind = bisect_right([block.time_us for block in blocks], time_us)
             for block in blocks[max(0, behind - 1) :]:
                 for lsn, written_us in self._records(data, start, block):
@@ -65,7 +65,7 @@ class LogTimes:
     def time_of(self, lsn: int) -> int | None:
         """When the record at this LSN was written; None when it is not there any more, or not yet on disk."""
         data, start = self._load(lsn // self._size)
-        for block in blocks_in(data, start):
+        for block in blocks_in(data, start, MESSAGES):
             if block.lsn < lsn < block.lsn + block.length:
                 at = lsn - start
                 return block.time_us + int.from_bytes(data[at + 12 : at + 16], "little")
@@ -89,7 +89,7 @@ class LogTimes:
         length = int.from_bytes(data[4:8], "little")
         if length > self._size:
             return None
-        return read_block(data.ljust(max(length, BLOCK_HEADER), b"\0"), 0, sequence * self._size + SECTOR)
+        return read_block(data.ljust(max(length, BLOCK_HEADER), b"\0"), 0, sequence * self._size + SECTOR, MESSAGES)
 
     def _load(self, sequence: int) -> tuple[bytes, int]:
         try:
@@ -109,7 +109,9 @@ class LogTimes:
 
 
 class QueueWatch:
-    """How far a queue had come when: the age of any entry that came since, logged or not, without reading anything."""
+    """How far a queue had come when: the age of any entry that came since, logged or not, without reading anything.
+
+    Threading: `sample` from one thread at a time, the rest from any."""
 
     def __init__(self, core: Any, times: LogTimes, now_us: int) -> None:
         self.core = core
@@ -127,8 +129,7 @@ class QueueWatch:
             samples.append((tail, now_us))
             if len(samples) > _SAMPLES_MAX:
                 kept = list(samples)
-                samples.clear()
-                samples.extend(kept[::2] if len(kept) % 2 else [*kept[::2], kept[-1]])
+                self._samples[level] = deque(kept[::2] if len(kept) % 2 else [*kept[::2], kept[-1]])
 
     def oldest_us(self) -> int | None:
         """When the oldest available entry came, to one housekeeping pass; None when there is none."""
@@ -141,14 +142,15 @@ class QueueWatch:
 
     def time_of(self, position: int) -> int:
         """When the entry came."""
-        samples = self._samples[position >> POSITION_INDEX_BITS]
+        samples = tuple(self._samples[position >> POSITION_INDEX_BITS])  # in one step: `sample` goes on in another thread
         index = position & _INDEX_MASK
         if samples[0][0] >= index:  # it was there before we looked
-            if self._before[0] != position:
+            before = self._before
+            if before[0] != position:
                 message_id = self.core.message_id_at(position)
                 written = self._times.time_of(message_id) if message_id else None
-                self._before = (position, samples[0][1] if written is None else written)
-            return self._before[1]
+                before = self._before = (position, samples[0][1] if written is None else written)
+            return before[1]
         return next((time_us for tail, time_us in samples if tail >= index), samples[-1][1])
 
 

@@ -90,7 +90,7 @@ class Loop(LoopBase):
                 with cython.nogil:
                     what = self.run_pass()
                 # Whatever Python does now may log; and housekeeping takes what nobody waits for (ends of messages) to the disk.
-                self.logged = self.port != cython.NULL
+                self.logged = self.awaited = self.port != cython.NULL
                 if what == LOOP_CALLS:
                     while self.calls:
                         self._guard(self.calls.popleft())
@@ -297,8 +297,10 @@ class Loop(LoopBase):
                 at_swap32(cython.address(self.run_queue.called), 0)
                 return LOOP_CALLS
             self.look_for_alarms()
-            if self.alarm != self.alarm_told:
+            # Or it came and went since the last look: who was paused by it must be let go on.
+            if self.alarm != self.alarm_told or (self.alarm == 0 and self.alarm_paused):
                 self.alarm_told = self.alarm
+                self.alarm_paused = self.alarm_paused and self.alarm != 0
                 return LOOP_ALARM
             self.kick()
             now = monotonic_ms()
@@ -350,6 +352,8 @@ class Loop(LoopBase):
         if connection.logged:
             connection.logged = 0
             self.logged = True
+            self.awaited = self.awaited or connection.awaited
+            connection.awaited = False
         if result != FEED_MORE:
             self.subject = entry
             if result == FEED_ERROR:

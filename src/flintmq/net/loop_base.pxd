@@ -35,9 +35,11 @@ cdef class LoopBase:
     cdef uint64_t memory_hard
     cdef uint32_t alarm               # ALARM_* that hold now
     cdef uint32_t alarm_told          # the same as on_alarm was told last
+    cdef bint alarm_paused            # a publisher was paused by an alarm since on_alarm was told that nothing is low
     cdef log_port_t *port             # NULL: nothing is logged
     cdef LogPort log_port
     cdef bint logged                  # since the last kick
+    cdef bint awaited                 # somebody waits for some of that
     cdef object commits               # session.transaction.Transaction that wait for the log, oldest first
     cdef bint commits_wait
     cdef uint32_t turn_messages

@@ -200,7 +200,7 @@ class LoopBase:
 
     def commit(self, transaction: object) -> None:
         """Completes the transaction when the log has it, in order with the loop's others; at once when it has it already."""
-        self.logged = self.port != cython.NULL
+        self.logged = self.awaited = self.port != cython.NULL
         self.commits.append(transaction)
         if not self.commits_wait:
             self._complete()
@@ -221,9 +221,10 @@ class LoopBase:
     def kick(self):
         """One call of the log for all that the pass logged; what gathers while it writes goes together the next time."""
         if self.logged:
-            self.logged = False
             if self.port != cython.NULL and self.port.kick != cython.NULL:
-                self.port.kick(self.port.context)
+                self.port.kick(self.port.context, self.awaited)
+            self.logged = False
+            self.awaited = False
 
     # --- who is read, and who is not ------------------------------------------------------------------------------------
 
@@ -251,6 +252,7 @@ class LoopBase:
         if consumes and content_bytes_mapped() < self.memory_hard:
             return True
         self.pause(entry, PAUSED_ALARM)
+        self.alarm_paused = True
         return False
 
     def look_for_alarms(self):

@@ -12,6 +12,8 @@ import socket
 import struct
 from collections.abc import Mapping
 
+from flintmq.endpoint import endpoint
+
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY = 1, 2, 3
 FRAME_END = b"\xce"
@@ -150,7 +152,7 @@ class Client:
         try:
             self.socket = socket.create_connection((host, port), ANSWER_S_MAX)
         except OSError as error:
-            raise BrokerError(f"can't connect to {host}:{port}: {error.strerror or error}") from error
+            raise BrokerError(f"can't connect to {endpoint(host, port)}: {error.strerror or error}") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self.send(PROTOCOL_HEADER)

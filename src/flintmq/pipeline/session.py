@@ -77,6 +77,8 @@ def spark_session(
     check_java()
     from pyspark.sql import SparkSession
 
+    from pyspark_flintmq import several_queries
+
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.replace("{level}", log_level))
     # Workers run the interpreter that runs us, and find this package where we found it, also without an installation.
@@ -108,4 +110,5 @@ def spark_session(
     for key, value in (ours | (settings or {})).items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
+    several_queries(session)
     return session

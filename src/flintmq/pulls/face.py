@@ -78,7 +78,7 @@ def place(
         if position and handle.queue.ops != cython.NULL:
             ticket = at_load64(cython.address(log.port.stream_ticket))  # its own, or a later one of another thread
         if (lsn or ticket) and log.port.kick != cython.NULL:
-            log.port.kick(log.port.context)
+            log.port.kick(log.port.context, True)
     return (position, lsn, ticket)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from flintmq.errors import FlintError, PeerError, StoreError
 from flintmq.pulls.face import Answers, Drawer, Pull, tend
-from flintmq.pulls.lease_clock import LeaseClock
+from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
 from flintmq.streams.handle import FilterDiffers, Seat
 from flintmq.vhost.dead_letter import REJECTED
@@ -80,7 +80,7 @@ class PullService:
         self.refused_busy = 0
         self.refused_invalid = 0
         self._before: dict[str, int] = {}
-        self.clock = LeaseClock(self._give_back)
+        self.clock = DueClock(self._give_back, broker.limits.due_gap_ms)
 
     # --- pulls ----------------------------------------------------------------------------------------------------------
 

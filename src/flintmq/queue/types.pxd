@@ -177,8 +177,9 @@ ctypedef uint64_t (*spill_t)(void *context, content_t *content) noexcept nogil
 ctypedef void (*unspill_t)(void *context, uint64_t message_id) noexcept nogil
 # Everything below this LSN survives a crash. Any thread; never goes back.
 ctypedef uint64_t (*durable_lsn_t)(void *context) noexcept nogil
-# What was logged should go to disk now: called by every loop at the end of a pass in which it logged something.
-ctypedef void (*log_kick_t)(void *context) noexcept nogil
+# What was logged should go to disk: called by every loop at the end of a pass in which it logged something. `awaited`: somebody waits for
+# that (a confirm, a transaction, a stream); else it may gather for some milliseconds first.
+ctypedef void (*log_kick_t)(void *context, bint awaited) noexcept nogil
 # PRESSURE_*: whether publishers may go on.
 ctypedef int (*log_pressure_t)(void *context) noexcept nogil
 # Called by the log's writer (its thread, no GIL) after durability moved or pressure fell; must not block.

@@ -112,10 +112,9 @@ class ConnectionBase:
 
     # --- phases -----------------------------------------------------------------------------------------------------
 
-    def tuned(self, frame_size_max: int, channel_max: int) -> None:
-        """connection.tune-ok: limits that both sides agreed on. frame_size_max bytes, channel_max highest channel number."""
+    def tuned(self, frame_size_max: int) -> None:
+        """connection.tune-ok: the frame size (bytes) that both sides agreed on."""
         self.connection.frame_size_max = frame_size_max
-        self.connection.engine.channel_max = channel_max
 
     def opened(self) -> None:
         """connection.open succeeded: larger frames, all classes."""

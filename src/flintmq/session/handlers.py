@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.endpoint import endpoint
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
@@ -65,7 +66,7 @@ class ConnectionHandler:
         self.peer_host = peer_host
         self.peer_port = peer_port
         self.secure = secure
-        self.name = f"{peer_host}:{peer_port} -> {broker.listen_name}"
+        self.name = f"{endpoint(peer_host, peer_port)} -> {broker.listen_name}"
         self.socket: Socket | None = None
         self.state = handshake.START
         self.user = ""
@@ -84,6 +85,8 @@ class ConnectionHandler:
         self.ended = False
         # a method that waits for a commit-ok before it (session.commits)
         self.deferred: Callable[[], None] | None = None
+        # what must not go out before the answer to the method that is being served; None: nothing has to wait
+        self.after_answer: list[tuple[int, spec.Method]] | None = None
 
     # --- called by the loop -----------------------------------------------------------------------------------------
 
@@ -243,6 +246,9 @@ class ConnectionHandler:
         """The same from outside this connection's own event: the loop is told that there is output."""
         if self.ended or self.socket is None:
             return
+        if self.after_answer is not None:
+            self.after_answer.append((channel, method))
+            return
         self.send(channel, method)
         self.loop.touch(self.socket)
 
@@ -266,7 +272,8 @@ class ConnectionHandler:
         log.error("closing connection %s: %s", self.name, text) if code != ReplyCode.CONNECTION_FORCED else log.info(
             "closing connection %s: %s", self.name, text
         )
-        early = self.state != handshake.RUNNING
+        # A peer whose login is refused answers with close-ok, as any other: rabbitpy takes an end of the stream before it for a reset.
+        early = self.state not in (handshake.RUNNING, handshake.AUTHENTICATING)
         self.state = handshake.CLOSING
         self.send(0, spec.ConnectionClose(int(code), clip_shortstr(text), class_id, method_id))
         self.connection.closing()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
 from flintmq.access.mechanisms import MECHANISMS, parse_response
-from flintmq.access.secret import Secret
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_method
@@ -150,7 +149,7 @@ def _tune_ok(handler: ConnectionHandler, method: spec.ConnectionTuneOk) -> None:
     handler.frame_size_max = frame_size
     handler.channel_max = channel_max
     handler.heartbeat_s = method.heartbeat
-    handler.connection.tuned(frame_size, channel_max)
+    handler.connection.tuned(frame_size)
     handler.state = OPEN
 
 
@@ -178,25 +177,9 @@ def _close_ok(handler: ConnectionHandler, method: spec.ConnectionCloseOk) -> Non
     handler.finish()
 
 
-def _update_secret(handler: ConnectionHandler, method: Any) -> None:
-    """RabbitMQ's extension: a new credential for the same user (made for expiring tokens). It must verify, or the connection ends."""
-    users = handler.broker.users
-    secret = Secret(method.new_secret.decode("utf-8", "replace"))
-
-    def done(ok: bool) -> None:
-        if handler.ended or handler.state != RUNNING:
-            return
-        if ok:
-            handler.send(0, spec.ConnectionUpdateSecretOk())
-        else:
-            handler.refuse(0, PeerError(ReplyCode.NOT_ALLOWED, "New secret was refused"), method.ID)
-        if handler.socket is not None:
-            handler.loop.touch(handler.socket)
-
-    if users.check_cached(handler.user, secret):
-        done(True)
-    else:
-        users.submit_check(handler.user, secret, lambda ok: handler.loop.call(lambda: done(ok)))
+def _update_secret(handler: ConnectionHandler, method: spec.ConnectionUpdateSecret) -> None:
+    """RabbitMQ's extension, for secrets that expire (OAuth tokens). Passwords don't: the new one is not looked at, as by RabbitMQ."""
+    handler.send(0, spec.ConnectionUpdateSecretOk())
 
 
 Step = Callable[[Any, Any], None]

@@ -104,6 +104,8 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
         connection.logged = lsn
     if ticket and connection.logged == 0:
         connection.logged = 1
+    if ticket or (lsn and channel.confirm):
+        connection.awaited = True
     if content.message_id and content.flags & CONTENT_SHARED:
         connection.port.placed(connection.port.context, content)
     if channel.confirm:

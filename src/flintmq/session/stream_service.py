@@ -8,6 +8,8 @@ S1  A stream's files come after its definition and go after it: a crash in betwe
 S2  A group's place on disk is never ahead of what its members settled.
 S3  A dead letter is in the log before its original counts as done.
 S4  A dead letter in a stream is on disk before the end of its original, which is in another log, unless the disk is full.
+S5  What ends in a group (visibility times, delays) does so at its time, not at the next tick: the clock's thread, which never waits for
+    the disk, sees to it.
 
 Threading: `open` and `delete` under a virtual host's lock; everything periodic on a thread of its own, since it may read from the disk.
 """
@@ -20,6 +22,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
 from flintmq.streams.disk_source import DiskSource
 from flintmq.streams.handle import REASON_LIMIT, StreamQueue
@@ -51,17 +54,20 @@ class StreamService:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._looked_ns = 0
+        self.clock = DueClock(self._give_back, broker.limits.due_gap_ms)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to tick, every Limits.stream_cursor_ms."""
+        """Begins to tick, every Limits.stream_cursor_ms; and to end visibility times and delays of groups at their time."""
+        self.clock.start()
         self._thread = threading.Thread(target=self._run, name="flintmq-streams", daemon=True)
         self._thread.start()
 
     def stop(self, clean: bool) -> None:
         """Ends the thread. `clean`: nobody consumes any more; the places of all groups are written as they are. Idempotent."""
         self._stopping.set()
+        self.clock.stop()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -103,10 +109,11 @@ class StreamService:
         )
         if self._actors is not None:
             stream.use_actors(self._actors)
+        stream.use_clock(self.clock)
         places = self._store.groups(queue_id)
         for name, state in places.items():
             try:
-                stream.restore(name, state)
+                stream.restore(name, state, not self._store.was_clean)
             except ValueError as error:
                 log.error("group %r of %s is not restored: %s", name.decode("utf-8", "replace"), description, error)
         self._streams[queue_id] = stream
@@ -150,6 +157,10 @@ class StreamService:
         return len(self._streams)
 
     # --- time -------------------------------------------------------------------------------------------------------
+
+    def _give_back(self) -> int:
+        """What is due in any group comes again, without the lock of `tick`, which may wait for the disk. Returns when the next is."""
+        return min((due_ns for stream in list(self._streams.values()) if (due_ns := stream.give_back())), default=0)
 
     def tick(self) -> None:
         """One look at every stream: what is due again, what changed, what died; and, less often, what was overtaken."""

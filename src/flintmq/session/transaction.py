@@ -431,7 +431,7 @@ class Transaction:
         self._free()
         if self.wait_ticket:
             # Between two passes of the loop nobody else tells the log that something waits for it.
-            self.port.kick(self.port.context)
+            self.port.kick(self.port.context, True)
 
     def _publish(self, held):
         connection: cython.pointer(connection_t)

@@ -187,6 +187,7 @@ cdef struct connection_t:
     # the log
     log_port_t *port          # NULL: nothing is logged
     uint64_t logged           # highest LSN of a message that it published since the loop collected it (1: streams only); 0 = none
+    bint awaited              # somebody waits for some of that: a confirm, or a stream
     uint64_t now_us           # wall clock of the delivery turn under way, microseconds; 0 without a log
     uint64_t tx_bytes_max
     refused_t *refused        # oldest first; taken by Connection.take_refused

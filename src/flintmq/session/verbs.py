@@ -54,6 +54,10 @@ def authorize(handler: ConnectionHandler, method: str, **names: str | None) -> N
 def channel_open(handler: ConnectionHandler, number: int, method: spec.ChannelOpen) -> None:
     if number in handler.channels:
         raise PeerError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", hard=True)
+    # Channels are counted, whatever their numbers, as by RabbitMQ: aiormq gives channels that overlap ever higher ones, up to 65,535.
+    if len(handler.channels) >= handler.channel_max:
+        text = f"number of channels opened ({len(handler.channels)}) has reached the negotiated channel_max ({handler.channel_max})"
+        raise PeerError(ReplyCode.NOT_ALLOWED, text)
     handler.connection.open_channel(number)
     handler.channels[number] = ChannelState(number)
     handler.broker.channels_opened += 1
@@ -211,9 +215,18 @@ def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge
 def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "queue.delete", queue=name)
-    count = handler.vhost.delete_queue(name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id)
+    # Whoever deletes a queue that he consumes from is answered before his consumers are cancelled, as by RabbitMQ: py-amqp raises
+    # ConsumerCancelled out of its wait for delete-ok otherwise.
+    cancels: list[tuple[int, spec.Method]] = []
+    handler.after_answer = cancels
+    try:
+        count = handler.vhost.delete_queue(name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id)
+    finally:
+        handler.after_answer = None
     if not method.no_wait:
         handler.send(number, spec.QueueDeleteOk(count))
+    for channel, cancel in cancels:
+        handler.send(channel, cancel)
 
 
 # --- basic ------------------------------------------------------------------------------------------------------------------

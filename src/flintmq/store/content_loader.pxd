@@ -3,15 +3,17 @@
 # One actor per queue with cold entries that are asked for (key ACTORS_COLD, queue id). At most one request_t of a queue is with the actor
 # system; what else is asked for of that queue waits in its cold_t, so a mailbox is never full of it, and asking twice costs nothing.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from flintmq.core.content cimport content_t
 from flintmq.core.hash64 cimport map64_t
 from flintmq.queue.types cimport queue_t
 from flintmq.scheduler.actor cimport actor_t, actor_system_t, request_t
 from flintmq.store.cold_pace cimport pace_t
+from flintmq.store.cold_readers cimport readers_t
 from flintmq.store.content_reader cimport ContentReader
 from flintmq.store.log.managed cimport ManagedLog
 
 cdef enum:
-    COLD_READERS_MAX = 32       # readers at most; as many as the actor system has workers
+    STEP_ENTRIES = 32           # entries between two looks at the clock, at those who are parked, and at the pace
 
 cdef struct wanted_t:           # an entry that somebody is parked on
     uint64_t position
@@ -35,6 +37,11 @@ cdef struct cold_t:             # what is asked for of one queue; lives from the
     uint64_t loaded             # bytes that it has brought
     uint64_t count              # entries
 
+cdef struct batch_t:            # read, not handed to the queue yet
+    uint64_t positions[STEP_ENTRIES]
+    content_t *contents[STEP_ENTRIES]
+    uint32_t count
+
 cdef struct loader_t:
     uint32_t lock               # a spin lock; innermost but for the actor system's own
     uint32_t stopping           # atomic
@@ -46,13 +53,7 @@ cdef struct loader_t:
     cold_t *first
     cold_t *held
     void *owner                 # the ContentLoader
-    # readers; under lock
-    void *readers[COLD_READERS_MAX]             # ContentReader, borrowed
-    uint64_t last_queue[COLD_READERS_MAX]
-    uint64_t last_used[COLD_READERS_MAX]
-    bint busy[COLD_READERS_MAX]
-    uint32_t reader_count
-    uint64_t uses
+    readers_t readers
     pace_t pace                 # under lock
     # figures; atomic
     uint64_t loaded             # entries, runs, entries whose content could not be read, pauses for the sake of hot ones

@@ -8,6 +8,7 @@ L2  Parked entries of a queue are served in the order of asking; the rest of a r
 L3  One worker at a time serves a queue (actor); a worker serves a queue for one slice, then the run queue decides who is next. The wait for
     the disk is charged.
 L4  While messages come to queues that have nothing on disk, cold reads keep a pace (cold_pace.py); a paused queue holds no worker.
+L5  What was read comes to the queue in one go: who is parked on the first entry is woken once, not for one entry after the other.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from cython.cimports.flintmq.scheduler.actor import (
 )
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.store.cold_pace import pace_begin, pace_charge
+from cython.cimports.flintmq.store.cold_readers import COLD_READERS_MAX, readers_give, readers_take
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.message_log import message_log_t
@@ -67,8 +69,7 @@ log = logging.getLogger("flintmq.store")
 # what a step came to
 STEP_MORE = cython.declare(cython.int, 0)
 STEP_END = cython.declare(cython.int, 1)
-# entries, and bytes of bodies, between two looks at the clock, at those who are parked, and at the pace
-STEP_ENTRIES = cython.declare(uint32_t, 32)
+# bytes of bodies (and STEP_ENTRIES entries) between two looks at the clock, at those who are parked, and at the pace
 STEP_BYTES = cython.declare(uint64_t, 64 * 1024)
 # ns until a queue for which there was no reader tries again
 READER_WAIT = cython.declare(int64_t, 1_000_000)
@@ -250,40 +251,6 @@ def _retry_held(loader: cython.pointer(loader_t)) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _take_reader(loader: cython.pointer(loader_t), queue_id: uint64_t) -> cython.int:
-    """A reader that is free: the one that read this queue last, else the one that rested longest. -1: none is free."""
-    i: uint32_t
-    best: cython.int = -1
-    spin_lock(cython.address(loader.lock))
-    for i in range(loader.reader_count):
-        if loader.busy[i]:
-            continue
-        if loader.last_queue[i] == queue_id:
-            best = i
-            break
-        if best < 0 or loader.last_used[i] < loader.last_used[best]:
-            best = i
-    if best >= 0:
-        loader.uses += 1
-        loader.busy[best] = True
-        loader.last_queue[best] = queue_id
-        loader.last_used[best] = loader.uses
-    spin_unlock(cython.address(loader.lock))
-    return best
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _give_reader(loader: cython.pointer(loader_t), number: cython.int) -> cython.void:
-    spin_lock(cython.address(loader.lock))
-    loader.busy[number] = False
-    spin_unlock(cython.address(loader.lock))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _next_run(cold: cython.pointer(cold_t)) -> cython.bint:
     """L2: the next one that somebody is parked on, else the run goes on, else a read-ahead. False: nothing is left, and it is unlisted."""
     loader: cython.pointer(loader_t) = cold.loader
@@ -322,23 +289,28 @@ def _next_run(cold: cython.pointer(cold_t)) -> cython.bint:
 def _step(
     cold: cython.pointer(cold_t), reader: cython.p_void, entries: cython.pointer(uint64_t), bytes_: cython.pointer(uint64_t)
 ) -> cython.int:
-    """Some entries of the run."""
+    """Some entries of the run: read first, then handed over from the last to the first, the one that somebody may be parked on (L5)."""
     loader: cython.pointer(loader_t) = cold.loader
     queue: cython.pointer(queue_t) = cold.queue
     found: uint64_t = 0
     message_id: uint64_t = 0
     content: cython.pointer(content_t)
+    stopping: cython.bint
+    batch: batch_t
+    result: cython.int = STEP_MORE
+    batch.count = 0
     while entries[0] < STEP_ENTRIES and bytes_[0] < STEP_BYTES:
-        if at_load32(cython.address(loader.stopping)):
-            if cold.count == 0:
-                queue_content_loaded(queue, cold.position, cython.NULL)  # it may have been asked for: L1
-            return STEP_END
-        if queue_is_deleted(queue):
-            return STEP_END
-        if cold.count and cold.loaded >= cold.room:
-            return STEP_END
-        if not queue_next_cold(queue, cold.position, cython.address(found), cython.address(message_id)):
-            return STEP_END
+        stopping = at_load32(cython.address(loader.stopping)) != 0
+        if stopping and cold.count == 0:
+            queue_content_loaded(queue, cold.position, cython.NULL)  # it may have been asked for: L1
+        if (
+            stopping
+            or queue_is_deleted(queue)
+            or (cold.count and cold.loaded >= cold.room)
+            or not queue_next_cold(queue, cold.position, cython.address(found), cython.address(message_id))
+        ):
+            result = STEP_END
+            break
         content = cython.cast(ContentReader, reader).read(message_id)
         entries[0] += 1
         cold.count += 1
@@ -348,14 +320,21 @@ def _step(
             if queue_content_failed(queue, found):
                 at_add64(cython.address(loader.failed), 1)
                 _tell(loader, queue.id, found, message_id)
-                return STEP_END
+                result = STEP_END
+                break
             continue
-        queue_content_loaded(queue, found, content)
+        batch.positions[batch.count] = found
+        batch.contents[batch.count] = content
+        batch.count += 1
         cold.loaded += content.body_len
         bytes_[0] += content.body_len
+    at_add64(cython.address(loader.loaded), batch.count)
+    while batch.count:
+        batch.count -= 1
+        content = batch.contents[batch.count]
+        queue_content_loaded(queue, batch.positions[batch.count], content)
         content_decref(content)
-        at_add64(cython.address(loader.loaded), 1)
-    return STEP_MORE
+    return result
 
 
 @cython.cfunc
@@ -373,11 +352,11 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
     bytes_: uint64_t
     pause: int64_t
     _retry_held(loader)
-    number = _take_reader(loader, cold.queue.id)
+    number = readers_take(cython.address(loader.readers), cold.queue.id)
     if number < 0:  # more workers than readers, all at work
         request.hold_ns = started + READER_WAIT
         return PROCESS_PARK
-    reader = loader.readers[number]
+    reader = loader.readers.readers[number]
     while not at_load32(cython.address(loader.stopping)):
         if not _next_run(cold):
             result = PROCESS_DONE
@@ -402,7 +381,7 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
             break
     else:
         result = PROCESS_DONE
-    _give_reader(loader, number)
+    readers_give(cython.address(loader.readers), number)
     if result == PROCESS_DONE:
         request_answer(request, OUTCOME_MESSAGES)
     return result
@@ -553,8 +532,8 @@ class ContentLoader:
         for _ in range(min(max(1, system.system.worker_count), COLD_READERS_MAX)):
             reader = ContentReader(self.messages, self.pages)
             self.readers.append(reader)
-            self.loader.readers[self.loader.reader_count] = cython.cast(cython.p_void, reader)
-            self.loader.reader_count += 1
+            self.loader.readers.readers[self.loader.readers.count] = cython.cast(cython.p_void, reader)
+            self.loader.readers.count += 1
         self.loader.spare = actor_get(system.system, ACTORS_COLD, 0, 0, 0)
         pace_begin(cython.address(self.loader.pace), system_now(system.system))
         self.loader.system = system.system
@@ -570,7 +549,7 @@ class ContentLoader:
         for reader in self.readers:
             reader.close()
         self.readers = []
-        self.loader.reader_count = 0
+        self.loader.readers.count = 0
         if self.private and self.actors is not None:
             self.actors.stop()
         self.actors = None

@@ -269,7 +269,7 @@ class ContentReader:
             have = self._bytes(source, start, BLOCK_HEADER)
             # The header of a block that is still open is not written: its first record tells.
             if have >= BLOCK_HEADER:
-                closed = block_decode(self.window + (start - self.window_lsn), start, have, cython.address(header))
+                closed = block_decode(self.window + (start - self.window_lsn), start, have, source.id, cython.address(header))
                 if self._record(source, start + BLOCK_HEADER, out):
                     return True
                 if closed:

@@ -109,6 +109,7 @@ def _time_base(store: LogStore, fd: cython.int, sequence: uint64_t, lsn: uint64_
     end: uint64_t = start + store.messages.log.container_size
     first: uint64_t = start + CONTAINER_HEADER
     at: uint64_t = lsn - lsn % SECTOR
+    log_id: uint32_t = store.messages.log.id
     block: block_t
     if at - first > NEAR_BYTES and at > first:
         first = at - NEAR_BYTES
@@ -117,14 +118,14 @@ def _time_base(store: LogStore, fd: cython.int, sequence: uint64_t, lsn: uint64_
     if len(raw) != at + BLOCK_HEADER - first:
         return 0
     while at >= first:
-        if block_decode(data + (at - first), at, end - at, cython.address(block)):
+        if block_decode(data + (at - first), at, end - at, log_id, cython.address(block)):
             return block.time_us if lsn < at + block.length else 0
         at -= SECTOR
     at = start + CONTAINER_HEADER
     while at < first:
         raw = store.files.read(fd, BLOCK_HEADER, at - start)
         if len(raw) < BLOCK_HEADER or not block_decode(
-            cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, raw)), at, end - at, cython.address(block)
+            cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, raw)), at, end - at, log_id, cython.address(block)
         ):
             return 0
         if lsn < at + block.length:
@@ -281,7 +282,7 @@ def _copy_all(store: LogStore, reader: ContentReader, raw: bytes, sequence: uint
     written: int64_t
     data: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, raw))
     while at + BLOCK_HEADER <= end:
-        if not block_decode(data + (at - start), at, end - at, cython.address(block)):
+        if not block_decode(data + (at - start), at, end - at, store.messages.log.id, cython.address(block)):
             at += SECTOR
             continue
         record_at = at + BLOCK_HEADER

@@ -50,6 +50,7 @@ from cython.cimports.flintmq.store.stream.stream_log import StreamSpace
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
+from flintmq.config import Limits
 from flintmq.errors import StoreError
 from flintmq.ports import TxState
 from flintmq.store import failpoints, marks
@@ -109,6 +110,7 @@ class LogEngine(LogPort):
         actors,
         limits,
     ):
+        limits = limits or Limits()
         message_scan: LogScan = LogScan(self.files, f"{self.directory}/messages", MESSAGES, uuid)
         transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, uuid)
         self.recovery = Recovery()
@@ -138,6 +140,8 @@ class LogEngine(LogPort):
         self.ml.unwritten_max = buffers * WRITE_BUFFER
         self.ml.split_above = min(16384, self.messages.log.buffer_size // 4)
         self.writer = LogWriter(self.files)
+        self.writer.writer.soon_ms = limits.log_soon_ms
+        self.ml.soon_bytes = min(limits.log_soon_bytes, self.ml.unwritten_max // 2)
         self.writer.add(self.messages.log)
         self.writer.add(self.transaction_records.log)
         if self.pages is not None:

@@ -150,16 +150,24 @@ class Maintenance:
                 # One more than the reserve: that it can't be made is how a full disk shows.
                 one.set_ahead(max(one.ahead, self._reserve + 1))
             self._bound(one)
-            # One at a time: each takes some syncs, and meanwhile the base falls behind a log that fills quickly.
-            while one.prepare(calm, 1):
-                store.writer.kick()
-                one.seal()
-                self._move_base()
+            self._make(one, calm)
             one.trim()
         streams = getattr(store, "streams", None)
         if streams is not None and streams.maintain():
             self.busy = True
         self._watch_space()
+
+    def _make(self, one: Any, calm: bool) -> None:
+        """Makes the containers that the log wants now. One at a time: each takes some syncs, and meanwhile the base falls behind a log that
+        fills quickly. A log that fills as quickly as they are made wants more and more: when the disk gets tight by that, publishers
+        must be told first, or what they write would take the room that is kept for who ends messages."""
+        while one.prepare(calm, 1):
+            self.store.writer.kick()
+            one.seal()
+            self._move_base()
+            if not self.store.disk_low and self._is_tight():
+                self.busy = True
+                return
 
     def _archive(self, one: Any) -> None:
         """Dead containers are copied to the archive, if there is one. While that fails they stay, and the log says so once."""

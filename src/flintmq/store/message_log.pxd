@@ -21,6 +21,7 @@ cdef struct message_log_t:
     uint32_t released_count     # atomic; changed under log.lock
     uint32_t released_room
     uint64_t unwritten_max      # bytes appended and not written above which publishers wait
+    uint64_t soon_bytes         # bytes that may gather while nobody waits for them
     uint64_t *stream_unwritten  # atomic: bytes of streams appended and not written; NULL: there are no streams
     uint32_t disk_low           # atomic: nothing but the reserve is left
     uint32_t split_above        # bytes of content
@@ -35,7 +36,7 @@ cdef void ml_placed(void *context, content_t *content) noexcept nogil
 cdef uint64_t ml_spill(void *context, content_t *content) noexcept nogil
 cdef void ml_unspill(void *context, uint64_t message_id) noexcept nogil
 cdef uint64_t ml_durable_lsn(void *context) noexcept nogil
-cdef void ml_kick(void *context) noexcept nogil
+cdef void ml_kick(void *context, bint awaited) noexcept nogil
 cdef int ml_pressure(void *context) noexcept nogil
 
 # --- transactions (log lock taken inside). All return the LSN to wait for, LSN_NEVER when the log has failed.

@@ -52,7 +52,7 @@ from cython.cimports.flintmq.store.log.record import (
     set32,
     set64,
 )
-from cython.cimports.flintmq.store.log.writer import writer_kick
+from cython.cimports.flintmq.store.log.writer import writer_kick, writer_kick_soon
 from cython.cimports.flintmq.store.message_list import (
     PLACE_FREED,
     list_find,
@@ -309,10 +309,6 @@ def ml_durable_lsn(context):
     return at_load64(cython.address(_ml(context).log.durable))
 
 
-def ml_kick(context):
-    writer_kick(_ml(context).writer)
-
-
 @cython.cfunc
 @cython.inline
 @cython.nogil
@@ -321,6 +317,14 @@ def _unwritten(log: cython.pointer(log_t)) -> uint64_t:
     durable: uint64_t = at_load64(cython.address(log.durable))
     tail: uint64_t = at_load64(cython.address(log.tail))
     return tail - durable if tail > durable else 0
+
+
+def ml_kick(context, awaited):
+    ml: cython.pointer(message_log_t) = _ml(context)
+    if awaited or _unwritten(ml.log) > ml.soon_bytes:
+        writer_kick(ml.writer)
+    else:
+        writer_kick_soon(ml.writer)
 
 
 def ml_pressure(context):

@@ -32,4 +32,5 @@ cdef bint cursor_forget(cursor_t *cursor) noexcept nogil
 # without locks; blocks for the disk. Returns the nanoseconds it waited for the disk. The caller then calls cursor_answered.
 cdef uint64_t cursor_read(cursor_t *cursor) noexcept nogil
 cdef void cursor_read_failed(cursor_t *cursor) noexcept nogil  # instead, when nobody can read: tried again later
-cdef int64_t stream_now(stream_queue_t *stream) noexcept nogil             # monotonic milliseconds
+cdef int64_t stream_now(stream_queue_t *stream) noexcept nogil             # monotonic milliseconds; a few coarse
+cdef int64_t stream_now_exactly(stream_queue_t *stream) noexcept nogil     # never behind the first

@@ -14,6 +14,7 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import content_decref
+from cython.cimports.flintmq.scheduler.cpu_clock import monotonic_ns
 from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_COLD,
     STREAM_DAMAGED,
@@ -41,6 +42,10 @@ def stream_now(stream):
     if stream.clock != cython.NULL:
         return cython.cast(int64_t, at_load64(cython.cast(cython.pointer(uint64_t), stream.clock)))
     return monotonic_ms()
+
+
+def stream_now_exactly(stream):
+    return stream_now(stream) if stream.clock != cython.NULL else monotonic_ns() // 1_000_000
 
 
 @cython.cfunc

@@ -6,6 +6,7 @@ I1  Everything below group_base is done; every offset in [base, fresh) is done o
 I2  An offset is HELD by at most one consumer id, and only that id can settle or return it.
 I3  At most stream.open_max offsets are open: then nothing new is taken until one is done (`full`), what came back still is.
 I4  What may have been delivered before is flagged redelivered: every offset below `flagged`, and every second delivery.
+I5  open.due_low is armed with the stream's clock (`due`), by who lowered it, before it returns.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from cython.cimports.flintmq.core.atomics import at_store32, spin_lock, spin_unl
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import credit_give_back, credit_take
 from cython.cimports.flintmq.queue.types import REASON_REJECT, consumer_t, delivery_t
+from cython.cimports.flintmq.scheduler.due_clock import due_clock_arm
 from cython.cimports.flintmq.store.stream.stream_batch import stream_filter_free, stream_item_t
 from cython.cimports.flintmq.streams.cursor import (
     CURSOR_COLD,
@@ -31,6 +33,7 @@ from cython.cimports.flintmq.streams.cursor import (
     cursor_seek,
     cursor_taken,
     stream_now,
+    stream_now_exactly,
 )
 from cython.cimports.flintmq.streams.lost_header import content_with_lost
 from cython.cimports.flintmq.streams.open_list import open_base, open_become, open_find, open_first_ready, open_free, open_push
@@ -53,6 +56,7 @@ from cython.cimports.libc.string import memcpy
 
 # milliseconds until a member is woken again after an allocation failed
 NO_MEMORY_MS = cython.declare(int64_t, 1000)
+NS_PER_MS = cython.declare(uint64_t, 1_000_000)
 
 
 def group_new(stream, name, name_len):
@@ -148,6 +152,16 @@ def _due(group: cython.pointer(group_t), now_ms: int64_t) -> cython.bint:
     return came
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _arm(group: cython.pointer(group_t), due_ms: int64_t) -> cython.void:
+    """I5. Without the lock: the clock may make a system call."""
+    if due_ms and group.stream.due != cython.NULL:
+        due_clock_arm(group.stream.due, cython.cast(uint64_t, due_ms) * NS_PER_MS)
+
+
 # --- taking -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +250,7 @@ def group_take(group, seat, consumer, out, asks):
     outcome: cython.int = TAKE_NOTHING
     looked: cython.int
     now_ms: int64_t
+    due_ms: int64_t
     spin_lock(cython.address(group.lock))
     if group.open.due_low:
         now_ms = stream_now(group.stream)
@@ -270,7 +285,9 @@ def group_take(group, seat, consumer, out, asks):
                             asks.count += 1
     if outcome == TAKE_DONE:
         asks.more = group.open.ready != 0 or cursor_more(cython.address(group.fresh))
+    due_ms = group.open.due_low
     spin_unlock(cython.address(group.lock))
+    _arm(group, due_ms)
     return outcome
 
 
@@ -308,6 +325,7 @@ def group_settle(group, offset, owner, reason, freed):
 
 def group_return(group, offset, owner, delivered, delay_ms):
     item: cython.pointer(open_t)
+    due_ms: int64_t
     spin_lock(cython.address(group.lock))
     item = open_find(cython.address(group.open), offset)
     if item == cython.NULL or item.state != OPEN_HELD or item.owner != owner:
@@ -315,26 +333,31 @@ def group_return(group, offset, owner, delivered, delay_ms):
         return False
     if delivered:
         group.nacked += 1
-        _back(group, item, stream_now(group.stream) + delay_ms if delay_ms > 0 else 0)
+        _back(group, item, stream_now_exactly(group.stream) + delay_ms if delay_ms > 0 else 0)
     else:
         if item.count and item.count < 0xFFFF:
             item.count -= 1
         item.owner = 0
         open_become(cython.address(group.open), item, OPEN_READY, 0)
     at_store32(cython.address(group.changed), 1)
+    due_ms = group.open.due_low
     spin_unlock(cython.address(group.lock))
+    _arm(group, due_ms)
     return True
 
 
 def group_extend(group, offset, owner, visibility_ms):
     item: cython.pointer(open_t)
     held: cython.bint
+    due_ms: int64_t
     spin_lock(cython.address(group.lock))
     item = open_find(cython.address(group.open), offset)
     held = item != cython.NULL and item.state == OPEN_HELD and item.owner == owner
     if held:
         open_become(cython.address(group.open), item, OPEN_HELD, stream_now(group.stream) + visibility_ms if visibility_ms > 0 else 0)
+    due_ms = group.open.due_low
     spin_unlock(cython.address(group.lock))
+    _arm(group, due_ms)
     return held
 
 
@@ -354,8 +377,8 @@ def group_return_owner(group, owner):
     return returned
 
 
-def group_tick(group):
-    now_ms: int64_t = stream_now(group.stream)
+def group_tick(group, due_ms):
+    now_ms: int64_t = stream_now_exactly(group.stream)
     wake: cython.bint = False
     spin_lock(cython.address(group.lock))
     if group.open.due_low and now_ms >= group.open.due_low:
@@ -369,6 +392,7 @@ def group_tick(group):
     if group.full and group.open.count < group.stream.open_max:
         group.full = False
         wake = True
+    due_ms[0] = group.open.due_low
     spin_unlock(cython.address(group.lock))
     return wake
 

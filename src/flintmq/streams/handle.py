@@ -13,6 +13,7 @@ from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, consumer_t
+from cython.cimports.flintmq.scheduler.due_clock import DueClock, due_clock_incref
 from cython.cimports.flintmq.store.stream.stream_batch import (
     stream_batch_clear,
     stream_batch_free,
@@ -29,6 +30,7 @@ from cython.cimports.flintmq.streams.group import (
     group_new,
     group_next_dead,
     group_reset,
+    group_tick,
 )
 from cython.cimports.flintmq.streams.group_state import group_read, group_room, group_write
 from cython.cimports.flintmq.streams.source import StreamSource
@@ -40,6 +42,7 @@ from cython.cimports.flintmq.streams.stream_queue import (
     stream_next_group,
     stream_release_owner,
     stream_wake_all,
+    stream_wake_group,
 )
 from cython.cimports.flintmq.streams.types import DEAD_LIMIT, GROUP_NAME_MAX, cursor_t, group_t, seat_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
@@ -155,6 +158,12 @@ class StreamQueue:
         from flintmq.streams.cold_reads import use
 
         use(self, actors)
+
+    def use_clock(self, clock: DueClock) -> None:
+        if self.stream.due != cython.NULL:
+            raise ValueError("the stream has a clock already")
+        due_clock_incref(clock.clock)
+        self.stream.due = clock.clock
 
     # --- seats ----------------------------------------------------------------------------------------------------------
 
@@ -274,6 +283,18 @@ class StreamQueue:
     def tick(self) -> None:
         self.handle.housekeeping()
 
+    def give_back(self) -> int:
+        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        due_ms: int64_t = 0
+        first_ms: int64_t = 0
+        while group != cython.NULL:
+            if group_tick(group, cython.address(due_ms)):
+                stream_wake_group(group, False)
+            if due_ms and (first_ms == 0 or due_ms < first_ms):
+                first_ms = due_ms
+            group = stream_next_group(self.stream, group)
+        return first_ms * 1_000_000
+
     def set_clock(self, ms: int) -> None:
         at_store64(cython.cast(cython.pointer(uint64_t), cython.address(self.clock)), ms)
 
@@ -359,7 +380,7 @@ class StreamQueue:
         if group != cython.NULL:
             at_store32(cython.address(group.changed), 1)
 
-    def restore(self, name: bytes, state: bytes) -> None:
+    def restore(self, name: bytes, state: bytes, unclean: bool = False) -> None:
         group: cython.pointer(group_t) = self.find(name)
         visible: uint64_t = self.stream.source.visible(self.stream.source.log)
         if group != cython.NULL and at_load32(cython.address(group.started)):
@@ -370,7 +391,7 @@ class StreamQueue:
         spin_lock(cython.address(group.lock))
         if group.fresh.next > visible:
             cursor_move(cython.address(group.fresh), visible)  # the stream lost its end: what comes there now is new
-        if group.flagged > visible:
+        if unclean or group.flagged > visible:
             group.flagged = visible
         at_store32(cython.address(group.started), 1)
         spin_unlock(cython.address(group.lock))

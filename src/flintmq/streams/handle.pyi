@@ -1,6 +1,7 @@
 from builtins import bytes as _Bytes
 
 from flintmq.queue.handle import QueueHandle
+from flintmq.scheduler.due_clock import DueClock
 from flintmq.streams.source import StreamSource
 
 # reason of a dead message: it came back too often (else it is REASON_REJECT of the queue core: refused)
@@ -40,6 +41,9 @@ class StreamQueue:
     ) -> None: ...
     def use_actors(self, actors: object) -> None:
         """Cold reads run on this ActorSystem from now on; before, in the thread that wants to deliver. Call it before consumers come."""
+    def use_clock(self, clock: DueClock) -> None:
+        """It is armed with what ends in groups from now on (visibility times, delays): who has it then calls `give_back`. Without, time passes
+        with `tick` alone. Call it before consumers come. Raises ValueError: the stream has one."""
     def start_offset(self, start: str, value: int = 0) -> int:
         """The offset of "first", "last" (the last message), "next" (what comes after now), "offset" (`value`, clamped to what is there) or
         "time" (`value`: wall clock, ms; blocks for the disk). Raises ValueError."""
@@ -59,6 +63,8 @@ class StreamQueue:
     def set_rules(self, dead_letters: bool, delivery_limit: int, delay_ms: int, visibility_ms: int) -> None: ...
     def tick(self) -> None:
         """Time passed: what is due comes again. To be called every Limits.stream_cursor_ms (also done by QueueHandle.housekeeping)."""
+    def give_back(self) -> int:
+        """What is due comes again. Returns when the next is, monotonic nanoseconds; 0: nothing ends."""
     def wake(self) -> None:
         """Everybody looks again."""
     def release_owner(self, owner: int) -> int:
@@ -69,10 +75,10 @@ class StreamQueue:
         """Raises KeyError."""
     def not_saved(self, name: _Bytes) -> None:
         """Saving failed: `changed` gives it again."""
-    def restore(self, name: _Bytes, state: _Bytes) -> None:
+    def restore(self, name: _Bytes, state: _Bytes, unclean: bool = False) -> None:
         """A saved group, before anybody joins it. What it had not finished comes again, flagged redelivered. Unless it was saved `clean`,
-        nobody knows how far it came since: then everything that the stream holds now is flagged. Raises ValueError: damaged state, or the
-        group is in use."""
+        nobody knows how far it came since: then everything that the stream holds now is flagged. So it is with `unclean`: the last run did
+        not end cleanly, and the state may be an older one's. Raises ValueError: damaged state, or the group is in use."""
     def forget_group(self, name: _Bytes) -> bool:
         """The group loses its place: the next one to join starts anew. False: it has members, or there is none."""
     def take_dead(self, most: int = 100) -> list[tuple[_Bytes, int, int, int]]:

@@ -47,6 +47,7 @@ from cython.cimports.flintmq.queue.types import (
     queue_t,
     slot_t,
 )
+from cython.cimports.flintmq.scheduler.due_clock import due_clock_decref
 from cython.cimports.flintmq.store.stream.stream_batch import stream_filter_free, stream_item_t
 from cython.cimports.flintmq.streams.cursor import (
     CURSOR_COLD,
@@ -500,8 +501,9 @@ def _housekeeping(queue: cython.pointer(queue_t)) -> cython.void:
     stream: cython.pointer(stream_queue_t) = _stream(queue)
     group: cython.pointer(group_t) = stream_next_group(stream, cython.NULL)
     seat: cython.pointer(seat_t)
+    due_ms: int64_t = 0
     while group != cython.NULL:
-        if group_tick(group):
+        if group_tick(group, cython.address(due_ms)):
             stream_wake_group(group, False)
         group = stream_next_group(stream, group)
     spin_lock(cython.address(queue.manager.lock))
@@ -573,6 +575,8 @@ def _destroy(queue: cython.pointer(queue_t)) -> cython.void:
         group_free(group)
         group = after
     stream.source.release(stream.source.log)
+    if stream.due != cython.NULL:
+        due_clock_decref(stream.due)
     free(stream)
 
 

@@ -8,6 +8,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t, content_t
 from flintmq.queue.types cimport consumer_t, queue_t, slot_t
+from flintmq.scheduler.due_clock cimport due_clock_t
 from flintmq.store.stream.stream_batch cimport stream_batch_t, stream_filter_t
 from flintmq.streams.source cimport source_t
 
@@ -137,6 +138,7 @@ cdef struct stream_queue_t:     # ops_context of the queue; lives as long as it
     ask_t ask                   # NULL: read in the asking thread
     void *ask_context
     int64_t *clock              # NULL: the machine's; else milliseconds, set by a test
+    due_clock_t *due            # counted; told when something of a group ends. NULL: nobody is, then time passes with the ticks
     group_t *groups             # under the manager lock
     seat_t *lone                # under the manager lock
     # rules

@@ -1,5 +1,18 @@
 # What the queue core and the disk do to a store's cold reader, for tests that have no consumers.
+from libc.stdint cimport uint32_t, uint64_t
+from flintmq.queue.handle cimport QueueHandle
+from flintmq.queue.types cimport queue_t, waiter_t
 from flintmq.store.log_store cimport LogStore
+
+cdef struct woken_t:
+    queue_t *queue
+    uint64_t cold                       # entries that were not in memory at the last wake
+    uint32_t wakes
 
 cdef class LoaderDriver:
     cdef readonly LogStore store
+
+cdef class Woken:
+    cdef QueueHandle handle
+    cdef waiter_t waiter
+    cdef woken_t woken

@@ -10,7 +10,8 @@ from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_loc
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, slot_begin_loading
-from cython.cimports.flintmq.queue.types import ENTRY_FAILED, ENTRY_LOADING, ENTRY_NOT_RESIDENT, segment_t, slot_t
+from cython.cimports.flintmq.queue.queue_core import queue_add_waiter, queue_cold_count, queue_remove_waiter
+from cython.cimports.flintmq.queue.types import ENTRY_FAILED, ENTRY_LOADING, ENTRY_NOT_RESIDENT, segment_t, slot_t, waiter_t
 from cython.cimports.flintmq.store.log_store import LogStore
 from cython.cimports.libc.stdint import uint64_t
 
@@ -98,3 +99,33 @@ class LoaderDriver:
     @property
     def hot_arrivals(self) -> int:
         return at_load64(cython.address(self.store.ml.hot_arrivals))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _note_wake(waiter: cython.pointer(waiter_t)) -> cython.void:
+    woken: cython.pointer(woken_t) = cython.cast(cython.pointer(woken_t), waiter.context)
+    woken.cold = queue_cold_count(woken.queue)
+    woken.wakes += 1
+
+
+@cython.cclass
+class Woken:
+    """Waits for entries of a queue that are parked on, and notes what it finds when it is woken. Args: handle: of the queue."""
+
+    def __init__(self, handle: QueueHandle) -> None:
+        self.handle = handle
+        self.woken.queue = handle.queue
+        self.waiter.context = cython.address(self.woken)
+        self.waiter.wake = _note_wake
+        queue_add_waiter(handle.queue, cython.address(self.waiter))
+
+    def close(self) -> None:
+        """No wakes any more."""
+        queue_remove_waiter(self.handle.queue, cython.address(self.waiter))
+
+    @property
+    def seen(self) -> tuple:
+        """(wakes so far, entries that were not in memory at the last of them)."""
+        return self.woken.wakes, self.woken.cold

@@ -6,6 +6,7 @@ in: plain values of a test. out: calls of the log port's C functions; tickets of
 from __future__ import annotations
 
 import cython
+from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
 from cython.cimports.flintmq.store.log_store import LogStore
@@ -113,6 +114,27 @@ class LogDriver:
     def tx_applied(self, tx: int) -> None:
         number: uint64_t = tx
         self.store.tx_applied(number)
+
+    # --- the writer
+
+    def start_writer(self, soon_ms: int) -> None:
+        """A writer thread; what nobody waits for gathers that long. `store.close()` ends it."""
+        self.store.writer.writer.soon_ms = soon_ms
+        self.store.writer.start()
+
+    def kick(self, awaited: bool) -> None:
+        """As a loop does at the end of a pass."""
+        self.store.port.kick(self.store.port.context, awaited)
+
+    @property
+    def gathers(self) -> bool:
+        """The writer thread lets something gather."""
+        return at_load32(cython.address(self.store.writer.writer.sleeping)) == 2
+
+    @property
+    def passes(self) -> int:
+        """Group commits so far."""
+        return self.store.writer.writer.passes
 
     # --- recovery
 

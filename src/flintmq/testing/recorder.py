@@ -132,15 +132,14 @@ _sink.heartbeat = _heartbeat
 class Recorder:
     """An engine and what it reported.
 
-    Args: frame_size_max: bytes after connection.open; channel_max: highest channel number; message_size_max: bytes of a body.
+    Args: frame_size_max: bytes after connection.open; message_size_max: bytes of a body.
     """
 
-    def __init__(self, frame_size_max: int = 131072, channel_max: int = 2047, message_size_max: int = 1 << 27):
+    def __init__(self, frame_size_max: int = 131072, message_size_max: int = 1 << 27):
         self.events = []
         self.buffer = b""
         self.frame_size_max = frame_size_max
         engine_init(cython.address(self.engine), cython.address(_sink), cython.cast(cython.p_void, self), 8192, 65536, message_size_max)
-        self.engine.channel_max = channel_max
 
     def __dealloc__(self):
         engine_free(cython.address(self.engine))

@@ -125,13 +125,13 @@ class StreamThreads:
                 if log != cython.NULL and i % every == every - 1:
                     memory_stream_publish(log, ~cython.cast(uint64_t, 0))
                 if queue.port != cython.NULL and i % every == every - 1:
-                    queue.port.kick(queue.port.context)
+                    queue.port.kick(queue.port.context, True)
                 if pause and i % every == every - 1:
                     usleep(pause)
             if log != cython.NULL:
                 memory_stream_publish(log, ~cython.cast(uint64_t, 0))
             if queue.port != cython.NULL:
-                queue.port.kick(queue.port.context)
+                queue.port.kick(queue.port.context, True)
             arena_free(arena)
 
     def consume(self, consumers: list, lanes: list, return_every: int = 0, leave_after: int = 0, hold: int = 1, copy: bool = False) -> int:

@@ -274,11 +274,12 @@ class Campaign:
             self.findings.append(f"{kill}: the process left behind did nothing")
             return
         time.sleep(STEP_S)
-        came = json.loads(told.read_text())["came"]
+        note = json.loads(told.read_text())
+        came = note["came"]
         word = next((one for one in ("FENCED", "CHECKPOINT_BEHIND", "NOT_FOUND", "STAGE_FAILED") if one in came), came[:60])
         self.zombies[f"{kill.point}: {word}"] += 1
         allowed = ("FENCED",) if kill.point != "prepare-enter" else ("FENCED", "NOT_FOUND", "STAGE_FAILED")
-        if word not in allowed:
+        if word not in allowed and (note["asks"] or came != "done"):
             self.findings.append(f"{kill}: the process left behind was not refused: {came}")
 
     @staticmethod

@@ -84,9 +84,12 @@ def session(job: dict[str, Any], scratch: str) -> Any:
     root = str(Path(__file__).resolve().parents[3])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     spark = spark_session("crash", Path(scratch), master=job["master"])
+    from pyspark_flintmq import several_queries
     from tools.crash.spark.hooks import CrashSource
 
     spark.dataSource.register(CrashSource)
+    if not several_queries(spark, CrashSource.name()):
+        raise RuntimeError("two queries can't be started at once: this Spark keeps the environment of a data source elsewhere")
     return spark
 
 

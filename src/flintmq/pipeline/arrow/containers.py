@@ -325,7 +325,7 @@ class Containers:
             view = self.open(start // size)
             if view == cython.NULL or not self.load(view, start % size, BLOCK_HEADER):
                 continue
-            if block_decode(view.bytes + start % size, start, size - start % size, cython.address(block)):
+            if block_decode(view.bytes + start % size, start, size - start % size, self.log, cython.address(block)):
                 return self.record(start + BLOCK_HEADER, out)
         return False
 
@@ -347,7 +347,7 @@ class Containers:
         while view.scanned <= offset and view.scanned + BLOCK_HEADER <= size:
             if not self.load(view, view.scanned, BLOCK_HEADER):
                 return cython.NULL
-            if not block_decode(view.bytes + view.scanned, base + view.scanned, size - view.scanned, cython.address(block)):
+            if not block_decode(view.bytes + view.scanned, base + view.scanned, size - view.scanned, self.log, cython.address(block)):
                 view.scanned += SECTOR
                 continue
             if view.span_count == view.span_room:
@@ -405,7 +405,7 @@ class Containers:
             self.load(view, 0, size)
         self.raise_error()
         while view != cython.NULL and offset + BLOCK_HEADER <= size:
-            if block_decode(view.bytes + offset, start + offset, size - offset, cython.address(block)):
+            if block_decode(view.bytes + offset, start + offset, size - offset, self.log, cython.address(block)):
                 end = block.lsn + block.length
                 found.append((block.lsn, end, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
                 offset = align_sector(offset + block.length)
@@ -426,7 +426,7 @@ class Containers:
         if view == cython.NULL or not self.load(view, 0, size):
             self.raise_error()
             return False
-        if offset + BLOCK_HEADER > size or not block_decode(view.bytes + offset, where, size - offset, cython.address(block)):
+        if offset + BLOCK_HEADER > size or not block_decode(view.bytes + offset, where, size - offset, self.log, cython.address(block)):
             return False
         while at < block.length:
             if not record_decode(view.bytes + offset + at, where + at, block.length - at, 0, True, cython.address(record)):

@@ -209,7 +209,7 @@ class ContainerScan:
             if self.end_known and lsn >= self.end:
                 return False
             if (
-                block_decode(self.view.bytes + self.offset, lsn, size - self.offset, cython.address(self.block))
+                block_decode(self.view.bytes + self.offset, lsn, size - self.offset, self.containers.log, cython.address(self.block))
                 and self.block.epoch >= self.epoch
                 and (self.last == 0 or self.block.previous == self.last)
             ):
@@ -220,7 +220,7 @@ class ContainerScan:
             found = self.offset
             while found + BLOCK_HEADER <= size:
                 if (
-                    block_decode(self.view.bytes + found, self.start + found, size - found, cython.address(other))
+                    block_decode(self.view.bytes + found, self.start + found, size - found, self.containers.log, cython.address(other))
                     and other.epoch >= self.epoch
                     and not (self.end_known and other.lsn >= self.end)
                 ):
@@ -248,6 +248,7 @@ class ContainerScan:
         """No block of this container follows at `lsn`: is that the end of the container?"""
         size: uint64_t = self.containers.container_size
         next_start: uint64_t = self.start + size
+        first: uint64_t = next_start + CONTAINER_HEADER
         view: cython.pointer(view_t)
         block: block_t
         written: cython.bint = False
@@ -263,7 +264,7 @@ class ContainerScan:
         if (
             view != cython.NULL
             and self.containers.load(view, CONTAINER_HEADER, BLOCK_HEADER)
-            and block_decode(view.bytes + CONTAINER_HEADER, next_start + CONTAINER_HEADER, size - CONTAINER_HEADER, cython.address(block))
+            and block_decode(view.bytes + CONTAINER_HEADER, first, size - CONTAINER_HEADER, self.containers.log, cython.address(block))
             and block.epoch >= self.epoch
         ):
             if self.last == 0 or block.previous != self.last:
@@ -297,7 +298,7 @@ class ContainerScan:
         if not good and not self.end_known:
             offset = align_sector(self.offset + self.block.length)
             while offset + BLOCK_HEADER <= size:
-                if block_decode(self.view.bytes + offset, self.start + offset, size - offset, cython.address(other)):
+                if block_decode(self.view.bytes + offset, self.start + offset, size - offset, self.containers.log, cython.address(other)):
                     hint = max(hint, other.durable_hint)
                 offset += SECTOR
             if hint <= self.block.lsn:

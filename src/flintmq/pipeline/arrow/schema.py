@@ -130,7 +130,7 @@ def select(table: str, columns: Iterable[str] | None = None) -> tuple[Column, ..
 
 
 def arrow_schema(table: str, columns: Iterable[str] | None = None) -> pa.Schema:
-    """Arrow schema of a table of TABLES, all of it or the columns named."""
+    """Arrow schema of a table of TABLES, all of it or the columns named (`records`, `log_messages`: the log source's streams)."""
     import pyarrow as pa
 
     types = arrow_types()
@@ -140,16 +140,6 @@ def arrow_schema(table: str, columns: Iterable[str] | None = None) -> pa.Schema:
 def messages_schema(columns: Iterable[str] | None = None) -> pa.Schema:
     """What do_get gives."""
     return arrow_schema("messages", columns)
-
-
-def records_schema(columns: Iterable[str] | None = None) -> pa.Schema:
-    """Log source, stream `records`."""
-    return arrow_schema("records", columns)
-
-
-def log_messages_schema(columns: Iterable[str] | None = None) -> pa.Schema:
-    """Log source, stream `messages`."""
-    return arrow_schema("log_messages", columns)
 
 
 def tx_schema(columns: Iterable[str] | None = None) -> pa.Schema:

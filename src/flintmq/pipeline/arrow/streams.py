@@ -150,7 +150,7 @@ class StreamFiles:
         view = self.containers.open(lsn // self.size)
         if view == cython.NULL or not self.containers.load(view, offset, BLOCK_HEADER):
             return False
-        if not block_decode(view.bytes + offset, lsn, self.size - offset, cython.address(block)):
+        if not block_decode(view.bytes + offset, lsn, self.size - offset, self.containers.log, cython.address(block)):
             return False
         if (chained and block.previous != self.spot.block) or lsn + block.length > self.end:
             return False

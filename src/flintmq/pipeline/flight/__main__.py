@@ -19,6 +19,7 @@ from pathlib import Path
 
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Channel
+from flintmq.endpoint import endpoint
 
 EXIT_UNAVAILABLE = 69
 EXIT_CONFIG = 78
@@ -86,7 +87,7 @@ def serve(options: argparse.Namespace, channels: list[Channel], limits: Limits) 
         return EXIT_UNAVAILABLE
     signal.signal(signal.SIGTERM, lambda number, frame: _end(stop))
     channels[0].send({"call": "ready", "port": service.port})
-    log.info("Arrow Flight on %s://%s:%d", service.scheme, options.host, service.port)
+    log.info("Arrow Flight on %s://%s", service.scheme, endpoint(options.host, service.port))
     wait_for_end(channels[0].socket.fileno(), ended)
     link.close()
     # Calls end by themselves now, but for readers that do not read; what is unfinished is asked for again anyway. gRPC's own shutdown

@@ -1,6 +1,7 @@
-"""Reading ahead: an iterator that works in a thread of its own, a little before the one who takes from it.
+"""Iterators between the one who decodes and the one who takes: reading ahead in a thread of its own, passing over what the taker has.
 
-in: a generator whose work does not hold the interpreter's lock all the time. out: the same items in the same order.
+in: a generator whose work does not hold the interpreter's lock all the time. out: the same items in the same order; record batches
+without their first rows.
 
 H1  At most `depth` items wait, and one is being made.
 H2  When the taker ends, the generator is closed in its own thread; the thread ends with it, at most one item later.
@@ -18,6 +19,15 @@ from typing import Any
 
 # seconds after which a thread whose items nobody takes looks whether anybody still wants them
 LOOK_S = 0.2
+
+
+def behind(batches: Generator[Any, None, None], skip: int) -> Generator[Any, None, None]:
+    """The rows behind the first `skip`, which the taker has already. Closes `batches` when it ends."""
+    with contextlib.closing(batches):
+        for batch in batches:
+            if skip < batch.num_rows:
+                yield batch.slice(skip) if skip else batch
+            skip = max(0, skip - batch.num_rows)
 
 
 def ahead(source: Generator[Any, None, None], depth: int, ended: threading.Event | None = None) -> Iterator[Any]:

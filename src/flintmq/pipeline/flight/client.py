@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from flintmq.endpoint import endpoint
 from flintmq.pipeline.flight.errors import PROTOCOL, TIMED_OUT, UNAVAILABLE, PlaneError, from_flight
 from flintmq.pipeline.flight.headers import VHOST_HEADER, basic_header, vhost_header
 from flintmq.pipeline.flight.results import (
@@ -64,7 +65,7 @@ def location_of(where: str, tls: bool = False) -> tuple[str, str | None, str | N
     user = unquote(parts.username) if parts.username else None
     password = unquote(parts.password) if parts.password is not None else None
     vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else None
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", user, password, vhost
+    return f"{scheme}://{endpoint(host, port)}", user, password, vhost
 
 
 class DataPlane:

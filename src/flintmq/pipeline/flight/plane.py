@@ -13,7 +13,6 @@ P4  Pieces are decoded on an actor system, one actor per slice of a ticket's sub
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import logging
@@ -26,7 +25,7 @@ from typing import Any
 from flintmq.config import Limits
 from flintmq.pipeline.arrow import schema
 from flintmq.pipeline.flight.actions import read_object, whole
-from flintmq.pipeline.flight.ahead import ahead
+from flintmq.pipeline.flight.ahead import ahead, behind
 from flintmq.pipeline.flight.errors import BAD_ARGUMENT, BAD_ROW, BUSY, DAMAGED, INTERNAL, UNAVAILABLE, PlaneError
 from flintmq.pipeline.flight.link import Caller, Link
 from flintmq.pipeline.flight.streams import Streams
@@ -190,7 +189,7 @@ class Plane:
         ended = threading.Event()
         batches = self._batches(caller, ticket, first, ended)
         if skip:
-            batches = _behind(batches, skip)
+            batches = behind(batches, skip)
         # Records are decoded while gRPC sends the batches before: two cores' work. One piece is not worth a thread.
         return ahead(batches, AHEAD, ended) if first.more else batches
 
@@ -292,15 +291,6 @@ class Plane:
                 raise PlaneError(BAD_ROW, str(error)) from None
             count += batch.num_rows
         return json.dumps({"count": count, "bytes": size}).encode()
-
-
-def _behind(batches: Iterator[Any], skip: int) -> Generator[Any, None, None]:
-    """The rows behind the first `skip`."""
-    with contextlib.closing(batches):  # type: ignore[type-var]
-        for batch in batches:
-            if skip < batch.num_rows:
-                yield batch.slice(skip) if skip else batch
-            skip = max(0, skip - batch.num_rows)
 
 
 def _given_up(ticket: Ticket, piece: Piece, error: Exception, why: str) -> set[int]:

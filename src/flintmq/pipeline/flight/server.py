@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flintmq.config import Limits
+from flintmq.endpoint import endpoint
 from flintmq.pipeline.flight import auth
 from flintmq.pipeline.flight.actions import ACTIONS, read_object, whole
 from flintmq.pipeline.flight.errors import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
@@ -57,7 +58,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]
         self._waits = threading.Semaphore(link.size // 2) if link.size > 1 else threading.Semaphore(0)
         self.scheme = "grpc+tls" if tls else "grpc+tcp"
         super().__init__(
-            location=f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}",
+            location=f"{self.scheme}://{endpoint(host, port)}",
             auth_handler=auth.NoHandshake(),
             tls_certificates=[flight.CertKeyPair(*tls)] if tls else None,
             middleware={auth.KEY: self.gate},

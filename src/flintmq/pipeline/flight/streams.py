@@ -19,7 +19,7 @@ from typing import Any
 
 from flintmq.config import Limits
 from flintmq.pipeline.flight.actions import whole
-from flintmq.pipeline.flight.ahead import ahead
+from flintmq.pipeline.flight.ahead import ahead, behind
 from flintmq.pipeline.flight.errors import BAD_ARGUMENT, BUSY, DAMAGED, UNAVAILABLE, PlaneError
 from flintmq.pipeline.flight.link import Caller, Link
 from flintmq.scheduler.outcomes import Outcome, Space
@@ -197,12 +197,14 @@ class Streams:
         self._keep(caller, source)
         ended = threading.Event()
         batches = self._batches(caller, ticket, facts, offset, end, tolerant, ended)
+        if tolerant and ticket.first:
+            # What is left out is not counted by the reader: it goes on by passing over the rows that it has.
+            batches = behind(batches, ticket.first)
         return ahead(batches, AHEAD, ended) if end - offset > self._limits.flight_piece_rows // 4 else batches
 
     def _batches(
         self, caller: Caller, ticket: Any, facts: dict[str, Any], offset: int, end: int, tolerant: bool, ended: threading.Event
     ) -> Generator[Any, None, None]:
-        skip = ticket.first if tolerant else 0
         kept = time.monotonic()
         with self._reader(facts) as files:
             try:
@@ -213,11 +215,7 @@ class Streams:
                     if time.monotonic() - kept > self._limits.stream_pin_s / 4:
                         self._keep(caller, ticket.source)
                         kept = time.monotonic()
-                    if skip >= batch.num_rows:
-                        skip -= batch.num_rows
-                        continue
-                    yield batch.slice(skip) if skip else batch
-                    skip = 0
+                    yield batch
             except self._codec.stream_damaged as error:
                 now = self._facts(caller, facts["queue"], stream=facts["stream"])
                 if error.offset < now["first"]:

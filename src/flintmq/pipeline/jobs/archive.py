@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = ("date", "queue")
-USAGE = 64
+USAGE, CONFLICT = 64, 75
 # Delta's batches pass through the driver: its memory is theirs.
 DELTA_MESSAGES_MAX, DELTA_BYTES_MAX = 200_000, 64 * 1024 * 1024
 MARK = "_flintmq_archive.json"
@@ -256,13 +256,37 @@ def _check_place(params: ArchiveParameters) -> None:
         return
     if MARK not in there:
         raise OperatorError(f"--out {path} holds something else: name a new directory, or one that this job made", USAGE)
-    made = json.loads((path / MARK).read_text() or "{}")
+    # An empty mark is of a run that was killed before it wrote anything.
+    made = json.loads((path / MARK).read_text() or _mark_of(params))
     if made.get("format") != params.format:
         raise OperatorError(f"--out {path} is an archive of format {made.get('format')}, not {params.format}", USAGE)
     if made.get("source") != _source(params):
         raise OperatorError(f"--out {path} was made from a {made.get('source')}: give this one a directory of its own", USAGE)
+    if not params.from_log and params.format == "parquet":
+        _check_checkpoint(params)
     if params.from_log and params.format == "parquet" and "_SUCCESS" in there:
         raise OperatorError(f"--out {path} holds an archive of the log already: name a new directory", USAGE)
+
+
+def _check_checkpoint(params: ArchiveParameters) -> None:
+    """Spark's file sink leaves out every batch whose number it has: of a checkpoint that counts anew it would lose them without a word.
+
+    Raises: OperatorError (75).
+    """
+    written, begun = _highest(params.directory / "_spark_metadata"), _highest(params.checkpoint_directory / "offsets")
+    if written > begun:
+        has = f"ends with batch {begun}" if begun >= 0 else "has none"
+        raise OperatorError(
+            f"FLINTMQ_CHECKPOINT_LOST: --out {params.directory} has batches up to {written}, its checkpoint {params.checkpoint_directory} "
+            f"{has}: messages would be taken out and not written. Put the checkpoint back, or name a new --out",
+            CONFLICT,
+        )
+
+
+def _highest(log: Path) -> int:
+    """The last batch in one of Spark's logs, -1: there is none."""
+    names = (one.name.removesuffix(".compact") for one in log.iterdir()) if log.is_dir() else ()
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def _source(params: ArchiveParameters) -> str:
@@ -271,12 +295,20 @@ def _source(params: ArchiveParameters) -> str:
 
 def _mark(params: ArchiveParameters) -> None:
     """Says what the directory is: an archive is told from other things by it. What a killed archive of the log left behind goes."""
+    mark = params.directory / MARK
     params.directory.mkdir(parents=True, exist_ok=True)
-    if params.from_log and params.format == "parquet" and (params.directory / MARK).exists():
+    if params.from_log and params.format == "parquet" and mark.exists():
         for one in params.directory.iterdir():
             if one.name.startswith(("date=", "_temporary")):
-                shutil.rmtree(one)
-    (params.directory / MARK).write_text(json.dumps({"format": params.format, "source": _source(params)}) + "\n")
+                # Tasks of a killed driver may live on for a moment and write there. Nobody takes what they write of records: each run has
+                # a directory of its own. Spark would, of messages: then that directory must go.
+                shutil.rmtree(one, ignore_errors=params.of_records and one.name == "_temporary")
+    if not mark.exists() or not mark.stat().st_size:
+        mark.write_text(_mark_of(params))
+
+
+def _mark_of(params: ArchiveParameters) -> str:
+    return json.dumps({"format": params.format, "source": _source(params)}) + "\n"
 
 
 def _query_id(params: ArchiveParameters) -> str:
@@ -285,9 +317,12 @@ def _query_id(params: ArchiveParameters) -> str:
 
 
 def _range_name(params: ArchiveParameters) -> str:
-    """The same range of the same log has the same name."""
-    place = params.store_dir or params.archive_dir or params.url or f"{params.host}:{params.flight_port}"
-    what = json.dumps([place, params.vhost, params.queue, params.since, params.until])
+    """The same range of the same log has the same name, wherever the log is read and however its place is written. Raises: SourceError."""
+    from pyspark_flintmq.log_view import open_view
+
+    wanted = Range.of(params)
+    with open_view(params.source_options()) as view:
+        what = json.dumps([view.uuid, params.vhost, wanted.queues, wanted.since_us, wanted.until_us])
     return f"flintmq-log:{hashlib.blake2b(what.encode(), digest_size=16).hexdigest()}"
 
 
@@ -309,9 +344,12 @@ def _summary(result: ArchivePlan, totals: Totals) -> Summary:
         lines.append("interrupted in the middle of a batch: the next run with this checkpoint begins with it")
         figures["interrupted"] = True
     if result.added["known"]:
-        lines.append(f"{result.added['known']:,} batches were in the table already (an earlier run was killed behind its commit)")
         figures["known_batches"] = result.added["known"]
-    if params.from_log and not rows:
+        if params.from_log:
+            lines.append("this range of this log was added before: nothing was added. Later messages need a --since of their own")
+        else:
+            lines.append(f"{result.added['known']:,} batches were in the table already (an earlier run was killed behind its commit)")
+    elif params.from_log and not rows:
         lines.append(f"the log has no {rows_of} in this range")
     return Summary("archive", lines, figures)
 

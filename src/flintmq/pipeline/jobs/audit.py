@@ -268,7 +268,7 @@ def _began_after_horizon(reading: LogReading, known: pa.Table) -> int:
     from flintmq.pipeline.arrow.scan import scan_container
 
     facts = reading.view.logs["messages"]
-    path = next((path for number, path in facts.containers if (number + 1) * reading.view.container_size > horizon), None)
+    path = next((path for number, path in facts.containers if (number + 1) * facts.size > horizon), None)
     times: list[Any] = []
     if path is not None:
         first = next(iter(scan_container(path, columns=["time"], base=horizon, end=facts.end, mode="PERMISSIVE", rows_max=1)), None)

@@ -79,6 +79,8 @@ def _archive(found: _Plan, params: ArchiveParameters) -> None:
         delta.check_installed()
     if params.from_log:
         _log(found, params)
+    elif params.are_streams():
+        _streams(found, params)
     else:
         _queues(found, params)
     there = params.directory.exists()
@@ -111,6 +113,28 @@ def _queues(found: _Plan, params: ArchiveParameters) -> None:
         found.line("queue", f"{name}: {count:,} messages ready")
     found.line("reads", f"{more}{browse.count:,} messages, about {size:,} bytes of bodies; batches of {options.max_messages:,} at most")
     found.figures |= {"queues": counts, "rows": browse.count, "bytes": size, "partitions": options.partitions}
+
+
+def _streams(found: _Plan, params: ArchiveParameters) -> None:
+    """All that the streams hold is counted: where a checkpoint stands is for Spark to read."""
+    connection = _connection({name: text for name, text in params.source_options().items() if name in _OF_CONNECTION})
+    counts: dict[str, int] = {}
+    size = 0
+    with connection.errors():
+        plane = connection.open()
+        try:
+            found.broker(plane, connection.where)
+            for name in names_of(params.queue):
+                opened = plane.action("stream.open", queue=name)
+                counts[name] = int(opened["next"]) - int(opened["first"])
+                size += int(opened["bytes"])
+                found.line("stream", f"{name}: {counts[name]:,} messages, offsets {opened['first']:,} to {opened['next']:,}")
+        finally:
+            plane.close()
+    rows = sum(counts.values())
+    goes_on = "; what the checkpoint has is not read again" if params.checkpoint_directory.exists() else ""
+    found.line("reads", f"at most {rows:,} messages, {size:,} bytes of the log; batches of {params.max_messages:,} at most{goes_on}")
+    found.figures |= {"queues": counts, "rows": rows, "bytes": size}
 
 
 def _sampled_bytes(plane: Any, browse: Any) -> int:
@@ -165,7 +189,7 @@ def _log(found: _Plan, params: LogParameters) -> None:
         found.line("store", f"{view.directory or params.archive_dir} ({view.uuid}), {len(names):,} queues in vhost {params.vhost}")
         sizes, rows = {}, {}
         for name, facts in view.logs.items():
-            size = len(facts.containers) * view.container_size
+            size = len(facts.containers) * facts.size
             rows[name] = _estimated_records(name, facts, view.uuid)
             sizes[name] = size
             text = (

@@ -113,8 +113,7 @@ class LogReading:
 
         if self._transactions is None:
             facts = self.view.logs["transactions"]
-            size = self.view.container_size
-            containers = [ContainerFacts(number, path, size, number * size, 0, 0) for number, path in facts.containers]
+            containers = [ContainerFacts(number, path, facts.size, number * facts.size, 0, 0) for number, path in facts.containers]
             batch = transactions(containers, end=facts.end, mode=self.params.mode.upper())
             self._transactions = pa.Table.from_batches([batch])
         return self._transactions
@@ -219,7 +218,7 @@ def epoch_ends(view: Any) -> list[int]:
         after = firsts[i + 1] if i + 1 < len(firsts) else None
         if after is not None and after == firsts[i]:
             continue
-        containers = Containers(os.path.dirname(os.path.abspath(path)), None, 1, 0, view.container_size)
+        containers = Containers(os.path.dirname(os.path.abspath(path)), None, 1, 0, facts.size)
         epoch, end = 0, 0
         for block in containers.headers_in(number):
             if epoch and block[2] > epoch:

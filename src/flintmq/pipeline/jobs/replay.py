@@ -71,8 +71,9 @@ class ReplayParameters(LogParameters):
             return self.txn_id
         left_out = ("password", "user", "timeout", "tls_ca", "txn_id", "mode", "unroutable")
         values = {name: value for name, value in asdict(self).items() if name not in left_out}
-        if self.archive:
-            values["archive"] = str(self.archive_path)
+        for option in ("archive", "store_dir", "archive_dir"):  # the same text may be another place elsewhere
+            if values[option]:
+                values[option] = str(Path(values[option]).expanduser().absolute())
         return f"replay:{hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=12).hexdigest()}"
 
     @property

@@ -46,7 +46,6 @@ cdef struct sink_t:           # what the engine reports; all pointers are valid 
 cdef struct engine_t:
     uint8_t phase
     uint32_t frame_size_max           # negotiated; before open the smaller limit
-    uint32_t channel_max              # highest channel number allowed
     uint64_t message_size_max         # bytes of one body
     uint64_t handshake_bytes_left     # budget before connection.open
     channel_rx_t *rx                  # by channel number

@@ -190,8 +190,6 @@ def _method_frame(
     if method >> 16 == CLASS_CONNECTION:
         return _refuse(engine, 503, b"methods of class connection belong to channel 0", method)
     if state == RX_CLOSED:
-        if channel > engine.channel_max:
-            return _refuse(engine, 530, b"number of channels opened exceeds the negotiated channel_max", method)
         if method == CHANNEL_CLOSE_OK:
             return FEED_MORE  # both sides closed at once, and the client's close was seen first
         if method != CHANNEL_OPEN:

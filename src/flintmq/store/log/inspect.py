@@ -30,6 +30,8 @@ SECTOR = 512
 BLOCK_HEADER = 64
 CONTAINER_MAGIC = b"FLNTLOG1"
 BLOCK_MAGIC = struct.pack("<I", 0x4B4C4246)
+# a block's flags from here on: which log it is of; 0 in blocks from before that was written
+BLOCK_LOG_SHIFT = 8
 CLEAN = 1
 LOGS = {"messages": MESSAGES, "transactions": TRANSACTIONS}
 # the log of a stream queue is named streams/<queue id>, as its directory
@@ -128,21 +130,24 @@ def read_header(data: bytes) -> Header | tuple[str, str]:
     return Header(uuid, log, epoch, sequence, size, time_us)
 
 
-def read_block(data: bytes, at: int, lsn: int) -> Block | None:
-    """The header of the commit block at data[at:] that should have this LSN; None when there is none."""
+def read_block(data: bytes, at: int, lsn: int, log: int) -> Block | None:
+    """The header of the commit block at data[at:] that should have this LSN; None when there is none, or it is one of another log than
+    this one, which a disk wrote to the wrong place."""
     if at + BLOCK_HEADER > len(data) or data[at : at + 4] != BLOCK_MAGIC:
         return None
     _, length, own, epoch, records, hint, base, time_us, previous, flags, crc = _BLOCK.unpack_from(data, at)
     if own != lsn or crc32c(data[at : at + 60]) != crc or length < BLOCK_HEADER or length > len(data) - at:
         return None
+    if flags >> BLOCK_LOG_SHIFT not in (0, log):
+        return None
     return Block(lsn, length, epoch, records, hint, base, time_us, previous, flags)
 
 
-def blocks_in(data: bytes, start: int) -> Iterator[Block]:
-    """Every block header that checks, in order. start: LSN of data[0]. What a good block covers is not searched."""
+def blocks_in(data: bytes, start: int, log: int) -> Iterator[Block]:
+    """Every block header of this log that checks, in order. start: LSN of data[0]. What a good block covers is not searched."""
     at = SECTOR
     while at + BLOCK_HEADER <= len(data):
-        block = read_block(data, at, start + at)
+        block = read_block(data, at, start + at, log)
         if block is not None:
             yield block
             at = block.end - start
@@ -324,7 +329,8 @@ class Log:
         for sequence in sorted(self.containers):
             container = self.containers[sequence]
             if container.readable:
-                found.extend(blocks_in(self.load(container)[: self.container_size], sequence * self.container_size))
+                data = self.load(container)[: self.container_size]
+                found.extend(blocks_in(data, sequence * self.container_size, self.number))
         return found
 
     def _follow(self, found: list[Block]) -> None:

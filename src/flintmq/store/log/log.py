@@ -19,6 +19,7 @@ from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_ini
 from cython.cimports.flintmq.store.log.file_port import DIRECT_ALIGN
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
+    BLOCK_LOG_SHIFT,
     CONTAINER_HEADER,
     align8,
     align_sector,
@@ -133,7 +134,7 @@ def _close_block_as(log: cython.pointer(log_t), flags: uint32_t) -> cython.void:
     block.base = at_load64(cython.address(log.base))
     block.time_us = log.block_us
     block.previous = log.last_block
-    block.flags = flags
+    block.flags = flags | log.id << BLOCK_LOG_SHIFT
     block_encode(buffer.bytes + (log.block - buffer.start), cython.address(block))
     end = align_sector(log.tail)
     memset(buffer.bytes + (log.tail - buffer.start), 0, end - log.tail)

@@ -10,6 +10,7 @@ cdef enum:
     BLOCK_HEADER = 64
     BLOCK_MAGIC = 0x4B4C4246
     BLOCK_CLEAN = 1             # flag of a block: the last one of a clean stop
+    BLOCK_LOG_SHIFT = 8         # its flags from here on: which log it is of; 0 in blocks from before that was written
     RECORD_HEADER = 24
     CONTENT_FIXED = 16          # the fixed fields of Message-Start before the content
     PLACE_SIZE = 40             # one place of a Message-Copy
@@ -176,8 +177,9 @@ cdef inline uint8_t *record_encode(uint8_t *p, uint32_t length, uint8_t kind, ui
         at += 8
     return p + at
 
-# Decodes the block header at `p` (BLOCK_HEADER readable bytes) that should have this LSN. False: there is none.
-cdef inline bint block_decode(const uint8_t *p, uint64_t lsn, uint64_t left, block_t *out) noexcept nogil:
+# Decodes the block header at `p` (BLOCK_HEADER readable bytes) that should have this LSN. False: there is none, or it is one of another
+# log than the one with this id, which a disk wrote to the wrong place (containers of the logs have the same LSNs).
+cdef inline bint block_decode(const uint8_t *p, uint64_t lsn, uint64_t left, uint32_t log_id, block_t *out) noexcept nogil:
     if left < BLOCK_HEADER or le32(p) != BLOCK_MAGIC or le64(p + 8) != lsn or crc32c(0, p, 60) != le32(p + 60):
         return False
     out.length = le32(p + 4)
@@ -189,6 +191,8 @@ cdef inline bint block_decode(const uint8_t *p, uint64_t lsn, uint64_t left, blo
     out.time_us = le64(p + 40)
     out.previous = le64(p + 48)
     out.flags = le32(p + 56)
+    if out.flags >> BLOCK_LOG_SHIFT and out.flags >> BLOCK_LOG_SHIFT != log_id:
+        return False
     return out.length >= BLOCK_HEADER and out.length <= left
 
 cdef inline void block_encode(uint8_t *p, block_t *block) noexcept nogil:

@@ -163,7 +163,7 @@ class _Rebuild:
         # Old blocks behind the chain that carry LSNs of this container must not be taken for a continuation. A torn tail stays: recovery
         # cuts it off itself.
         if not is_last or not log.torn_at:
-            for old in blocks_in(bytes(image), start):
+            for old in blocks_in(bytes(image), start, log.number):
                 if old.lsn >= at:
                     image[old.lsn - start : old.lsn - start + SECTOR] = bytes(SECTOR)
         if self._differs(sequence, image):

@@ -40,6 +40,7 @@ cdef class LogScan:
     cdef bytes sector(self, uint64_t lsn)
     cdef bint is_last(self, uint64_t lsn) except -1
     cdef int _load(self, uint64_t sequence) except -1
+    cdef bint _block_at(self, uint64_t offset, uint64_t lsn, block_t *out) noexcept
     cdef bint _next(self, uint64_t *at, uint64_t last, uint32_t epoch, bint any_previous, block_t *out) except -1
     cdef uint32_t _bad(self, block_t *block) noexcept
     cdef int _end(self, uint64_t at, uint32_t flags) except -1

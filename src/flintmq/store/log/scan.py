@@ -339,6 +339,10 @@ class LogScan:
 
     # --- blocks
 
+    def _block_at(self, offset, lsn, out):
+        """Decodes the block header there in the loaded container. False: there is none."""
+        return block_decode(self._bytes + offset, lsn, self.container_size - offset, self.log_id, out)
+
     def _next(self, at, last, epoch, any_previous, out):
         """The block at `*at`, or, when the container ends there, the first one of the next container (`*at` is moved to it). False:
         neither continues the chain. any_previous: the chain before was broken (or is not read)."""
@@ -349,17 +353,13 @@ class LogScan:
             at[0] = at[0] - at[0] % size + offset
         sequence: uint64_t = at[0] // size
         self._load(sequence)
-        if block_decode(self._bytes + offset, at[0], size - offset, out) and out.epoch >= epoch and (any_previous or out.previous == last):
+        if self._block_at(offset, at[0], out) and out.epoch >= epoch and (any_previous or out.previous == last):
             return True
         if any_previous or offset == CONTAINER_HEADER or (sequence + 1) not in self._names:
             return False
         first: uint64_t = (sequence + 1) * size + CONTAINER_HEADER
         self._load(sequence + 1)
-        if (
-            block_decode(self._bytes + CONTAINER_HEADER, first, size - CONTAINER_HEADER, out)
-            and out.epoch >= epoch
-            and out.previous == last
-        ):
+        if self._block_at(CONTAINER_HEADER, first, out) and out.epoch >= epoch and out.previous == last:
             at[0] = first
             return True
         return False
@@ -374,9 +374,7 @@ class LogScan:
         start *= size
         self._load(sequence)
         while offset < self._filled:
-            if le32(self._bytes + offset) == BLOCK_MAGIC and block_decode(
-                self._bytes + offset, start + offset, size - offset, cython.address(block)
-            ):
+            if le32(self._bytes + offset) == BLOCK_MAGIC and self._block_at(offset, start + offset, cython.address(block)):
                 found.append((block.lsn, block.lsn + block.length, block.epoch, block.durable_hint, block.previous, block.base))
             offset += SECTOR
         return found
@@ -525,7 +523,7 @@ class LogScan:
         while offset < self._filled:
             if (
                 le32(self._bytes + offset) == BLOCK_MAGIC
-                and block_decode(self._bytes + offset, start + offset, size - offset, cython.address(block))
+                and self._block_at(offset, start + offset, cython.address(block))
                 and block.epoch >= self.epoch
             ):
                 return start + offset

@@ -1,5 +1,5 @@
 # The writer: one thread that puts all logs of a store on disk. Group commit without a timer: what gathers while a sync runs is the
-# next group.
+# next group. Only what nobody waits for (messages without confirms) gathers for some milliseconds.
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.types cimport log_port_t
 from flintmq.store.log.file_port cimport FilePort
@@ -66,7 +66,10 @@ cdef struct writer_t:
     wave_t *wave                # WAVE_MAX
     uint32_t wanting            # atomic: one of them went on to another container: maintenance should run
     uint32_t signal             # futex word: changed by every kick
-    uint32_t sleeping           # atomic
+    uint32_t urgent             # atomic: somebody waits for what was kicked for since the last pass
+    uint32_t soon               # atomic: there is something that nobody waits for
+    int soon_ms                 # how long that may gather
+    uint32_t sleeping           # atomic: 1 nothing is to be written, 2 something gathers
     uint32_t stopping           # atomic
     uint32_t callbacks          # atomic: Python callbacks wait for durability
     uint32_t progress           # futex word: changed when a log went on to another container or waits for one
@@ -85,7 +88,10 @@ cdef struct writer_t:
     uint64_t failed_lsn
     bint failed_sync            # a sync, not a write
 
+# There is something to write, and somebody waits for it.
 cdef void writer_kick(writer_t *writer) noexcept nogil
+# There is something to write that nobody waits for: it may gather for `soon_ms`.
+cdef void writer_kick_soon(writer_t *writer) noexcept nogil
 # The log has something to write. Its lock is held. True when it was not known to be dirty: the caller then counts a holder of it before
 # letting go of the lock; `done` gives that back.
 cdef bint writer_dirty(writer_t *writer, dirty_log_t *dirty) noexcept nogil

@@ -67,6 +67,16 @@ def _point(log: cython.pointer(log_t), messages: uint32_t, transactions: uint32_
 
 
 def writer_kick(writer):
+    # In this order: a writer that did not find it urgent after it looked at the word does not sleep on that word.
+    at_store32(cython.address(writer.urgent), 1)
+    at_add32(cython.address(writer.signal), 1)
+    if at_load32(cython.address(writer.sleeping)):
+        futex_wake(cython.address(writer.signal), 1)
+
+
+def writer_kick_soon(writer):
+    if at_swap32(cython.address(writer.soon), 1):
+        return
     at_add32(cython.address(writer.signal), 1)
     if at_load32(cython.address(writer.sleeping)):
         futex_wake(cython.address(writer.signal), 1)
@@ -244,6 +254,9 @@ class LogWriter:
         at: uint64_t
         while True:
             signal = at_load32(cython.address(self.writer.signal))
+            at_store32(cython.address(self.writer.urgent), 0)
+            # Swapped before anything is taken: what is appended after that sets it again.
+            at_swap32(cython.address(self.writer.soon), 0)
             what = self.one_pass(0)
             if what == PASS_FAILED:
                 return FAILED
@@ -268,6 +281,10 @@ class LogWriter:
             # Say that we sleep, then look at the word: a kick after the look changes it.
             at_store32(cython.address(self.writer.sleeping), 1)
             futex_wait(cython.address(self.writer.signal), signal, IDLE_MS)
+            signal = at_load32(cython.address(self.writer.signal))
+            if at_load32(cython.address(self.writer.soon)) and not at_load32(cython.address(self.writer.urgent)):
+                at_store32(cython.address(self.writer.sleeping), 2)
+                futex_wait(cython.address(self.writer.signal), signal, self.writer.soon_ms)
             at_store32(cython.address(self.writer.sleeping), 0)
 
     # --- a pass -------------------------------------------------------------------------------------------------------

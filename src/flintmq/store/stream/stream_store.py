@@ -268,6 +268,11 @@ class StreamStore:
             self._deleted.clear()
 
     @property
+    def was_clean(self) -> bool:
+        """Whether the last run ended cleanly: then the noted places are those that the groups had at its end."""
+        return bool(self._store.was_clean)
+
+    @property
     def durable_ticket(self) -> int:
         """Every ticket of an append up to this one stands for a durable message."""
         return int(self._store.writer.durable_ticket)

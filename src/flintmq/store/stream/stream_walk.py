@@ -181,7 +181,10 @@ def _enter(reader: cython.pointer(stream_reader_t), lsn: uint64_t, chained: cyth
     block: block_t
     size: uint64_t = reader.stream.dirty.log.container_size
     have: uint64_t = _fill(reader, lsn, BLOCK_HEADER)
-    if have < BLOCK_HEADER or not block_decode(reader.window + (lsn - reader.window_lsn), lsn, size - lsn % size, cython.address(block)):
+    log_id: uint32_t = reader.stream.dirty.log.id
+    if have < BLOCK_HEADER or not block_decode(
+        reader.window + (lsn - reader.window_lsn), lsn, size - lsn % size, log_id, cython.address(block)
+    ):
         return False
     if (chained and block.previous != reader.block) or lsn + block.length > reader.limit:
         return False
