@@ -128,7 +128,7 @@ def test_full_disk_blocks_and_says_so(setup: Setup) -> None:
 def test_an_alarm_that_is_over_at_the_next_look_holds_nobody(setup: Setup) -> None:
     """The disk was full when a publisher was read, and had room again before the loop looked: who was told to stop is told to go on."""
     for body in (b"1", b"2"):
-        setup.log.set_pressure(DISK, looks=1)
+        setup.log.set_brief_pressure(DISK)
         setup.publish(setup.publisher, body)
         assert setup.publisher.connection.recv_any().name == "connection.blocked"
         assert setup.publisher.connection.recv_any().name == "connection.unblocked"

@@ -19,7 +19,8 @@ cdef struct memory_log_t:
     uint64_t durable          # atomic
     uint32_t held             # atomic
     uint32_t pressure         # atomic: PRESSURE_*
-    uint32_t looks            # atomic: how often it is still seen; 0: always
+    uint32_t brief            # atomic: PRESSURE_* that the next enqueue brings and one look takes away
+    uint32_t seen_once        # atomic: PRESSURE_* that the next look takes away
     uint32_t lock             # of all below
     uint32_t keeps            # contents are kept, so that they can be loaded
     uint64_t enqueues         # atomic, as the next ones

@@ -8,7 +8,7 @@ transaction was asked: ("enqueue", queue id, position) and ("dequeue", queue id,
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
@@ -91,6 +91,8 @@ def _enqueue(
 ) -> uint64_t:
     log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
     memory_log_write(log, slot)
+    if at_load32(cython.address(log.brief)):
+        at_store32(cython.address(log.seen_once), at_swap32(cython.address(log.brief), 0))
     at_add64(cython.address(log.enqueues), 1)
     return _append(log)
 
@@ -235,10 +237,9 @@ def _kick(context: cython.p_void, awaited: cython.bint) -> cython.void:
 @cython.exceptval(check=False)
 def _pressure(context: cython.p_void) -> cython.int:
     log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
-    pressure: uint32_t = at_load32(cython.address(log.pressure))
-    if pressure and at_load32(cython.address(log.looks)) and at_sub32(cython.address(log.looks), 1) == 1:
-        at_store32(cython.address(log.pressure), 0)
-    return cython.cast(cython.int, pressure)
+    if at_load32(cython.address(log.seen_once)):
+        return cython.cast(cython.int, at_swap32(cython.address(log.seen_once), 0))
+    return cython.cast(cython.int, at_load32(cython.address(log.pressure)))
 
 
 @cython.cclass
@@ -301,9 +302,12 @@ class MemoryLog:
         if self.on_durable is not None:
             self.on_durable()
 
-    def set_pressure(self, pressure: int, looks: int = 0) -> None:
-        """PRESSURE_*: 0 none, 1 buffers, 2 disk. Falling pressure wakes who waits. looks: it is gone after so many looks at it (0: never)."""
-        at_store32(cython.address(self.log.looks), looks)
+    def set_brief_pressure(self, pressure: int) -> None:
+        """The next enqueue brings this pressure (2: disk), and the first look at it is the last one: whoever read that publisher looks."""
+        at_store32(cython.address(self.log.brief), pressure)
+
+    def set_pressure(self, pressure: int) -> None:
+        """PRESSURE_*: 0 none, 1 buffers, 2 disk. Falling pressure wakes who waits."""
         at_store32(cython.address(self.log.pressure), pressure)
         if pressure == 0:
             self.wake()
