@@ -6,6 +6,7 @@ import base64
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -18,6 +19,9 @@ from flintmq.pulls.face import place
 from tests.admin.conftest import Client, basic
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawConnection
+
+# A pull waits for the disk, however busy that is: where only that it waits is asked.
+PATIENT = {"pull_load_ms": 50_000, "pull_wait_ms_max": 50_000}
 
 
 def test_publish_pull_ack(shared: Client, name: str) -> None:
@@ -109,11 +113,14 @@ def test_nack_with_delay_and_dead_letter(shared: Client, name: str) -> None:
     """delay keeps the message back for that time; requeue false dead-letters it."""
     shared.queue(name + "-dead")
     shared.queue(name, x_dead_letter_exchange="", x_dead_letter_routing_key=name + "-dead")
-    shared.publish("x", name=name)
-    [message] = shared.pull(name=name)
-    assert shared.post(shared.path(name, "/nack"), {"leases": [message["lease"]], "delay": 2}).status == 200
+    shared.publish("x", "y", name=name)
+    [message, other] = shared.pull("?count=2", name=name)
+    assert shared.post(shared.path(name, "/nack"), {"leases": [other["lease"]], "delay": 3_600}).status == 200
     assert shared.pull(name=name) == []
+    begun = time.monotonic()
+    assert shared.post(shared.path(name, "/nack"), {"leases": [message["lease"]], "delay": 0.5}).status == 200
     [message] = shared.pull("?hold=30", name=name)
+    assert message["body"] == "x" and time.monotonic() - begun > 0.45
     assert shared.post(shared.path(name, "/nack"), {"leases": [message["lease"]], "requeue": False}).json["ok"] == 1
     [letter] = shared.pull("?hold=30", name=name + "-dead")
     assert letter["properties"]["headers"]["x-death"][0]["reason"] == "rejected"
@@ -122,11 +129,12 @@ def test_nack_with_delay_and_dead_letter(shared: Client, name: str) -> None:
 def test_a_client_that_leaves_takes_nothing(shared: Client, name: str) -> None:
     """A held poll whose client is gone is cancelled: the next message is somebody else's, at once and unflagged."""
     shared.queue(name)
-    before = shared.node.pulls.figures()["waiting"]
+    before, parked = shared.node.pulls.figures()["waiting"], shared.node.actors.gauges()["parked"]
     sock = socket.create_connection(("127.0.0.1", shared.port), timeout=30)
     head = f"GET {shared.path(name)}?hold=60 HTTP/1.1\r\nHost: x\r\nAuthorization: {basic()['Authorization']}\r\n\r\n"
     sock.sendall(head.encode())
-    wait_until(lambda: shared.node.pulls.figures()["waiting"] == before + 1, what="the poll is held")
+    # Until it is parked: one that a worker is looking at can't be cancelled, and stays to its end.
+    wait_until(lambda: shared.node.actors.gauges()["parked"] == parked + 1, what="the poll is held")
     sock.close()
     wait_until(lambda: shared.node.pulls.figures()["waiting"] == before, what="the poll is cancelled")
     shared.publish("x", name=name)
@@ -201,7 +209,7 @@ def test_a_persistent_publish_is_on_disk_when_it_is_answered(start: Callable[...
     assert client.post(client.path("d"), {"body": "t", "persistent": False}).json["durable"] is False
     assert len(client.pull(name="d")) == 1
     client.broker.node.stop()
-    again = start(data_dir=str(tmp_path))
+    again = start(PATIENT, data_dir=str(tmp_path))
     found: list[Any] = []
     while len(found) < 2:
         batch = again.pull("?count=9", name="d")  # what is in memory by then, one message at least
@@ -213,7 +221,7 @@ def test_a_persistent_publish_is_on_disk_when_it_is_answered(start: Callable[...
 
 def test_cold_messages_are_waited_for(start: Callable[..., Client], tmp_path: Any) -> None:
     """A pull without hold of a queue whose messages are on disk only is not answered as if it were empty."""
-    client = start({"queue_hot_bytes": 1_000}, data_dir=str(tmp_path))
+    client = start({"queue_hot_bytes": 1_000, **PATIENT}, data_dir=str(tmp_path))
     client.node.broker.vhosts["/"].declare_queue("d", durable=True)
     body = "x" * 400
     client.publish(*[body] * 30, name="d")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import struct
 import threading
@@ -17,6 +16,7 @@ from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.transactions import BranchState
 from flintmq.transactions.bulk import BLOCK_ENTRY, INLINE, ROW
+from tests.support.image import image_of
 
 PERSISTENT, HEADERS = 1, 4
 _BODY_SIZE = struct.Struct(">HHQ")
@@ -40,6 +40,7 @@ class Rig:
         self.channel = Channel(ours, config.limits)
         self._server = threading.Thread(target=self.service.serve, args=(Channel(theirs, config.limits),), daemon=True)
         self._server.start()
+        self._before: threading.Thread | None = None  # the end of the node that was killed for this one: it may still write where it was
 
     def __enter__(self) -> Self:
         return self
@@ -48,27 +49,26 @@ class Rig:
         self.stop()
 
     def stop(self) -> threading.Thread:
-        """Ends the node, in a thread: its writer takes half a second to notice."""
+        """Ends the node, in a thread: its writer takes half a second to notice. That is over when those before it have ended, too."""
         self.channel.close()
         self._server.join(10)
-        thread = threading.Thread(target=self.node.stop)
+
+        def end() -> None:
+            self.node.stop()
+            if self._before is not None:
+                self._before.join()
+
+        thread = threading.Thread(target=end)
         thread.start()
         return thread
 
     def kill(self) -> Rig:
         """kill -9 and a restart: the files as they are now, opened by another node. This one is over."""
-        fresh = self.directory.with_name(f"{self.directory.name}k")
-        while True:  # no kill sees a directory in two states: what maintenance renames meanwhile is copied anew
-            names = sorted(self.directory.rglob("*"))
-            try:
-                shutil.copytree(self.directory, fresh, ignore=shutil.ignore_patterns("pages", "*.tmp"))
-            except shutil.Error:
-                names = []
-            if names == sorted(self.directory.rglob("*")):
-                break
-            shutil.rmtree(fresh)
-        self.stop()
-        return Rig(fresh, clock=self.clock, limits=self.limits)
+        fresh = image_of(self.directory, self.directory.with_name(f"{self.directory.name}k"))
+        ending = self.stop()
+        again = Rig(fresh, clock=self.clock, limits=self.limits)
+        again._before = ending
+        return again
 
     def restart(self) -> Rig:
         """A clean stop and a start."""

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 from flintmq.dataplane.wire import Refused
-from flintmq.pipeline.flight.client import DataPlane, Patience
+from flintmq.pipeline.flight.client import DataPlane, Patience, Watch
 from flintmq.pipeline.flight.errors import PlaneError, code_of, shorten
 from flintmq.pipeline.flight.results import Acquired, Subscription
 from tests.flight.fake import FakeBroker, Plane, body_of, table_of
+from tests.support.hasty import hasty
 from tests.support.servers import free_ports
 
 TICKET = b'{"kind":"set","sub_id":"s","epoch":1,"seq":1,"slice":0,"slices":1}'
@@ -43,18 +44,19 @@ def test_a_server_that_comes_late_is_waited_for(start: Callable[..., Plane]) -> 
     assert answers and answers[0]["version"] == "1"
 
 
-def test_nobody_there_is_said_after_the_time_is_over() -> None:
+def test_nobody_there_is_said_after_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """UNAVAILABLE names the address and the time, in one line."""
+    hasty(monkeypatch)
     (port,) = free_ports(1)
-    error = refused(lambda: DataPlane("127.0.0.1", port, timeout_s=1.0).status())
+    error = refused(lambda: DataPlane("127.0.0.1", port, timeout_s=30.0).status())
     assert error.code == "UNAVAILABLE"
-    assert f"127.0.0.1:{port} within 1 s" in error.text
+    assert f"127.0.0.1:{port} within 30 s" in error.text
     assert "\n" not in error.text
     assert (
-        refused(lambda: DataPlane("127.0.0.1", port, timeout_s=1.0).put("s", [pa.record_batch({"body": pa.array([b"x"])})])).code
+        refused(lambda: DataPlane("127.0.0.1", port, timeout_s=30.0).put("s", [pa.record_batch({"body": pa.array([b"x"])})])).code
         == "UNAVAILABLE"
     )
-    assert refused(lambda: next(DataPlane("127.0.0.1", port, timeout_s=1.0).read(TICKET))).code == "UNAVAILABLE"
+    assert refused(lambda: next(DataPlane("127.0.0.1", port, timeout_s=30.0).read(TICKET))).code == "UNAVAILABLE"
 
 
 @pytest.mark.parametrize("before", [0, 2])
@@ -75,7 +77,7 @@ def test_a_last_try_without_time_does_not_hide_why(before: int) -> None:
 
 
 @pytest.mark.parametrize("code", ["BUSY", "STOPPING", "STORE_FAILED", "NO_ROOM"])
-def test_what_passes_is_tried_again(plane: Plane, code: str) -> None:
+def test_what_passes_is_tried_again(plane: Plane, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refusals that mean "later" are not the caller's affair, unless they stay."""
     left = [2]
 
@@ -86,10 +88,11 @@ def test_what_passes_is_tried_again(plane: Plane, code: str) -> None:
         return {}
 
     plane.broker.answers["status"] = status
-    plane.client().status()
+    plane.client(timeout_s=60.0).status()
     assert len(plane.broker.calls("status")) == 3
     left[0] = 1_000_000
-    error = refused(lambda: plane.client(timeout_s=1.0).status())
+    hasty(monkeypatch)
+    error = refused(lambda: plane.client(timeout_s=30.0).status())
     assert error.code == code
     assert error.text.endswith("later")
 
@@ -127,8 +130,10 @@ def test_reading_goes_on_where_it_stopped(plane: Plane) -> None:
     assert [row["body"] for row in got] == [body_of("q", i, 2000) for i in range(100)]
 
 
-def test_a_stream_that_falls_silent_is_given_up_and_tried_again(plane: Plane) -> None:
+def test_a_stream_that_falls_silent_is_given_up_and_tried_again(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that says nothing any more does not hold its reader: the rest comes from another call."""
+    # Silence is noticed after a second, and there is time for many other tries.
+    monkeypatch.setattr("flintmq.pipeline.flight.client.Watch", lambda cancel, stall_s: Watch(cancel, stall_s / 15))
     release = threading.Event()
     silent = [True]
 
@@ -141,7 +146,7 @@ def test_a_stream_that_falls_silent_is_given_up_and_tried_again(plane: Plane) ->
 
     plane.broker.answers["rows"] = rows
     try:
-        got = [row for batch in plane.client(timeout_s=2.0).read(TICKET) for row in batch["position"].to_pylist()]
+        got = [row for batch in plane.client(timeout_s=30.0).read(TICKET) for row in batch["position"].to_pylist()]
     finally:
         release.set()
     assert got == list(range(40))

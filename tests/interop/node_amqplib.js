@@ -9,7 +9,7 @@ const url = process.argv[2];
 const ok = [];
 const soon = () => new Promise((resolve) => setTimeout(resolve, 10));
 async function until(condition) {
-  for (let i = 0; i < 1000; i++) {
+  for (let i = 0; i < 6000; i++) {
     const value = await condition();
     if (value) return value;
     await soon();

@@ -236,7 +236,7 @@ def test_robust_connection_survives_a_lost_socket(broker: Broker) -> None:
             await reconnected.wait()
             async with await aio_pika.connect(broker.url) as other:
                 sender = await other.channel()
-                for _ in range(100):
+                while True:  # until the queue is declared again; the deadline is that of the whole test
                     try:
                         await sender.default_exchange.publish(aio_pika.Message(b"2"), routing_key=name, mandatory=True)
                         break

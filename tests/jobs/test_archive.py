@@ -54,8 +54,9 @@ def test_queues_into_parquet_by_date_and_queue(spark: Any, plane_broker: Broker,
     publish(plane_broker, plain, [b"later"])
     assert done(spark, params).figures["rows"] == 1
     assert rows(spark, tmp_path / "out") == sorted([*((plain, b"%d" % n) for n in range(30)), (plain, b"later"), (strange, b"s")])
-    (day,) = {path.parent.parent.name for path in (tmp_path / "out").glob("date=*/*/*.parquet")}
-    assert day.startswith("date=2")
+    days = {path.parent.parent.name for path in (tmp_path / "out").glob("date=*/*/*.parquet")}
+    # two of them when midnight was among the messages
+    assert 1 <= len(days) <= 2 and all(day.startswith("date=2") for day in days)
 
 
 @pytest.mark.spark

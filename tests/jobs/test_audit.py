@@ -18,6 +18,7 @@ from tests.jobs.stores import broker, channel_of, distributed, put, shared_busy_
 from tests.pipeline.plane import flight_port, publish
 from tests.support import logbytes as lb
 from tests.support.broker import Broker, unique
+from tests.support.image import image_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -232,7 +233,7 @@ def test_what_lies_below_the_horizon_is_truncated_and_a_killed_broker_is_healthy
             channel.basic_ack(channel.basic_get("work")[0].delivery_tag)
         distributed(running, b"one", "prepare")
         put(channel, "work", 30)
-        shutil.copytree(tmp_path / "store", image, ignore=shutil.ignore_patterns("pages", "*.tmp"))
+        image_of(tmp_path / "store", image)
     with broker(image) as running, channel_of(running) as channel:
         put(channel, "work", 5)
     figures = audit(spark, image).figures

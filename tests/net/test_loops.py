@@ -278,10 +278,12 @@ def test_clients_that_die_at_any_moment_lose_nothing(start: Callable[..., Any], 
     for seed in range(3):
         workers.add(die, seed)
     workers.run()
+    # The ends first: all entries are back for a moment, too, between the end of one that held them and the next pull of another
+    # whose end was not seen yet.
+    wait_until(lambda: len(broker.node.broker.connections) == 1)
     wait_until(lambda: feeder.ready("q") == 400, what="every entry is back")
     feeder.consume("q", no_ack=True)
     assert [int(message.body) for message in feeder.deliveries(400)] == list(range(400))
-    wait_until(lambda: len(broker.node.broker.connections) == 1)
     wait_until(lambda: len(broker.node.broker.consumers) == 1)
 
 
@@ -344,8 +346,8 @@ def test_stop_with_clients_at_work_on_all_loops(start: Callable[..., Any], conne
             while connection.recv_any().name != "connection.close":
                 pass
             connection.send(method_frame(0, "connection.close-ok"))
-        except ConnectionLost:
-            pass
+        except (ConnectionLost, ConnectionError):
+            pass  # a broker that did not get our answer in time hangs up
     stopper.join(60)
     assert not stopper.is_alive()
 

@@ -118,8 +118,8 @@ class FakeBroker:
                         peer.sendall(wire.method(1, wire.BASIC_CONSUME_OK, wire.shortstr("c")))
                         with self.lock:
                             self.consumers[queue] = peer
-                            for delivery in self.waiting.pop(queue, []):
-                                self._deliver(delivery)
+                            for consumer, data in self._pieces(self.waiting.pop(queue, [])).items():
+                                consumer.sendall(data)
                     else:
                         selected = selected or method_id == wire.CONFIRM_SELECT
                         peer.sendall(self._answer(method_id))
@@ -143,25 +143,31 @@ class FakeBroker:
             number = self.published
             self.published += 1
             try:
-                for each in self.fault(number, delivery):
-                    self._deliver(each)
+                # In one piece: who has the first of them and looks has the others, too.
+                for consumer, data in self._pieces(self.fault(number, delivery)).items():
+                    consumer.sendall(data)
             except Close:
                 publisher.sendall(wire.method(0, wire.CONNECTION_CLOSE, struct.pack(">H", 320) + wire.shortstr("on purpose") + b"\0\0\0\0"))
             return number in self.nack
 
-    def _deliver(self, delivery: Delivery) -> None:
-        consumer = self.consumers.get(delivery.queue)
-        if consumer is None:
-            self.waiting.setdefault(delivery.queue, []).append(delivery)
-            return
-        self.tags[delivery.queue] = self.tags.get(delivery.queue, 0) + 1
-        arguments = wire.shortstr("c") + struct.pack(">QB", self.tags[delivery.queue], delivery.redelivered)
-        arguments += wire.shortstr("") + wire.shortstr(delivery.queue)
-        consumer.sendall(
-            wire.method(1, 60 << 16 | 60, arguments)
-            + wire.frame(wire.FRAME_HEADER, 1, delivery.header)
-            + wire.frame(wire.FRAME_BODY, 1, delivery.body)
-        )
+    def _pieces(self, deliveries: list[Delivery]) -> dict[socket.socket, bytes]:
+        """What each consumer gets of them; one whose queue has no consumer yet waits for it."""
+        pieces: dict[socket.socket, bytes] = {}
+        for delivery in deliveries:
+            consumer = self.consumers.get(delivery.queue)
+            if consumer is None:
+                self.waiting.setdefault(delivery.queue, []).append(delivery)
+                continue
+            self.tags[delivery.queue] = self.tags.get(delivery.queue, 0) + 1
+            arguments = wire.shortstr("c") + struct.pack(">QB", self.tags[delivery.queue], delivery.redelivered)
+            arguments += wire.shortstr("") + wire.shortstr(delivery.queue)
+            pieces[consumer] = (
+                pieces.get(consumer, b"")
+                + wire.method(1, 60 << 16 | 60, arguments)
+                + wire.frame(wire.FRAME_HEADER, 1, delivery.header)
+                + wire.frame(wire.FRAME_BODY, 1, delivery.body)
+            )
+        return pieces
 
 
 __all__ = ["Close", "Delivery", "FakeBroker", "faithful", "replace"]

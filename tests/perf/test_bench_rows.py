@@ -132,9 +132,9 @@ def test_soak_the_log_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) ->
     """The short form of `make soak`: with the first message held, all files of the log, ready and dead ones included, are within 2 x live
     + 4 containers after the first 10 s, and the held message is there.
 
-    A broker that gets no processor for a while makes a container more and gives it up soon after: one sample in twenty may see that, and
-    the count of containers may end higher than it began. A log that grows is above the bound at every sample from then on; `make soak`
-    takes each sample, and the count."""
+    A broker that gets no processor for a while makes a container more and gives it up soon after: one sample in twenty may see that (of the
+    few of `log stats` one in four), and the count of containers may end higher than it began. A log that grows is above the bound at every
+    sample from then on; `make soak` takes each sample, and the count."""
     monkeypatch.setattr(soak, "LOOK_S", 0.25)
     monkeypatch.setattr(soak, "SETTLE_S", 10.0)
     try:
@@ -144,7 +144,7 @@ def test_soak_the_log_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip(str(reason))
     assert verdict["messages"] > 50_000, verdict  # three times the bound
     assert verdict["samples"] > 50 and verdict["stats_samples"] > 0, verdict
-    assert verdict["broken"] <= verdict["samples"] // 20 and verdict["used_broken"] == 0, verdict
+    assert verdict["broken"] <= verdict["samples"] // 20 and verdict["used_broken"] <= verdict["stats_samples"] // 4, verdict
     assert verdict["load_ok"] and verdict["held_message_kept"], verdict
 
 

@@ -64,7 +64,7 @@ def test_publish_then_consume(server: servers.Server) -> None:
 
 def test_consuming_more_than_there_is_counts_as_lost(server: servers.Server) -> None:
     run(server, "--mode publish --count 5 --prefix toofew --keep --settle 0")
-    options = ["--json", "--port", str(server.port), "--mode", "consume", "--count", "7", "--prefix", "toofew", "--drain-timeout", "0.3"]
+    options = ["--json", "--port", str(server.port), "--mode", "consume", "--count", "7", "--prefix", "toofew", "--drain-timeout", "3"]
     done = CliRunner().invoke(perf, options)
     assert done.exit_code == 65
     assert json.loads(done.output)["lost"] == 2

@@ -34,10 +34,10 @@ def patient(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def patient_frames(patch: pytest.MonkeyPatch) -> None:
-    """Frames of all tests, and the tasks by which records are archived, are loaded and read with patience."""
+    """Frames of all tests, and the tasks by which records are archived, are loaded, read and written with patience."""
     from pyspark.core.rdd import RDD
     from pyspark.sql.classic.dataframe import DataFrame
-    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
     for where, name in (
@@ -45,6 +45,7 @@ def patient_frames(patch: pytest.MonkeyPatch) -> None:
         (DataStreamReader, "load"),
         (DataFrame, "collect"),
         (DataFrame, "count"),
+        (DataFrameWriter, "save"),
         (RDD, "collect"),
     ):
         patch.setattr(where, name, patient(getattr(where, name)))

@@ -138,8 +138,10 @@ def test_bodies_in_memory_are_bounded_and_order_survives_the_pause(channel: Any,
     bodies = publish(channel, queue, 300, body)
     link = connect(maxBytesPerTrigger=10_000)
     link.attach(1_000)
-    # 20 kB may wait here; the other bodies are back in the queue although the prefetch would let all of them through.
-    wait_until(lambda: channel.queue_declare(queue, passive=True).method.message_count > 250, what="pause")
+    # 20 kB may wait here; the other bodies are back in the queue although the prefetch would let all of them through. (Before the first
+    # delivery all of them are there: only the pause tells that they came back.)
+    wait_until(lambda: link._flow == "paused", what="pause")
+    assert 250 < channel.queue_declare(queue, passive=True).method.message_count < 300
     taken = take_all(link, 300)
     assert [d.body for d in taken] == bodies
     link.settle(taken[-1].tag, ())

@@ -25,13 +25,21 @@ def stream(spark: SparkSession, amqp_url: str, queue: str, spool: Path, **option
     return spark.readStream.format("flintmq").options(**{**base, **options}).load()
 
 
-@patient
 def run(frame: DataFrame, out: Path) -> list[dict[str, Any]]:
-    """Runs to the end of what the queue holds; returns Spark's progress reports."""
+    """Runs to the end of what the queue holds; returns Spark's progress reports, over all tries."""
     writer = frame.writeStream.format("parquet").option("path", str(out / "data")).option("checkpointLocation", str(out / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return [report for report in query.recentProgress if report["numInputRows"]]
+    found: dict[int, dict[str, Any]] = {}
+
+    @patient
+    def tried() -> None:
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:  # a try that failed may have ended some batches: the next one goes on behind them
+            found.update({report["batchId"]: report for report in query.recentProgress if report["numInputRows"]})
+
+    tried()
+    return [found[number] for number in sorted(found)]
 
 
 def publish(channel: Any, queue: str, bodies: list[bytes], **properties: Any) -> None:

@@ -78,7 +78,9 @@ def test_each_record_comes_once_in_any_number_of_partitions(busy: Path, monkeypa
         single = Counter((row["log"], row["lsn"], row["kind"]) for row in found if row["kind"] not in ("Message-Copy", "Acquire-Set"))
         assert max(single.values()) == 1
     reader = LogReader(LogOptions.parse({"storeDir": str(busy), "stream": "messages"}))
-    assert len(reader.partitions()) == 5, "one container each, when a container is a partition's size"
+    # How many there are depends on how often the writer synced; it is five or so.
+    containers = {lsn // 524_288 for name, lsn, _ in want if name == "messages"}
+    assert len(reader.partitions()) == len(containers) > 3, "one container each, when a container is a partition's size"
     assert len(reader.partitions()) == len({part.paths for part in reader.partitions()})  # type: ignore[attr-defined]
 
 

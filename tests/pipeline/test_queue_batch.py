@@ -98,7 +98,7 @@ def test_all_are_found_once_and_no_more_than_asked_for(stand: dict[str, list[int
 @pytest.mark.parametrize("limit", [0, 12, 30])
 def test_a_queue_that_holds_more_than_a_browse_may_is_read_whole(tmp_path: Path, limit: int) -> None:
     """On a real broker, in pieces: each message once, in order."""
-    with in_process.Broker(data_dir=str(tmp_path / "store"), flight_port=0, limits={"browse_max": 10}) as running:
+    with in_process.Broker(data_dir=str(tmp_path / "store"), flight_port=0, limits={"browse_max": 10, "flight_start_s": 90}) as running:
         with channel_of(running) as channel:
             for queue in ("a", "b"):
                 channel.queue_declare(queue, durable=True)

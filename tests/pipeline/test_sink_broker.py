@@ -19,6 +19,7 @@ from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.schema import spark_schema
 from pyspark_flintmq.sink import FlintBatchWriter, FlintStreamWriter, Staged, _Place
 from tests.support.broker import Broker, self_signed_certificate, unique
+from tests.support.hasty import hasty
 from tests.support.servers import free_ports
 
 BODY = t.StructType([t.StructField("body", t.BinaryType()), t.StructField("routing_key", t.StringType())])
@@ -261,7 +262,7 @@ def test_who_may_not_write_hears_it_before_any_task(broker: Broker, options: dic
     assert caught.value.code == code and "wrong" not in caught.value.text.replace("user or password is wrong", "")
 
 
-def test_tls() -> None:
+def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the authority in `tlsCa` the connection is encrypted; without it, and without TLS, it is refused."""
     with (
         self_signed_certificate() as (cert, key),
@@ -272,11 +273,12 @@ def test_tls() -> None:
             where = {"flightPort": port} if "url" not in more else {}
             made = FlintStreamWriter(BODY, {"exchange": "", "timeout": "60", **where, **more})
             pickle.loads(pickle.dumps(made)).commit([attempt(made, unique("query"), 0, 0)], 0)
+        hasty(monkeypatch)
         for wrong, hint in (({"flightPort": port}, "give option 'tlsCa'"), ({"url": f"grpc+tls://localhost:{port}"}, "is not trusted")):
             with pytest.raises(SourceError, match=rf"^FLINTMQ_UNREACHABLE: .*{hint}"):
-                FlintStreamWriter(BODY, {"exchange": "", "timeout": "3", **wrong})
+                FlintStreamWriter(BODY, {"exchange": "", "timeout": "30", **wrong})
         with Broker("--flight-port", "0") as plain, pytest.raises(SourceError, match=r"^FLINTMQ_UNREACHABLE: .*It speaks no TLS"):
-            FlintStreamWriter(BODY, {"exchange": "", "timeout": "3", "flightPort": str(plain.ready["flight_port"]), "tlsCa": cert})
+            FlintStreamWriter(BODY, {"exchange": "", "timeout": "30", "flightPort": str(plain.ready["flight_port"]), "tlsCa": cert})
 
 
 def test_an_exchange_that_is_missing(broker: Broker) -> None:

@@ -14,6 +14,7 @@ import pika
 import pytest
 
 from pyspark_flintmq.connection import Connection
+from tests.pipeline.patience import patient
 from tests.support.broker import Broker, unique
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def in_order(got: list[str], files: list[list[str]]) -> bool:
     return all([line for line in got if line.partition(".")[0] == text[0].partition(".")[0]] == text for text in files)
 
 
+@patient
 def run(frame: DataFrame, checkpoint: Path, **options: str) -> str:
     """Runs to the end of the input; returns the query id."""
     query = (

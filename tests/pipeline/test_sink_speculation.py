@@ -19,6 +19,7 @@ import pytest
 
 from tests.pipeline import test_sink_spark as common
 from tests.support.broker import Broker, wait_until
+from tests.support.servers import free_ports
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,9 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     url = f"spark://127.0.0.1:{port}"
     package = "org.apache.spark.deploy"
     commands = [[f"{package}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]

@@ -12,7 +12,7 @@ from tests.support.rawamqp import RawChannel
 PERSISTENT = {"delivery_mode": 2}
 
 
-def answers(channel: RawChannel, last: int, timeout: float = 5.0) -> list[tuple[str, int]]:
+def answers(channel: RawChannel, last: int, timeout: float = 30.0) -> list[tuple[str, int]]:
     """(ack or nack, tag) for every single tag up to `last`, in the order the client learns them."""
     seen: list[tuple[str, int]] = []
     done: set[int] = set()
@@ -40,8 +40,8 @@ def test_persistent_message_is_confirmed_when_its_log_record_is_durable(start: C
     log, channel = setup(start, connect)
     log.hold()
     channel.publish(b"1", routing_key="kept", **PERSISTENT)
+    wait_until(lambda: log.enqueues == 1, what="the message is logged")
     channel.nothing()
-    assert log.enqueues == 1
     log.release()
     assert answers(channel, 1) == [("ack", 1)]
 
@@ -53,6 +53,7 @@ def test_multiple_never_passes_a_tag_that_waits(start: Callable[..., Any], conne
     channel.publish(b"2", routing_key="kept", **PERSISTENT)
     for _ in range(5):
         channel.publish(b"3", routing_key="passing")
+    assert channel.ready("passing") == 6  # all of them were read
     first = channel.expect("basic.ack")
     assert first.delivery_tag == 1
     channel.nothing()
@@ -95,6 +96,7 @@ def test_refused_messages_are_nacked_once_and_in_order(start: Callable[..., Any]
     for key in ("small", "kept", "small", "small", "passing", "small"):
         channel.publish(b"m", routing_key=key, **PERSISTENT)
     assert answers(channel, 1) == [("ack", 1)]
+    assert channel.ready("passing") == 1  # all of them were read
     channel.nothing()
     log.release()
     rest = []
@@ -114,6 +116,7 @@ def test_many_confirms_of_many_passes_come_in_order(start: Callable[..., Any], c
             wait_until(lambda wanted=number: log.enqueues >= wanted * 2 // 3, what="the broker read the publishes")
             log.release()
             log.hold()
+    wait_until(lambda: log.enqueues == 333, what="the broker read the last publishes, too")
     log.release()
     assert answers(channel, 500) == [("ack", tag) for tag in range(1, 501)]
     channel.nothing()

@@ -358,6 +358,7 @@ def test_settling_what_the_log_forgot(bench: Bench) -> None:
     bench.log.refuse = KeyError("no entry")
     bench.tx.call("tx.commit")
     bench.tx.connection.drop()
+    wait_until(lambda: len(bench.broker.node.broker.connections) == 1, what="what was not settled is back")
     assert [bench.other.ready(name) for name in "bc"] == [1, 0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from flintmq.store.sql import postgres_driver
 from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.location import locate
 from tests.support.postgres import PostgresServer
-from tests.support.servers import free_ports
 
 
 def refusal(url: str, catalog: str | None = None) -> OperatorError:
@@ -151,8 +151,10 @@ def test_a_crash_before_the_tables_were_made(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there() -> None:
-    (port,) = free_ports(1)
-    error = refusal(f"postgresql://u:hunter2@127.0.0.1:{port}/d")
+    with socket.socket() as taken:  # bound, and nobody listens: no other process can begin to
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        error = refusal(f"postgresql://u:hunter2@127.0.0.1:{port}/d")
     assert f"cannot connect to postgresql://u:***@127.0.0.1:{port}/d" in str(error)
     assert error.exit_code == 69
 
@@ -177,6 +179,7 @@ def test_a_missing_catalog_is_made_and_used_again(postgres: PostgresServer, cata
         assert opened.created is created
         assert postgres.password not in opened.where
         opened.close()
+        postgres.wait_free(catalog)
     opened = SqlDefinitions(postgres.url(catalog))
     assert not opened.created
     opened.close()
@@ -207,6 +210,7 @@ def test_a_second_broker_on_the_same_database(postgres: PostgresServer, catalog:
     assert error.exit_code == 69
     first.save_user(UserRecord("u"))
     first.close()
+    postgres.wait_free(catalog)
     SqlDefinitions(postgres.url(), catalog).close()
 
 
@@ -235,6 +239,7 @@ def test_a_lost_connection_is_latched_since_the_lock_is_lost_with_it(postgres: P
     with pytest.raises(StoreError, match=catalog) as lost:
         opened.save_user(UserRecord("after"))
     assert postgres.password not in str(lost.value)
+    postgres.wait_free(catalog)
     second = SqlDefinitions(postgres.url(), catalog)
     with pytest.raises(StoreError):
         opened.save_user(UserRecord("after"))

@@ -191,8 +191,8 @@ class Broker:
 
     def stderr_text(self) -> str:
         """What the broker wrote to stderr so far."""
-        self._stderr.seek(0)
-        return self._stderr.read().decode("utf-8", "replace")
+        # Not by seek and read: the child writes where this file stands, and would write over what it wrote before.
+        return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode("utf-8", "replace")
 
     def rss_bytes(self) -> int:
         """Resident memory of the process. Skips the test for an outside broker."""

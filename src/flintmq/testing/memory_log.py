@@ -8,7 +8,7 @@ transaction was asked: ("enqueue", queue id, position) and ("dequeue", queue id,
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add64, at_cas64, at_load32, at_load64, at_store32, at_store64, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
@@ -33,8 +33,18 @@ SPILLED = cython.declare(uint64_t, cython.cast(uint64_t, 1) << MESSAGE_SPILLED_B
 def _append(log: cython.pointer(memory_log_t)) -> uint64_t:
     lsn: uint64_t = at_add64(cython.address(log.last_lsn), 1) + 1
     if not at_load32(cython.address(log.held)):
-        at_store64(cython.address(log.durable), lsn)
+        _raise_durable(log, lsn)
     return lsn
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _raise_durable(log: cython.pointer(memory_log_t), lsn: uint64_t) -> cython.void:
+    """Durability never goes back, whoever is overtaken here."""
+    seen: uint64_t = at_load64(cython.address(log.durable))
+    while seen < lsn and not at_cas64(cython.address(log.durable), seen, lsn):
+        seen = at_load64(cython.address(log.durable))
 
 
 @cython.cfunc
@@ -93,8 +103,9 @@ def _enqueue(
     memory_log_write(log, slot)
     if at_load32(cython.address(log.brief)):
         at_store32(cython.address(log.seen_once), at_swap32(cython.address(log.brief), 0))
-    at_add64(cython.address(log.enqueues), 1)
-    return _append(log)
+    lsn: uint64_t = _append(log)
+    at_add64(cython.address(log.enqueues), 1)  # last: a test that waited for it finds everything done
+    return lsn
 
 
 @cython.cfunc
@@ -110,13 +121,14 @@ def _dequeue(
     delivered_us: uint64_t,
 ) -> uint64_t:
     log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
-    at_add64(cython.address(log.dequeues), 1)
+    lsn: uint64_t = _append(log)
     spin_lock(cython.address(log.lock))
     log.last_owner = owner
     log.last_reason = cython.cast(uint32_t, reason)
     log.last_delivered_us = delivered_us
     spin_unlock(cython.address(log.lock))
-    return _append(log)
+    at_add64(cython.address(log.dequeues), 1)  # last, as with enqueues
+    return lsn
 
 
 @cython.cfunc
@@ -292,7 +304,7 @@ class MemoryLog:
     def release(self) -> None:
         """Everything logged so far is durable; wakes who waits and calls on_durable."""
         at_store32(cython.address(self.log.held), 0)
-        at_store64(cython.address(self.log.durable), at_load64(cython.address(self.log.last_lsn)))
+        _raise_durable(cython.address(self.log), at_load64(cython.address(self.log.last_lsn)))
         self.wake()
 
     def wake(self) -> None:
