@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from flintmq.clock import SystemClock
-from flintmq.pulls.face import CLOSED, MESSAGES, Answers
+from flintmq.pulls.face import CLOSED, INVALID, MESSAGES, Answers
 from flintmq.pulls.service import STOPPING, PullRefused
 from flintmq.scheduler.system import ActorSystem
 from tests.pulls.rig import Rig, bodies, leases
@@ -84,6 +84,25 @@ def test_every_message_is_pulled_once_and_no_wake_is_lost() -> None:
     gauges: dict[str, Any] = rig.actors.gauges()
     assert gauges["wakes_lost_total"] == 0 and gauges["holds_ended_total"] == 0
     assert (queue.core.ready_count(), queue.core.unacked_count()) == (0, 0)
+    rig.close()
+
+
+def test_a_pull_that_is_cancelled_while_it_is_looked_at_does_not_wait_on() -> None:
+    """No message ever comes: each cancelled pull is answered all the same, long before its hold is over."""
+    rig = _threaded()
+    queue = rig.queue()
+    looked_at = 0
+    for n in range(100_000):
+        pull = rig.pull(queue, "g", hold_s=60)
+        for _ in range(n % 500):  # a worker wakes and looks somewhere in this time
+            pass
+        looked_at += not pull.cancel()
+        assert rig.answers.wait(WAIT_MS)
+        assert rig.answers.take() == [pull]
+        assert pull.outcome == INVALID
+        if looked_at == 20:
+            break
+    assert looked_at, "nothing was tried"
     rig.close()
 
 

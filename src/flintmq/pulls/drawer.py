@@ -90,6 +90,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     OUTCOME_BUSY,
     OUTCOME_CLOSED,
     OUTCOME_EMPTY,
+    OUTCOME_INVALID,
     OUTCOME_MESSAGES,
     PROCESS_DONE,
     PROCESS_PARK,
@@ -343,6 +344,9 @@ def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), req
     taken: cython.int = TAKEN
     expiry: int64_t
     until: int64_t
+    if at_load32(cython.address(pull.gone)):
+        request_answer(request, OUTCOME_INVALID)
+        return PROCESS_DONE
     if queue_is_deleted(drawer.queue):
         request_answer(request, OUTCOME_CLOSED)
         return PROCESS_DONE

@@ -13,7 +13,7 @@ import select
 
 import cython
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
-from cython.cimports.flintmq.core.atomics import at_load64
+from cython.cimports.flintmq.core.atomics import at_load64, at_store32
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.pulls.drawer import (
     answers_take,
@@ -38,7 +38,7 @@ from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_deleted, queue_is_durable
 from cython.cimports.flintmq.queue.types import PRESSURE_DISK
-from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, request_cancel, system_now
+from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, actor_wake, request_cancel, system_now
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
@@ -178,10 +178,17 @@ class Pull:
         free(self.pull.items)
 
     def cancel(self) -> bool:
-        """Nobody waits for it any more. True: it is answered INVALID, without messages; False: it runs or is answered already, so what it
-        brings must be given back. Either way it comes out of Answers.take."""
+        """Nobody waits for it any more. True: it is answered INVALID, without messages; False: it is looked at, or answered already, so what
+        it brings must be given back; what brings nothing is answered INVALID then. Either way it comes out of Answers.take."""
         # The drawer keeps the actor; it is freed under the GIL or not at all.
-        return self.drawer.drawer != cython.NULL and request_cancel(cython.address(self.pull.request))
+        if self.drawer.drawer == cython.NULL:
+            return False
+        at_store32(cython.address(self.pull.gone), 1)
+        if request_cancel(cython.address(self.pull.request)):
+            return True
+        # It is being looked at: should it park after that, it is looked at once more.
+        actor_wake(self.drawer.drawer.actor)
+        return False
 
     @property
     def outcome(self) -> int:

@@ -530,7 +530,7 @@ class ContentLoader:
         system = actors
         self.actors = actors
         for _ in range(min(max(1, system.system.worker_count), COLD_READERS_MAX)):
-            reader = ContentReader(self.messages, self.pages)
+            reader = ContentReader(self.messages, self.pages, ahead=True)
             self.readers.append(reader)
             self.loader.readers.readers[self.loader.readers.count] = cython.cast(cython.p_void, reader)
             self.loader.readers.count += 1

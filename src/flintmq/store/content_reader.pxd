@@ -1,6 +1,7 @@
 # Reads message content back from the log by LSN. One thread at a time uses a reader: it has a window of the log in memory.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t, content_t
+from flintmq.store.ahead_ring cimport AheadRing
 from flintmq.store.log.file_port cimport FilePort
 from flintmq.store.log.log cimport log_t
 from flintmq.store.log.managed cimport ManagedLog
@@ -36,8 +37,9 @@ cdef class ContentReader:
     cdef log_t *page_log               # NULL when nothing is spilled
     cdef FilePort files
     cdef arena_t *arena
-    cdef uint8_t *window
-    cdef uint64_t window_size
+    cdef uint8_t *own                  # the reader's own window
+    cdef uint64_t own_size
+    cdef uint8_t *window               # bytes of the log: its own window's, or those of a piece of the ring
     cdef log_t *window_log             # whose bytes the window holds; NULL: none
     cdef uint64_t window_lsn
     cdef uint64_t window_end
@@ -47,12 +49,23 @@ cdef class ContentReader:
     cdef log_t *descriptor_log
     cdef uint64_t descriptor_sequence
     cdef uint64_t asked                # the last container that the disk was asked for ahead; 0: none in this run
+    cdef AheadRing ring                # None: this reader never reads ahead by itself
+    cdef uint64_t run_start            # LSN at which reads began to follow each other
+    cdef uint64_t run_end              # behind the last window of that run
+    cdef uint64_t run_used             # bytes of records that were wanted, of those that the run passed
+    cdef uint32_t strays               # reads outside of the ring since the last one inside
     # The content with this id (MESSAGE_SPILLED_BIT: of the page log), one reference to the caller. NULL: it can't be read (gone, or
     # damaged: who asked knows whether the message should be there).
     cdef content_t *read(self, uint64_t message_id) noexcept nogil
     cdef content_t *_content(self, log_t *source, uint64_t thing, uint64_t lsn, bint spilled) noexcept nogil
     cdef bint _record(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
     cdef uint64_t _bytes(self, log_t *source, uint64_t lsn, uint64_t least) noexcept nogil
+    cdef uint64_t _from_ring(self, log_t *source, uint64_t lsn, uint64_t least) noexcept nogil
+    cdef bint _dense(self, uint64_t lsn) noexcept nogil
+    cdef void _follow(self, log_t *source, uint64_t lsn) noexcept nogil
+    cdef void _end_run(self) noexcept nogil
+    cdef void _close_container(self) noexcept with gil
+    cdef bint _start(self, log_t *source, uint64_t lsn) noexcept with gil
     cdef bint _following(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
     cdef int _open(self, log_t *source, uint64_t sequence) noexcept with gil
     # Body length, CONTENT_* flags and priority of a logged message, from its first record; false when that can't be read.

@@ -2,7 +2,9 @@
 
 in: message ids. out: contents, checked: a record's CRC names its LSN, so bytes of a recycled container are never taken for a message.
 
-What is not written yet is read from the write buffers; else a window of the container is read, which a run of neighbours shares.
+What is not written yet is read from the write buffers; else a window of the container is read, which a run of neighbours shares. A run that
+wants most of what it passes (a backlog of one queue, or of one of few) goes on in pieces that are read ahead around the page cache; one
+that wants little of it shares the page cache with those that want the rest.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT
+from cython.cimports.flintmq.store.ahead_ring import AHEAD_CARRY, AheadRing, ahead_piece_t
 from cython.cimports.flintmq.store.log.log import (
     CONTAINER_READY,
     container_t,
@@ -49,33 +52,52 @@ WINDOW = cython.declare(uint64_t, 256 * 1024)
 # With two containers ahead some drains caught up with the disk's reads and went on at half its speed.
 AHEAD_BYTES = cython.declare(uint64_t, 16 * 1024 * 1024)
 AHEAD_CONTAINERS = cython.declare(uint64_t, 16)
+# bytes of the log that reads must have passed one after the other before pieces of it are read ahead, and over which it is judged how many
+# of them were wanted; half of them must be
+RUN_LEAST = cython.declare(uint64_t, 512 * 1024)
+RUN_JUDGED = cython.declare(uint64_t, 8 * 1024 * 1024)
+# bytes that reads may leave out between two windows of a run
+GAP_MAX = cython.declare(uint64_t, 64 * 1024)
+# reads elsewhere (messages that were copied forward) after which a run is over
+STRAYS_MAX = cython.declare(uint32_t, 16)
 
 
 @cython.cclass
 class ContentReader:
-    """Args: messages, pages: the logs (pages may be None)."""
+    """Args: messages, pages: the logs (pages may be None). ahead: it will read backlogs, so runs are read ahead."""
 
-    def __cinit__(self, messages: ManagedLog, pages):
+    def __cinit__(self, messages: ManagedLog, pages, ahead: bool = False):
         self.messages = messages
         self.pages = pages
         self.files = messages.files
         self.message_log = messages.log
         self.page_log = cython.cast(ManagedLog, pages).log if pages is not None else cython.NULL
         self.arena = arena_new()
-        self.window_size = max(WINDOW, 2 * 65536 + 4096)
-        self.window = cython.cast(cython.pointer(uint8_t), malloc(self.window_size))
+        self.own_size = max(WINDOW, 2 * 65536 + 4096)
+        self.own = cython.cast(cython.pointer(uint8_t), malloc(self.own_size))
         self.window_log = cython.NULL
         self.descriptor = -1
-        if self.arena == cython.NULL or self.window == cython.NULL:
+        self.ring = AheadRing(self.files) if ahead else None
+        if self.arena == cython.NULL or self.own == cython.NULL:
             raise MemoryError
 
     def __dealloc__(self):
-        free(self.window)
+        free(self.own)
         if self.arena != cython.NULL:
             arena_free(self.arena)
 
     def close(self) -> None:
-        """Gives descriptor and memory back."""
+        """Gives descriptors and memory back."""
+        self._end_run()
+        self._close_container()
+
+    def _end_run(self):
+        if self.ring is not None and self.ring.on:
+            self.ring.stop()
+            self.window_log = cython.NULL
+        self.run_end = 0
+
+    def _close_container(self):
         if self.descriptor >= 0:
             self.files.close(self.descriptor)
             self.descriptor = -1
@@ -169,7 +191,15 @@ class ContentReader:
             return self.window_end - lsn
         self.window_log = cython.NULL
         self.shared = False
-        count = log_read_buffered(source, lsn, self.window, self.window_size)
+        if self.ring is not None:
+            if not self.ring.on:
+                self._follow(source, lsn)
+            if self.ring.on:
+                count = self._from_ring(source, lsn, least)
+                if count:
+                    return count
+        self.window = self.own
+        count = log_read_buffered(source, lsn, self.window, self.own_size)
         if count == 0:
             log_begin(source)
             container = log_container(source, sequence) if sequence <= source.tail // source.container_size else cython.NULL
@@ -182,22 +212,76 @@ class ContentReader:
             switches = io_wait_switches()
             waited = io_wait_ns()
             done = self.files.read_at(
-                self.files.context, self.descriptor, self.window, min(size, self.window_size), lsn % source.container_size
+                self.files.context, self.descriptor, self.window, min(size, self.own_size), lsn % source.container_size
             )
             if io_wait_switches() != switches:
                 self.io_ns += io_wait_ns() - waited
             if done <= 0:
                 return 0
             count = done
+            if self.ring is not None and not self.ring.on and not self.shared:
+                self.run_end = lsn + count
         self.window_log = source
         self.window_lsn = lsn
         self.window_end = lsn + count
         return count
 
+    def _follow(self, source, lsn):
+        """A window begins at `lsn`: either it goes on where the one before ended, or a run begins here."""
+        if self.run_end and source == self.descriptor_log and lsn + self.own_size > self.run_end and lsn <= self.run_end + GAP_MAX:
+            if lsn >= self.run_start + RUN_LEAST and self._dense(lsn):
+                self._start(source, lsn)
+            return
+        self.run_start = lsn
+        self.run_used = 0
+
+    def _dense(self, lsn):
+        """At least half of what the run passed up to `lsn` was wanted."""
+        passed: uint64_t = lsn - self.run_start
+        if passed > RUN_JUDGED:
+            self.run_start = lsn - passed // 2
+            self.run_used //= 2
+            passed //= 2
+        return 2 * self.run_used >= passed
+
+    def _start(self, source, lsn):
+        owner: ManagedLog = self.messages if source == self.message_log else self.pages
+        self.strays = 0
+        if self.ring.start(owner, lsn):
+            self._close_container()
+            self.asked = 0
+        else:
+            self.run_end = 0
+        return self.ring.on
+
+    def _from_ring(self, source, lsn, least):
+        """As _bytes; 0: not there."""
+        piece: cython.pointer(ahead_piece_t) = cython.NULL
+        switches: cython.long = io_wait_switches()
+        waited: int64_t = io_wait_ns()
+        if source == self.ring.log and least <= AHEAD_CARRY:
+            piece = self.ring.piece(lsn, least)
+        if io_wait_switches() != switches:
+            self.io_ns += io_wait_ns() - waited
+        if piece == cython.NULL:
+            self.strays += 1
+            if self.strays > STRAYS_MAX:
+                self._end_run()
+            return 0
+        self.strays = 0
+        if not self._dense(lsn):
+            self._end_run()
+            return 0
+        self.window = cython.cast(cython.pointer(uint8_t), piece.read.data) - (piece.lsn - piece.begin)
+        self.window_log = source
+        self.window_lsn = piece.begin
+        self.window_end = piece.lsn + piece.read.size
+        return self.window_end - lsn
+
     def _open(self, source, sequence):
         """Opens a container for reading (the writer's own descriptor is for writing only); -1 when it is gone."""
         following: cython.bint = source == self.message_log and self.descriptor_log == source and sequence == self.descriptor_sequence + 1
-        self.close()
+        self._close_container()
         try:
             owner: ManagedLog = self.messages if source == self.message_log else self.pages
             self.descriptor = self.files.open(owner.path_of(sequence))
@@ -229,14 +313,16 @@ class ContentReader:
             fresh = fresh or self.window_lsn == lsn or have == 0
             if have >= RECORD_HEADER:
                 length = le32(self.window + (lsn - self.window_lsn))
-                if length > have and length <= self.window_size:
+                if length > have and length <= self.own_size:
                     have = self._bytes(source, lsn, length)
                 if length <= have and record_decode(self.window + (lsn - self.window_lsn), lsn, have, 0, True, out):
+                    self.run_used += align8(length)
                     return True
             if again or (fresh and not self.shared):
                 return False
             again = fresh
-            # The window was read when these bytes were not written yet: once more.
+            # The window was read when these bytes were not written yet, or the container became another one: once more.
+            self._end_run()
             self.window_log = cython.NULL
             self.shared = False
             fresh = True

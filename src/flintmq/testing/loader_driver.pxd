@@ -2,6 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.handle cimport QueueHandle
 from flintmq.queue.types cimport queue_t, waiter_t
+from flintmq.store.content_reader cimport ContentReader
 from flintmq.store.log_store cimport LogStore
 
 cdef struct woken_t:
@@ -11,6 +12,10 @@ cdef struct woken_t:
 
 cdef class LoaderDriver:
     cdef readonly LogStore store
+
+cdef class BacklogReader:
+    cdef readonly LogStore store        # whose logs must outlive the reader
+    cdef ContentReader reader
 
 cdef class Woken:
     cdef QueueHandle handle

@@ -6,12 +6,15 @@ in: plain values of a test. out: calls of the log port's `load`; what the queue 
 from __future__ import annotations
 
 import cython
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import content_body, content_decref, content_t
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.slot import LOADING_FIRST, slot_begin_loading
 from cython.cimports.flintmq.queue.queue_core import queue_add_waiter, queue_cold_count, queue_remove_waiter
 from cython.cimports.flintmq.queue.types import ENTRY_FAILED, ENTRY_LOADING, ENTRY_NOT_RESIDENT, segment_t, slot_t, waiter_t
+from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log_store import LogStore
 from cython.cimports.libc.stdint import uint64_t
 
@@ -99,6 +102,35 @@ class LoaderDriver:
     @property
     def hot_arrivals(self) -> int:
         return at_load64(cython.address(self.store.ml.hot_arrivals))
+
+
+@cython.cclass
+class BacklogReader:
+    """One of the cold reader's readers, by itself. Args: store."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self.reader = ContentReader(store.messages, None, ahead=True)
+
+    def body(self, message_id: int) -> bytes | None:
+        """None: it can't be read. Messages of one record."""
+        wanted: uint64_t = message_id
+        content: cython.pointer(content_t)
+        with cython.nogil:
+            content = self.reader.read(wanted)
+        if content == cython.NULL:
+            return None
+        found: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_body(content)), content.body_len)
+        content_decref(content)
+        return found
+
+    @property
+    def ahead(self) -> bool:
+        """Pieces of the log are read ahead around the page cache."""
+        return self.reader.ring.on
+
+    def close(self) -> None:
+        self.reader.close()
 
 
 @cython.cfunc

@@ -15,6 +15,7 @@ import traceback
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.store.log.file_port import DirectReads
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memcpy
 
@@ -247,6 +248,15 @@ class SimDisk(FilePort):
         self._next_fd += 1
         self._fds[fd] = [inode, path, locked]
         return fd
+
+    def open_direct(self, path: str) -> int:
+        return self.open(path)
+
+    def direct_reads(self, most: int) -> DirectReads | None:
+        reads: DirectReads = DirectReads()
+        reads.context = self.context
+        reads.read_at = self.read_at
+        return reads
 
     def close(self, fd: int) -> None:
         entry = self._descriptor(fd)

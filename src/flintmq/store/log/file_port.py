@@ -126,6 +126,56 @@ def read_into_cache(paths: list) -> None:
 
 
 @cython.cclass
+class DirectReads:
+    """See file_port.pxd."""
+
+    def begin(self, read):
+        read.result = self.read_at(self.context, read.fd, read.data, read.size, read.offset)
+        read.under_way = False
+        return True
+
+    def wait(self, read):
+        pass
+
+    def close(self):
+        pass
+
+
+@cython.cclass
+class OsDirectReads(DirectReads):
+    """The kernel's own asynchronous reads (io_submit(2)), which need no thread; they don't block when the page cache is not involved.
+
+    Raises: OSError: the system has or allows no such thing, or has no more of it.
+    """
+
+    def __cinit__(self, most: int):
+        self.opened = aio_open(most, cython.address(self.queue)) == 0
+        if not self.opened:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        OsDirectReads.close(self)
+
+    def begin(self, read):
+        read.under_way = aio_read(self.queue, read, read.fd, read.data, read.size, read.offset) == 1
+        return read.under_way
+
+    def wait(self, read):
+        event: aio_event_t
+        ended: cython.pointer(direct_read_t)
+        while read.under_way:
+            if aio_wait(self.queue, cython.address(event)) == 1:
+                ended = cython.cast(cython.pointer(direct_read_t), event.data)
+                ended.result = event.res
+                ended.under_way = False
+
+    def close(self):
+        if self.opened:
+            self.opened = False
+            aio_close(self.queue)
+
+
+@cython.cclass
 class FilePort:
     """What the log needs of files. Every method raises OSError; paths are absolute strings."""
 
@@ -152,6 +202,14 @@ class FilePort:
 
     def read_ahead(self, path: str) -> None:
         """That file will be read soon: the disk may begin. Does not wait for it. Never raises."""
+
+    def open_direct(self, path: str) -> int:
+        """A descriptor for reading around the page cache (see direct_reads). Raises OSError, also when the file system has no such thing."""
+        raise NotImplementedError
+
+    def direct_reads(self, most: int) -> DirectReads | None:
+        """For up to `most` reads that are under way together, of descriptors of open_direct. None: this port or system has no such thing."""
+        return None
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
         raise NotImplementedError
@@ -232,13 +290,16 @@ class OsFiles(FilePort):
             for offset in range(0, size, len(piece)):
                 os.pwrite(fd, piece[: size - offset], offset)
 
-    def make_direct(self, fd: int) -> bool:
+    def _can_be_direct(self, fd):
         found: file_system_t
+        if not self.direct or not O_DIRECT or fstatfs(fd, cython.address(found)) != 0:
+            return False
+        return found.f_type == EXT4 or found.f_type == XFS
+
+    def make_direct(self, fd: int) -> bool:
         flags: cython.int
         descriptor: cython.int = fd
-        if not self.direct or not O_DIRECT or fstatfs(descriptor, cython.address(found)) != 0:
-            return False
-        if found.f_type != EXT4 and found.f_type != XFS:
+        if not self._can_be_direct(descriptor):
             return False
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # each direct write would have to look for it
@@ -255,6 +316,19 @@ class OsFiles(FilePort):
     def read_ahead(self, path: str) -> None:
         with contextlib.suppress(RuntimeError):  # no more threads: then it is read when its turn comes
             threading.Thread(target=read_into_cache, args=([path],), name="flintmq-read-ahead", daemon=True).start()
+
+    def open_direct(self, path: str) -> int:
+        fd: int = os.open(path, os.O_RDONLY | os.O_CLOEXEC | O_DIRECT)
+        if self._can_be_direct(fd):
+            return fd
+        os.close(fd)
+        raise OSError(errno_module.EOPNOTSUPP, os.strerror(errno_module.EOPNOTSUPP), path)
+
+    def direct_reads(self, most: int) -> DirectReads | None:
+        try:
+            return OsDirectReads(most) if self.direct else None
+        except OSError:
+            return None
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
         if len(data) <= DIRECT_ALIGN:
