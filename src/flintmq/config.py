@@ -273,8 +273,8 @@ class Limits:
     pull_hold_ms_max: int = 60_000
     # milliseconds beyond its hold that a pull may wait for its turn (QMQ 5 s); then it is answered EXPIRED
     pull_wait_ms_max: int = 5_000
-    # milliseconds that a pull waits for a message that is being read from disk, even without a hold, and pull_wait_ms_max at most; then it is
-    # answered BUSY
+    # milliseconds that a pull waits for a message that is being read from disk, even without a hold (at most pull_wait_ms_max); then it
+    # is answered BUSY
     pull_load_ms: int = 2_000
     # milliseconds a lease is good for unless the pull says otherwise, and what it may say; then the message goes back, flagged redelivered
     pull_visibility_ms: int = 30_000

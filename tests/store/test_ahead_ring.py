@@ -12,8 +12,9 @@ import pytest
 
 pytest.importorskip("flintmq.testing.loader_driver")
 
+from flintmq.queue.handle import QueueHandle
 from flintmq.store.log import file_port
-from flintmq.testing.loader_driver import BacklogReader
+from flintmq.testing.loader_driver import BacklogReader, LoaderDriver
 from flintmq.testing.sim_disk import SimDisk
 from tests.store import rig
 from tests.store.rig import Rig
@@ -219,6 +220,27 @@ def test_a_run_that_reaches_the_end_goes_on_when_more_was_written(made: list[Bac
     opened.clear()
     log.read(2000)
     assert opened and log.reader.ahead
+
+
+def test_transient_messages_are_left_to_the_page_cache(made: list[Backlog]) -> None:
+    """The page log was written through the cache and is still there: the same run, read window by window."""
+    log = backlog(made, messages=0)
+    log.rig.store.close()
+    log.rig = Rig(size=SIZE, disk=Direct(), spill=True, hot_bytes=0)
+    handle = QueueHandle(1)
+    handle.set_durable(True)
+    handle.attach_log(log.rig.store)
+    for number in range(2000):
+        handle.publish(b"", b"q", b"header", log.body(number), 0, 0)
+        if number % 200 == 199:
+            log.rig.flush()
+    log.rig.settle()
+    driver = LoaderDriver(log.rig.store)
+    log.held = [(driver.message_id(handle, number + 1), number) for number in range(2000)]
+    assert log.rig.store.pages.live_count == 2000
+    log.reader = BacklogReader(log.rig.store)
+    log.read()
+    assert opened == [] and not log.reader.ahead
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -4,7 +4,8 @@ in: where a run of reads stands. out: the log's bytes there, read around the pag
 of it what others need, and costs the processor three times as much on its way through it.
 
 G1  Only containers that are on disk to their end are read; what is in them never changes while their container has that number.
-G2  Memory is given back, and a descriptor closed, only when no read of it is under way.
+G2  A log that is not synced is not read like this: it was written through the page cache and is still there, or was hardly ever on disk.
+G3  Memory is given back, and a descriptor closed, only when no read of it is under way.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class AheadRing:
         self.stop()
         self.owner = owner
         self.log = owner.log
-        if self.refused or self.log.container_size % DIRECT_ALIGN:
+        if self.refused or not self.log.syncs or self.log.container_size % DIRECT_ALIGN:  # G2
             return False
         if self.reads is None:
             self.reads = self.files.direct_reads(AHEAD_PIECES)

@@ -110,7 +110,7 @@ class BacklogReader:
 
     def __init__(self, store: LogStore) -> None:
         self.store = store
-        self.reader = ContentReader(store.messages, None, ahead=True)
+        self.reader = ContentReader(store.messages, store.pages, ahead=True)
 
     def body(self, message_id: int) -> bytes | None:
         """None: it can't be read. Messages of one record."""

@@ -8,7 +8,17 @@ transaction was asked: ("enqueue", queue id, position) and ("dequeue", queue id,
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add64, at_cas64, at_load32, at_load64, at_store32, at_store64, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import (
+    at_add64,
+    at_cas64,
+    at_load32,
+    at_load64,
+    at_store32,
+    at_store64,
+    at_swap32,
+    spin_lock,
+    spin_unlock,
+)
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
