@@ -106,6 +106,22 @@ def test_slices_of_a_set_that_lost_messages_are_not_mixed_with_those_of_before(r
         assert again.code("rows", **{**old[0], "rows": "12"}) == "BAD_ARGUMENT"
 
 
+def test_positions_of_a_set_are_not_given_again_after_a_kill(rig: Rig) -> None:
+    """The set names the position of a transient message that is gone. The next message must not get it: after another kill it would be in the
+    set, held with it and taken with its commit."""
+    rig.put("q", "kept")
+    rig.put("q", "transient", persistent=False)
+    reader = rig.open("s")
+    assert rig.call("sub.acquire", **reader, seq=1)["count"] == 2
+    with rig.kill() as once:
+        assert once.put("q", "later") == [3]
+        with once.kill() as twice:
+            assert twice.bodies("q") == ["later"]
+            assert twice.read(reader, 1) == ["kept"]
+            twice.call("sub.commit", **reader, upto=1)
+            assert twice.bodies("q") == ["later"]
+
+
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_set_of_which_a_kill_left_nothing_stops_nobody(rig: Rig, planned: bool) -> None:
     """Its reader, who knows it, gets a plan without tickets and goes on; one that never heard of it gets what came since."""
