@@ -117,9 +117,11 @@ class ContentReader:
             if source == cython.NULL:
                 return cython.NULL
         while True:
-            log_begin(source)
-            lsn = log_where(source, thing)
-            log_end(source)
+            # Without the lock: what is copied forward just now is still where it was, and a look that failed looks again.
+            if source.moved.count:
+                log_begin(source)
+                lsn = log_where(source, thing)
+                log_end(source)
             content = self._content(source, thing, lsn, message_id & spilled != 0)
             if content != cython.NULL:
                 return content
