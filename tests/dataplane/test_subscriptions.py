@@ -107,8 +107,8 @@ def test_slices_of_a_set_that_lost_messages_are_not_mixed_with_those_of_before(r
 
 
 def test_positions_of_a_set_are_not_given_again_after_a_kill(rig: Rig) -> None:
-    """The set names the position of a transient message that is gone. The next message must not get it: after another kill it would be in the
-    set, held with it and taken with its commit."""
+    """The set names the position of a transient message that is gone. The next message must not get it: after another kill it would be in
+    the set, held with it and taken with its commit."""
     rig.put("q", "kept")
     rig.put("q", "transient", persistent=False)
     reader = rig.open("s")
