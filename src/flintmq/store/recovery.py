@@ -273,7 +273,6 @@ class Recovery:
             if data[3] & 1:
                 at += 8 + 24 * len(rows)
                 tx.sets = _rows(data, at)
-                self._use(tx.sets)
                 tx.consumer_id = struct.unpack_from("<I", data, at + 4)[0]
             return
         tx = self.transactions.get(tx_id)
@@ -290,26 +289,13 @@ class Recovery:
             tx.ended = True
             tx.sets = []
         elif kind == RECORD_ACQUIRE_SET:
-            rows = _rows(data, 0)
-            tx.sets += rows
-            self._use(rows)
+            tx.sets += _rows(data, 0)
             tx.consumer_id = struct.unpack_from("<I", data, 4)[0]
             tx.acquired_us = time_us
         elif kind == RECORD_HEURISTIC:
             tx.heuristic = data[0]
         elif kind == RECORD_TX_DELETE:
             del self.transactions[tx_id]
-
-    def _use(self, rows: list) -> None:
-        """The positions of a set were given. Of a transient message the log has nothing else: a message that got its position after a restart
-        would be in the set at the next one."""
-        queue: int64_t
-        for queue_id, first, count in rows:
-            queue = work_queue(cython.address(self._work), queue_id)
-            if queue < 0:
-                raise MemoryError("no memory for recovery")
-            if count:
-                work_used(cython.address(self._work), cython.cast(uint32_t, queue), first + count - 1)
 
     def _give_transactions(self) -> None:
         """Tells the C side of every transaction and of the positions that commits gave."""
@@ -318,6 +304,11 @@ class Recovery:
         row: cython.pointer(row_t)
         queue: int64_t
         for tx in self.transactions.values():
+            # A set's positions were given. Of a transient message the log has nothing else: one that got its position would be in the set.
+            for queue_id, first, count in tx.sets:
+                queue = work_queue(work, queue_id)
+                if queue >= 0 and count:
+                    work_used(work, cython.cast(uint32_t, queue), first + count - 1)
             info = work_tx(work, tx.id)
             if info == cython.NULL:
                 raise MemoryError("no memory for recovery")
