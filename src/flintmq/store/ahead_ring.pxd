@@ -6,7 +6,7 @@ from flintmq.store.log.managed cimport ManagedLog
 
 cdef enum:
     AHEAD_PIECES = 5            # under way or here
-    AHEAD_PIECE = 1048576       # bytes; what a container has at its end may be less. Disks of clouds are slow with many small reads
+    AHEAD_PIECE = 1048576       # bytes; what a container has at its end may be less.
     AHEAD_CARRY = 262144        # bytes of room before a piece: for a record that begins in the piece before
 
 cdef struct ahead_piece_t:

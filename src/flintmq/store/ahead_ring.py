@@ -1,7 +1,7 @@
 """Pieces of the log ahead of a reader (see ahead_ring.pxd).
 
 in: where a run of reads stands. out: the log's bytes there, read around the page cache: what a drained backlog needs once would push out
-of it what others need, and costs the processor three times as much on its way through it.
+of it what others need, and be copied on its way through it.
 
 G1  Only containers that are on disk to their end are read; what is in them never changes while their container has that number.
 G2  A log that is not synced is not read like this: it was written through the page cache and is still there, or was hardly ever on disk.
