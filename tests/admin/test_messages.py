@@ -133,7 +133,7 @@ def test_a_client_that_leaves_takes_nothing(shared: Client, name: str) -> None:
     sock = socket.create_connection(("127.0.0.1", shared.port), timeout=30)
     head = f"GET {shared.path(name)}?hold=60 HTTP/1.1\r\nHost: x\r\nAuthorization: {basic()['Authorization']}\r\n\r\n"
     sock.sendall(head.encode())
-    # Until it is parked: one that a worker is looking at can't be cancelled, and stays to its end.
+    # Until it is parked. (One that a worker is looking at: tests/pulls/test_threads.py.)
     wait_until(lambda: shared.node.actors.gauges()["parked"] == parked + 1, what="the poll is held")
     sock.close()
     wait_until(lambda: shared.node.pulls.figures()["waiting"] == before, what="the poll is cancelled")

@@ -166,7 +166,7 @@ def test_the_log_learns_who_settled_what_and_when(start: Callable[..., Any], con
     assert channel.expect("basic.ack").delivery_tag == 1
     now_us = time.time_ns() // 1000
     channel.send("basic.ack", delivery_tag=message.delivery_tag)
-    channel.call("basic.qos")  # not `dequeues`: the log counts it before it notes whose it was
+    channel.call("basic.qos")  # answered behind the ack
     assert log.dequeues == 1
     owner, reason, delivered_us = log.last_dequeue
     assert log.consumers[owner] == (b"mine", b"g1") and reason == 1

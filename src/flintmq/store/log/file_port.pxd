@@ -73,7 +73,6 @@ cdef class DirectReads:
     # Begins a read; it has ended when `wait` says so. False: it can't be begun now.
     cdef bint begin(self, direct_read_t *read) noexcept nogil
     cdef void wait(self, direct_read_t *read) noexcept nogil
-    cdef void close(self) noexcept nogil    # after all have ended
 
 cdef class OsDirectReads(DirectReads):
     cdef aio_queue_t queue

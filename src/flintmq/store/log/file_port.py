@@ -137,9 +137,6 @@ class DirectReads:
     def wait(self, read):
         pass
 
-    def close(self):
-        pass
-
 
 @cython.cclass
 class OsDirectReads(DirectReads):
@@ -154,7 +151,8 @@ class OsDirectReads(DirectReads):
             raise OSError(errno, os.strerror(errno))
 
     def __dealloc__(self):
-        OsDirectReads.close(self)
+        if self.opened:
+            aio_close(self.queue)  # after all have ended
 
     def begin(self, read):
         read.under_way = aio_read(self.queue, read, read.fd, read.data, read.size, read.offset) == 1
@@ -168,11 +166,6 @@ class OsDirectReads(DirectReads):
                 ended = cython.cast(cython.pointer(direct_read_t), event.data)
                 ended.result = event.res
                 ended.under_way = False
-
-    def close(self):
-        if self.opened:
-            self.opened = False
-            aio_close(self.queue)
 
 
 @cython.cclass
