@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,6 @@ from tests.perf.fake_broker import Close, Delivery, FakeBroker, faithful
 
 COUNT = 200
 AT = 50  # the message that something happens to
-# One that comes twice: the check counts what comes, so a second one in the middle makes it leave 50 ms behind the last but one.
 LAST = COUNT - 1
 
 
@@ -32,11 +32,18 @@ def lose(number: int, delivery: Delivery) -> list[Delivery]:
 
 
 def double(number: int, delivery: Delivery) -> list[Delivery]:
-    return [delivery, delivery] if number == LAST else [delivery]
+    return [delivery, delivery] if number == AT else [delivery]
 
 
 def announced_double(number: int, delivery: Delivery) -> list[Delivery]:
-    return [delivery, replace(delivery, redelivered=True)] if number == LAST else [delivery]
+    return [delivery, replace(delivery, redelivered=True)] if number == AT else [delivery]
+
+
+def announced_double_and_a_slow_last_one(number: int, delivery: Delivery) -> list[Delivery]:
+    """As many deliveries as messages before the last message comes: a check that counts deliveries leaves without it."""
+    if number == LAST:
+        time.sleep(0.3)
+    return announced_double(number, delivery)
 
 
 def damage(number: int, delivery: Delivery) -> list[Delivery]:
@@ -101,6 +108,12 @@ def test_what_amqp_allows_is_no_fault(fault: Callable[[int, Delivery], list[Deli
     assert result["ok"]
     assert result["confirmed"] == COUNT
     assert result["redelivered"] == (fault is announced_double)
+
+
+def test_a_redelivery_does_not_stand_for_a_message_on_its_way() -> None:
+    with FakeBroker(announced_double_and_a_slow_last_one) as broker:
+        code, result = run(broker, "--ack", "1")
+    assert (code, result["lost"], result["received"]) == (0, 0, COUNT + 1)
 
 
 def test_nack_is_a_fault() -> None:

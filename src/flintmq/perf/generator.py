@@ -208,6 +208,7 @@ class Worker:
             "nacked": nacked,
             "returned": returned,
             "received": received,
+            "distinct": check_distinct(cython.address(self.check)),
             "publishing": open_publishers,
             "held_ns": held,
             "first_ns": first,

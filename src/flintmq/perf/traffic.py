@@ -324,7 +324,8 @@ class Traffic:
             now = time.monotonic()
             if sums["received"] != moved:
                 moved, moved_at = sums["received"], now
-            if sums["received"] >= expected or now > hard_end or now - moved_at > o.drain_timeout_s:
+            # different ones: a legal redelivery must not stand for a message that is still on its way
+            if sums["distinct"] >= expected or now > hard_end or now - moved_at > o.drain_timeout_s:
                 break
         time.sleep(0.05)  # a duplicate would still come; the last acknowledgements leave
 
