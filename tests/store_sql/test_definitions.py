@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,16 +34,6 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     catalog: str = request.getfixturevalue("catalog")
     server.execute(f"CREATE DATABASE {catalog}")
     return server.url(catalog)
-
-
-@pytest.fixture
-def let_go(request: pytest.FixtureRequest, location: str) -> Callable[[], None]:
-    """Waits until a database that was closed can be opened again."""
-    if location.startswith("sqlite"):
-        return lambda: None
-    server: PostgresServer = request.getfixturevalue("postgres")
-    catalog: str = request.getfixturevalue("catalog")
-    return lambda: server.wait_free(catalog)
 
 
 @pytest.fixture
@@ -72,7 +62,7 @@ def test_it_is_a_definitions(definitions: SqlDefinitions) -> None:
     assert isinstance(definitions, Definitions)
 
 
-def test_everything_is_there_after_a_restart(location: str, let_go: Callable[[], None]) -> None:
+def test_everything_is_there_after_a_restart(location: str) -> None:
     first = SqlDefinitions(location, clock=ManualClock(wall_ms=1_700_000_000_123))
     assert first.created
     arguments = {"at": Timestamp(5), "!bytes": "mine", "n": [1, {"x": None}], "b": b"\0\xff"}
@@ -90,7 +80,6 @@ def test_everything_is_there_after_a_restart(location: str, let_go: Callable[[],
         save(record)  # type: ignore[operator]
     store_uuid = first.store_uuid
     first.close()
-    let_go()
     second = SqlDefinitions(location, timestamp=Timestamp)
     assert not second.created
     assert second.store_uuid == store_uuid
@@ -116,7 +105,7 @@ def test_two_stores_have_two_uuids(tmp_path: Path) -> None:
     assert len(found) == 2
 
 
-def test_queue_ids_go_on_above_every_reserved_one(location: str, let_go: Callable[[], None]) -> None:
+def test_queue_ids_go_on_above_every_reserved_one(location: str) -> None:
     limits = Limits(queue_id_block=10)
     first = SqlDefinitions(location, limits=limits)
     assert first.queue_id_high_water == 0
@@ -126,7 +115,6 @@ def test_queue_ids_go_on_above_every_reserved_one(location: str, let_go: Callabl
     # Not closed in order: what a crash leaves is all that counts.
     high_water = first.queue_id_high_water
     first.close()
-    let_go()
     second = SqlDefinitions(location, limits=limits)
     assert second.queue_id_high_water == high_water
     second.save_queue(QueueRecord("/", "of an earlier run", 30))

@@ -214,18 +214,15 @@ def test_the_same_on_postgres(
         with pytest.raises(OperatorError, match="in use by another broker"):
             command("--connect", postgres.url(), "--catalog", catalog)
         opened.close()
-    postgres.wait_free(catalog)
     command("--connect", postgres.url(), "--catalog", catalog, "--dry-run")
     printed = capsys.readouterr().out
     assert "CREATE TABLE notes" in printed
     assert postgres.execute("SELECT version_num FROM alembic_version", database=catalog) == [("0001",)]
-    postgres.wait_free(catalog)
     command("--connect", postgres.url(), "--catalog", catalog)
     shown = capsys.readouterr().out
     assert "schema 0001 -> 0002" in shown
     assert postgres.password not in shown
     assert postgres.execute("SELECT name, note FROM queues", database=catalog) == [("q", "none")]
-    postgres.wait_free(catalog)
     reopened = SqlDefinitions(postgres.url(catalog))
     assert [record.name for record in reopened.load_queues("/")] == ["q"]
     reopened.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ from flintmq.ports import UserRecord
 from flintmq.store.sql import postgres_driver
 from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.location import locate
+from tests.support.broker import wait_until
 from tests.support.postgres import PostgresServer
 
 
 def refusal(url: str, catalog: str | None = None) -> OperatorError:
     with pytest.raises(OperatorError) as refused:
-        SqlDefinitions(url, catalog)
+        SqlDefinitions(url, catalog, limits=Limits(sql_busy_ms=50))
     text = str(refused.value)
     assert "\n" not in text
     assert "hunter2" not in text
@@ -179,7 +181,6 @@ def test_a_missing_catalog_is_made_and_used_again(postgres: PostgresServer, cata
         assert opened.created is created
         assert postgres.password not in opened.where
         opened.close()
-        postgres.wait_free(catalog)
     opened = SqlDefinitions(postgres.url(catalog))
     assert not opened.created
     opened.close()
@@ -210,7 +211,6 @@ def test_a_second_broker_on_the_same_database(postgres: PostgresServer, catalog:
     assert error.exit_code == 69
     first.save_user(UserRecord("u"))
     first.close()
-    postgres.wait_free(catalog)
     SqlDefinitions(postgres.url(), catalog).close()
 
 
@@ -222,6 +222,24 @@ def test_a_database_in_another_encoding(postgres: PostgresServer, catalog: str) 
 def test_a_read_only_server(postgres: PostgresServer, catalog: str) -> None:
     postgres.execute(f"CREATE DATABASE {catalog}", f"ALTER DATABASE {catalog} SET default_transaction_read_only = on")
     assert "read only" in str(refusal(postgres.url(catalog)))
+
+
+def test_a_lock_that_is_let_go_in_time_is_waited_for(postgres: PostgresServer, catalog: str) -> None:
+    """A server ends a session some time after its client has: who restarts a broker must not be told that another one runs."""
+    import psycopg
+
+    postgres.execute(f"CREATE DATABASE {catalog}")
+    opened: list[SqlDefinitions] = []
+    with psycopg.connect(postgres.url(catalog), autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [postgres_driver.LOCK_KEY])
+        start = threading.Thread(target=lambda: opened.append(SqlDefinitions(postgres.url(catalog), limits=Limits(sql_busy_ms=60_000))))
+        start.start()
+        waits = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        wait_until(lambda: postgres.execute(waits, database=catalog), what="the second broker waits")
+        assert not opened
+    start.join(60)
+    opened[0].save_user(UserRecord("u"))
+    opened[0].close()
 
 
 def test_commits_are_flushed_whatever_the_servers_default(postgres: PostgresServer, catalog: str) -> None:
@@ -239,7 +257,6 @@ def test_a_lost_connection_is_latched_since_the_lock_is_lost_with_it(postgres: P
     with pytest.raises(StoreError, match=catalog) as lost:
         opened.save_user(UserRecord("after"))
     assert postgres.password not in str(lost.value)
-    postgres.wait_free(catalog)
     second = SqlDefinitions(postgres.url(), catalog)
     with pytest.raises(StoreError):
         opened.save_user(UserRecord("after"))

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.broker import wait_until
 from tests.support.servers import Unavailable, ensure_debian_packages, free_ports
 
 PACKAGE = "postgresql"
@@ -48,12 +47,6 @@ class PostgresServer:
                 cursor = connection.execute(statement)  # type: ignore[arg-type]
                 rows = cursor.fetchall() if cursor.description else []
         return rows
-
-    def wait_free(self, database: str) -> None:
-        """Returns when no session holds the lock of a broker there. A session of the server ends some time after its client has closed the
-        connection: who opens the database at once may find it in use."""
-        locks = f"SELECT 1 FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND d.datname = '{database}'"
-        wait_until(lambda: not self.execute(locks), what=f"{database} is let go")
 
 
 def _programs() -> Path | None:

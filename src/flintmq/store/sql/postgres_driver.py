@@ -142,12 +142,15 @@ class PostgresDriver:
         try:
             self._connection.execute("SELECT set_config('synchronous_commit', 'on', false)")
             self._connection.execute("SELECT set_config('lock_timeout', %s, false)", [str(busy_ms)])
-            (locked,) = self._one("SELECT pg_try_advisory_lock(%s)", LOCK_KEY)
+            # Waits (lock_timeout): the server may end the session of a broker that has just stopped some time after its socket is closed.
+            self._connection.execute("SELECT pg_advisory_lock(%s)", [LOCK_KEY])
             flushes, read_only = self._one("SELECT current_setting('fsync') = 'on', current_setting('transaction_read_only') = 'on'")
+        except psycopg.errors.LockNotAvailable:
+            raise OperatorError(
+                f"{self._where} is in use by another broker: one database serves one broker, stop the other first", 69
+            ) from None
         except psycopg.Error as error:
             raise OperatorError(f"{self._where}: {_line(error)}", 69) from error
-        if not locked:
-            raise OperatorError(f"{self._where} is in use by another broker: one database serves one broker, stop the other first", 69)
         encoding = self._connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise OperatorError(f"{self._where} has encoding {encoding}: create the database with ENCODING 'UTF8'")
