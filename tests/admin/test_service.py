@@ -579,6 +579,25 @@ def test_a_stop_answers_held_polls(start: Callable[..., Client]) -> None:
         socket.create_connection(("127.0.0.1", client.port), timeout=5)
 
 
+def test_a_stop_with_half_a_body_on_its_way(start: Callable[..., Client], caplog: pytest.LogCaptureFixture) -> None:
+    """Its sender is told that the broker stops, and the log has no trace of it."""
+    client = start({"http_stop_ms": 1})  # uvicorn counts whole seconds
+    client.queue()
+    connection = client.connection()
+    connection.putrequest("POST", client.path())
+    for name, value in {**basic(), "content-length": "100", "expect": "100-continue"}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    # "100 Continue" says that the body is waited for.
+    assert connection.sock.recv(100).startswith(b"HTTP/1.1 100")
+    connection.send(b'{"body": ')
+    client.node.stop()
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())["error"]) == (503, "closing")
+    connection.close()
+    assert "Traceback" not in caplog.text
+
+
 def test_200_held_polls(start: Callable[..., Client]) -> None:
     """200 polls held at once on 200 groups of 20 queues: every one gets its message, and none is answered twice or late."""
     client = start()

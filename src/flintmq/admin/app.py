@@ -93,6 +93,9 @@ class Application:
             refused = HttpError(503, "store", "the broker's disk failed", "nothing is confirmed any more: see the broker's log")
         except ClientDisconnect:
             refused = bad("the client is gone")
+        except asyncio.CancelledError:
+            # The grace of a stop is over (nothing else cancels requests), as with a body of which the rest never came.
+            refused = closing()
         except Exception:
             log.exception("internal error in %s %s", request.method, request.scope["path"][:200])
             refused = HttpError(500, "internal", "the broker failed", "see the broker's log")
