@@ -15,6 +15,7 @@ import errno
 import json
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -165,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             points, struck = points + 1, struck + outcome.struck
             if outcome.struck:
                 exits[f"{outcome.exit}{'@start' if outcome.at_start else ''}"] += 1
+            print(f"{points:5} {point}: {outcome.file or 'not reached'}, exit {outcome.exit}", file=sys.stderr, flush=True)
             shown.extend(f"--point {point} --seed {given.seed}: {text}" for text in outcome.violations)
             if outcome.violations and given.keep:
                 shutil.copytree(Path(folder, "point"), given.keep / str(point).replace(":", "-"), dirs_exist_ok=True)
