@@ -14,12 +14,11 @@ from errno import EINVAL, EOPNOTSUPP
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_load64
-from cython.cimports.flintmq.store.log.file_port import DIRECT_ALIGN
+from cython.cimports.flintmq.store.log.file_port import DIRECT_ALIGN, direct_memory
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
-from cython.cimports.posix.stdlib import posix_memalign
 
 
 @cython.no_gc_clear  # its end needs what it has
@@ -37,7 +36,6 @@ class AheadRing:
             AheadRing.stop(self)
 
     def start(self, owner, lsn):
-        memory: cython.p_void = cython.NULL
         self.stop()
         self.owner = owner
         self.log = owner.log
@@ -46,9 +44,11 @@ class AheadRing:
         if self.reads is None:
             self.reads = self.files.direct_reads(AHEAD_PIECES)
             self.refused = self.reads is None
-        if self.refused or posix_memalign(cython.address(memory), DIRECT_ALIGN, AHEAD_PIECES * (AHEAD_CARRY + AHEAD_PIECE)) != 0:
+        if self.refused:
             return False
-        self.memory = cython.cast(cython.pointer(uint8_t), memory)
+        self.memory = cython.cast(cython.pointer(uint8_t), direct_memory(AHEAD_PIECES * (AHEAD_CARRY + AHEAD_PIECE), True))
+        if self.memory == cython.NULL:
+            return False
         self.on = True
         self.next_lsn = lsn - lsn % self.log.container_size % AHEAD_PIECE
         self._fill()

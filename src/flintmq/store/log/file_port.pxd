@@ -12,6 +12,10 @@ cdef extern from "<fcntl.h>" nogil:
     int c_fcntl "fcntl"(int fd, int command, ...)
     int F_GETFL, F_SETFL, O_RDONLY, O_CLOEXEC
 
+cdef extern from "<sys/mman.h>" nogil:
+    int madvise(void *address, size_t length, int advice)
+    int MADV_HUGEPAGE
+
 cdef extern from "<sys/vfs.h>" nogil:
     struct file_system_t "statfs":
         long f_type
@@ -49,7 +53,12 @@ cdef extern from *:
     int aio_wait(aio_queue_t queue, aio_event_t *event) nogil
 
 cdef enum:
-    DIRECT_ALIGN = 4096         # bytes: memory of direct writes begins at a multiple of it
+    DIRECT_ALIGN = 4096         # bytes: memory of direct reads and writes begins at a multiple of it
+    HUGE_PAGE = 2097152         # bytes
+
+# Memory for direct reads and writes, to be given to `free`; NULL: there is none. `huge`: in huge pages as far as they go and where there are
+# any: a transfer has far fewer pieces of memory then, each of which costs processor time.
+cdef void *direct_memory(size_t size, bint huge) noexcept nogil
 
 # Writes all of it at `offset`; 0, or an errno (short writes are continued inside).
 ctypedef int (*port_write_t)(void *context, int fd, const void *data, size_t size, uint64_t offset) noexcept nogil

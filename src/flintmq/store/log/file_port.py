@@ -100,16 +100,26 @@ def _sync_data(context: cython.p_void, fd: cython.int) -> cython.int:
     return errno
 
 
+def direct_memory(size, huge):
+    memory: cython.p_void = cython.NULL
+    if posix_memalign(cython.address(memory), HUGE_PAGE if huge else DIRECT_ALIGN, size) != 0:
+        return cython.NULL
+    if huge:
+        madvise(memory, size, MADV_HUGEPAGE)  # no harm when it is refused
+    return memory
+
+
 def read_into_cache(paths: list) -> None:
     """Reads the files from end to end, in their order and without the GIL: the page cache has them then. What can't be read is left out."""
-    scratch: cython.p_void = cython.NULL
+    scratch: cython.p_void = direct_memory(READ_PIECE, False)
     names: cython.pp_char
     count: cython.size_t = len(paths)
     i: cython.size_t
     fd: cython.int
     encoded = [os.fsencode(path) for path in paths]
     names = cython.cast(cython.pp_char, calloc(count + 1, cython.sizeof(cython.p_char)))
-    if names == cython.NULL or posix_memalign(cython.address(scratch), DIRECT_ALIGN, READ_PIECE) != 0:
+    if names == cython.NULL or scratch == cython.NULL:
+        free(scratch)
         free(names)
         return
     for i in range(count):
@@ -335,10 +345,10 @@ class OsFiles(FilePort):
 
     def _write_small(self, fd, data, offset):
         """Out of aligned memory: a header can be written directly, too."""
-        memory: cython.p_void = cython.NULL
+        memory: cython.p_void = direct_memory(DIRECT_ALIGN, False)
         size: cython.size_t = len(data)
         error: cython.int
-        if posix_memalign(cython.address(memory), DIRECT_ALIGN, DIRECT_ALIGN) != 0:
+        if memory == cython.NULL:
             raise MemoryError
         memcpy(memory, cython.cast(cython.p_char, data), size)
         error = _write_at(cython.NULL, fd, memory, size, offset)

@@ -17,10 +17,6 @@ cdef enum:                      # states of a container
 cdef enum:
     PIECES_MAX = 64
 
-cdef extern from "<sys/mman.h>" nogil:
-    int madvise(void *address, size_t length, int advice)
-    int MADV_HUGEPAGE
-
 cdef uint64_t LSN_NEVER         # an LSN that is never durable: what appending to a failed log gives
 
 cdef struct buffer_t:           # a window of the log in memory

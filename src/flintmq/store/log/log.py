@@ -16,7 +16,7 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_remove
-from cython.cimports.flintmq.store.log.file_port import DIRECT_ALIGN
+from cython.cimports.flintmq.store.log.file_port import HUGE_PAGE, direct_memory
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     BLOCK_LOG_SHIFT,
@@ -31,12 +31,10 @@ from cython.cimports.flintmq.store.log.record import (
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
-from cython.cimports.posix.stdlib import posix_memalign
 
 LSN_NEVER = cython.declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
 # id of the log of messages: the others seldom fill a buffer
 BUSY_LOG = cython.declare(uint32_t, 1)
-HUGE_PAGE = cython.declare(cython.size_t, 2 << 20)
 # bytes of write buffers kept for reuse (one at least): their pages are mapped already
 SPARE_BYTES = cython.declare(uint64_t, 8 << 20)
 
@@ -150,25 +148,13 @@ def _close_block_as(log: cython.pointer(log_t), flags: uint32_t) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _map_buffer(log: cython.pointer(log_t), buffer: cython.pointer(buffer_t)) -> cython.bint:
-    # A log that fills its buffers has them in huge pages, where there are any: a direct write then has far fewer pieces of memory.
-    huge: cython.bint = log.id == BUSY_LOG and log.buffer_size % HUGE_PAGE == 0
-    align: cython.size_t = HUGE_PAGE if huge else DIRECT_ALIGN
-    if posix_memalign(cython.cast(cython.pointer(cython.p_void), cython.address(buffer.bytes)), align, log.buffer_size) != 0:
-        return False
-    if huge:
-        madvise(buffer.bytes, log.buffer_size, MADV_HUGEPAGE)  # no harm when it is refused
-    return True
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _new_buffer(log: cython.pointer(log_t)) -> cython.bint:
     """Opens the window that the tail is in, and the container when it is the first window of one."""
     container_start: uint64_t = log.tail - log.tail % log.container_size
     start: uint64_t = container_start + (log.tail - container_start) // log.buffer_size * log.buffer_size
     buffer: cython.pointer(buffer_t) = log.spare
+    # A log that fills its buffers has them in huge pages.
+    huge: cython.bint = log.id == BUSY_LOG and log.buffer_size % HUGE_PAGE == 0
     if log_container(log, container_start // log.container_size) == cython.NULL:
         return False
     if buffer != cython.NULL:
@@ -178,7 +164,8 @@ def _new_buffer(log: cython.pointer(log_t)) -> cython.bint:
         buffer = cython.cast(cython.pointer(buffer_t), calloc(1, cython.sizeof(buffer_t)))
         if buffer == cython.NULL:
             return False
-        if not _map_buffer(log, buffer):
+        buffer.bytes = cython.cast(cython.pointer(uint8_t), direct_memory(log.buffer_size, huge))
+        if buffer.bytes == cython.NULL:
             free(buffer)
             return False
     if log.tail == container_start:
