@@ -73,6 +73,7 @@ class Node:
         self.actors = ActorSystem(limits)
         self.store: DurableStore | None = None
         self.failure: StoreError | None = None
+        self.failed = threading.Event()
         definitions: Definitions = MemoryDefinitions()
         if not config.memory:
             from flintmq.store.durable import DurableStore
@@ -81,6 +82,8 @@ class Node:
             definitions = self.store.definitions
             store_log = self.store.logs
             self.store.logs.on_failure = self._store_failed
+            if self.store.logs.failure is not None:  # the writer's first write, which nobody could be told of yet
+                self._store_failed(self.store.logs.failure)
         self.users = Users(definitions, self.clock, limits)
         # A new store has one user, guest, and it is let in from this machine only.
         self.users.ensure_default_user("/")
@@ -123,7 +126,6 @@ class Node:
         self._threads: list[threading.Thread] = []
         self._next_loop = 0
         self._stopped = threading.Event()
-        self.failed = threading.Event()
         self.refused = 0
 
     # --- start ------------------------------------------------------------------------------------------------------
