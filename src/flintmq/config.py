@@ -91,7 +91,7 @@ class Limits:
     # --- definitions in SQL -----------------------------------------------------------------------------------------
     # queue ids reserved by one commit (transient queues take ids too, thousands a second); a restart skips the rest of the block
     queue_id_block: int = 1_000
-    # milliseconds to wait for a lock that another process holds on the database; then the change is refused (NotSaved)
+    # milliseconds to wait for a lock that another process holds on the database; then a change is refused (NotSaved), a start ends with 69
     sql_busy_ms: int = 5_000
     # milliseconds to connect to a database server; then the start fails with exit code 69
     sql_connect_ms: int = 10_000
