@@ -69,6 +69,7 @@ class Node:
         self.clock = clock or SystemClock()
         limits = config.limits
         self.memory_limit = config.memory_limit or int(memory_available() * limits.memory_watermark)
+        self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         # Work that must not run on I/O loops: cold reads, streams, pulls. Stopped last.
         self.actors = ActorSystem(limits)
         self.store: DurableStore | None = None
@@ -81,35 +82,38 @@ class Node:
             self.store = DurableStore.open(config, self.clock, Timestamp, self.actors)
             definitions = self.store.definitions
             store_log = self.store.logs
+        try:
+            self._make_parts(definitions, store_log)
+        except BaseException:
+            # A process that goes on without this node gets the store's threads, files and lock back.
+            if self.store is not None:
+                self.store.close(clean=False)
+            raise
+        self.listeners: list[socket.socket] = []
+        self.amqp_port: int | None = None
+        self.amqps_port: int | None = None
+        self._threads: list[threading.Thread] = []
+        self._next_loop = 0
+        self._stopped = threading.Event()
+        self.refused = 0
+
+    def _make_parts(self, definitions: Definitions, store_log: Any) -> None:
+        """What stands on the open store."""
+        config = self.config
+        if self.store is not None:
             self.store.logs.on_failure = self._store_failed
             if self.store.logs.failure is not None:  # the writer's first write, which nobody could be told of yet
                 self._store_failed(self.store.logs.failure)
-        self.users = Users(definitions, self.clock, limits)
+        self.users = Users(definitions, self.clock, config.limits)
         # A new store has one user, guest, and it is let in from this machine only.
         self.users.ensure_default_user("/")
         self.permissions = Permissions(definitions)
         self.permissions.on_changed = revoke_authorizations
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, f"flintmq@{socket.gethostname()}")
         self.broker.log = store_log
-        if self.store is not None:
-            self.broker.open_transactions(self.store.logs)
-            self.broker.streams = StreamService(self.broker, self.store.logs.streams, self.actors)
-        try:
-            for vhost in definitions.load_vhosts():
-                self.broker.add_vhost(vhost.name).restore()
-        except PeerError as error:  # a stream that can't be opened
-            raise OperatorError(error.text, 69) from error
-        if self.store is not None:
-            restored = self.store.restore([queue for queue in self.broker.queues.values() if not queue.policy.is_stream])
-            log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
-            if self.broker.transactions is not None and self.broker.transactions.restore():
-                # Those of the pipeline have theirs: the data plane, which comes next.
-                waiting = [str(xid) for xid in self.broker.transactions.recover() if xid.format not in PIPELINE_FORMATS]
-                if waiting:
-                    log.warning("transactions wait for their manager's decision: %s", ", ".join(waiting))
+        self._restore(definitions)
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)
-        self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         self.pulls = PullService(self.broker, self.actors)
         self.broker.on_housekeeping.append(self.pulls.tick)
         self.http: HttpServer | None = None
@@ -120,13 +124,26 @@ class Node:
         if store_log is not None:
             for loop in self.loops:
                 loop.attach_log(store_log)
-        self.listeners: list[socket.socket] = []
-        self.amqp_port: int | None = None
-        self.amqps_port: int | None = None
-        self._threads: list[threading.Thread] = []
-        self._next_loop = 0
-        self._stopped = threading.Event()
-        self.refused = 0
+
+    def _restore(self, definitions: Definitions) -> None:
+        """Definitions, then what the logs hold for them, then transactions in doubt."""
+        if self.store is not None:
+            self.broker.open_transactions(self.store.logs)
+            self.broker.streams = StreamService(self.broker, self.store.logs.streams, self.actors)
+        try:
+            for vhost in definitions.load_vhosts():
+                self.broker.add_vhost(vhost.name).restore()
+        except PeerError as error:  # a stream that can't be opened
+            raise OperatorError(error.text, 69) from error
+        if self.store is None:
+            return
+        restored = self.store.restore([queue for queue in self.broker.queues.values() if not queue.policy.is_stream])
+        log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
+        if self.broker.transactions is not None and self.broker.transactions.restore():
+            # Those of the pipeline have theirs: the data plane, which comes next.
+            waiting = [str(xid) for xid in self.broker.transactions.recover() if xid.format not in PIPELINE_FORMATS]
+            if waiting:
+                log.warning("transactions wait for their manager's decision: %s", ", ".join(waiting))
 
     # --- start ------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,13 @@ def test_a_failure_before_is_told_or_refuses_the_start(moment: str, tmp_path: Pa
     """`open`: before anybody listens to the store. `restore`: before its entries are put back; a data plane writes after that."""
     original = getattr(DurableStore, moment)
     told: list[StoreError] = []
-    stores: list[DurableStore] = []
 
     def opened(*arguments: Any) -> DurableStore:
         store: DurableStore = original(*arguments)
-        stores.append(store)
         store.logs.failed(ERROR)
         return store
 
     def restored(self: DurableStore, *arguments: Any) -> Any:
-        stores.append(self)
         self.logs.failed(ERROR)
         return original(self, *arguments)
 
@@ -58,5 +56,21 @@ def test_a_failure_before_is_told_or_refuses_the_start(moment: str, tmp_path: Pa
     monkeypatch.setattr(Node, "_store_failed", lambda self, error: told.append(error))
     with pytest.raises(StoreError, match="has failed"):
         Node(config(tmp_path))
-    stores[0].close(False)
     assert told == [ERROR]
+
+
+def test_a_start_that_is_refused_gives_the_store_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads end, and another node of the same process opens it."""
+
+    def refused(broker: Any, actors: Any) -> Any:
+        raise StoreError("not made")
+
+    before = set(threading.enumerate())
+    with monkeypatch.context() as patches:
+        patches.setattr("flintmq.node.PullService", refused)
+        with pytest.raises(StoreError, match="not made"):
+            Node(config(tmp_path))
+    assert set(threading.enumerate()) <= before
+    node = Node(config(tmp_path))
+    assert not node.failed.is_set()
+    node.stop()

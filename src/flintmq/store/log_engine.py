@@ -16,10 +16,11 @@ from collections import deque
 from itertools import count
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
 from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
@@ -138,6 +139,7 @@ class LogEngine(LogPort):
             self.ml.pages = self.pages.log
         self.ml.log = self.messages.log
         self.ml.unwritten_max = buffers * WRITE_BUFFER
+        self.ml.hold_at = LSN_NEVER
         self.ml.split_above = min(16384, self.messages.log.buffer_size // 4)
         self.writer = LogWriter(self.files)
         self.writer.writer.soon_ms = limits.log_soon_ms
@@ -450,6 +452,20 @@ class LogEngine(LogPort):
     def set_disk_low(self, low: bool) -> None:
         """Publishers are blocked while nothing but the reserve is left."""
         at_store32(cython.address(self.ml.disk_low), 1 if low else 0)
+
+    def hold_publishers(self, at: int | None) -> None:
+        """Publishers wait from when the tail of the message log has come to this LSN; None: they don't."""
+        lsn: uint64_t = LSN_NEVER if at is None else at
+        before: uint64_t = at_load64(cython.address(self.ml.hold_at))
+        if lsn != before:
+            at_store64(cython.address(self.ml.hold_at), lsn)
+            if lsn > before:  # who waits for it looks again
+                log_port_wake(cython.address(self.port))
+
+    @property
+    def pressure(self) -> int:
+        """What loops are told: PRESSURE_*, 0 none, 1 publishers wait for the writer or for a container, 2 the disk is nearly full."""
+        return ml_pressure(cython.address(self.ml))
 
     def _run_due(self):
         """Durability moved: callbacks (LogStore)."""

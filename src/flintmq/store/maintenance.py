@@ -49,6 +49,8 @@ EARLY_SHARE = 1 / 64
 WANTED_AHEAD = 2
 # a log under way waits for a container to come back, while this share of one is left to write, before it makes another
 PATIENT_SHARE = 4
+# nanoseconds that publishers wait at most for the first container of a log that has all the files it may have
+HOLD_NS = 500_000_000
 # seconds between two passes when nothing happens, and when the last one left something that only waits for a sync: on a calm log, and
 # on one that fills a container in some milliseconds
 IDLE_S = 1.0
@@ -77,6 +79,7 @@ class Maintenance:
         self._reserve = RESERVE
         self._limits = Limits()
         self._roomy = False
+        self._held: tuple[int, int] | None = None  # the first container when publishers were first seen to wait for it, and that time
         # log -> files of an empty log: as many as the operator asked for, if that is more than the bound
         self._least = {one.name: one.ahead + 1 for one in (store.messages, store.transaction_records, store.pages) if one is not None}
 
@@ -132,10 +135,7 @@ class Maintenance:
         if self._excess(transactions, transactions.base // transactions.container_size):
             store.copy_transactions(transactions.base + transactions.container_size)
         self._hurry = not self._is_calm(messages)
-        if self._hurry and self._stuck is None:
-            first = next(iter(messages.containers()), None)
-            if first is not None and self._excess(messages, first[0], self._wanted(first)):
-                self.busy = True  # its last messages are ending
+        self._see_ending()
         for one in (messages, transactions, pages):
             if one is None:
                 continue
@@ -152,6 +152,7 @@ class Maintenance:
             self._bound(one)
             self._make(one, calm)
             one.trim()
+        self._hold()
         streams = getattr(store, "streams", None)
         if streams is not None and streams.maintain():
             self.busy = True
@@ -168,6 +169,41 @@ class Maintenance:
             if not self.store.disk_low and self._is_tight():
                 self.busy = True
                 return
+            self._see_ending()
+            one.set_needed(self._needed(one))
+
+    def _see_ending(self) -> None:
+        """Whether the first container of a log that is too large comes back soon: its last messages are ending."""
+        messages = self.store.messages
+        if (
+            self._hurry
+            and self._stuck is None
+            and self._excess(messages, messages.base_durable // messages.container_size, WANTED_AHEAD + 1)
+        ):
+            first = next(iter(messages.containers()), None)
+            if first is not None and self._excess(messages, first[0], self._wanted(first)):
+                self.busy = True
+
+    def _hold(self) -> None:
+        """Says from where on publishers wait: from when the log fills the last of the files that it may have. Its first one comes back
+        soon; would they go on, one more would be made for them. What holds it for longer (a disk that stands still, a publisher's own
+        transaction) is nothing to wait for."""
+        messages = self.store.messages
+        size = messages.container_size
+        at: int | None = None
+        if self._roomy and self._stuck is None:
+            first = messages.base_durable // size
+            at = (first + max(self._most(messages), self._least[messages.name]) - 1) * size
+            now = self.store.clock.monotonic_ns()
+            if messages.tail < at:
+                self._held = None
+            elif self._held is None or self._held[0] != first:
+                self._held = (first, now)
+            if self._held is not None:
+                self.busy = True
+                if now - self._held[1] > HOLD_NS:
+                    at = None
+        self.store.hold_publishers(at)
 
     def _archive(self, one: Any) -> None:
         """Dead containers are copied to the archive, if there is one. While that fails they stay, and the log says so once."""
@@ -230,20 +266,26 @@ class Maintenance:
         """Files that a log may have, ready ones included: size <= 2 x live + 4 containers."""
         return int(SPARE_CONTAINERS + 2 * one.live_bytes // one.container_size)
 
+    def _reserved(self, one: Any) -> int:
+        """Containers of the reserve that must stand ready as files."""
+        if self._roomy:
+            return 0
+        return self._reserve if one is self.store.messages and one.tail // one.container_size > self._first else SMALL_RESERVE
+
+    def _needed(self, one: Any) -> int:
+        """Containers in front of the tail's that are made in any case."""
+        if self.busy and self._hurry and self._reserved(one) == 0:
+            # A container comes back in a moment. Till then the tail's own is enough, unless it is nearly full.
+            return int(0 < one.ready_bytes * PATIENT_SHARE < one.container_size)
+        return self._reserved(one) + 1
+
     def _bound(self, one: Any) -> None:
         """Says how many files the log may have now, and how many of them are made in any case; gives back what is more.
 
         While much of the disk is free, the reserve is there: the room that it would take. Else it stands ready, on top of the bound.
         """
-        messages = one is self.store.messages
-        reserve = 0
-        if not self._roomy:
-            reserve = self._reserve if messages and one.tail // one.container_size > self._first else SMALL_RESERVE
-        needed = reserve + 1
-        if self.busy and self._hurry and reserve == 0:
-            # A container comes back in a moment. Till then the tail's own is enough, unless it is nearly full.
-            needed = int(0 < one.ready_bytes * PATIENT_SHARE < one.container_size)
-        one.set_needed(needed)
+        reserve = self._reserved(one)
+        one.set_needed(self._needed(one))
         most, least = self._most(one) + reserve, max(SPARE_CONTAINERS + reserve, self._least[one.name])
         one.set_most(max(most, least))
         one.shed()

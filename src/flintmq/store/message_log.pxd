@@ -24,6 +24,7 @@ cdef struct message_log_t:
     uint64_t soon_bytes         # bytes that may gather while nobody waits for them
     uint64_t *stream_unwritten  # atomic: bytes of streams appended and not written; NULL: there are no streams
     uint32_t disk_low           # atomic: nothing but the reserve is left
+    uint64_t hold_at            # atomic: publishers wait while the tail is at or behind this LSN
     uint32_t split_above        # bytes of content
     uint64_t spill_window       # window of the page log that the last spilled content went to
     uint64_t deaths             # atomic figure: messages that ended

@@ -331,6 +331,8 @@ def ml_pressure(context):
     ml: cython.pointer(message_log_t) = _ml(context)
     if at_load32(cython.address(ml.disk_low)):
         return PRESSURE_DISK
+    if at_load64(cython.address(ml.log.tail)) >= at_load64(cython.address(ml.hold_at)):
+        return PRESSURE_BUFFERS
     if _unwritten(ml.log) > ml.unwritten_max or (
         ml.pages != cython.NULL and _unwritten(ml.pages) > ml.unwritten_max + ml.pages.buffer_size
     ):
