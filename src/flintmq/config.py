@@ -117,6 +117,9 @@ class Limits:
     log_ending_containers: int = 2
     # bytes free beyond those at which blocked publishers go on: with them the reserve need not stand ready as containers
     log_roomy_bytes: int = 1024 * MIB
+    # milliseconds that publishers wait at most for the first container of a log that has all the files it may have: it comes back within
+    # some syncs, and else it is held by something that is nothing to wait for
+    log_hold_ms: int = 500
     # bytes of the log that a start has the disk read while its modules are loaded (the page cache holds them); what is more is read when
     # its turn comes
     start_read_ahead_bytes: int = 1024 * MIB

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.store.maintenance import HOLD_NS
+from flintmq.config import Limits
 from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import STORE, Rig
 
@@ -171,7 +171,7 @@ def test_publishers_who_wait_when_told_never_make_the_log_too_large(seed: int) -
 
 
 def test_publishers_do_not_wait_for_long() -> None:
-    """What keeps the first container for longer than HOLD_NS, here a writer that stands still, is nothing that publishers can wait for."""
+    """What keeps the first container for longer than log_hold_ms, here a writer that stands still, is nothing that publishers can wait for."""
     rig = Rig(size=8192, disk=RoomyDisk())
     rig.publish(1, body=b"held")
     rig.settle()
@@ -180,7 +180,7 @@ def test_publishers_do_not_wait_for_long() -> None:
         rig.ack(2, rig.next[2] - 1)
     rig.store.maintain()
     assert rig.store.pressure == 1
-    rig.clock.advance(ms=HOLD_NS // 1_000_000 + 1)
+    rig.clock.advance(ms=Limits().log_hold_ms + 1)
     rig.store.maintain()
     assert rig.store.pressure == 0
     rig.settle()

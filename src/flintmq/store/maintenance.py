@@ -3,7 +3,8 @@
 in: wake-ups of the writer, the clock. out: calls on the logs. One thread, or `once()` by a test.
 
 Order of one pass, each step relying on the ones before: seal full containers; mark queues whose last record would go; move the base;
-retire what the base on disk has passed; copy forward; make or recycle containers; trim; say whether the disk is full.
+retire what the base on disk has passed; copy forward; make or recycle containers; trim; say from where on publishers wait for a
+container; say whether the disk is full.
 """
 
 from __future__ import annotations
@@ -49,8 +50,6 @@ EARLY_SHARE = 1 / 64
 WANTED_AHEAD = 2
 # a log under way waits for a container to come back, while this share of one is left to write, before it makes another
 PATIENT_SHARE = 4
-# nanoseconds that publishers wait at most for the first container of a log that has all the files it may have
-HOLD_NS = 500_000_000
 # seconds between two passes when nothing happens, and when the last one left something that only waits for a sync: on a calm log, and
 # on one that fills a container in some milliseconds
 IDLE_S = 1.0
@@ -117,6 +116,7 @@ class Maintenance:
                 return  # the log has failed, and said so
             except Exception:
                 log.exception("internal error in the maintenance of the store")
+                self.store.hold_publishers(None)  # nobody may come to end their wait
 
     # --- a pass -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Maintenance:
                 self._held = (first, now)
             if self._held is not None:
                 self.busy = True
-                if now - self._held[1] > HOLD_NS:
+                if now - self._held[1] > self._limits.log_hold_ms * 1_000_000:
                     at = None
         self.store.hold_publishers(at)
 
