@@ -41,7 +41,7 @@ class Limits:
     output_bytes_high: int = 256 * KIB
     # bytes of unsent output under which they are resumed
     output_bytes_low: int = 64 * KIB
-    # bytes of unsent output (replies of a peer that does not read) at which the connection is cut off
+    # bytes of unsent output (replies of a peer that does not read) above which the connection is cut off; its largest message comes on top
     output_bytes_max: int = 64 * MIB
     # milliseconds a closing connection may take to answer close-ok; then the socket is closed
     close_ms_max: int = 5_000

@@ -73,6 +73,42 @@ def test_reader_that_comes_back_gets_everything_in_order(start: Callable[..., An
     assert got == [(number + 1, number) for number in range(10_000)]
 
 
+@pytest.mark.parametrize("how", ["get", "consume"])
+def test_a_message_larger_than_the_limit_of_output_is_delivered(how: str, start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    """What was accepted can be had: the limit is for who does not read, not for one large message."""
+    broker = start({"output_bytes_max": 256 * 1024})
+    body = bytes(range(256)) * (16 << 12)
+    channel = connect(broker).channel()
+    channel.queue("large")
+    channel.publish(body, routing_key="large")
+    channel.ready("large")
+    if how == "consume":
+        channel.consume("large", no_ack=True)
+        assert channel.expect("basic.deliver").body == body
+    else:
+        for _ in range(2):
+            channel.send("basic.get", queue="large", no_ack=False)
+            got = channel.expect("basic.get-ok")
+            assert got.body == body
+            channel.send("basic.reject", delivery_tag=got.delivery_tag, requeue=True)
+    assert channel.ready("large") == (0 if how == "consume" else 1)
+
+
+def test_peer_that_asks_for_large_messages_and_never_reads_is_cut(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    broker = start({"output_bytes_max": 256 * 1024})
+    other = connect(broker).channel()
+    other.queue("large")
+    for _ in range(4):
+        other.publish(bytes(16 << 20), routing_key="large")
+    other.ready("large")
+    greedy = connect(broker)
+    greedy.channel()
+    with contextlib.suppress(OSError):
+        greedy.send(method_frame(1, "basic.get", queue="large", no_ack=False) * 4)
+    wait_until(lambda: len(broker.node.broker.connections) == 1, what="the greedy connection is cut off")
+    assert wait_until(lambda: other.ready("large") == 4, what="the messages are back in their queue")
+
+
 def test_peer_that_asks_and_never_reads_is_cut(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
     broker = start({"output_bytes_max": 256 * 1024})
     other = connect(broker).channel()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,51 @@ def test_places_and_expiry_survive_the_copy() -> None:
     rig.ack(2, 1)
     rig.settle()
     assert not rig.messages.is_live(message)
+
+
+class EndingDisk(SimDisk):  # type: ignore[misc]
+    """With its `countdown`th read from now on, `ending` is called, and nothing is read any more until `countdown` is set anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.countdown = -1
+        self.ending: Callable[[], None] = lambda: None
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        if self.countdown > 0:
+            self.countdown -= 1
+            if self.countdown == 0:
+                self.ending()
+        if self.countdown == 0:
+            return b""
+        found: bytes = super().read(fd, size, offset)
+        return found
+
+
+@pytest.mark.parametrize("read", [1, 2])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_message_that_ends_while_it_is_copied_is_no_damage(read: int, others: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It was copied before: when it ends, nobody knows any more where it was, and its file may go. It is not found then, and that is no
+    error; whether other messages were copied, too, or not. The reads of a copy: the place, the content."""
+    disk = EndingDisk()
+    rig = Rig(size=4096, disk=disk)
+    moved = rig.publish(1, body=b"moved")
+    for _ in range(others):
+        rig.publish(2, body=b"other")
+    push_out(rig)
+    sequence = next(one[0] for one in rig.messages.containers() if one[1])
+    for _ in range(40):  # what is to be copied is on disk only
+        rig.publish(3, body=bytes(100))
+        rig.ack(3, rig.next[3] - 1)
+    rig.flush()
+    disk.ending = lambda: rig.ack(1, 1)
+    disk.countdown = read
+    copy_container(rig.store, sequence)
+    assert disk.countdown == 0
+    disk.countdown = -1
+    assert not [one for one in caplog.records if f"message {moved} " in one.getMessage()]
+    rig.settle()
+    assert rig.entries() == rig.model
 
 
 @pytest.mark.parametrize("first", range(0, 600, 8))

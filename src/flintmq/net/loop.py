@@ -69,7 +69,7 @@ from cython.cimports.flintmq.session.work import (
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
 from cython.cimports.libc.string import memcpy
-from flintmq.net.loop_base import ALARM_NAMES
+from flintmq.net.loop_base import ALARM_NAMES, OVERRUN
 
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = cython.declare(uint32_t, 8192)
@@ -153,7 +153,7 @@ class Loop(LoopBase):
             elif what == LOOP_BLOCKED:
                 handler.blocked(ALARM_NAMES[self.alarm])
             else:
-                handler.closed("connection closed by peer")
+                handler.closed(OVERRUN if entry.socket.overrun else "connection closed by peer")
                 self.remove(entry)
         except Exception:
             self.log.exception("internal error on a connection: it is closed")
@@ -445,9 +445,13 @@ class Loop(LoopBase):
         waiting = out.end - out.start
         if entry.tls:
             waiting += connection.out.end - connection.out.start
-        if waiting > self.output_max:
+        # One message may be larger than what the rest of the output may come to.
+        if waiting > self.output_max and waiting - self.output_max > connection.largest_out:
+            entry.overrun = True
             self.mark_failed(entry)
             return
+        if waiting == 0:
+            connection.largest_out = 0
         if connection.write_blocked:
             if waiting < connection.output_low:
                 connection_unblock_output(connection)

@@ -66,6 +66,7 @@ from cython.cimports.libc.stdlib import free, malloc
 READ_SIZE = cython.declare(cython.size_t, 256 * 1024)
 # by ALARM_*: what connection.blocked says is low
 ALARM_NAMES = ("", "memory", "disk", "memory & disk")
+OVERRUN = "it does not read: more than output_bytes_max of its output is not sent"
 
 
 @cython.cclass

@@ -46,6 +46,7 @@ cdef struct socket_t:
     uint32_t paused           # PAUSED_*; 0 = it is read
     bint dead                 # closed; the memory is freed when no event can name it any more
     bint tls
+    bint overrun              # its output came above output_bytes_max: it is cut off
     bint lingering            # output finished and shut down: reads are thrown away until the peer hangs up
     outbuf_t cipher           # TLS: encrypted output
     socket_t *next[LIST_COUNT]

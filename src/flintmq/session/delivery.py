@@ -66,6 +66,8 @@ def _put_content(
             memcpy(p, frames, header_size)
         put16(p + 1, channel)
         return
+    if content.body_len > connection.largest_out:
+        connection.largest_out = content.body_len
     memcpy(p, frames, header_size)
     put16(p + 1, channel)
     p += header_size

@@ -183,6 +183,7 @@ cdef struct connection_t:
     # figures
     uint64_t output_high
     uint64_t output_low
+    uint32_t largest_out      # bytes of the largest body of several frames since all output was sent
     uint64_t deliveries
     # the log
     log_port_t *port          # NULL: nothing is logged

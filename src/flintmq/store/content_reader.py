@@ -108,8 +108,8 @@ class ContentReader:
     def read(self, message_id):
         source: cython.pointer(log_t) = self.message_log
         spilled: uint64_t = cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT
-        lsn: uint64_t = message_id & ~spilled
-        thing: uint64_t = lsn
+        lsn: uint64_t
+        thing: uint64_t = message_id & ~spilled
         content: cython.pointer(content_t)
         moved: cython.bint
         if message_id & spilled:
@@ -118,6 +118,7 @@ class ContentReader:
                 return cython.NULL
         while True:
             # Without the lock: what is copied forward just now is still where it was, and a look that failed looks again.
+            lsn = thing
             if source.moved.count:
                 log_begin(source)
                 lsn = log_where(source, thing)

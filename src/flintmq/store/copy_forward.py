@@ -135,6 +135,18 @@ def _time_base(store: LogStore, fd: cython.int, sequence: uint64_t, lsn: uint64_
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _lives_at(owner: cython.pointer(log_t), thing: uint64_t, lsn: uint64_t) -> cython.bint:
+    """Whether the message lives, and its first record is that one."""
+    alive: cython.bint
+    log_begin(owner)
+    alive = log_is_live(owner, lsn) and log_where(owner, thing) == lsn
+    log_end(owner)
+    return alive
+
+
+@cython.cfunc
 def _copy(
     store: LogStore,
     reader: ContentReader,
@@ -149,22 +161,22 @@ def _copy(
     plain: location_t
     thing: uint64_t = record.lsn if record.type == RECORD_START else record.undo_prev
     written: uint64_t
-    alive: cython.bint
     listed: cython.bint
     known: cython.bint
     content: cython.pointer(content_t)
+    if not _lives_at(store.messages.log, thing, record.lsn):
+        return 0
     log_begin(store.messages.log)
-    alive = log_is_live(store.messages.log, record.lsn) and log_where(store.messages.log, thing) == record.lsn
     listed = list_find(cython.address(store.ml.messages), thing) != cython.NULL
     log_end(store.messages.log)
-    if not alive:
-        return 0
     known = _plain_place(record, data, start, end, cython.address(plain))
     if not known and not listed:
         return -1
     with cython.nogil:
         content = reader.read(thing)
     if content == cython.NULL:
+        if not _lives_at(store.messages.log, thing, record.lsn):
+            return 0  # it ended meanwhile, and with it went what said where it had been copied to before
         log.error(
             "message %d in %s can't be read: it is not copied", thing, store.messages.path_of(record.lsn // store.messages.container_size)
         )
