@@ -171,7 +171,7 @@ def test_publishers_who_wait_when_told_never_make_the_log_too_large(seed: int) -
 
 
 def test_publishers_do_not_wait_for_long() -> None:
-    """What keeps the first container for longer than log_hold_ms, here a writer that stands still, is nothing that publishers can wait for."""
+    """What keeps the first container for longer than log_hold_ms, here a writer that stands still, is nothing to wait for."""
     rig = Rig(size=8192, disk=RoomyDisk())
     rig.publish(1, body=b"held")
     rig.settle()
