@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -71,6 +72,68 @@ def free(folder: Path) -> int:
     return state.f_bavail * state.f_frsize
 
 
+class Watch:
+    """What the clients have told so far. Reads on where the last look ended: their journals grow to many MiB, and what is waited for is
+    timed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.confirmed = 0
+        self._read: dict[Path, int] = {}  # bytes
+        self._lives: dict[str, int] = {}  # publisher -> its life
+        self._blocked: dict[str, bool] = {}  # whether it was last told to wait
+        self._unblocked: Counter[str] = Counter()
+        self._queues: dict[j.Ref, list[str]] = {}
+        self._acked: set[tuple[str, str, int]] = set()  # queue, producer, sequence
+        self._waiting: set[tuple[str, str, int]] = set()  # confirmed, not acked
+
+    def look(self) -> None:
+        """Reads what was written since the last look."""
+        for path in sorted(self.folder.glob("client*.jsonl")):
+            with path.open("rb") as journal:
+                journal.seek(self._read.get(path, 0))
+                lines = journal.read().split(b"\n")
+            lines.pop()  # not whole yet
+            for line in lines:
+                self._take(json.loads(line))
+                self._read[path] = self._read.get(path, 0) + len(line) + 1
+
+    def _take(self, event: j.Event) -> None:
+        kind, who = event[1], event[2]
+        if kind == j.OPEN and event[4] == "confirm":
+            self._lives[who], self._blocked[who] = event[3], False
+        elif kind == j.NOTE and event[3] in ("blocked", "unblocked"):
+            self._blocked[who] = event[3] == "blocked"
+            self._unblocked[who] += event[3] == "unblocked"
+        elif kind == j.PUBLISH:
+            self._queues[who, event[3]] = event[4]
+        elif kind == j.CONFIRM and event[4]:
+            self.confirmed += len(event[3])
+            self._waiting |= {(queue, who, n) for n in event[3] for queue in self._queues[who, n]} - self._acked
+        elif kind == j.ACK:
+            done = {(event[3], producer, n) for producer, n in event[4]}
+            self._acked |= done
+            self._waiting -= done
+
+    def publishers(self, life: int) -> list[str]:
+        """Those of a life that have begun."""
+        return [who for who, of in self._lives.items() if of == life]
+
+    def blocked(self, life: int) -> bool:
+        """Whether both publishers of that life were last told to wait."""
+        who = self.publishers(life)
+        return len(who) == 2 and all(self._blocked[one] for one in who)
+
+    def unblocked(self, life: int) -> dict[str, int]:
+        """How often each publisher of that life was told to go on."""
+        return {who: self._unblocked[who] for who in self.publishers(life)}
+
+    @property
+    def settled(self) -> bool:
+        """Whether as much was acked as was confirmed, on every queue."""
+        return not self._waiting
+
+
 class DiskFull:
     """One campaign: fill, drain, fill again."""
 
@@ -86,10 +149,11 @@ class DiskFull:
         size = next((int(value) for name, value in pairwise(extra) if name == "--container-size"), CONTAINER_BYTES)
         self.room = ROOM_CONTAINERS * size
         self.life = 1
+        self.watch = Watch(folder / "journals")
 
     def run(self, cycles: int) -> dict[str, Any]:
         """The whole campaign; the numbers for the summary."""
-        with crew(self.folder / "journals", 4, self.plan) as people:
+        with crew(self.watch.folder, 4, self.plan) as people:
             port = self.broker.start()
             people.life(1, "ready")
             people.declare(port, 1, known=False)
@@ -153,19 +217,19 @@ class DiskFull:
     def cycle(self, people: Crew, port: int, number: int) -> int:
         """Fills until both publishers are blocked (in some cycles the broker ends and starts again then), drains, waits until they go
         on. Returns the port; 0: no use to go on."""
-        if not self.fill(people, number):
+        if not self.fill(number):
             return 0
         if number % 3:
             self.end(people, gentle=number % 3 == 1)
             port = self.begin(people)
             self.publish(people, port)
-            if not self.fill(people, number):
+            if not self.fill(number):
                 return 0
         return port if self.drain(people, port, number) else 0
 
-    def fill(self, people: Crew, number: int) -> bool:
+    def fill(self, number: int) -> bool:
         """Until both publishers are blocked."""
-        if not self.until(lambda: all(self.blocked(people)), FILL_S_MAX):
+        if not self.until(lambda: self.watch.blocked(self.life), FILL_S_MAX):
             where = f"{free(self.disk) / MIB:.1f} MiB free" if self.alive() else "the broker ended"
             self.violations.append(f"D1 cycle {number}: publishers were not blocked within {FILL_S_MAX} s, {where}")
             return False
@@ -176,18 +240,19 @@ class DiskFull:
 
     def drain(self, people: Crew, port: int, number: int) -> bool:
         """Empties the queues and waits until both publishers go on."""
-        freed = self.unblocked(people)
+        self.watch.look()
+        freed = self.watch.unblocked(self.life)
         declare(port, replace(self.plan, queues=(f"late{number}",), fanout=""), people.own, self.life, known=False)
         people.begin(2, port, self.life, "each", self.rng.getrandbits(32))
-        if not self.until(lambda: self.unblocked(people) != freed or self.settled(people), DRAIN_S_MAX):
+        if not self.until(lambda: self.watch.unblocked(self.life) != freed or self.watch.settled, DRAIN_S_MAX):
             self.violations.append(f"D2 cycle {number}: with publishers blocked, the queues were not emptied within {DRAIN_S_MAX} s")
             return False
         empty_at = time.monotonic()
-        confirmed = self.confirmed(people)
+        confirmed = self.watch.confirmed
 
         def resumed() -> bool:
-            now = self.unblocked(people)
-            return all(now[name] > before for name, before in freed.items()) and self.confirmed(people) > confirmed
+            now = self.watch.unblocked(self.life)
+            return all(now[name] > before for name, before in freed.items()) and self.watch.confirmed > confirmed
 
         if not self.until(resumed, RESUME_S):
             where = f"{free(self.disk) / MIB:.1f} MiB free; the broker's last words: {self.broker.stderr()[-600:]}"
@@ -200,6 +265,7 @@ class DiskFull:
     def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.alive():
+            self.watch.look()
             if condition():
                 return True
             time.sleep(0.1)
@@ -207,37 +273,6 @@ class DiskFull:
 
     def alive(self) -> bool:
         return self.broker.process is not None and self.broker.process.poll() is None
-
-    def blocked(self, people: Crew) -> list[bool]:
-        """Whether each publisher of this life was last told to wait."""
-        state: dict[str, bool] = {}
-        for event in people.events():
-            if event[1] == j.OPEN and event[3] == self.life and event[4] == "confirm":
-                state[event[2]] = False
-            elif event[1] == j.NOTE and event[2] in state and event[3] in ("blocked", "unblocked"):
-                state[event[2]] = event[3] == "blocked"
-        return list(state.values()) if len(state) == 2 else [False]
-
-    def unblocked(self, people: Crew) -> dict[str, int]:
-        """How often each publisher of this life was told to go on."""
-        counts = {e[2]: 0 for e in people.events() if e[1] == j.OPEN and e[3] == self.life and e[4] == "confirm"}
-        for event in people.events():
-            if event[1] == j.NOTE and event[2] in counts and event[3] == "unblocked":
-                counts[event[2]] += 1
-        return counts
-
-    @staticmethod
-    def confirmed(people: Crew) -> int:
-        return sum(len(event[3]) for event in people.events() if event[1] == j.CONFIRM and event[4])
-
-    @staticmethod
-    def settled(people: Crew) -> bool:
-        """Whether as much was acked as was confirmed, on every queue."""
-        published = {(e[2], e[3]): e[4] for e in people.events() if e[1] == j.PUBLISH}
-        confirmed = {(e[2], n) for e in people.events() if e[1] == j.CONFIRM and e[4] for n in e[3]}
-        acked = {(e[3], pid, n) for e in people.events() if e[1] == j.ACK for pid, n in e[4]}
-        # What was published since the first line was read is not settled.
-        return all(ref in published and all((queue, *ref) in acked for queue in published[ref]) for ref in confirmed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
