@@ -53,6 +53,18 @@ def test_large_messages_both_ways(secure: Callable[..., Any], certificate: tuple
         connection.close()
 
 
+def test_a_message_larger_than_the_limit_of_output_is_delivered(secure: Callable[..., Any], certificate: tuple[str, str]) -> None:
+    broker = secure(output_bytes_max=256 * 1024)
+    body = bytes(range(256)) * (16 << 12)
+    with connect_tls(broker, certificate).open() as connection:
+        channel = connection.channel()
+        channel.queue("q")
+        channel.publish(body, routing_key="q")
+        assert channel.ready("q") == 1
+        channel.consume("q", no_ack=True)
+        assert channel.expect("basic.deliver").body == body
+
+
 def test_plain_and_tls_share_queues(secure: Callable[..., Any], connect: Callable[..., Any], certificate: tuple[str, str]) -> None:
     broker = secure()
     plain = connect(broker).channel()
