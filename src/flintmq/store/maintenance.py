@@ -200,9 +200,10 @@ class Maintenance:
             elif self._held is None or self._held[0] != first:
                 self._held = (first, now)
             if self._held is not None:
-                self.busy = True
                 if now - self._held[1] > self._limits.log_hold_ms * 1_000_000:
                     at = None
+                else:
+                    self.busy = True
         self.store.hold_publishers(at)
 
     def _archive(self, one: Any) -> None:
