@@ -16,6 +16,13 @@ STORE = "/store"
 UUID = bytes(range(16))
 
 
+class TellingDisk(SimDisk):  # type: ignore[misc]
+    """A disk that says how much is free."""
+
+    def free_bytes(self, path: str) -> Any:
+        return self.budget
+
+
 class Rig:
     """One store. `model`: queue -> {position: message id} of what a restart must show; `bodies`: message id -> body."""
 

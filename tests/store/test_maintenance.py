@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flintmq.config import Limits
 from flintmq.testing.sim_disk import SimDisk
-from tests.store.rig import STORE, Rig
+from tests.store.rig import STORE, Rig, TellingDisk
 
 
 def bounded(rig: Rig) -> None:
@@ -139,30 +139,23 @@ def test_one_unacked_message_does_not_pin_the_log() -> None:
     assert rig.recovered() == rig.model
 
 
-class RoomyDisk(SimDisk):  # type: ignore[misc]
-    """A disk that says that much is free."""
-
-    def free_bytes(self, path: str) -> int:
-        return 1 << 40
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_publishers_who_wait_when_told_never_make_the_log_too_large(seed: int) -> None:
     """However late maintenance comes, with one message held while others come and go: never more than the four containers of the bound."""
     rng = random.Random(seed)
-    rig = Rig(size=8192, disk=RoomyDisk())
+    rig = Rig(size=8192, disk=TellingDisk(budget=1 << 40))
     held = rig.publish(1, body=b"held")
     rig.settle()
     waited = 0
     for _ in range(3000):
-        if rig.store.pressure == 0:
+        if rig.driver.pressure == 0:
             rig.publish(2, body=bytes(rng.choice((60, 300))))
             rig.ack(2, rig.next[2] - 1)
         else:
             waited += 1
         if rng.random() < 0.2:
             rig.flush()
-        if rng.random() < 0.01 or (rig.store.pressure and rng.random() < 0.5):
+        if rng.random() < 0.01 or (rig.driver.pressure and rng.random() < 0.5):
             rig.store.maintain()
         assert len(rig.files()) <= 4
     assert waited
@@ -172,17 +165,17 @@ def test_publishers_who_wait_when_told_never_make_the_log_too_large(seed: int) -
 
 def test_publishers_do_not_wait_for_long() -> None:
     """What keeps the first container for longer than log_hold_ms, here a writer that stands still, is nothing to wait for."""
-    rig = Rig(size=8192, disk=RoomyDisk())
+    rig = Rig(size=8192, disk=TellingDisk(budget=1 << 40))
     rig.publish(1, body=b"held")
     rig.settle()
-    while rig.store.pressure == 0:
+    while rig.driver.pressure == 0:
         rig.publish(2, body=bytes(300))
         rig.ack(2, rig.next[2] - 1)
     rig.store.maintain()
-    assert rig.store.pressure == 1
+    assert rig.driver.pressure == 1
     rig.clock.advance(ms=Limits().log_hold_ms + 1)
     rig.store.maintain()
-    assert rig.store.pressure == 0
+    assert rig.driver.pressure == 0
     rig.settle()
     assert rig.entries() == rig.model
 

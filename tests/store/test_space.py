@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flintmq.store.log.space import Floors, message_floors, page_floors
-from flintmq.testing.sim_disk import SimDisk
-from tests.store.rig import Rig
+from tests.store.rig import Rig, TellingDisk
 
 SIZE = 8192
 FLOORS = Floors(last=2 * SIZE, tight=4 * SIZE, roomy=10 * SIZE, again=12 * SIZE)
-
-
-class TellingDisk(SimDisk):  # type: ignore[misc]
-    """A disk that says how much is free."""
-
-    def free_bytes(self, path: str) -> Any:
-        return self.budget
 
 
 def small_rig(containers: int) -> Rig:

@@ -462,11 +462,6 @@ class LogEngine(LogPort):
             if lsn > before:  # who waits for it looks again
                 log_port_wake(cython.address(self.port))
 
-    @property
-    def pressure(self) -> int:
-        """What loops are told: PRESSURE_*, 0 none, 1 publishers wait for the writer or for a container, 2 the disk is nearly full."""
-        return ml_pressure(cython.address(self.ml))
-
     def _run_due(self):
         """Durability moved: callbacks (LogStore)."""
 

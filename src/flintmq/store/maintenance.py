@@ -193,7 +193,7 @@ class Maintenance:
         at: int | None = None
         if self._roomy and self._stuck is None:
             first = messages.base_durable // size
-            at = (first + max(self._most(messages), self._least[messages.name]) - 1) * size
+            at = (first + max(self._files(messages)) - 1) * size
             now = self.store.clock.monotonic_ns()
             if messages.tail < at:
                 self._held = None
@@ -273,6 +273,11 @@ class Maintenance:
             return 0
         return self._reserve if one is self.store.messages and one.tail // one.container_size > self._first else SMALL_RESERVE
 
+    def _files(self, one: Any) -> tuple[int, int]:
+        """Files that a log may have by what lives in it, and those that it may have in any case; the reserve is on top."""
+        reserve = self._reserved(one)
+        return self._most(one) + reserve, max(SPARE_CONTAINERS + reserve, self._least[one.name])
+
     def _needed(self, one: Any) -> int:
         """Containers in front of the tail's that are made in any case."""
         if self.busy and self._hurry and self._reserved(one) == 0:
@@ -285,9 +290,8 @@ class Maintenance:
 
         While much of the disk is free, the reserve is there: the room that it would take. Else it stands ready, on top of the bound.
         """
-        reserve = self._reserved(one)
         one.set_needed(self._needed(one))
-        most, least = self._most(one) + reserve, max(SPARE_CONTAINERS + reserve, self._least[one.name])
+        most, least = self._files(one)
         one.set_most(max(most, least))
         one.shed()
         one.set_most(max(most - 1, least))  # one less, lest what is made for live messages goes again with them

@@ -127,6 +127,11 @@ class LogDriver:
         self.store.port.kick(self.store.port.context, awaited)
 
     @property
+    def pressure(self) -> int:
+        """What loops are told: PRESSURE_*, 0 none, 1 publishers wait for the writer or for a container, 2 the disk is nearly full."""
+        return self.store.port.pressure(self.store.port.context)
+
+    @property
     def gathers(self) -> bool:
         """The writer thread lets something gather."""
         return at_load32(cython.address(self.store.writer.writer.sleeping)) == 2
