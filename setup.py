@@ -1,7 +1,8 @@
 """Builds the compiled modules: every `.py` in src/flintmq that has a `.pxd` of its own beside it.
 
 One extension per module (docs/adr/0001). `FLINTMQ_ONLY=flintmq.queue.queue_core,...` builds just those, for a quick
-edit-build-test loop; `FLINTMQ_CFLAGS` adds compiler flags (the ThreadSanitizer build of `make stress` uses it).
+edit-build-test loop; `FLINTMQ_CFLAGS` adds compiler flags (the ThreadSanitizer build of `make stress` uses it);
+`FLINTMQ_CYTHON_CACHE` names a directory where generated C is kept by the hash of what it was made from.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def extensions() -> list[Extension]:
         include_path=[str(SOURCE)],
         build_dir=os.environ.get("FLINTMQ_BUILD_DIR", "build/cython"),
         nthreads=JOBS,
+        cache=os.environ.get("FLINTMQ_CYTHON_CACHE") or None,
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,

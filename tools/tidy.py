@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LINES_MAX = 600
+LINES_MAX = 900
 # generated, or data: size says nothing about them
 LARGE_ALLOWED = {"src/flintmq/protocol/v0_9_1/spec.py"}
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -23,7 +23,7 @@ def findings() -> list[str]:
         text = path.read_text()
         lines = text.count("\n")
         if lines > LINES_MAX and name not in LARGE_ALLOWED:
-            found.append(f"{name}: {lines} lines, at most {LINES_MAX}: split it by job")
+            found.append(f"{name}: {lines} lines, at most {LINES_MAX}: split it by subject")
         for number, line in enumerate(text.splitlines(), 1):
             if MARKS.search(line):
                 found.append(f"{name}:{number}: {line.strip()}")
