@@ -261,10 +261,15 @@ def test_x_expires_deletes_an_unused_queue_only(world: World, vhost: VirtualHost
     assert list(vhost.queues) == ["other"]
 
 
-def test_line_breaks_are_dropped_from_names(vhost: VirtualHost) -> None:
-    assert vhost.declare_queue("a\r\nb").name == "ab"
-    assert vhost.declare_exchange("x\n").name == "x"
-    assert vhost.bind_queue("a\nb", "x\r", b"k")
+def test_names_are_used_as_they_are_given(vhost: VirtualHost) -> None:
+    """Whoever takes a name from a client cleans it and asks for permission; a change here would use another name than was allowed."""
+    assert vhost.declare_queue("a\r\nb").name == "a\r\nb"
+    assert vhost.declare_exchange("x\n").name == "x\n"
+    assert vhost.bind_queue("a\r\nb", "x\n", b"k")
+    for refused in (lambda: vhost.queue("ab"), lambda: vhost.exchange("x"), lambda: vhost.purge_queue("ab")):
+        with pytest.raises(PeerError, match="no "):
+            refused()
+    assert vhost.delete_queue("ab") == 0 and not vhost.delete_exchange("x")
 
 
 # --- routing ------------------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class ConnectionHandler:
             if self.state != handshake.RUNNING or channel == 0:
                 handshake.step(self, method)
             else:
-                verbs.VERBS[method_id](self, channel, method)
+                verbs.serve(self, channel, method_id, method)
         except KeyError:
             if method_id in verbs.VERBS or channel == 0:
                 raise

@@ -1,7 +1,9 @@
 """The methods of an open connection, except the hot ones: channel, exchange, queue, basic, confirm, tx.
 
-in: decoded methods. out: changes in the virtual host and replies. VERBS maps a method id to its function; each function calls
-`authorize` once for what it touches, does the work, replies.
+in: decoded methods. out: changes in the virtual host and replies. `serve` cleans a method's names and looks its function up in VERBS;
+each function calls `authorize` once for what it touches, does the work, replies.
+
+V1  A name is cleaned (CLEANED) before the verb sees it and never after: the name that is authorized is the name that is used.
 
 Source: AMQP 0-9-1 specification 1.5 to 1.9; RabbitMQ's extensions and reply texts.
 """
@@ -18,7 +20,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.session import streams
 from flintmq.session.state import ChannelState, Consumer
-from flintmq.vhost.names import generate_queue_name
+from flintmq.vhost.names import clean_name, generate_queue_name
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
@@ -404,3 +406,28 @@ _BY_NAME: dict[str, Verb] = {
     "tx.rollback": tx_rollback,
 }
 VERBS: dict[int, Verb] = {spec.METHOD_IDS[name]: verb for name, verb in _BY_NAME.items()}
+
+# Fields whose CR and LF are dropped, as RabbitMQ drops them. All other names count as they are sent: they are asked for and looked up
+# with their line breaks, and nothing has such a name.
+CLEANED: dict[int, tuple[str, ...]] = {
+    spec.METHOD_IDS[name]: fields
+    for name, fields in {
+        "exchange.declare": ("exchange",),
+        "exchange.delete": ("exchange",),
+        "exchange.bind": ("destination", "source"),
+        "exchange.unbind": ("destination", "source"),
+        "queue.declare": ("queue",),
+        "queue.bind": ("queue", "exchange"),
+        "queue.unbind": ("queue", "exchange"),
+        "queue.purge": ("queue",),
+        "queue.delete": ("queue",),
+    }.items()
+}
+
+
+def serve(handler: ConnectionHandler, number: int, method_id: int, method: Any) -> None:
+    """Serves one method of an open channel (V1). Raises: KeyError for a method that is not for servers; what the verb raises."""
+    verb = VERBS[method_id]
+    for field in CLEANED.get(method_id, ()):
+        setattr(method, field, clean_name(getattr(method, field)))
+    verb(handler, number, method)

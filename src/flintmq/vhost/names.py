@@ -35,7 +35,10 @@ def exclusive_lock_text(description: str) -> str:
 
 
 def clean_name(name: str) -> str:
-    """The name without CR and LF, which RabbitMQ drops from every name it is sent."""
+    """The name without CR and LF, which RabbitMQ drops where it declares, deletes and binds.
+
+    Clean a name where it comes in, before permission is asked for it: cleaned later, another name is used than was allowed.
+    """
     return name.translate(_NO_LINE_BREAKS) if "\n" in name or "\r" in name else name
 
 

@@ -24,7 +24,7 @@ from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecor
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, EXCHANGE_KINDS, DefaultExchange, Exchange, Headers, erlang_term
 from flintmq.vhost import equivalence
-from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, clean_name, describe, exclusive_lock_text, generate_queue_name
+from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusive_lock_text, generate_queue_name
 from flintmq.vhost.policy import parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.stream_arguments import check_stream_properties
@@ -225,7 +225,6 @@ class VirtualHost:
 
         Raises: PeerError 403 default or reserved name; 404 passive and not there; 406 unknown kind, other properties, limit.
         """
-        name = clean_name(name)
         self._refuse_default(name)
         with self._lock:
             known = self.exchanges.get(name)
@@ -258,7 +257,6 @@ class VirtualHost:
 
         Raises: PeerError 403 default or system exchange; 406 `exchange 'x' in vhost '/' in use` with if_unused.
         """
-        name = clean_name(name)
         self._refuse_default(name)
         if name.startswith(RESERVED_PREFIX):
             raise PeerError(ReplyCode.ACCESS_REFUSED, f"deletion of system {self.describe(EXCHANGE, name)} not allowed")
@@ -318,8 +316,8 @@ class VirtualHost:
         """queue.bind. True when the binding is new. Raises: PeerError 403, 404, 405, 406."""
         self._refuse_default(exchange_name)
         with self._lock:
-            queue = self.queue(clean_name(queue_name), connection_id)
-            return self._bind(self.exchange(clean_name(exchange_name)), queue, routing_key, arguments)
+            queue = self.queue(queue_name, connection_id)
+            return self._bind(self.exchange(exchange_name), queue, routing_key, arguments)
 
     def unbind_queue(
         self,
@@ -333,8 +331,8 @@ class VirtualHost:
         """queue.unbind. False when there was no such binding, queue or exchange (no error, as on RabbitMQ). Raises: 403, 405."""
         self._refuse_default(exchange_name)
         with self._lock:
-            queue = self.queues.get(clean_name(queue_name))
-            source = self.exchanges.get(clean_name(exchange_name))
+            queue = self.queues.get(queue_name)
+            source = self.exchanges.get(exchange_name)
             if queue is None or source is None:
                 return False
             self.queue(queue.name, connection_id)
@@ -347,8 +345,8 @@ class VirtualHost:
         self._refuse_default(source_name)
         self._refuse_default(destination_name)
         with self._lock:
-            source = self.exchange(clean_name(source_name))
-            return self._bind(source, self.exchange(clean_name(destination_name)), routing_key, arguments)
+            source = self.exchange(source_name)
+            return self._bind(source, self.exchange(destination_name), routing_key, arguments)
 
     def unbind_exchange(
         self, destination_name: str, source_name: str, routing_key: bytes = b"", arguments: Mapping[str, Any] | None = None
@@ -357,8 +355,8 @@ class VirtualHost:
         self._refuse_default(source_name)
         self._refuse_default(destination_name)
         with self._lock:
-            source = self.exchanges.get(clean_name(source_name))
-            destination = self.exchanges.get(clean_name(destination_name))
+            source = self.exchanges.get(source_name)
+            destination = self.exchanges.get(destination_name)
             if source is None or destination is None:
                 return False
             return self._unbind(source, destination, routing_key, arguments)
@@ -438,7 +436,6 @@ class VirtualHost:
         Raises: PeerError 403 reserved name; 404 passive and not there; 405 another connection's exclusive queue, or exclusive and
         not at redeclaration; 406 bad argument, other properties, limit; what the queue factory raises.
         """
-        name = clean_name(name)
         with self._lock:
             if passive:
                 found = self.queue(name, connection_id)
@@ -482,7 +479,6 @@ class VirtualHost:
 
         Raises: PeerError 405 exclusive elsewhere; 406 `queue 'q' in vhost '/' not empty` or `... in use`.
         """
-        name = clean_name(name)
         with self._lock:
             if name not in self.queues:
                 return 0
@@ -496,7 +492,7 @@ class VirtualHost:
     def purge_queue(self, name: str, *, connection_id: int | None = None) -> int:
         """queue.purge. Returns the number of ready messages removed. Raises: PeerError 404, 405; 540 for a stream."""
         with self._lock:
-            queue = self.queue(clean_name(name), connection_id)
+            queue = self.queue(name, connection_id)
             if queue.policy.is_stream:
                 raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"queue.purge not supported by stream queues {self.describe(QUEUE, queue.name)}")
             purged: int = queue.core.purge()
