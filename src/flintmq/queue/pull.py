@@ -120,7 +120,7 @@ def queue_wake_if_available(queue):
 @cython.exceptval(check=False)
 def _count_acquired(consumer: cython.pointer(consumer_t), slot: cython.pointer(slot_t)) -> cython.void:
     at_store64(cython.address(consumer.acquired), consumer.acquired + 1)
-    at_store64(cython.address(consumer.acquired_bytes), consumer.acquired_bytes + slot.content.body_len)
+    at_store64(cython.address(consumer.acquired_bytes), consumer.acquired_bytes + slot_body_len(slot))
 
 
 @cython.cfunc
@@ -295,7 +295,7 @@ def queue_deliver_single(queue, consumer, out):
         spin_lock(cython.address(queue.entries.lock))
         spin_unlock(cython.address(queue.entries.lock))
         looked_again = True
-    delivery_fill(out, found.slot, found.slot.content, found.position, at_load64(cython.address(found.slot.state)))
+    delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(cython.address(found.slot.state)))
     at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
     if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(cython.address(queue.entries.cold_count)):
         _read_ahead(queue, found.position)

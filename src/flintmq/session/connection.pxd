@@ -2,7 +2,12 @@
 from libc.stdint cimport uint32_t
 from flintmq.queue.types cimport delivery_t, queue_t, waiter_t
 from flintmq.session.connection_base cimport ConnectionBase
-from flintmq.session.types cimport channel_t, subscription_t
+from flintmq.queue.log_port cimport LogPort
+from flintmq.session.types cimport channel_t, subscription_t, unacked_t
+
+# (exchange, routing key, content header payload, body) of an unacked delivery, read from `log` when it is not in memory (which may
+# block); None when there is none behind it (a stream's). Raises StoreError, KeyError when it can't be read.
+cdef tuple unacked_tuple(unacked_t *item, LogPort log)
 
 cdef class Connection(ConnectionBase):
     cdef waiter_t waiter                # on the queue whose head a basic.get waits for

@@ -8,6 +8,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_store32, at_swap32
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
+from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.protocol.v0_9_1.engine import RX_CLOSED, RX_CLOSING, RX_OPEN, engine_set_channel_state
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.queue_core import (
@@ -46,7 +47,7 @@ from cython.cimports.flintmq.session.subscription import (
 )
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.work import expire_now, forget_channel, suspend_subscription
-from cython.cimports.flintmq.session.unacked import unacked_add, unacked_find, unacked_next
+from cython.cimports.flintmq.session.unacked import unacked_add, unacked_content, unacked_find, unacked_next
 from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
@@ -67,6 +68,21 @@ def _head_came(waiter: cython.pointer(waiter_t)) -> cython.void:
     at_store32(cython.address(connection.head_came), 1)
     if not at_swap32(cython.address(connection.scheduled), 1):
         connection.schedule(connection)
+
+
+def unacked_tuple(item, log):
+    message_id: uint64_t = 0
+    content: cython.pointer(content_t) = unacked_content(item, cython.address(message_id))
+    if content == cython.NULL:
+        if item.queue.ops != cython.NULL:
+            return None
+        if log is None:
+            raise KeyError(message_id)
+        content = log.load_now(message_id)
+    try:
+        return content_tuple(content)
+    finally:
+        content_decref(content)
 
 
 @cython.cfunc
@@ -357,13 +373,20 @@ class Connection(ConnectionBase):
             at = unacked_next(cython.address(channel.unacked), at + 1)
         return tags if tags or tag == 0 else None
 
-    def unacked_message(self, number: int, tag: int) -> tuple:
-        """(queue id, exchange, routing key, content header payload, body) of an unacked delivery."""
+    def unacked_message(self, number: int, tag: int) -> tuple | None:
+        """(queue id, exchange, routing key, content header payload, body) of an unacked delivery that is dead-lettered when it is refused.
+
+        None: its queue has no dead-letter exchange, or is a stream, which dead-letters by itself. A message that is not in memory is read,
+        which may block. Raises StoreError, KeyError when it can't be.
+        """
         channel: cython.pointer(channel_t) = self.channel(number)
         item: cython.pointer(unacked_t) = unacked_find(cython.address(channel.unacked), tag)
         if item == cython.NULL:
             raise KeyError(tag)
-        return (queue_get_id(item.queue), *content_tuple(item.slot.content))
+        if not item.dead_letters:
+            return None
+        message: tuple | None = unacked_tuple(item, self.log)
+        return None if message is None else (queue_get_id(item.queue), *message)
 
     def settle(self, number: int, method: int, tag: int, requeue: bool) -> None:
         """Settles one delivery: method 80 ack, 90 reject, 120 nack."""

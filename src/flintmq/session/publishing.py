@@ -133,10 +133,17 @@ def dead_letter_refused(handler: ConnectionHandler, channel: int, method_id: int
     if tags is None:
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
     for one in tags:
-        queue_id, exchange, key, header, body = connection.unacked_message(channel, one)
-        queue = broker.queues.get(queue_id)
-        if queue is not None:
-            dead_letter(broker, queue, (exchange, key, header, body), REJECTED)
+        try:
+            found = connection.unacked_message(channel, one)
+        except (StoreError, KeyError) as error:
+            # It goes back to its place instead: a delivery of it finds out whether it can be read then.
+            broker.count_drop("unreadable_content")
+            log.error("a refused message can't be read for its dead-letter exchange, it stays in its queue: %s", error)
+            connection.settle(channel, method_id, one, True)
+            continue
+        queue = None if found is None else broker.queues.get(found[0])
+        if found is not None and queue is not None:
+            dead_letter(broker, queue, found[1:], REJECTED)
         connection.settle(channel, method_id, one, False)
 
 

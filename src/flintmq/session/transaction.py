@@ -44,7 +44,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_ready_bytes,
     queue_ready_count,
 )
-from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, ENTRY_NOT_RESIDENT, REASON_ACK, REASON_DROP, REASON_REJECT
+from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_DROP, REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
@@ -56,7 +56,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     route_incref,
     route_t,
 )
-from cython.cimports.flintmq.session.connection import Connection
+from cython.cimports.flintmq.session.connection import Connection, unacked_tuple
 from cython.cimports.flintmq.session.delivery import write_return
 from cython.cimports.flintmq.session.placing import drop_head, expiry_on, place_on_stream, publish_to_queues
 from cython.cimports.flintmq.session.settlement import settle_taken
@@ -70,7 +70,7 @@ from cython.cimports.flintmq.session.types import (
     tx_settle_t,
     unacked_t,
 )
-from cython.cimports.flintmq.session.unacked import unacked_find, unacked_remove
+from cython.cimports.flintmq.session.unacked import unacked_content, unacked_find, unacked_remove
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
@@ -148,6 +148,9 @@ def _is_logged(connection: Connection, channel: cython.pointer(channel_t)) -> cy
     route: cython.pointer(route_t)
     settle: cython.pointer(tx_settle_t)
     item: cython.pointer(unacked_t)
+    content: cython.pointer(content_t)
+    flags: cython.int
+    message_id: uint64_t = 0
     if connection.connection.port == cython.NULL or connection.connection.port.enqueue == cython.NULL:
         return False
     for i in range(channel.tx_publish_count):
@@ -165,7 +168,14 @@ def _is_logged(connection: Connection, channel: cython.pointer(channel_t)) -> cy
         if item.slot.state & ENTRY_LOGGED:
             return True
         if settle.method != BASIC_ACK and item.dead_letters:
-            if item.slot.state & ENTRY_NOT_RESIDENT or item.slot.content.flags & CONTENT_PERSISTENT:
+            content = unacked_content(item, cython.address(message_id))
+            if content == cython.NULL:
+                if message_id:
+                    return True
+                continue
+            flags = content.flags
+            content_decref(content)
+            if flags & CONTENT_PERSISTENT:
                 return True
     return False
 
@@ -288,8 +298,13 @@ class Transaction:
         taken.requeue = settle.requeue
         if settle.method != BASIC_ACK and settle.requeue:
             return 0
-        if settle.method != BASIC_ACK and item.dead_letters and not item.slot.state & ENTRY_NOT_RESIDENT:
-            self.letters.append((queue_get_id(item.queue), REASON_REJECT, content_tuple(item.slot.content)))
+        if settle.method != BASIC_ACK and item.dead_letters:
+            try:
+                message: tuple | None = unacked_tuple(item, self.log)
+            except KeyError as error:
+                raise StoreError(f"a message that the transaction dead-letters can't be read: {error}") from error
+            if message is not None:
+                self.letters.append((queue_get_id(item.queue), REASON_REJECT, message))
         if self.id and item.slot.state & ENTRY_LOGGED:
             reason: cython.int = REASON_ACK if settle.method == BASIC_ACK else REASON_REJECT
             try:

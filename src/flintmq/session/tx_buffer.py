@@ -13,12 +13,12 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.content import CONTENT_EXPIRES, content_decref, content_header, content_t
 from cython.cimports.flintmq.protocol.v0_9_1.codec import props_scan_t, scan_properties
-from cython.cimports.flintmq.queue.types import ENTRY_NOT_RESIDENT, REASON_REJECT
+from cython.cimports.flintmq.queue.types import REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import route_decref
 from cython.cimports.flintmq.session.placing import note_refused, publish_to_queues
 from cython.cimports.flintmq.session.settlement import channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
-from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next
+from cython.cimports.flintmq.session.unacked import unacked_content, unacked_find, unacked_next
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
 
@@ -96,6 +96,8 @@ def tx_apply(connection, channel):
     publish: cython.pointer(tx_publish_t)
     settle: cython.pointer(tx_settle_t)
     item: cython.pointer(unacked_t)
+    content: cython.pointer(content_t)
+    message_id: uint64_t = 0
     for i in range(channel.tx_publish_count):
         publish = cython.address(channel.tx_publishes[i])
         publish_to_queues(connection, channel, publish.route, publish.content, publish.bits, expiration_of(publish.content))
@@ -103,8 +105,12 @@ def tx_apply(connection, channel):
     for i in range(channel.tx_settle_count):
         settle = cython.address(channel.tx_settles[i])
         item = unacked_find(cython.address(channel.unacked), settle.tag)
-        if settle.method != BASIC_ACK and not settle.requeue and item.dead_letters and not item.slot.state & ENTRY_NOT_RESIDENT:
-            note_refused(connection, item.queue, item.slot.content, REASON_REJECT)
+        if settle.method != BASIC_ACK and not settle.requeue and item.dead_letters:
+            # What is not in memory is in a log, and such a transaction does not come here (Transaction).
+            content = unacked_content(item, cython.address(message_id))
+            if content != cython.NULL:
+                note_refused(connection, item.queue, content, REASON_REJECT)
+                content_decref(content)
         channel_settle_item(connection, channel, settle.tag, settle.method, settle.requeue)
     tx_clear(channel)
 

@@ -9,6 +9,7 @@ I2  A segment of 256 tags is freed when all in it are settled, so one old unacke
 from __future__ import annotations
 
 import cython
+from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.session.types import UNACKED_PER_SEGMENT, unacked_map_t, unacked_segment_t, unacked_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
@@ -147,6 +148,14 @@ def unacked_next(map, tag):
             index += 1
         tag = (number + 1) * UNACKED_PER_SEGMENT
     return 0
+
+
+def unacked_content(item, message_id):
+    message_id[0] = 0
+    if item.queue.ops != cython.NULL:
+        return cython.NULL  # its slot is no entry's
+    message_id[0] = item.slot.message_id
+    return slot_borrow(item.slot, True, cython.NULL)
 
 
 def unacked_free(map):

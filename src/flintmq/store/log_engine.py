@@ -22,6 +22,7 @@ from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
+from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.content_reader import ContentReader
@@ -498,7 +499,7 @@ class LogEngine(LogPort):
             transaction = self.transactions.open(tx)
             if (
                 ml_enqueue_tx(
-                    cython.address(self.ml), tx, queue.id, position, slot, slot.content, cython.address(message_id), expires_at_ms
+                    cython.address(self.ml), tx, queue.id, position, slot, slot_content(slot), cython.address(message_id), expires_at_ms
                 )
                 == LSN_NEVER
             ):

@@ -15,6 +15,7 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64
 from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
 from cython.cimports.flintmq.core.hash64 import map64_remove
+from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
     MESSAGE_SPILLED_BIT,
@@ -207,7 +208,7 @@ def _new_message(ml: cython.pointer(message_log_t), content: cython.pointer(cont
 
 def ml_enqueue(context, queue, position, slot, expires_at_ms):
     ml: cython.pointer(message_log_t) = _ml(context)
-    content: cython.pointer(content_t) = slot.content
+    content: cython.pointer(content_t) = slot_content(slot)
     message: cython.pointer(message_t)
     lsn: uint64_t = LSN_NEVER
     shared: cython.bint = content.flags & CONTENT_SHARED != 0
