@@ -159,6 +159,17 @@ class Limits:
     housekeeping_ms: int = 500
     # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line
     password_checks_max: int = 2
+    # different credentials that wait for their check (two at once are served 40 a second: 6 s, less than a handshake may take). A newcomer
+    # pushes out the newest of the source with the longest line, if that is longer than its own; else it is refused itself. Refused is:
+    # AMQP connection.close 506, HTTP 503, Flight BUSY
+    password_waiting_max: int = 256
+    # the same of one source (address, or first 64 bits of an IPv6 one); a newcomer pushes out the newest of that source's user with the
+    # longest line, if that is longer than its own user's; else it is refused itself
+    password_waiting_source_max: int = 128
+    # credentials whose check goes before all others (they were right, from the same source), and milliseconds for which they do; at the
+    # limit the longest unused ones stand in line as everybody
+    password_recent_max: int = 4_096
+    password_recent_ms: int = 3_600_000
     # milliseconds a verified credential is remembered (as a keyed MAC)
     credential_cache_ms: int = 60_000
     # milliseconds a graceful stop may take before sockets are closed

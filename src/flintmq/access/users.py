@@ -1,4 +1,4 @@
-"""Users and their passwords: argon2id in a bounded pool, and a short memory of what was verified.
+"""Users and their passwords: argon2id in a bounded line (access.checks), and a short memory of what was verified.
 
 in: user records of Definitions; a name and a password from a peer. out: yes, no, or "must be checked" (then a callback).
 
@@ -6,7 +6,7 @@ I1  A password is never kept: the cache holds a MAC of it under a key that exist
 I2  A cached yes is forgotten after Limits.credential_cache_ms, and at once when the user changes; a check that was under way
     while the user changed answers no.
 I3  Unknown users, users without a password and wrong passwords cost the same work, in the same pool.
-I4  At most Limits.password_checks_max checks run at once; callers are never blocked by one.
+I4  Callers are never blocked by a check; how many run and wait, and in which order, is decided by access.checks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import hmac
 import ipaddress
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from flintmq.access.checks import Answer, Check, Checks, source_of
 from flintmq.access.secret import Secret
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
@@ -75,7 +74,8 @@ class Users:
         self._clock = clock or SystemClock()
         limits = limits or Limits()
         self._cache_ns = limits.credential_cache_ms * 1_000_000
-        self._pool = ThreadPoolExecutor(max_workers=limits.password_checks_max, thread_name_prefix="flintmq-password")
+        # By name: whoever replaces one of the two (a test) is asked.
+        self.checks = Checks(lambda *one: self.check(*one), lambda *one: self.check_cached(*one), self._clock, limits)
         self._loopback_users = loopback_users
         self._key = os.urandom(32)
         self._lock = threading.Lock()
@@ -139,9 +139,13 @@ class Users:
                 return None
         return True if hmac.compare_digest(mac, self._mac(user, password)) else None
 
-    def submit_check(self, user: str, password: Secret | str, callback: Callable[[bool], None]) -> None:
-        """Checks in the pool; `callback(good)` runs once, in a pool thread. Raises: RuntimeError after `close`."""
-        self._pool.submit(self._run_check, user, password, callback)
+    def submit_check(self, user: str, password: Secret | str, callback: Answer, source: str = "") -> Check:
+        """Checks when its turn comes: `callback(True | False)`, or `callback(None)` when too many wait (C1, C2 of access.checks).
+
+        Cancel what is returned when the caller leaves. Args: source: the peer's address, or a name for all callers of a service.
+        The callback runs once, in a thread of the pool or of this call. Raises: RuntimeError after `close`.
+        """
+        return self.checks.submit(user, password, self._mac(user, password), source_of(source), callback)
 
     def check(self, user: str, password: Secret | str) -> bool:
         """The check itself, in this thread: tens of milliseconds. For management and the pool."""
@@ -161,14 +165,7 @@ class Users:
 
     def close(self) -> None:
         """Stops the pool; checks that wait are not run and their callbacks not called."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _run_check(self, user: str, password: Secret | str, callback: Callable[[bool], None]) -> None:
-        good = False
-        try:
-            good = self.check(user, password)
-        finally:
-            callback(good)  # whatever went wrong, the peer gets an answer, and it is no
+        self.checks.close()
 
     def _mac(self, user: str, password: Secret | str) -> bytes:
         name = user.encode("utf-8", "surrogatepass")

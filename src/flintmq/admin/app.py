@@ -103,9 +103,14 @@ class Application:
 
     async def caller(self, request: Request) -> Caller:
         peer = request.client.host if request.client is not None else "unknown"
+        gone = asyncio.get_running_loop().create_future()
+        leaving = self.parts.leaving
+        if request.client is not None:
+            leaving[request.client] = lambda: gone.done() or gone.set_result(None)
         try:
-            return await self.authenticator.caller(request.headers.get("authorization"), peer)
+            return await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
         finally:
+            leaving.pop(request.client, None)
             self.parts.logins_refused = self.authenticator.refused
 
     async def body(self, request: Request, most: int) -> bytes:

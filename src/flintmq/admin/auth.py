@@ -2,8 +2,9 @@
 
 in: the Authorization header and the peer's address. out: a user name, or a refusal (401, 403, 503).
 
-A1  A password is checked by argon2id in the pool that AMQP logins use, remembered as a keyed MAC as theirs; the event loop never waits
-    for a check. At most Limits.http_logins_max requests wait for one, besides those that wait for one that another started.
+A1  A password is checked by argon2id in the line that AMQP logins use (access.checks), remembered as a keyed MAC as theirs; the event loop
+    never waits for a check. At most Limits.http_logins_max requests wait for one, besides those that wait for one that another started.
+    A client that leaves meanwhile waits no more, and a check that nobody waits for leaves the line.
 A2  Every verb asks `Caller.authorize` (or `require_tag`) once, before it does anything.
 """
 
@@ -16,6 +17,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from flintmq.access.checks import Check
 from flintmq.access.secret import Secret
 from flintmq.admin.errors import HttpError, busy, closing, of_peer_error
 from flintmq.errors import PeerError
@@ -82,6 +84,15 @@ class Caller:
             raise HttpError(403, "forbidden", f"this needs a user with the tag {names}", "give the user the tag, or use another one")
 
 
+@dataclass(slots=True)
+class _Shared:
+    """A check that requests with the same credentials, from the same peer, wait for."""
+
+    answer: asyncio.Future[bool | None]
+    check: Check
+    waiting: int = 0
+
+
 class Authenticator:
     """Args: broker: of this node; logins_max: requests that may wait for a password check. For one event loop."""
 
@@ -89,54 +100,65 @@ class Authenticator:
         self._broker = broker
         self._logins_max = logins_max
         self._waiting = 0
-        self._checks: dict[tuple[str, Secret], asyncio.Future[bool]] = {}  # those under way
+        self._checks: dict[tuple[str, Secret, str], _Shared] = {}  # those under way
         self.refused = 0
 
-    async def caller(self, header: str | None, peer: str) -> Caller:
-        """The caller. Raises: HttpError 401, 503."""
+    async def caller(self, header: str | None, peer: str, gone: asyncio.Future[None] | None = None) -> Caller:
+        """The caller. Args: peer: its address; gone: is done when its connection is lost. Raises: HttpError 401, 503."""
         try:
             user, password = parse_basic(header)
             users = self._broker.users
             if users.refused_from(user, peer):
                 raise _unauthenticated(f"user '{user}' can only connect from this machine")
-            if not users.check_cached(user, password) and not await self._checked(user, password):
+            if not users.check_cached(user, password) and not await self._checked(user, password, peer, gone):
                 raise _unauthenticated("wrong user or password")
         except HttpError as error:
             self.refused += error.status == 401
             raise
         return Caller(user, self._broker)
 
-    async def _checked(self, user: str, password: Secret) -> bool:
-        """One check in the pool, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""
-        if self._waiting >= self._logins_max and (user, password) not in self._checks:
+    async def _checked(self, user: str, password: Secret, peer: str, gone: asyncio.Future[None] | None) -> bool:
+        """One check, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""
+        key = user, password, peer
+        if self._waiting >= self._logins_max and key not in self._checks:
             raise busy("too many logins at once")
-        check = self._checks.get((user, password))
-        if check is None:
-            check = self._submit(user, password)
+        shared = self._checks.get(key)
+        if shared is None:
+            shared = self._checks[key] = self._submit(key)
+        shared.waiting += 1
         self._waiting += 1
         try:
-            return await asyncio.wait_for(asyncio.shield(check), _CHECK_S)
-        except TimeoutError:
-            raise busy("too many logins at once") from None
+            ends = {shared.answer} if gone is None else {shared.answer, gone}
+            await asyncio.wait(ends, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+            good = shared.answer.result() if shared.answer.done() else None
         finally:
+            shared.waiting -= 1
             self._waiting -= 1
+            if not shared.waiting and not shared.answer.done():
+                shared.check.cancel()
+                if self._checks.get(key) is shared:
+                    del self._checks[key]
+        if good is None:
+            raise busy("too many logins at once")
+        return good
 
-    def _submit(self, user: str, password: Secret) -> asyncio.Future[bool]:
+    def _submit(self, key: tuple[str, Secret, str]) -> _Shared:
         loop = asyncio.get_running_loop()
-        check: asyncio.Future[bool] = loop.create_future()
+        answer: asyncio.Future[bool | None] = loop.create_future()
 
-        def tell(good: bool) -> None:
-            self._checks.pop((user, password), None)
-            if not check.done():
-                check.set_result(good)
+        def tell(good: bool | None) -> None:
+            known = self._checks.get(key)
+            if known is not None and known.answer is answer:
+                del self._checks[key]
+            if not answer.done():
+                answer.set_result(good)
 
-        def done(good: bool) -> None:
+        def done(good: bool | None) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
                 loop.call_soon_threadsafe(tell, good)
 
+        user, password, peer = key
         try:
-            self._broker.users.submit_check(user, password, done)
+            return _Shared(answer, self._broker.users.submit_check(user, password, done, peer))
         except RuntimeError:
             raise closing() from None
-        self._checks[user, password] = check
-        return check

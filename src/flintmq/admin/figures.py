@@ -178,3 +178,6 @@ def _http(text: Text, parts: Parts) -> None:
         "http_connections_refused_total", "counter", "HTTP connections closed at once.", parts.protocol.refused[0] if parts.protocol else 0
     )
     text.one("http_logins_refused_total", "counter", "Requests with wrong credentials.", parts.logins_refused)
+    checks = parts.broker.users.checks
+    text.one("password_checks_waiting", "gauge", "Logins over AMQP, HTTP and Flight that stand in line for their check.", checks.waiting)
+    text.one("password_checks_refused_total", "counter", "Logins that were not checked because too many waited.", checks.refused)

@@ -26,3 +26,5 @@ class Parts:
     logins_refused: int = 0
     protocol: Any = None  # admin.protocol.BoundedProtocol, once it runs
     connections: Callable[[], int] = lambda: 0
+    # (address, port) of a client whose request waits for something else than the client -> what is done when its connection is lost
+    leaving: dict[Any, Callable[[], object]] = field(default_factory=dict)

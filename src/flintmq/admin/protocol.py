@@ -15,6 +15,7 @@ import fcntl
 import json
 import termios
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -29,6 +30,7 @@ class BoundedProtocol(H11Protocol):
     connections_max = 1_000
     request_s = 20.0
     refused: list[int] = [0]  # one cell, shared by all of a server
+    leaving: dict[Any, Callable[[], object]] = {}  # Parts.leaving
 
     _late: asyncio.TimerHandle | None = None
     _unread: int | None = None  # bytes of answers that the peer had not read at the last look
@@ -45,6 +47,9 @@ class BoundedProtocol(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+        told = self.leaving.pop(self.client, None)
+        if told is not None:
+            told()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
@@ -93,6 +98,7 @@ class BoundedProtocol(H11Protocol):
         self._wait()
 
 
-def bounded(connections_max: int, request_s: float) -> type[BoundedProtocol]:
+def bounded(connections_max: int, request_s: float, leaving: dict[Any, Callable[[], object]]) -> type[BoundedProtocol]:
     """The protocol class of one server."""
-    return type("Protocol", (BoundedProtocol,), {"connections_max": connections_max, "request_s": request_s, "refused": [0]})
+    values = {"connections_max": connections_max, "request_s": request_s, "refused": [0], "leaving": leaving}
+    return type("Protocol", (BoundedProtocol,), values)

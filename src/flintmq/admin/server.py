@@ -111,7 +111,7 @@ class HttpServer:
         limits = self._config.limits
         # Its errors about peers' requests are answers, not news: they would let any peer fill the log.
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
-        self._parts.protocol = bounded(limits.http_connections_max, limits.http_request_ms / 1000)
+        self._parts.protocol = bounded(limits.http_connections_max, limits.http_request_ms / 1000, self._parts.leaving)
         self._server = server = uvicorn.Server(
             uvicorn.Config(
                 application(self._parts),

@@ -227,20 +227,24 @@ class Service:
         return {"user": user, "tags": [] if record is None else list(record.tags), "loopback_only": loopback_only}
 
     def _checked(self, user: str, password: Secret) -> bool:
-        """Waits for the pool that checks passwords: it bounds what checks cost."""
-        answered, result = threading.Event(), [False]
+        """Waits for the line of password checks. All logins over Flight are one source there: gRPC tells no address before a call runs."""
+        answered = threading.Event()
+        result: list[bool | None] = [None]
 
-        def answer(good: bool) -> None:
+        def answer(good: bool | None) -> None:
             result[0] = good
             answered.set()
 
         try:
-            self.plane.broker.users.submit_check(user, password, answer)
+            check = self.plane.broker.users.submit_check(user, password, answer, "flight")
         except RuntimeError:
             raise Refused("UNAVAILABLE", "the broker stops") from None
         if not answered.wait(_CHECK_S):
+            check.cancel()
+        good = result[0]
+        if good is None:
             raise Refused("BUSY", "too many logins at once")
-        return result[0]
+        return good
 
     def status(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """status: version, store, figures; of queues that sets hold messages of, those the caller may read."""

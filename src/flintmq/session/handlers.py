@@ -26,6 +26,7 @@ from flintmq.session import commits, handshake, publishing, verbs
 from flintmq.session.state import ChannelState
 
 if TYPE_CHECKING:
+    from flintmq.access.checks import Check
     from flintmq.net.loop import Loop
     from flintmq.net.sockets import Socket
     from flintmq.session.broker import Broker
@@ -71,6 +72,8 @@ class ConnectionHandler:
         self.state = handshake.START
         self.user = ""
         self.mechanism = ""
+        # the password check that is waited for; it is taken out of its line when the connection ends
+        self.login: Check | None = None
         self.vhost: Any = None
         self.client_properties: dict[str, object] = {}
         self.capabilities: dict[str, object] = {}
@@ -317,6 +320,9 @@ class ConnectionHandler:
             return
         self.ended = True
         self.deferred = None
+        if self.login is not None:
+            self.login.cancel()
+            self.login = None
         if self.connection.waiting:
             # Whatever was to be answered is not any more; a close-ok must still be read.
             self.connection.waiting = False

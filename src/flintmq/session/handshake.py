@@ -99,14 +99,19 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
         _authenticated(handler, user, True)
     else:
         loop = handler.loop
-        users.submit_check(user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)))
+        handler.login = users.submit_check(
+            user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)), handler.peer_host
+        )
 
 
-def _authenticated(handler: ConnectionHandler, user: str, ok: bool) -> None:
-    """The answer of the password check, on the connection's loop."""
+def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> None:
+    """The answer of the password check, on the connection's loop. None: too many wait."""
     if handler.ended or handler.state != AUTHENTICATING:
         return
-    if not ok:
+    handler.login = None
+    if ok is None:
+        handler.close(ReplyCode.RESOURCE_ERROR, "RESOURCE_ERROR - too many logins wait for their password check: try again later")
+    elif not ok:
         _refused(handler, user, "wrong user or password")
     else:
         handler.user = user
