@@ -176,11 +176,13 @@ class Loop(LoopBase):
             self.remove(entry)
             return
         total: cython.size_t = entry.socket.rest_size + len(clear)
+        grown: cython.pointer(uint8_t)
         if total > self.buffer_size:
-            self.buffer_size = total
-            self.buffer = cython.cast(cython.pointer(uint8_t), realloc(self.buffer, total))
-            if self.buffer == cython.NULL:
+            grown = cython.cast(cython.pointer(uint8_t), realloc(self.buffer, total))
+            if grown == cython.NULL:  # the old buffer still stands: other connections are read with it
                 raise MemoryError
+            self.buffer = grown
+            self.buffer_size = total
         if entry.socket.rest_size:
             memcpy(self.buffer, entry.socket.rest, entry.socket.rest_size)
         memcpy(self.buffer + entry.socket.rest_size, cython.cast(cython.p_char, clear), len(clear))

@@ -18,7 +18,6 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_id_new,
     queue_acquired_failed,
     queue_add_held,
     queue_adopt_held,
@@ -64,6 +63,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
     queue_unacked_count,
 )
+from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
     ENTRY_LOGGED,
@@ -73,7 +73,7 @@ from cython.cimports.flintmq.queue.types import (
     delivery_t,
     restored_t,
 )
-from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 
@@ -95,8 +95,17 @@ def content_tuple(content):
 
 
 def new_owner() -> int:
-    """A consumer id for QueueHandle.take_at: unique in the process, never reused."""
-    return consumer_id_new()
+    """An id for QueueHandle.take_at that nobody uses; to be given back with `free_owner`. Raises MemoryError."""
+    owner: uint32_t = owner_id_new()
+    if owner == 0:
+        raise MemoryError("no memory for an owner id")
+    return owner
+
+
+def free_owner(owner: int) -> None:
+    """Gives back an id of `new_owner`; no entry is held under it any more."""
+    number: uint32_t = owner
+    owner_id_free(number)
 
 
 @cython.cclass

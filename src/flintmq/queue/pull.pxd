@@ -9,7 +9,7 @@ from flintmq.queue.types cimport consumer_t, delivery_t, queue_t, slot_t
 # consumer notified when it is there. After writing the frames the session calls entry_sent() or, for no-ack, queue_dequeue().
 cdef bint queue_deliver_single(queue_t *queue, consumer_t *consumer, delivery_t *out) noexcept nogil
 cdef void entry_sent(slot_t *slot) noexcept nogil              # unstealable -> stealable
-# basic.get: takes the first available entry for `owner` (a consumer id from consumer_id_new()). When that entry is not resident:
+# basic.get: takes the first available entry for `owner` (an id of owner_id_new()). When that entry is not resident:
 # false with out.position set and its content asked for; try again after queue_content_loaded.
 cdef bint queue_pull(queue_t *queue, uint32_t owner, delivery_t *out) noexcept nogil
 # The broker takes the first available entry (owner 0): purge, drop-head, expiry of the head, queue deletion. Settle with owner 0.

@@ -61,7 +61,6 @@ cdef bint queue_add_consumer(queue_t *queue, consumer_t *consumer) noexcept nogi
 cdef void queue_remove_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
 # AbstractQueue#setNotifyWorkDesired: flow control and credit move a consumer to NotInterested and back. Idempotent.
 cdef void queue_set_notify_work_desired(queue_t *queue, consumer_t *consumer, bint desired) noexcept nogil
-cdef uint32_t consumer_id_new() noexcept nogil
 # Credit: has: one message may be sent now; give_back restores exactly one, in both counters.
 cdef void consumer_give_back_credit(consumer_t *consumer) noexcept nogil
 cdef bint consumer_has_credit(consumer_t *consumer) noexcept nogil

@@ -52,6 +52,7 @@ from cython.cimports.flintmq.queue.entry_list import (
 from cython.cimports.flintmq.queue.list_kinds import list_init
 from cython.cimports.flintmq.queue.list_restore import list_insert
 from cython.cimports.flintmq.queue.list_upkeep import list_destroy, list_take_expired
+from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.pull import (
     delivery_fill,
     queue_offer,
@@ -83,9 +84,6 @@ from cython.cimports.flintmq.queue.types import (
 from cython.cimports.flintmq.queue.upkeep import queue_ready_count, queue_reclaim
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
-
-_last_consumer_id = cython.declare(uint32_t, 0)
-
 
 # --- life -------------------------------------------------------------------------------------------------------------------
 
@@ -322,15 +320,10 @@ def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
 # --- consumers --------------------------------------------------------------------------------------------------------------
 
 
-def consumer_id_new():
-    return at_add32(cython.address(_last_consumer_id), 1) + 1
-
-
 def consumer_new(queue, target, priority, flags, prefetch):
     consumer: cython.pointer(consumer_t) = cython.cast(cython.pointer(consumer_t), calloc(1, cython.sizeof(consumer_t)))
     if consumer == cython.NULL:
         return cython.NULL
-    consumer.id = consumer_id_new()
     consumer.refs = 1
     consumer.queue = queue
     consumer.target = target
@@ -346,6 +339,12 @@ def consumer_new(queue, target, priority, flags, prefetch):
         if consumer.browse_levels == cython.NULL:
             free(consumer)
             return cython.NULL
+    consumer.id = owner_id_new()
+    if consumer.id == 0:
+        if consumer.browse_levels != consumer.browsed:
+            free(consumer.browse_levels)
+        free(consumer)
+        return cython.NULL
     queue_incref(queue)
     return consumer
 
@@ -361,6 +360,7 @@ def consumer_decref(consumer):
         if consumer.reader != cython.NULL:
             consumer.queue.ops.free_reader(consumer.reader)
         queue_decref(consumer.queue)
+        owner_id_free(consumer.id)
         free(consumer)
 
 

@@ -30,6 +30,7 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
+from cython.cimports.flintmq.queue.owner_ids import owner_id_free
 from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.flintmq.session.placing import publish_to_queues
 from cython.cimports.flintmq.session.settlement import channel_settle, channel_settle_item
@@ -108,6 +109,7 @@ def channel_free(channel):
         if channel.authorized[i] != cython.NULL:
             exchange_decref(channel.authorized[i])
     unacked_free(cython.address(channel.unacked))
+    owner_id_free(channel.getter)
     free(channel.pending)
     free(channel.tx_publishes)
     free(channel.tx_settles)

@@ -12,7 +12,6 @@ from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.protocol.v0_9_1.engine import RX_CLOSED, RX_CLOSING, RX_OPEN, engine_set_channel_state
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.queue_core import (
-    consumer_id_new,
     entry_sent,
     queue_add_waiter,
     queue_decref,
@@ -26,6 +25,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_remove_waiter,
     queue_settle,
 )
+from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
@@ -318,7 +318,9 @@ class Connection(ConnectionBase):
         if queue_next_expiry(handle.queue) and queue_next_expiry(handle.queue) <= wall_ms():
             expire_now(cython.address(self.connection), handle.queue)
         if channel.getter == 0:
-            channel.getter = consumer_id_new()
+            channel.getter = owner_id_new()
+            if channel.getter == 0:
+                raise MemoryError
         if not self._pull(handle.queue, channel.getter, cython.address(delivery)):
             return None if delivery.position else False
         if no_ack:

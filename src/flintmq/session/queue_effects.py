@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flintmq.ports import POSITION_INDEX_BITS, StoredContent
-from flintmq.queue.handle import new_owner
+from flintmq.queue.handle import free_owner, new_owner
 from flintmq.queue.runs import Run
 from flintmq.transactions.effects import HeldEntry, PendingEnqueue, Session
 
@@ -54,7 +54,9 @@ class BrokerQueueEffects:
         if core is None:
             return False
         with self._lock:
-            owner, held = self._sessions.setdefault(session, (new_owner(), set()))
+            if session not in self._sessions:
+                self._sessions[session] = (new_owner(), set())
+            owner, held = self._sessions[session]
         if not core.take_at(position, owner):
             return False
         with self._lock:
@@ -69,6 +71,7 @@ class BrokerQueueEffects:
             core = self._core(queue_id)
             if core is not None:
                 core.release_held(position, True, owner)
+        free_owner(owner)
 
     def take_logged(self, queue_id: int) -> bool:
         """True once for a queue that is not durable and may have records in the log."""

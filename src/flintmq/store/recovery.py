@@ -454,7 +454,9 @@ class Recovery:
         self.live_count = work.live_count
         self.location_count = work.location_count
         self.name_count = work.name_count
-        work.seen.data = realloc(work.seen.data, max(1, work.live_count) * cython.sizeof(live_t))
+        smaller: cython.p_void = realloc(work.seen.data, max(1, work.live_count) * cython.sizeof(live_t))
+        if smaller != cython.NULL:
+            work.seen.data = smaller
         self.live = cython.cast(cython.pointer(live_t), work.seen.data)
         for i in range(work.queues.count):
             queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + i

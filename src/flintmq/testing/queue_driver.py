@@ -20,7 +20,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_give_back_credit,
     consumer_has_credit,
-    consumer_id_new,
     consumer_new,
     entry_sent,
     queue_add_consumer,
@@ -71,6 +70,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
     queue_unacked_count,
 )
+from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
@@ -418,7 +418,7 @@ class Queue:
 
 def new_owner() -> int:
     """A consumer id for Queue.pull."""
-    return consumer_id_new()
+    return owner_id_new()
 
 
 @cython.cclass

@@ -29,7 +29,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     consumer_new,
     entry_sent,
     queue_add_consumer,
-    consumer_id_new,
     queue_add_held,
     queue_add_waiter,
     queue_deliver_single,
@@ -52,6 +51,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_take_head,
 )
+from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOT_INTERESTED,
     REASON_ACK,
@@ -301,7 +301,7 @@ class Stress:
         """basic.get, over and over; a cold head is waited for. Returns how many it got."""
         state: cython.pointer(stress_t) = cython.address(self.state)
         queue: cython.pointer(queue_t) = self.queue.queue
-        owner: uint32_t = consumer_id_new()
+        owner: uint32_t = owner_id_new()
         delivery: delivery_t
         waiter: Waiter = Waiter()
         got: uint64_t = 0
