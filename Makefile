@@ -17,15 +17,15 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: build run serve test lint bench bench-pipeline bench-fairness stress fuzz crash soak actors clean test-spark crash-spark
+.PHONY: lock build run serve test lint bench bench-pipeline bench-fairness stress fuzz crash soak actors clean test-spark crash-spark
 
 build: .venv/.compiled
 
-.venv/.base: pyproject.toml requirements-dev.txt tools/setup.sh
+.venv/.base: pyproject.toml requirements-dev.lock tools/setup.sh
 	@PYTHON="$(PYTHON)" sh tools/setup.sh base
-.venv/.spark: .venv/.base
+.venv/.spark: .venv/.base requirements-spark.lock
 	@sh tools/setup.sh spark
-.venv/.test: .venv/.base requirements-test.txt
+.venv/.test: .venv/.base requirements-test.lock
 	@sh tools/setup.sh test
 
 .venv/.compiled: .venv/.base $(SOURCES)
@@ -79,6 +79,10 @@ crash-spark: .venv/.compiled .venv/.spark .venv/.test
 
 soak: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.soak $(ARGS)
+
+# the exact versions that set-up installs, with hashes, from requirements-*.txt
+lock:
+	@exec sh tools/lock.sh
 
 clean:
 	rm -rf build .venv run .cache $$(find src -name '*.so')

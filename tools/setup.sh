@@ -27,17 +27,16 @@ base)
         fi
     fi
     echo "setting up .venv ..." >&2
-    pip install --quiet --upgrade pip
-    pip install --quiet -r requirements-dev.txt
+    pip install --quiet --require-hashes -r requirements-dev.lock
     pip install --quiet --no-deps --no-build-isolation --editable .
     ;;
 spark)
     echo "installing PySpark (about 500 MB, once) ..." >&2
-    pip install --quiet -r requirements-spark.txt
+    pip install --quiet --require-hashes -r requirements-spark.lock
     ;;
 test)
     echo "installing the client libraries of the tests ..." >&2
-    pip install --quiet -r requirements-test.txt
+    pip install --quiet --require-hashes -r requirements-test.lock
     ;;
 compile)
     if ! command -v cc >/dev/null 2>&1 && ! command -v gcc >/dev/null 2>&1 && ! command -v clang >/dev/null 2>&1; then
