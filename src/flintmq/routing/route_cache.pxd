@@ -29,14 +29,16 @@ cdef struct route_t:
     uint16_t key_len          # exchange and routing key shortstrs, as on the wire
     uint16_t flags
     uint32_t count            # destinations
+    uint32_t more_len         # bytes of `more`
     route_t *next             # bucket link
     destination_t *destinations
     uint8_t *key
+    uint8_t *more             # further routing keys (CC, BCC) of the one message this route is for, as the session packs them; or NULL
 
 cdef struct exchange_t:
     uint32_t refs             # atomic: the Python wrapper and channels that were authorized for it
     uint32_t lock             # spin lock over the buckets
-    uint32_t usable           # atomic; 0: deleted, or its routes depend on headers: every publish goes the slow way
+    uint32_t usable           # atomic; 0: deleted, or its routes depend on headers: nothing is kept, every publish goes the slow way
     uint32_t name_len
     uint8_t name[256]
     uint32_t bucket_count     # power of two
@@ -48,13 +50,18 @@ cdef struct exchange_t:
 
 cdef void exchange_incref(exchange_t *exchange) noexcept nogil
 cdef void exchange_decref(exchange_t *exchange) noexcept nogil
-# Cached route for `key` (exchange and routing key shortstrs) with a reference for the caller; NULL on a miss. O(1).
+# Cached valid route for `key` (exchange and routing key shortstrs) with a reference for the caller; NULL on a miss. O(1).
 cdef route_t *exchange_find(exchange_t *exchange, const uint8_t *key, uint32_t key_len) noexcept nogil
 cdef void route_incref(route_t *route) noexcept nogil
 cdef void route_decref(route_t *route) noexcept nogil
+# True when a queue of the route is deleted. O(destinations).
+cdef bint route_has_gone(route_t *route) noexcept nogil
+# A route that no cache keeps (valid = 0), with a reference for the caller. `destinations`: QueueHandle list; `more`: see route_t.
+cdef route_t *route_new(const uint8_t *key, uint32_t key_len, list destinations, bytes more) except NULL
 
 cdef class RouteCache:
     cdef exchange_t *exchange
     cdef public object resolver   # (routing key: bytes) -> list of QueueHandle: the routing table's answer
-    # Puts a route and returns it with a reference for the caller. `destinations`: (QueueHandle-like with .pointer, flags, ttl, max_length, max_bytes)
-    cdef route_t *put(self, const uint8_t *key, uint32_t key_len, list destinations, bint keep) except NULL
+    # Keeps a route in the place of any other of that key, and returns it with a reference for the caller. When the exchange is not
+    # usable the route is made all the same, and is not kept.
+    cdef route_t *put(self, const uint8_t *key, uint32_t key_len, list destinations) except NULL

@@ -4,6 +4,8 @@ in: a routing key as it stands on the wire. out: the queues it goes to, or a mis
 
 I1  A valid route says what the routing table says; `clear` runs before a changed binding is acknowledged.
 I2  At most `route_max` routes are kept; at the limit all are dropped and the cache fills anew (config.route_cache_max).
+I3  A key has at most one route here: `put` replaces, whoever computed the same route at the same time. A route is valid only while it is
+    in the table, so whatever takes it out (a change, the limit, a replacement) also tells every channel that remembers it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.queue.handle import QueueHandle
-from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
+from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
@@ -52,7 +54,49 @@ def route_decref(route):
             queue_decref(route.destinations[i].queue)
         free(route.destinations)
         free(route.key)
+        free(route.more)
         free(route)
+
+
+def route_has_gone(route):
+    i: uint32_t
+    for i in range(route.count):
+        if queue_is_deleted(route.destinations[i].queue):
+            return True
+    return False
+
+
+def route_new(key, key_len, destinations, more):
+    route: cython.pointer(route_t) = cython.cast(cython.pointer(route_t), calloc(1, cython.sizeof(route_t)))
+    handle: QueueHandle
+    i: cython.Py_ssize_t = 0
+    if route == cython.NULL:
+        raise MemoryError
+    route.refs = 1
+    route.hash = _hash(key, key_len)
+    route.key_len = cython.cast(uint16_t, key_len)
+    route.more_len = cython.cast(uint32_t, len(more))
+    route.key = cython.cast(cython.pointer(uint8_t), calloc(1, key_len))
+    if more:
+        route.more = cython.cast(cython.pointer(uint8_t), calloc(1, route.more_len))
+    if destinations:
+        route.destinations = cython.cast(cython.pointer(destination_t), calloc(len(destinations), cython.sizeof(destination_t)))
+    if route.key == cython.NULL or (more and route.more == cython.NULL) or (destinations and route.destinations == cython.NULL):
+        route_decref(route)
+        raise MemoryError
+    memcpy(route.key, key, key_len)
+    if more:
+        memcpy(route.more, cython.cast(cython.p_char, more), route.more_len)
+    for handle in destinations:
+        queue_incref(handle.queue)
+        route.destinations[i].queue = handle.queue
+        route.destinations[i].flags = handle.destination_flags
+        route.destinations[i].ttl_ms = handle.ttl_ms
+        route.destinations[i].max_length = handle.max_length
+        route.destinations[i].max_bytes = handle.max_bytes
+        i += 1
+        route.count = cython.cast(uint32_t, i)
+    return route
 
 
 def exchange_incref(exchange):
@@ -76,7 +120,10 @@ def exchange_find(exchange, key, key_len):
         route = exchange.buckets[wanted & (exchange.bucket_count - 1)]
         while route != cython.NULL:
             if route.hash == wanted and route.key_len == key_len and memcmp(route.key, key, key_len) == 0:
-                at_add32(cython.address(route.refs), 1)
+                if at_load32(cython.address(route.valid)):
+                    at_add32(cython.address(route.refs), 1)
+                else:
+                    route = cython.NULL  # somebody found that it is out of date: the next answer takes its place
                 break
             route = route.next
     spin_unlock(cython.address(exchange.lock))
@@ -107,6 +154,29 @@ def _drop_routes(exchange: cython.pointer(exchange_t)) -> cython.void:
         following = chain.next
         route_decref(chain)
         chain = following
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _unlink(
+    exchange: cython.pointer(exchange_t), key: cython.pointer(cython.const[uint8_t]), key_len: uint32_t, wanted: uint32_t
+) -> cython.pointer(route_t):
+    """Takes the route of `key` out, invalid from now on; the caller drops the table's reference. Called with the lock held."""
+    link: cython.pointer(cython.pointer(route_t))
+    found: cython.pointer(route_t)
+    if exchange.bucket_count == 0:
+        return cython.NULL
+    link = cython.address(exchange.buckets[wanted & (exchange.bucket_count - 1)])
+    while link[0] != cython.NULL:
+        found = link[0]
+        if found.hash == wanted and found.key_len == key_len and memcmp(found.key, key, key_len) == 0:
+            link[0] = found.next
+            at_store32(cython.address(found.valid), 0)
+            exchange.route_count -= 1
+            return found
+        link = cython.address(found.next)
+    return cython.NULL
 
 
 @cython.cfunc
@@ -178,24 +248,10 @@ class RouteCache:
 
     def forget(self, key: bytes) -> None:
         """Drops the one route of `key` (exchange and routing key shortstrs): a queue of the default exchange came or went."""
-        wanted: uint32_t = _hash(cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key)), len(key))
-        link: cython.pointer(cython.pointer(route_t))
-        found: cython.pointer(route_t) = cython.NULL
+        octets: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key))
+        found: cython.pointer(route_t)
         spin_lock(cython.address(self.exchange.lock))
-        if self.exchange.bucket_count:
-            link = cython.address(self.exchange.buckets[wanted & (self.exchange.bucket_count - 1)])
-            while link[0] != cython.NULL:
-                if (
-                    link[0].hash == wanted
-                    and link[0].key_len == cython.cast(uint16_t, len(key))
-                    and memcmp(link[0].key, cython.cast(cython.p_char, key), len(key)) == 0
-                ):
-                    found = link[0]
-                    link[0] = found.next
-                    at_store32(cython.address(found.valid), 0)
-                    self.exchange.route_count -= 1
-                    break
-                link = cython.address(link[0].next)
+        found = _unlink(self.exchange, octets, len(key), _hash(octets, len(key)))
         spin_unlock(cython.address(self.exchange.lock))
         if found != cython.NULL:
             route_decref(found)
@@ -208,45 +264,23 @@ class RouteCache:
     def published(self) -> int:
         return self.exchange.published
 
-    def put(self, key, key_len, destinations, keep):
-        route: cython.pointer(route_t) = cython.cast(cython.pointer(route_t), calloc(1, cython.sizeof(route_t)))
-        handle: QueueHandle
-        i: cython.Py_ssize_t = 0
-        if route == cython.NULL:
-            raise MemoryError
-        route.refs = 1
-        route.valid = 1 if keep else 0
-        route.hash = _hash(key, key_len)
-        route.key_len = cython.cast(uint16_t, key_len)
-        route.key = cython.cast(cython.pointer(uint8_t), calloc(1, key_len))
-        if destinations:
-            route.destinations = cython.cast(cython.pointer(destination_t), calloc(len(destinations), cython.sizeof(destination_t)))
-        if route.key == cython.NULL or (destinations and route.destinations == cython.NULL):
-            route_decref(route)
-            raise MemoryError
-        memcpy(route.key, key, key_len)
-        for handle in destinations:
-            queue_incref(handle.queue)
-            route.destinations[i].queue = handle.queue
-            route.destinations[i].flags = handle.destination_flags
-            route.destinations[i].ttl_ms = handle.ttl_ms
-            route.destinations[i].max_length = handle.max_length
-            route.destinations[i].max_bytes = handle.max_bytes
-            i += 1
-            route.count = cython.cast(uint32_t, i)
-        if keep:
-            if self.exchange.route_count >= self.exchange.route_max:
-                _drop_routes(self.exchange)
-            at_add32(cython.address(route.refs), 1)
-            spin_lock(cython.address(self.exchange.lock))
-            if self.exchange.route_count >= self.exchange.bucket_count:
-                _grow(self.exchange)
-            if self.exchange.bucket_count:
-                route.next = self.exchange.buckets[route.hash & (self.exchange.bucket_count - 1)]
-                self.exchange.buckets[route.hash & (self.exchange.bucket_count - 1)] = route
-                self.exchange.route_count += 1
-                spin_unlock(cython.address(self.exchange.lock))
-            else:
-                spin_unlock(cython.address(self.exchange.lock))
-                route_decref(route)
+    def put(self, key, key_len, destinations):
+        route: cython.pointer(route_t) = route_new(key, key_len, destinations, b"")
+        before: cython.pointer(route_t) = cython.NULL
+        if self.exchange.route_count >= self.exchange.route_max:
+            _drop_routes(self.exchange)
+        spin_lock(cython.address(self.exchange.lock))
+        if self.exchange.route_count >= self.exchange.bucket_count:
+            _grow(self.exchange)
+        # Looked at under the lock: whoever makes the exchange unusable drops what is kept after that.
+        if self.exchange.bucket_count and at_load32(cython.address(self.exchange.usable)):
+            before = _unlink(self.exchange, key, key_len, route.hash)
+            route.valid = 1
+            route.refs += 1  # nobody else knows it yet
+            route.next = self.exchange.buckets[route.hash & (self.exchange.bucket_count - 1)]
+            self.exchange.buckets[route.hash & (self.exchange.bucket_count - 1)] = route
+            self.exchange.route_count += 1
+        spin_unlock(cython.address(self.exchange.lock))
+        if before != cython.NULL:
+            route_decref(before)
         return route

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.buffer import out_release, out_reserve
 from cython.cimports.flintmq.core.content import (
     content_body,
@@ -21,16 +22,30 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import PHASE_CLOSED, PHASE_C
 from cython.cimports.flintmq.queue.handle import content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_get_id
-from cython.cimports.flintmq.routing.route_cache import RouteCache, exchange_decref, exchange_incref, route_t
+from cython.cimports.flintmq.routing.route_cache import (
+    RouteCache,
+    exchange_decref,
+    exchange_incref,
+    exchange_t,
+    route_new,
+    route_t,
+)
 from cython.cimports.flintmq.session.channel import channel_accept, channel_free, channel_new, channel_set_route, session_sink
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_t, refused_t
 from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libc.string import memcmp, memcpy, memset
 from flintmq.errors import PeerError
+from flintmq.session.placing import pack_keys
 
 DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected")
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _same_name(exchange: cython.pointer(exchange_t), cache: RouteCache) -> cython.bint:
+    return exchange.name_len == cache.exchange.name_len and memcmp(exchange.name, cache.exchange.name, exchange.name_len) == 0
 
 
 @cython.cclass
@@ -170,16 +185,22 @@ class ConnectionBase:
         channel: cython.pointer(channel_t) = self.channel(number)
         i: cython.int
         known: cython.bint = False
-        route: cython.pointer(route_t) = cache.put(
-            cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key)), len(key), handles, cacheable
-        )
-        channel_set_route(channel, route)
+        octets: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key))
+        channel_set_route(channel, cache.put(octets, len(key), handles) if cacheable else route_new(octets, len(key), handles, b""))
         channel.slow_publish = not cacheable
         self._check_generation(channel)
         if not cacheable:
             return
         for i in range(AUTHORIZED_MAX):
             known = known or channel.authorized[i] == cache.exchange
+            if (
+                channel.authorized[i] != cython.NULL
+                and channel.authorized[i] != cache.exchange
+                and _same_name(channel.authorized[i], cache)
+            ):
+                # The exchange of that name was deleted and declared anew: a publish that finds the old one would go the long way for ever.
+                exchange_decref(channel.authorized[i])
+                channel.authorized[i] = cython.NULL
         if not known:
             i = channel.authorized_next
             channel.authorized_next = (channel.authorized_next + 1) % AUTHORIZED_MAX
@@ -203,11 +224,13 @@ class ConnectionBase:
         broker = self.handler.broker
         while True:
             version = broker.routes_version
+            if not at_load32(cython.address(cache.exchange.usable)):
+                return False  # another loop deleted the exchange just now, or led it to one that looks at headers
             try:
                 handles: list = cache.resolver(key)
             except PeerError:  # another loop deleted the exchange just now
                 return False
-            channel_set_route(channel, cache.put(route, self.connection.slow_size, handles, True))
+            channel_set_route(channel, cache.put(route, self.connection.slow_size, handles))
             if version is broker.routes_version:
                 return True
             # Another loop changed a binding meanwhile and has cleared the cache already: what was just put may be stale.
@@ -252,10 +275,13 @@ class ConnectionBase:
         channel.content = new
         content_decref(old)
 
-    def accept(self, number: int, cache: RouteCache, handles: list) -> bool:
-        """Publishes the waiting message to `handles` (or puts it into the transaction). True when a policy pass is due."""
+    def accept(self, number: int, handles: list, more_keys: list) -> bool:
+        """Publishes the waiting message to `handles` (or puts it into the transaction). True when a policy pass is due.
+
+        Args: more_keys: its routing keys besides the one of basic.publish (CC, BCC), should it have to be routed again.
+        """
         channel: cython.pointer(channel_t) = self.channel(number)
-        route: cython.pointer(route_t) = cache.put(channel.route.key, channel.route.key_len, handles, False)
+        route: cython.pointer(route_t) = route_new(channel.route.key, channel.route.key_len, handles, pack_keys(more_keys))
         return channel_accept(cython.address(self.connection), channel, route) != 0
 
     def take_refused(self) -> list[tuple[int, int, tuple]]:

@@ -233,6 +233,10 @@ class ConnectionHandler:
         """What a method waits for may have come: the loop asks again after its present pass. Any thread."""
         self.loop.call(partial(commits.go_on, self))
 
+    def route_again(self, exchange: bytes, keys: list[bytes], header: bytes) -> list[Any]:
+        """A queue of a message's route is deleted: the queues it goes to by the routing table of now."""
+        return publishing.route_again(self, exchange, keys, header)
+
     def expire(self, queue_id: int) -> None:
         """A consumer or basic.get is about to read a queue in which messages are past their time."""
         queue = self.broker.queues.get(queue_id)

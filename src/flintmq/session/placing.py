@@ -3,14 +3,28 @@
 in: a complete message and its route. out: entries on queues; returns and confirms noted; what a full queue refuses or drops.
 
 I1  A message that a confirm answers is in every queue of its route, and every log it was written to is durable.
+I2  A queue that is deleted between routing and placing is no place for a message: the message is routed anew, until every queue of a
+    route answered for itself. A message is confirmed as unroutable only when the routing table of that moment leads it nowhere.
 """
 
 from __future__ import annotations
 
+import logging
+import struct
+
 import cython
-from cython.cimports.flintmq.core.atomics import at_load64, spin_lock, spin_unlock
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_ms
-from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_incref
+from cython.cimports.flintmq.core.content import (
+    CONTENT_HEADERS,
+    CONTENT_PERSISTENT,
+    CONTENT_SHARED,
+    content_decref,
+    content_header,
+    content_incref,
+    content_t,
+)
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
@@ -31,12 +45,23 @@ from cython.cimports.flintmq.routing.route_cache import (
     DEST_STREAM,
     destination_t,
     route_decref,
+    route_new,
+    route_t,
 )
 from cython.cimports.flintmq.session.confirms import channel_note_confirm
 from cython.cimports.flintmq.session.delivery import write_return
-from cython.cimports.flintmq.session.types import DROP_MAXLEN, DROP_REFUSED, DROP_UNROUTABLE, SLOW_POLICY, refused_t
+from cython.cimports.flintmq.session.types import (
+    DROP_MAXLEN,
+    DROP_REFUSED,
+    DROP_UNROUTABLE,
+    SLOW_POLICY,
+    channel_t,
+    connection_t,
+    refused_t,
+)
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc
+from cython.cimports.libc.string import memset
 
 _drop_lock = cython.declare(uint32_t, 0)
 PUBLISH_MANDATORY = cython.declare(uint8_t, 1)
@@ -46,85 +71,217 @@ ZERO_TTL_MS = cython.declare(int64_t, 20)
 
 
 def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
+    tally: tally_t
     i: uint32_t
-    destination: cython.pointer(destination_t)
-    lsn: uint64_t = 0
-    ticket: uint64_t = 0
-    position: uint64_t
-    placed: uint32_t = 0
-    refused: cython.bint = False
-    policy: cython.bint = False
-    expires_at: int64_t
+    memset(cython.address(tally), 0, cython.sizeof(tally_t))
     channel.published += 1
     if route.count > 1 and connection.port != cython.NULL and content.flags & CONTENT_PERSISTENT:
         content.flags |= CONTENT_SHARED  # nobody else has the content yet
     for i in range(route.count):
-        destination = cython.address(route.destinations[i])
-        if destination.flags & DEST_STREAM:
-            # Whether it is read at once or in a year: `immediate` asks nothing of a stream, and nothing in it expires.
-            if place_on_stream(connection.port, destination.queue, content, cython.address(ticket)):
-                placed += 1
-            else:
-                refused = True
-                connection.dropped[DROP_REFUSED] += 1
-            continue
-        expires_at = expiry_on(destination, expiration_ms)
-        if destination.flags & DEST_REJECT_OVER and (
-            queue_ready_count(destination.queue) >= destination.max_length
-            or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
-        ):
-            refused = True
-            connection.dropped[DROP_REFUSED] += 1
-            if destination.flags & DEST_REJECT_DEAD_LETTER:
-                policy = note_refused(connection, destination.queue, content, REASON_DROP) or policy
-            continue
-        if bits & PUBLISH_IMMEDIATE:
-            position = queue_enqueue_immediate(destination.queue, content, 0, expires_at, cython.address(lsn))
-        else:
-            position = queue_enqueue(destination.queue, content, 0, expires_at, cython.address(lsn))
-        if position:
-            placed += 1
-        if destination.flags & DEST_LIMITED:
-            if not destination.flags & DEST_DEAD_LETTERS:
-                connection.dropped[DROP_MAXLEN] += drop_head(destination)
-            elif (
-                queue_ready_count(destination.queue) > destination.max_length
-                or queue_ready_bytes(destination.queue) > destination.max_bytes
-            ):
-                policy = True
-    if bits & PUBLISH_IMMEDIATE and placed == 0 and route.count:
-        write_return(connection, channel.number, 313, b"NO_CONSUMERS", content)
-        channel.returned += 1
-    elif bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and route.count == 0:
+        _place(connection, cython.address(route.destinations[i]), content, bits, expiration_ms, cython.address(tally))
+    if tally.gone:
+        _place_anew(connection, route, content, bits, expiration_ms, cython.address(tally))
+    if tally.placed == 0 and bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and tally.unwanted == 0 and tally.refused == 0:
         write_return(connection, channel.number, 312, b"NO_ROUTE", content)
         channel.returned += 1
-    elif route.count == 0:
+    elif tally.placed == 0 and bits & PUBLISH_IMMEDIATE:
+        write_return(connection, channel.number, 313, b"NO_CONSUMERS", content)
+        channel.returned += 1
+    elif tally.placed == 0 and tally.refused == 0:
         connection.dropped[DROP_UNROUTABLE] += 1
-    if lsn > connection.logged:
-        connection.logged = lsn
-    if ticket and connection.logged == 0:
+    if tally.lsn > connection.logged:
+        connection.logged = tally.lsn
+    if tally.ticket and connection.logged == 0:
         connection.logged = 1
-    if ticket or (lsn and channel.confirm):
+    if tally.ticket or (tally.lsn and channel.confirm):
         connection.awaited = True
     if content.message_id and content.flags & CONTENT_SHARED:
         connection.port.placed(connection.port.context, content)
     if channel.confirm:
-        channel_note_confirm(connection, channel, lsn, ticket, refused)
+        channel_note_confirm(connection, channel, tally.lsn, tally.ticket, tally.refused != 0)
     route_decref(route)
     content_decref(content)
-    if policy:
+    if tally.policy:
         connection.slow = SLOW_POLICY
         connection.slow_channel = channel.number
         return FEED_PAUSE
     return FEED_MORE
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _place(
+    connection: cython.pointer(connection_t),
+    destination: cython.pointer(destination_t),
+    content: cython.pointer(content_t),
+    bits: uint8_t,
+    expiration_ms: int64_t,
+    tally: cython.pointer(tally_t),
+) -> cython.void:
+    """The message onto one queue: exactly one of the tally's four counts goes up."""
+    expires_at: int64_t
+    position: uint64_t
+    if destination.flags & DEST_STREAM:
+        # Whether it is read at once or in a year: `immediate` asks nothing of a stream, and nothing in it expires.
+        _count_stream(connection, place_on_stream(connection.port, destination.queue, content, cython.address(tally.ticket)), tally)
+        return
+    expires_at = expiry_on(destination, expiration_ms)
+    if destination.flags & DEST_REJECT_OVER and (
+        queue_ready_count(destination.queue) >= destination.max_length
+        or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
+    ):
+        if queue_is_deleted(destination.queue):
+            tally.gone += 1  # it is full of what goes with it
+            return
+        tally.refused += 1
+        connection.dropped[DROP_REFUSED] += 1
+        if destination.flags & DEST_REJECT_DEAD_LETTER:
+            tally.policy = note_refused(connection, destination.queue, content, REASON_DROP) or tally.policy
+        return
+    if bits & PUBLISH_IMMEDIATE:
+        position = queue_enqueue_immediate(destination.queue, content, 0, expires_at, cython.address(tally.lsn))
+    else:
+        position = queue_enqueue(destination.queue, content, 0, expires_at, cython.address(tally.lsn))
+    if position == 0:
+        _count_not_placed(connection, destination, bits, tally)
+        return
+    tally.placed += 1
+    if destination.flags & DEST_LIMITED:
+        if not destination.flags & DEST_DEAD_LETTERS:
+            connection.dropped[DROP_MAXLEN] += drop_head(destination)
+        elif queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes:
+            tally.policy = True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_not_placed(
+    connection: cython.pointer(connection_t), destination: cython.pointer(destination_t), bits: uint8_t, tally: cython.pointer(tally_t)
+) -> cython.void:
+    if queue_is_deleted(destination.queue):
+        tally.gone += 1
+    elif bits & PUBLISH_IMMEDIATE:
+        tally.unwanted += 1
+    else:
+        tally.refused += 1  # no memory for the entry
+        connection.dropped[DROP_REFUSED] += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_stream(connection: cython.pointer(connection_t), answer: cython.int, tally: cython.pointer(tally_t)) -> cython.void:
+    if answer == STREAM_TOOK:
+        tally.placed += 1
+    elif answer == STREAM_GONE:
+        tally.gone += 1
+    else:
+        tally.refused += 1
+        connection.dropped[DROP_REFUSED] += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _place_anew(
+    connection: cython.pointer(connection_t),
+    route: cython.pointer(route_t),
+    content: cython.pointer(content_t),
+    bits: uint8_t,
+    expiration_ms: int64_t,
+    tally: cython.pointer(tally_t),
+) -> cython.void:
+    """A queue of the route is deleted: onto the queues of the present route that were not asked yet (I2).
+
+    Each further attempt needs one more queue that is deleted in these microseconds. After ROUTE_ATTEMPTS the message is refused, which a
+    publisher with confirms hears: whatever is wrong then, no message is claimed to be kept that is not.
+    """
+    tried: cython.pointer(route_t)[ROUTE_ATTEMPTS]
+    destination: cython.pointer(destination_t)
+    count: uint32_t = 1
+    i: uint32_t
+    tried[0] = route
+    while tally.gone and count < ROUTE_ATTEMPTS:
+        tried[count] = route_anew(connection, route, content)
+        if tried[count] == cython.NULL:
+            break
+        tally.gone = 0
+        if tried[count].count > 1 and connection.port != cython.NULL and content.flags & CONTENT_PERSISTENT and content.message_id == 0:
+            content.flags |= CONTENT_SHARED  # no log has it yet
+        for i in range(tried[count].count):
+            destination = cython.address(tried[count].destinations[i])
+            if not _was_asked(tried, count, destination):
+                _place(connection, destination, content, bits, expiration_ms, tally)
+        count += 1
+    for i in range(1, count):
+        route_decref(tried[i])
+    if tally.gone:
+        tally.gone = 0
+        tally.refused += 1
+        connection.dropped[DROP_REFUSED] += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _was_asked(tried: cython.pointer(cython.pointer(route_t)), count: uint32_t, destination: cython.pointer(destination_t)) -> cython.bint:
+    """Whether the queue was on an earlier route, and lives: it has the message, or has refused it."""
+    i: uint32_t
+    k: uint32_t
+    if queue_is_deleted(destination.queue):
+        return False
+    for i in range(count):
+        for k in range(tried[i].count):
+            if tried[i].destinations[k].queue == destination.queue:
+                return True
+    return False
+
+
+def route_anew(connection, route, content):
+    at_store32(cython.address(route.valid), 0)
+    with cython.gil:
+        try:
+            return ask_again(connection, route, content)
+        except Exception:
+            logging.getLogger("flintmq.publishing").exception("internal error: a message can't be routed again, it is refused")
+            return cython.NULL
+
+
+def ask_again(connection, route, content):
+    key: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, route.key), route.key_len)
+    more: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, route.more), route.more_len) if route.more_len else b""
+    header: bytes = b""
+    if content.flags & CONTENT_HEADERS:
+        header = PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_header(content)), content.header_len)
+    exchange_len: cython.int = route.key[0]
+    handler = cython.cast(object, connection.owner).handler
+    handles: list = handler.route_again(key[1 : 1 + exchange_len], [key[2 + exchange_len :], *_unpack_keys(more)], header)
+    return route_new(route.key, route.key_len, handles, more)
+
+
+def pack_keys(keys):
+    return b"".join([struct.pack(">I", len(key)) + key for key in keys])
+
+
+@cython.cfunc
+def _unpack_keys(packed: bytes) -> list:
+    keys: list = []
+    while packed:
+        size: cython.int = int.from_bytes(packed[:4], "big")
+        keys.append(packed[4 : 4 + size])
+        packed = packed[4 + size :]
+    return keys
+
+
 def place_on_stream(port, stream, content, ticket):
     if queue_enqueue(stream, content, 0, 0, cython.NULL) == 0:
-        return queue_is_deleted(stream)  # no refusal, as for every queue that goes while a message is on its way there
+        return STREAM_GONE if queue_is_deleted(stream) else STREAM_REFUSED
     # Its own ticket, or a later one of another thread.
     ticket[0] = at_load64(cython.address(port.stream_ticket))
-    return True
+    return STREAM_TOOK
 
 
 def note_refused(connection, queue, content, reason):

@@ -99,8 +99,28 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
     handles: list[Any] = []
     for one in keys:
         handles += [handle for handle in broker.handles_for(vhost, exchange_name, one, headers) if handle not in handles]
-    if connection.accept(channel, broker.route_cache(vhost, exchange_name), handles):
+    if connection.accept(channel, handles, keys[1:]):
         after_publish(handler)
+
+
+def route_again(handler: ConnectionHandler, exchange_bytes: bytes, keys: list[bytes], header: bytes) -> list[Any]:
+    """Queues of a message that found a queue of its route deleted, as the routing table says now. Authorized it was before.
+
+    Args: header: content header payload when the message has headers, else empty. An exchange that is gone, too, leads nowhere.
+    """
+    broker, vhost = handler.broker, handler.vhost
+    headers: dict[str, object] = {}
+    if header:
+        found = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)[1].get("headers")
+        headers = found if isinstance(found, dict) else {}
+    exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
+    handles: list[Any] = []
+    try:
+        for one in keys:
+            handles += [handle for handle in broker.handles_for(vhost, exchange_name, one, headers) if handle not in handles]
+    except PeerError:
+        return []
+    return handles
 
 
 def _invalid_expiration(value: str) -> str:

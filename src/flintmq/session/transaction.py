@@ -60,7 +60,7 @@ from cython.cimports.flintmq.session.connection import Connection, unacked_tuple
 from cython.cimports.flintmq.session.delivery import write_return
 from cython.cimports.flintmq.session.placing import drop_head, expiry_on, place_on_stream, publish_to_queues
 from cython.cimports.flintmq.session.settlement import settle_taken
-from cython.cimports.flintmq.session.tx_buffer import expiration_of, tx_apply, tx_clear
+from cython.cimports.flintmq.session.tx_buffer import expiration_of, tx_apply, tx_clear, tx_route_anew
 from cython.cimports.flintmq.session.types import (
     DROP_MAXLEN,
     DROP_REFUSED,
@@ -92,6 +92,7 @@ def begin(connection: Connection, number: int) -> Transaction | None:
     channel: cython.pointer(channel_t) = connection.channel(number)
     transaction: Transaction
     i: uint32_t
+    tx_route_anew(cython.address(connection.connection), channel)
     logged: cython.bint = _is_logged(connection, channel)
     if not logged and not _has_streams(channel) and not commits_waiting(connection, number):
         tx_apply(cython.address(connection.connection), channel)

@@ -14,8 +14,8 @@ import cython
 from cython.cimports.flintmq.core.content import CONTENT_EXPIRES, content_decref, content_header, content_t
 from cython.cimports.flintmq.protocol.v0_9_1.codec import props_scan_t, scan_properties
 from cython.cimports.flintmq.queue.types import REASON_REJECT
-from cython.cimports.flintmq.routing.route_cache import route_decref
-from cython.cimports.flintmq.session.placing import note_refused, publish_to_queues
+from cython.cimports.flintmq.routing.route_cache import route_decref, route_has_gone, route_t
+from cython.cimports.flintmq.session.placing import ROUTE_ATTEMPTS, note_refused, publish_to_queues, route_anew
 from cython.cimports.flintmq.session.settlement import channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_content, unacked_find, unacked_next
@@ -89,6 +89,23 @@ def _add_record(channel: cython.pointer(channel_t), tag: uint64_t, method: cytho
     channel.tx_settle_count += 1
     channel.tx_bytes += cython.sizeof(tx_settle_t)
     return True
+
+
+def tx_route_anew(connection, channel):
+    i: uint32_t
+    attempts: uint32_t
+    publish: cython.pointer(tx_publish_t)
+    fresh: cython.pointer(route_t)
+    for i in range(channel.tx_publish_count):
+        publish = cython.address(channel.tx_publishes[i])
+        attempts = 0
+        while attempts < ROUTE_ATTEMPTS and route_has_gone(publish.route):
+            attempts += 1
+            fresh = route_anew(connection, publish.route, publish.content)
+            if fresh == cython.NULL:
+                break
+            route_decref(publish.route)
+            publish.route = fresh
 
 
 def tx_apply(connection, channel):
