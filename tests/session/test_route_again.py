@@ -1,4 +1,4 @@
-"""A message that a confirm answers is in the queues that are bound now: routes that channels and caches remember never outlive their queues."""
+"""A message that a confirm answers is in the queues that are bound now: no route outlives its queues, in no cache and no channel."""
 
 from __future__ import annotations
 
