@@ -155,6 +155,15 @@ class Limits:
     memory_resume: float = 0.9
     # messages delivered in one turn of one connection before others of the loop get theirs
     turn_messages_max: int = 512
+    # microseconds that the requests of one connection may take of its loop in Python (declares, binds, gets: all but publishes, settlements
+    # and deliveries whose route is known) before others get their turn; what is read already waits until the connection's next one. A pass
+    # reads for as long, too, before it delivers
+    turn_us: int = 1_000
+    # milliseconds that a connection counts as heavy after it used up a turn: its requests are served after everybody else's, and all heavy
+    # connections of a loop together get one turn's time of each pass
+    heavy_ms: int = 100
+    # microseconds of each pass that long work in slices gets (purges, sweeps, closes of what holds much): all jobs of a loop together
+    jobs_us: int = 1_000
     # milliseconds between two housekeeping passes (expiry, idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
     # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line

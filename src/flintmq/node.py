@@ -121,6 +121,7 @@ class Node:
             logs = None if self.store is None else self.store.logs
             self.http = HttpServer(config, Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit), self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
+        self.broker.loops = self.loops
         if store_log is not None:
             for loop in self.loops:
                 loop.attach_log(store_log)
@@ -323,7 +324,7 @@ class Node:
 
         def finished(now_ms: int) -> None:
             entries = loop.entries()
-            if entries and now_ms < deadline:
+            if (entries or loop.working) and now_ms < deadline:
                 return
             for entry in entries:  # peers that did not answer in time
                 if entry.connection is not None:

@@ -19,8 +19,13 @@ cdef extern from *:
         struct timespec t; clock_gettime(CLOCK_REALTIME, &t);
         return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
     }
+    static inline int64_t monotonic_ns(void) {
+        struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    }
     #endif
     """
     int64_t wall_ms() noexcept nogil       # Unix epoch; a few milliseconds coarse
     uint64_t wall_us() noexcept nogil      # Unix epoch; exact
     int64_t monotonic_ms() noexcept nogil
+    int64_t monotonic_ns() noexcept nogil  # exact

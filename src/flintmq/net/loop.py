@@ -2,14 +2,21 @@
 
 in: sockets. out: calls of the protocol engine; Python only for what the fast path leaves over (LOOP_* events).
 
-A pass: handle every ready socket (read, feed the engine), tell the log to write, give each connection with work its turn, send what
-became dirty, then sleep in epoll until something is ready, another thread schedules a connection, the log moved, or the timer is due.
+A pass: handle ready sockets (read, feed the engine) for one turn's time, tell the log to write, give each connection with work its turn,
+send what became dirty, give long work and heavy connections their share, then sleep in epoll until something is ready, another thread
+schedules a connection, the log moved, or the timer is due.
+
+A turn: what a connection's requests take of the loop in Python is added up (one reading of the clock before and after each). When it is
+Limits.turn_us, the engine is not fed on: the rest of what was read waits in socket_t.rest, and the connection is heavy for Limits.heavy_ms.
+Heavy connections are read and fed from a list of their own, one turn's time of each pass for all of them, behind everybody else's
+reads and deliveries. Publishes, settlements and deliveries are not measured one by one.
 
 I1  A connection, its channels and its buffers are touched by its own loop's thread only; other threads reach it through
     `schedule` (run queue under run_lock, eventfd when the loop sleeps) and `call`.
 I2  A socket_t is freed only after the epoll batch that may still name it is done.
 I3  A confirm that waits for the log needs no Python and no event of its connection: the log's writer sets run_queue.log_moved,
     and the pass that sees it flushes the confirms of LIST_WAITING.
+I4  Between two turns of a heavy connection everybody else with something to read or to get has had one; jobs have had their share.
 """
 
 from __future__ import annotations
@@ -21,16 +28,19 @@ from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_reserve, out_sent, outbuf_t
 from cython.cimports.flintmq.core.clock import monotonic_ms
-from cython.cimports.flintmq.net.loop_base import ALARM_DISK, EVENTS_MAX, LoopBase
+from cython.cimports.flintmq.core.jobs import jobs_run, turn_now
+from cython.cimports.flintmq.net.loop_base import ALARM_DISK, EVENTS_MAX, READ_LEAST, READ_SIZE, LoopBase
 from cython.cimports.flintmq.net.sockets import (
     KIND_LISTENER,
     KIND_WAKE,
     LIST_DIRTY,
     LIST_FAILED,
-    LIST_RESUMED,
     LIST_THROTTLED,
     LIST_WAITING,
     PAUSED_ANSWER,
+    PAUSED_TURN,
+    TURNS_FRESH,
+    TURNS_HEAVY,
     Socket,
     list_pop,
     list_push,
@@ -39,6 +49,7 @@ from cython.cimports.flintmq.net.sockets import (
     run_queue_push,
     socket_keep,
     socket_t,
+    turn_pop,
 )
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN,
@@ -82,6 +93,7 @@ class Loop(LoopBase):
     def run(self) -> None:
         """Runs until `stopping` is set (by a call or a callback)."""
         what: cython.int
+        before: int64_t
         self.thread_id = threading.get_ident()
         if self.log_port is not None:
             self.log_port.add_waker(loop_log_moved, cython.address(self.run_queue))
@@ -92,23 +104,37 @@ class Loop(LoopBase):
                 # Whatever Python does now may log; and housekeeping takes what nobody waits for (ends of messages) to the disk.
                 self.logged = self.awaited = self.port != cython.NULL
                 if what == LOOP_CALLS:
-                    while self.calls:
-                        self._guard(self.calls.popleft())
+                    self._run_calls()
                 elif what == LOOP_TIMER:
                     self._guard(self.on_timer, monotonic_ms())
                 elif what == LOOP_COMMITS:
                     self._complete()
+                elif what == LOOP_CHORES:
+                    self._run_chores()
                 elif what == LOOP_ALARM:
                     self._guard(self.on_alarm, ALARM_NAMES[self.alarm])
                 elif what == LOOP_ACCEPT:
                     self._guard(self.on_accept, cython.cast(Socket, self.subject.owner).sock)
                 else:
+                    before = turn_now(cython.address(self.clock))
                     self._serve(cython.cast(Socket, self.subject.owner), what)
+                    self.turn_spent += turn_now(cython.address(self.clock)) - before
                 if self.event_next >= self.event_count and self.current == cython.NULL and self.graves:
                     self.graves.clear()
         finally:
+            self._end_jobs()
             if self.log_port is not None:
                 self.log_port.remove_waker(cython.address(self.run_queue))
+
+    def _run_calls(self):
+        """What other threads left, for one turn's time; the rest is for the next pass."""
+        end: int64_t = turn_now(cython.address(self.clock)) + self.turn_ns
+        while self.calls:
+            self._guard(self.calls.popleft())
+            if turn_now(cython.address(self.clock)) >= end:
+                break
+        if self.calls:
+            at_store32(cython.address(self.run_queue.called), 1)
 
     def _guard(self, function, *args):
         """A bug in a callback must not end the thread that all connections of the loop live on. True when there was none."""
@@ -187,6 +213,7 @@ class Loop(LoopBase):
             memcpy(self.buffer, entry.socket.rest, entry.socket.rest_size)
         memcpy(self.buffer + entry.socket.rest_size, cython.cast(cython.p_char, clear), len(clear))
         entry.socket.rest_size = 0
+        entry.socket.unfed = False
         self.position = 0
         self.end = total
         self.current = cython.address(entry.socket)
@@ -212,63 +239,20 @@ class Loop(LoopBase):
 
     def run_pass(self):
         entry: cython.pointer(socket_t)
-        ready: uint32_t
-        count: cython.Py_ssize_t
         now: int64_t
-        timeout: cython.int
-        wanted: cython.bint
         result: cython.int
         while True:
-            if self.current == cython.NULL and self.lists[LIST_RESUMED] != cython.NULL:
-                self.take_resumed()
             if self.current != cython.NULL:
                 result = self.feed_current()
                 if result:
                     return result
-            if self.event_next < self.event_count:
-                entry = cython.cast(cython.pointer(socket_t), self.events[self.event_next].data.ptr)
-                ready = self.events[self.event_next].events
-                self.event_next += 1
-                if entry.dead:
-                    continue
-                if entry.kind == KIND_LISTENER:
-                    self.subject = entry
-                    return LOOP_ACCEPT
-                if entry.kind == KIND_WAKE:
-                    continue  # what it is about is looked at below
-                if ready & EPOLLOUT:
-                    self.mark_dirty(entry)
-                if not ready & (EPOLLIN | EPOLLERR | EPOLLHUP):
-                    continue
-                if entry.paused and not ready & (EPOLLERR | EPOLLHUP):
-                    continue
-                if entry.paused & PAUSED_ANSWER:
-                    self.subject = entry
-                    return LOOP_CLOSED  # nobody is there to get the answer
-                if entry.rest_size and not entry.tls:
-                    memcpy(self.buffer, entry.rest, entry.rest_size)
-                count = recv(
-                    entry.fd,
-                    self.buffer + (0 if entry.tls else entry.rest_size),
-                    self.buffer_size - (0 if entry.tls else entry.rest_size),
-                    MSG_DONTWAIT,
-                )
-                if count <= 0:
-                    if count < 0 and (errno == EAGAIN or errno == EINTR):
-                        continue
-                    self.subject = entry
-                    return LOOP_CLOSED
-                entry.received_ms = monotonic_ms()
-                if entry.lingering:
-                    continue
-                self.position = 0
-                if entry.tls:
-                    self.end = count
-                    self.subject = entry
-                    return LOOP_TLS_IN
-                self.end = entry.rest_size + count
-                entry.rest_size = 0
-                self.current = entry
+            # Reads have their time, then deliveries have theirs: what is left of the batch waits for the next pass.
+            if (self.event_next < self.event_count or self.turns[TURNS_FRESH].first != cython.NULL) and turn_now(
+                cython.address(self.clock)
+            ) < self.reads_end:
+                result = self.take_turn(TURNS_FRESH) if self.turns[TURNS_FRESH].first != cython.NULL else self.take_event()
+                if result:
+                    return result
                 continue
             self.kick()
             self.deliver()
@@ -295,7 +279,8 @@ class Loop(LoopBase):
             if entry != cython.NULL:
                 self.subject = entry
                 return LOOP_CLOSED
-            if at_load32(cython.address(self.run_queue.called)):
+            if at_load32(cython.address(self.run_queue.called)) and not self.calls_had:
+                self.calls_had = True
                 at_swap32(cython.address(self.run_queue.called), 0)
                 return LOOP_CALLS
             self.look_for_alarms()
@@ -309,26 +294,149 @@ class Loop(LoopBase):
             if now >= self.timer_ms:
                 self.timer_ms = now + self.timer_period_ms
                 return LOOP_TIMER
-            wanted = self.port != cython.NULL and (
-                self.lists[LIST_WAITING] != cython.NULL
-                or self.lists[LIST_THROTTLED] != cython.NULL
-                or self.commits_wait
-                or self.alarm & ALARM_DISK != 0
-            )
-            if self.port != cython.NULL:
-                at_swap32(cython.address(self.run_queue.log_wanted), 1 if wanted else 0)
-            # Say that we sleep, then look once more: who comes after the look sees `sleeping` and writes the eventfd.
-            at_swap32(cython.address(self.run_queue.sleeping), 1)
-            spin_lock(cython.address(self.run_queue.lock))
-            timeout = 0 if self.run_queue.first != cython.NULL else cython.cast(cython.int, self.timer_ms - now)
-            spin_unlock(cython.address(self.run_queue.lock))
-            if (wanted and at_load32(cython.address(self.run_queue.log_moved))) or at_load32(cython.address(self.run_queue.called)):
-                timeout = 0
+            if not self.jobs_had and (self.chores_wait or self.jobs.first != cython.NULL):
+                result = self.give_shares()
+                if result:
+                    return result
+            # Who else is in this batch comes first.
+            if self.turns[TURNS_HEAVY].first != cython.NULL and self.event_next >= self.event_count and self.heavy_may():
+                result = self.take_turn(TURNS_HEAVY)
+                if result:
+                    return result
+                continue
+            self.sleep(now)
+
+    def give_shares(self):
+        """Long work has its share of the pass: what needs no Python here; returns LOOP_CHORES when there is some that does, else 0."""
+        now: int64_t = turn_now(cython.address(self.clock))
+        self.jobs_had = True
+        if self.jobs.first != cython.NULL:
+            jobs_run(cython.address(self.jobs), cython.address(self.clock), now + (self.jobs_ns // 2 if self.chores_wait else self.jobs_ns))
+        self.chores_end = now + self.jobs_ns
+        return LOOP_CHORES if self.chores_wait else 0
+
+    def heavy_may(self):
+        """Whether another turn of a heavy connection may begin in this pass."""
+        now: int64_t = turn_now(cython.address(self.clock))
+        if self.heavy_end == 0:
+            self.heavy_end = now + self.turn_ns
+        return now < self.heavy_end
+
+    def sleep(self, now):
+        """The end of a pass: waits until there is something to do, and not at all when there is already."""
+        timeout: cython.int
+        wanted: cython.bint = self.port != cython.NULL and (
+            self.lists[LIST_WAITING] != cython.NULL
+            or self.lists[LIST_THROTTLED] != cython.NULL
+            or self.commits_wait
+            or self.alarm & ALARM_DISK != 0
+        )
+        if self.port != cython.NULL:
+            at_swap32(cython.address(self.run_queue.log_wanted), 1 if wanted else 0)
+        # Say that we sleep, then look once more: who comes after the look sees `sleeping` and writes the eventfd.
+        at_swap32(cython.address(self.run_queue.sleeping), 1)
+        spin_lock(cython.address(self.run_queue.lock))
+        timeout = 0 if self.run_queue.first != cython.NULL else cython.cast(cython.int, self.timer_ms - now)
+        spin_unlock(cython.address(self.run_queue.lock))
+        if (wanted and at_load32(cython.address(self.run_queue.log_moved))) or at_load32(cython.address(self.run_queue.called)):
+            timeout = 0
+        if (
+            self.turns[TURNS_FRESH].first != cython.NULL
+            or self.turns[TURNS_HEAVY].first != cython.NULL
+            or self.jobs.first != cython.NULL
+            or self.chores_wait
+        ):
+            timeout = 0
+        # Events that this pass had no time for come first; then the kernel is asked again.
+        if self.event_next >= self.event_count:
             self.event_count = epoll_wait(self.epoll, self.events, EVENTS_MAX, timeout)
-            at_store32(cython.address(self.run_queue.sleeping), 0)
             self.event_next = 0
             if self.event_count < 0:
                 self.event_count = 0
+        at_store32(cython.address(self.run_queue.sleeping), 0)
+        self.reads_end = turn_now(cython.address(self.clock)) + self.turn_ns
+        self.heavy_end = 0
+        self.jobs_had = False
+        self.calls_had = False
+
+    def take_event(self):
+        """The next event of the batch. Returns a LOOP_* event or 0."""
+        entry: cython.pointer(socket_t) = cython.cast(cython.pointer(socket_t), self.events[self.event_next].data.ptr)
+        ready: uint32_t = self.events[self.event_next].events
+        self.event_next += 1
+        if entry.dead:
+            return 0
+        if entry.kind == KIND_LISTENER:
+            self.subject = entry
+            return LOOP_ACCEPT
+        if entry.kind == KIND_WAKE:
+            return 0  # what it is about is looked at in the pass
+        if ready & EPOLLOUT:
+            self.mark_dirty(entry)
+        if not ready & (EPOLLIN | EPOLLERR | EPOLLHUP) or entry.paused & PAUSED_TURN:
+            return 0
+        if entry.paused and not ready & (EPOLLERR | EPOLLHUP):
+            return 0
+        if entry.paused & PAUSED_ANSWER:
+            self.subject = entry
+            return LOOP_CLOSED  # nobody is there to get the answer
+        if entry.heavy_ns:
+            if turn_now(cython.address(self.clock)) < entry.heavy_ns:
+                self.queue_turn(entry)
+                return 0
+            entry.heavy_ns = 0
+        return self.read_socket(entry)
+
+    def read_socket(self, entry):
+        """Reads what a socket has, behind what is kept of it: it is `current` then. Returns a LOOP_* event or 0."""
+        kept: cython.size_t = 0 if entry.tls else entry.rest_size
+        room: cython.size_t = self.buffer_size - kept
+        count: cython.Py_ssize_t
+        if kept:
+            memcpy(self.buffer, entry.rest, kept)
+        if room > entry.read_size:
+            room = entry.read_size
+        count = recv(entry.fd, self.buffer + kept, room, MSG_DONTWAIT)
+        if count <= 0:
+            if count < 0 and (errno == EAGAIN or errno == EINTR):
+                return 0
+            self.subject = entry
+            return LOOP_CLOSED
+        if cython.cast(cython.size_t, count) == room and entry.read_size < READ_SIZE:
+            entry.read_size *= 2
+        entry.received_ms = monotonic_ms()
+        if entry.lingering:
+            return 0
+        self.turn_spent = 0
+        self.position = 0
+        if entry.tls:
+            self.end = count
+            self.subject = entry
+            return LOOP_TLS_IN
+        self.end = kept + count
+        entry.rest_size = 0
+        entry.unfed = False
+        self.current = entry
+        return 0
+
+    def take_turn(self, which):
+        """The first of a list of turns goes on: with what is kept of it, else with what its socket has. Returns a LOOP_* event or 0."""
+        entry: cython.pointer(socket_t) = turn_pop(cython.address(self.turns[which]))
+        entry.paused &= ~cython.cast(uint32_t, PAUSED_TURN)
+        if entry.paused:
+            return 0  # let_go brings it back when the rest of what holds it is over
+        self.set_interest(entry, entry.interest | EPOLLIN)
+        if not entry.unfed:
+            return self.read_socket(entry)
+        self.turn_spent = 0
+        self.position = 0
+        self.end = entry.rest_size
+        if entry.rest_size:
+            memcpy(self.buffer, entry.rest, entry.rest_size)
+        entry.rest_size = 0
+        entry.unfed = False
+        self.current = entry
+        return 0
 
     def feed_current(self):
         """Feeds the engine what was read; keeps an unfinished frame. Returns a LOOP_* event or 0."""
@@ -342,10 +450,14 @@ class Loop(LoopBase):
         if connection.waiting:
             # The last method can't be answered yet: what follows it waits in `rest`.
             self.current = cython.NULL
+            entry.unfed = True
+            entry.read_size = READ_LEAST
             if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
                 self.mark_failed(entry)
             self.pause(entry, PAUSED_ANSWER)
             return 0
+        if self.turn_spent >= self.turn_ns and self.position < self.end:
+            return self.cut_turn(entry)
         result = engine_feed(
             cython.address(connection.engine), self.buffer + self.position, self.end - self.position, cython.address(consumed)
         )
@@ -364,23 +476,31 @@ class Loop(LoopBase):
                 connection.slow = SLOW_VERSION
             return LOOP_SLOW
         self.current = cython.NULL
+        if self.turn_spent >= self.turn_ns:
+            self.make_heavy(entry)
         # Whole frames are at most frame_size_max, which the engine has checked: so is what is kept.
         if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
             self.mark_failed(entry)
             return 0
-        if connection.publisher and not self.may_publish(entry):
+        return self.look_at_publisher(entry)
+
+    def cut_turn(self, entry):
+        """The turn is used up and there is more to feed: it goes on at the end of the list of heavy ones."""
+        self.current = cython.NULL
+        self.make_heavy(entry)
+        if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
+            self.mark_failed(entry)
+            return 0
+        entry.unfed = True
+        self.queue_turn(entry)
+        return self.look_at_publisher(entry)
+
+    def look_at_publisher(self, entry):
+        """Whether a publisher may go on. Returns LOOP_BLOCKED when it must be told that it may not, else 0."""
+        if entry.connection.publisher and not self.may_publish(entry):
             self.subject = entry
             return LOOP_BLOCKED
         return 0
-
-    def take_resumed(self):
-        """What a paused connection had sent already is fed again, before anything new is read."""
-        entry: cython.pointer(socket_t) = list_pop(self.lists, LIST_RESUMED)
-        self.position = 0
-        self.end = entry.rest_size
-        memcpy(self.buffer, entry.rest, entry.rest_size)
-        entry.rest_size = 0
-        self.current = entry
 
     def deliver(self):
         """Steps 7 to 12 of seed 004: every connection with work gets its turn; bounded, so that reads go on."""

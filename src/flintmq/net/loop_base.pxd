@@ -1,13 +1,17 @@
 # What an I/O thread holds between and during its passes (loop.pxd).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t
-from flintmq.net.sockets cimport LIST_COUNT, Socket, run_queue_t, socket_t
+from flintmq.core.jobs cimport jobs_t, turn_clock_t
+from flintmq.net.sockets cimport LIST_COUNT, TURNS_COUNT, Socket, run_queue_t, socket_t, turns_t
 from flintmq.net.sysio cimport epoll_event
 from flintmq.queue.log_port cimport LogPort
 from flintmq.queue.types cimport log_port_t
 
 cdef enum:
     EVENTS_MAX = 256          # per epoll_wait
+    READ_SIZE = 262144        # bytes of one read at most: it fills about one content chunk
+    # The first read, and the one after a turn that was cut: what is left of a turn is kept. Each read that is full doubles the next.
+    READ_LEAST = 16384
 
 cdef enum:                    # LoopBase.alarm
     ALARM_MEMORY = 1
@@ -28,6 +32,21 @@ cdef class LoopBase:
     cdef socket_t *subject            # of the event a pass returned
     cdef socket_t wake_socket
     cdef socket_t *lists[LIST_COUNT]
+    cdef turn_clock_t clock
+    cdef int64_t turn_ns              # nanoseconds of one turn of anything
+    cdef int64_t turn_spent           # of the present turn of `current`, in Python
+    cdef int64_t reads_end            # when this pass reads no more
+    cdef int64_t heavy_end            # when this pass begins no more turns of heavy ones; 0: it has not begun one
+    cdef int64_t heavy_ns             # how long a connection is heavy after it used up a turn
+    cdef turns_t turns[TURNS_COUNT]
+    cdef jobs_t jobs                  # long work without the GIL
+    cdef object chores                # and with it: (step, ended)
+    cdef bint chores_wait             # there are some
+    cdef bint jobs_had                # jobs and chores had their share of this pass
+    cdef bint calls_had               # the functions that other threads left had theirs
+    cdef int64_t jobs_ns              # nanoseconds of a pass that jobs and chores get together
+    cdef int64_t chores_end           # when this pass runs no more chores
+    cdef bint over                    # `run` is at its end
     cdef int64_t timer_ms
     cdef int64_t timer_period_ms
     cdef uint64_t memory_high
@@ -64,4 +83,12 @@ cdef class LoopBase:
     cdef void look_for_alarms(self) noexcept nogil
     cdef void pause(self, socket_t *socket, uint32_t why) noexcept nogil
     cdef void unthrottle(self) noexcept nogil
+    # Nothing may hold it back any more: it is read, or gets a turn for what was read already.
+    cdef void let_go(self, socket_t *socket) noexcept nogil
+    # It waits for its turn among the fresh or the heavy ones.
+    cdef void queue_turn(self, socket_t *socket) noexcept nogil
+    # Its turn was used up: for a while it counts as heavy.
+    cdef void make_heavy(self, socket_t *socket) noexcept nogil
     cdef object _complete(self)
+    cdef void _run_chores(self)
+    cdef void _end_jobs(self)

@@ -7,11 +7,13 @@ I1  A socket is on a list exactly while the bit of that list is set in socket_t.
 I2  A socket is read exactly while socket_t.paused is 0; each bit there has one who sets it and one who clears it.
 I3  Under an alarm (memory, disk) publishers are not read; connections that also consume are, until the hard limit of memory.
 I4  Transactions of the loop take effect in the order in which they were committed.
+I5  A socket is on a list of turns exactly while PAUSED_TURN is set.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import threading
 
@@ -19,17 +21,20 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_store32
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_bytes_mapped
+from cython.cimports.flintmq.core.jobs import jobs_end, turn_now
 from cython.cimports.flintmq.net.sockets import (
     KIND_CONNECTION,
     KIND_LISTENER,
     KIND_WAKE,
     LIST_DIRTY,
     LIST_FAILED,
-    LIST_RESUMED,
     LIST_THROTTLED,
     PAUSED_ALARM,
     PAUSED_ANSWER,
     PAUSED_BUFFERS,
+    PAUSED_TURN,
+    TURNS_FRESH,
+    TURNS_HEAVY,
     Socket,
     connection_schedule,
     list_pop,
@@ -38,6 +43,8 @@ from cython.cimports.flintmq.net.sockets import (
     loop_wake,
     run_queue_forget,
     socket_t,
+    turn_push,
+    turns_forget,
 )
 from cython.cimports.flintmq.net.sysio import (
     EFD_CLOEXEC,
@@ -62,8 +69,6 @@ from cython.cimports.flintmq.session.work import connection_consumes
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
 
-# bytes; one read fills about one content chunk
-READ_SIZE = cython.declare(cython.size_t, 256 * 1024)
 # by ALARM_*: what connection.blocked says is low
 ALARM_NAMES = ("", "memory", "disk", "memory & disk")
 OVERRUN = "it does not read: more than output_bytes_max of its output is not sent"
@@ -100,6 +105,11 @@ class LoopBase:
         self.memory_high = memory_limit
         self.memory_low = cython.cast(uint64_t, memory_limit * limits.memory_resume)
         self.memory_hard = memory_limit + memory_limit // 4
+        self.clock.manual_ns = -1
+        self.turn_ns = limits.turn_us * 1000
+        self.jobs_ns = limits.jobs_us * 1000
+        self.heavy_ns = limits.heavy_ms * 1_000_000
+        self.chores = collections.deque()
         self.turn_messages = limits.turn_messages_max
         self.output_max = limits.output_bytes_max
         self.sockets = {}
@@ -137,6 +147,7 @@ class LoopBase:
         connection.connection.loop = cython.address(entry.socket)
         connection.connection.schedule = connection_schedule
         connection.connection.arena = self.arena
+        connection.connection.jobs = cython.address(self.jobs)
         self._register(entry)
         return entry
 
@@ -145,6 +156,7 @@ class LoopBase:
         entry.socket.owner = cython.cast(cython.p_void, entry)
         entry.socket.run_queue = cython.address(self.run_queue)
         entry.socket.interest = EPOLLIN
+        entry.socket.read_size = READ_LEAST
         event.events = EPOLLIN
         event.data.ptr = cython.address(entry.socket)
         self.sockets[entry.socket.fd] = entry
@@ -158,6 +170,8 @@ class LoopBase:
         if entry.socket.connection != cython.NULL:
             run_queue_forget(cython.address(self.run_queue), entry.socket.connection)
         lists_forget(self.lists, cython.address(entry.socket))
+        if entry.socket.paused & PAUSED_TURN:
+            turns_forget(cython.address(self.turns[TURNS_HEAVY if entry.socket.heavy_ns else TURNS_FRESH]), cython.address(entry.socket))
         if self.current == cython.address(entry.socket):
             self.current = cython.NULL
         self.sockets.pop(entry.socket.fd, None)
@@ -191,6 +205,78 @@ class LoopBase:
     def is_current(self) -> bool:
         """True on the loop's own thread, and before it runs."""
         return self.thread_id is None or self.thread_id == threading.get_ident()
+
+    # --- long work in slices ----------------------------------------------------------------------------------------------
+
+    def job(self, step: object, ended: object = None) -> None:
+        """Long work on the loop's thread, a slice at a time. Any thread.
+
+        Args: step: () -> bool, called until it says True (nothing is left to do); one call does work of at most some 50 us (a few dozen
+        messages, say), and all jobs of the loop together get Limits.jobs_us of each pass, in turn. ended: (done: bool) -> None, called
+        once on the loop's thread after the last step; False: `step` raised, or the loop ended first.
+        """
+        if self.is_current():
+            self._add_chore(step, ended)
+        else:
+            self.call(functools.partial(self._add_chore, step, ended))
+
+    def _add_chore(self, step, ended):
+        if self.over:
+            self._chore_ended(ended, False)
+            return
+        self.chores.append((step, ended))
+        self.chores_wait = True
+
+    def _chore_ended(self, ended, done):
+        try:
+            if ended is not None:
+                ended(done)
+        except Exception:
+            self.log.exception("internal error at the end of a job of the loop")
+
+    def _run_chores(self):
+        """One share of a pass for the chores, each in its turn."""
+        done: cython.bint
+        while self.chores and turn_now(cython.address(self.clock)) < self.chores_end:
+            step, ended = self.chores.popleft()
+            try:
+                done = step()
+            except Exception:
+                self.log.exception("internal error in a job of the loop: it is given up")
+                self._chore_ended(ended, False)
+                continue
+            if done:
+                self._chore_ended(ended, True)
+            else:
+                self.chores.append((step, ended))
+        self.chores_wait = len(self.chores) != 0
+
+    def _end_jobs(self):
+        """The loop ends: who still waits for a slice is told."""
+        self.over = True
+        jobs_end(cython.address(self.jobs))
+        while self.chores:
+            self._chore_ended(self.chores.popleft()[1], False)
+        self.chores_wait = False
+
+    @property
+    def working(self) -> bool:
+        """True while a job of the loop is not done."""
+        return self.chores_wait or self.jobs.first != cython.NULL
+
+    @property
+    def turns_waiting(self) -> bool:
+        """True while a connection waits for a turn."""
+        return self.turns[TURNS_FRESH].first != cython.NULL or self.turns[TURNS_HEAVY].first != cython.NULL
+
+    @property
+    def manual_ns(self) -> int:
+        """What the clock of turns and jobs says, nanoseconds; negative: it is the monotonic clock. Tests set it."""
+        return self.clock.manual_ns
+
+    @manual_ns.setter
+    def manual_ns(self, value: int) -> None:
+        self.clock.manual_ns = value
 
     # --- the log (loop thread) ------------------------------------------------------------------------------------------
 
@@ -287,11 +373,9 @@ class LoopBase:
             entry.socket.paused &= ~cython.cast(uint32_t, PAUSED_ALARM)
         if was & PAUSED_ANSWER and not entry.connection.connection.waiting:
             entry.socket.paused &= ~cython.cast(uint32_t, PAUSED_ANSWER)
-            list_push(self.lists, LIST_RESUMED, cython.address(entry.socket))
         # What it sent meanwhile waits in the kernel: it must not look dead before that is read.
         entry.socket.received_ms = monotonic_ms()
-        if entry.socket.paused == 0:
-            self.set_interest(cython.address(entry.socket), entry.socket.interest | EPOLLIN)
+        self.let_go(cython.address(entry.socket))
 
     def unthrottle(self):
         """The log has room again (or none at all, which is another alarm): publishers that waited for its buffers are read."""
@@ -299,9 +383,26 @@ class LoopBase:
         while entry != cython.NULL:
             entry.paused &= ~cython.cast(uint32_t, PAUSED_BUFFERS)
             entry.received_ms = monotonic_ms()
-            if entry.paused == 0:
-                self.set_interest(entry, entry.interest | EPOLLIN)
+            self.let_go(entry)
             entry = list_pop(self.lists, LIST_THROTTLED)
+
+    def let_go(self, entry):
+        if entry.paused:
+            return
+        if entry.unfed:
+            self.queue_turn(entry)
+        else:
+            self.set_interest(entry, entry.interest | EPOLLIN)
+
+    def queue_turn(self, entry):
+        if entry.heavy_ns and turn_now(cython.address(self.clock)) >= entry.heavy_ns:
+            entry.heavy_ns = 0
+        entry.paused |= PAUSED_TURN
+        turn_push(cython.address(self.turns[TURNS_HEAVY if entry.heavy_ns else TURNS_FRESH]), entry)
+
+    def make_heavy(self, entry):
+        entry.heavy_ns = turn_now(cython.address(self.clock)) + self.heavy_ns
+        entry.read_size = READ_LEAST
 
     def set_interest(self, entry, interest):
         event: epoll_event

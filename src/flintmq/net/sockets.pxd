@@ -13,14 +13,23 @@ cdef enum:                    # socket_t.paused: why it is not read
     PAUSED_ALARM = 1          # publisher while memory or disk is low; it was told so (connection.blocked)
     PAUSED_BUFFERS = 2        # publisher while the log has too much to write
     PAUSED_ANSWER = 4         # connection.waiting: an answer must come before what follows in the stream is looked at
+    PAUSED_TURN = 8           # it waits for its next turn on one of the loop's lists of turns
 
 cdef enum:                    # lists of a loop that its sockets are on
     LIST_DIRTY = 0            # has output, or confirms to send
     LIST_FAILED = 1           # LOOP_CLOSED is due
     LIST_WAITING = 2          # has confirms that wait for the log
     LIST_THROTTLED = 3        # PAUSED_BUFFERS is set
-    LIST_RESUMED = 4          # what was kept in `rest` is to be fed again
-    LIST_COUNT = 5
+    LIST_COUNT = 4
+
+cdef enum:                    # lists of turns
+    TURNS_FRESH = 0           # goes on after a pause: served with the events of a pass
+    TURNS_HEAVY = 1           # used up a turn lately: served after everybody else
+    TURNS_COUNT = 2
+
+cdef struct turns_t:          # sockets that wait for a turn, in the order they came
+    socket_t *first
+    socket_t *last
 
 cdef struct run_queue_t:      # connections that have work for their consumers; any thread pushes, the loop pops
     uint32_t lock
@@ -38,12 +47,16 @@ cdef struct socket_t:
     connection_t *connection
     run_queue_t *run_queue    # its loop's
     void *owner               # the Python object (borrowed; the Loop's table holds it)
-    uint8_t *rest             # start of a frame that is not complete; PAUSED_ANSWER: all that was read and not fed yet
+    uint8_t *rest             # start of a frame that is not complete; `unfed`: all that was read and not fed yet
     uint32_t rest_size
     uint32_t rest_room
     uint32_t interest         # epoll events registered
     uint32_t on               # bit n: it is on list n (LIST_*)
     uint32_t paused           # PAUSED_*; 0 = it is read
+    uint32_t read_size        # bytes of the next read at most: doubled by each full one, the least after a turn that was cut
+    bint unfed                # `rest` may hold whole frames: it gets a turn when nothing pauses it any more
+    int64_t heavy_ns          # by the clock of turns: until then it is heavy, and read in its turn among the heavy ones. 0: it is not
+    socket_t *next_turn
     bint dead                 # closed; the memory is freed when no event can name it any more
     bint tls
     bint overrun              # its output came above output_bytes_max: it is cut off
@@ -74,3 +87,7 @@ cdef socket_t *list_pop(socket_t **lists, int which) noexcept nogil             
 cdef void lists_forget(socket_t **lists, socket_t *socket) noexcept nogil
 # Copies what was read and can't be fed now into socket.rest. False: no memory.
 cdef bint socket_keep(socket_t *socket, const uint8_t *data, size_t size) noexcept nogil
+cdef void turn_push(turns_t *turns, socket_t *socket) noexcept nogil                 # to the end; it must not be on a list of turns
+cdef socket_t *turn_pop(turns_t *turns) noexcept nogil                               # the first; NULL when empty
+# Takes a socket that closes off a list of turns. O(entries).
+cdef void turns_forget(turns_t *turns, socket_t *socket) noexcept nogil

@@ -105,6 +105,37 @@ def lists_forget(lists, socket):
     socket.on = 0
 
 
+def turn_push(turns, socket):
+    socket.next_turn = cython.NULL
+    if turns.first == cython.NULL:
+        turns.first = socket
+    else:
+        turns.last.next_turn = socket
+    turns.last = socket
+
+
+def turn_pop(turns):
+    socket: cython.pointer(socket_t) = turns.first
+    if socket != cython.NULL:
+        turns.first = socket.next_turn
+    return socket
+
+
+def turns_forget(turns, socket):
+    at: cython.pointer(socket_t) = turns.first
+    before: cython.pointer(socket_t) = cython.NULL
+    while at != cython.NULL and at != socket:
+        before = at
+        at = at.next_turn
+    if at == socket:
+        if before == cython.NULL:
+            turns.first = socket.next_turn
+        else:
+            before.next_turn = socket.next_turn
+        if turns.last == socket:
+            turns.last = before
+
+
 def socket_keep(socket, data, size):
     room: cython.size_t = 512
     grown: cython.pointer(uint8_t)

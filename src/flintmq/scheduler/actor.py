@@ -27,7 +27,7 @@ from cython.cimports.flintmq.core.atomics import (
     spin_lock,
     spin_unlock,
 )
-from cython.cimports.flintmq.scheduler.cpu_clock import monotonic_ns
+from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.scheduler.mailbox import mailbox_clear, mailbox_put, mailbox_remove
 from cython.cimports.flintmq.scheduler.run_queue import run_queue_put
 from cython.cimports.flintmq.scheduler.table import table_drop, table_get, table_remove, table_retire

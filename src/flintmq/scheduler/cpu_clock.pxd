@@ -1,4 +1,4 @@
-# Exact clocks for the scheduler: when, and how much CPU time the calling thread has used. Nanoseconds.
+# For the scheduler: how much CPU time the calling thread has used, nanoseconds; bits of a word.
 from libc.stdint cimport int64_t
 
 cdef extern from *:
@@ -7,11 +7,7 @@ cdef extern from *:
     #define FLINTMQ_CPU_CLOCK_H
     #include <stdint.h>
     #include <time.h>
-    static inline int64_t monotonic_ns(void) {
-        struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
-        return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-    }
-    /* A system call: half a microsecond, twenty times the clock above. */
+    /* A system call: half a microsecond, twenty times core/clock's. */
     static inline int64_t thread_cpu_ns(void) {
         struct timespec t; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
         return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
@@ -20,7 +16,6 @@ cdef extern from *:
     static inline int highest_bit(uint64_t word) { return 63 - __builtin_clzll(word); }
     #endif
     """
-    int64_t monotonic_ns() noexcept nogil
     int64_t thread_cpu_ns() noexcept nogil
     int lowest_bit(unsigned long long word) noexcept nogil      # word must not be 0
     int highest_bit(unsigned long long word) noexcept nogil     # word must not be 0

@@ -16,7 +16,7 @@ import threading
 import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_cas64, at_load32, at_load64, at_store64, at_sub32
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
-from cython.cimports.flintmq.scheduler.cpu_clock import monotonic_ns
+from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 

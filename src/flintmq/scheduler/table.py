@@ -31,7 +31,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     actor_t,
     shard_t,
 )
-from cython.cimports.flintmq.scheduler.cpu_clock import monotonic_ns
+from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.scheduler.mailbox import mailbox_free
 from cython.cimports.flintmq.scheduler.run_queue import VRUN_NEW, run_queue_reserve
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t

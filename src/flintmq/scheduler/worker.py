@@ -49,7 +49,8 @@ from cython.cimports.flintmq.scheduler.actor import (
     system_now,
     worker_t,
 )
-from cython.cimports.flintmq.scheduler.cpu_clock import monotonic_ns, thread_cpu_ns
+from cython.cimports.flintmq.core.clock import monotonic_ns
+from cython.cimports.flintmq.scheduler.cpu_clock import thread_cpu_ns
 from cython.cimports.flintmq.scheduler.figures import histogram_add, histogram_quantile
 from cython.cimports.flintmq.scheduler.mailbox import mailbox_due, mailbox_park, mailbox_put_back, mailbox_take
 from cython.cimports.flintmq.scheduler.run_queue import run_queue_charge, run_queue_sleep, run_queue_slice, run_queue_take

@@ -33,6 +33,7 @@ from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
+    from flintmq.net.loop import Loop
     from flintmq.session.handlers import ConnectionHandler
 
 log = logging.getLogger("flintmq.broker")
@@ -94,6 +95,8 @@ class Broker:
         self.vhosts: dict[str, VirtualHost] = {}
         # queue id -> Queue of the control plane
         self.queues: dict[int, Any] = {}
+        # the I/O loops, when they are there
+        self.loops: list[Loop] = []
         # (vhost, exchange) -> routes
         self.route_caches: dict[tuple[str, str], RouteCache] = {}
         # queue id -> its consumers, in the order they came
@@ -218,6 +221,17 @@ class Broker:
             function()
         else:
             handler.loop.call(function)
+
+    def in_slices(self, step: Callable[[], bool], ended: Callable[[bool], object] | None = None) -> None:
+        """Long work in slices: see Loop.job. Any thread: on the calling loop, or the first when no loop calls; at once while none runs."""
+        if not self.loops:
+            while not step():
+                pass
+            if ended is not None:
+                ended(True)
+            return
+        loop = next((one for one in self.loops if one.is_current()), self.loops[0])
+        loop.job(step, ended)
 
     # --- routes -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
 from flintmq.core.content cimport arena_t, content_t
+from flintmq.core.jobs cimport jobs_t
 from flintmq.protocol.v0_9_1.engine cimport engine_t
 from flintmq.queue.types cimport consumer_t, credit_t, log_port_t, queue_t, slot_t, target_t
 from flintmq.routing.route_cache cimport exchange_t, route_t
@@ -152,6 +153,7 @@ cdef struct connection_t:
     engine_t engine
     outbuf_t out
     arena_t *arena            # the loop's
+    jobs_t *jobs              # the loop's: long work in slices
     channel_t **channels      # by number; NULL = not open
     uint32_t channel_count    # size of `channels`
     uint32_t frame_size_max   # negotiated, for what we send

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.clock import monotonic_ms
+from cython.cimports.flintmq.core.clock import monotonic_ms, monotonic_ns
 from cython.cimports.flintmq.core.content import content_decref
-from cython.cimports.flintmq.scheduler.cpu_clock import monotonic_ns
 from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_COLD,
     STREAM_DAMAGED,

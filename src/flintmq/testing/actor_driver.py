@@ -37,7 +37,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     system_dispatch,
     system_now,
 )
-from cython.cimports.flintmq.scheduler.cpu_clock import monotonic_ns
+from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.scheduler.worker import system_step
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
