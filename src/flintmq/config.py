@@ -282,6 +282,11 @@ class Limits:
     flight_moved_max: int = 20
     # bytes of one record batch of do_put; a larger one is refused with BAD_ARGUMENT
     flight_put_bytes_max: int = 256 * MIB
+    # rows of such a batch (rows of constants take no bytes on the wire); more are refused with BAD_ARGUMENT
+    flight_put_rows_max: int = 4_194_304
+    # bytes of messages that one such batch may become (constants, dictionaries and views repeat what came once); more are refused with
+    # BAD_ARGUMENT, and the stage is given up
+    flight_put_made_max: int = 1024 * MIB
     # how much lower than the broker's the priority of the Flight service is (nice): bulk reads cost throughput, not latency
     flight_nice: int = 5
     # milliseconds that calls may take to end when the broker stops; then the service ends without them

@@ -15,10 +15,11 @@ from flintmq.node import Node
 from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.transactions import BranchState
-from flintmq.transactions.bulk import BLOCK_ENTRY, INLINE, ROW
+from flintmq.transactions.bulk import INLINE, ROW
+from tests.support import blocks
 from tests.support.image import image_of
 
-PERSISTENT, HEADERS = 1, 4
+PERSISTENT = 1
 _BODY_SIZE = struct.Struct(">HHQ")
 
 
@@ -204,12 +205,9 @@ class Rig:
         return stage_id
 
 
-def entry(body: str | bytes, route: int = 0, properties: dict[str, Any] | None = None, flags: int = PERSISTENT) -> bytes:
+def entry(body: str | bytes, route: int = 0, properties: dict[str, Any] | None = None) -> bytes:
     """One message of a block."""
-    raw = body.encode() if isinstance(body, str) else body
-    header = encode_properties(len(raw), properties or {"delivery_mode": 2})
-    size = len(header) + len(raw)
-    return BLOCK_ENTRY.pack(size, route, len(header), flags, 0, 0, -1) + header + raw + bytes(-size % 8)
+    return blocks.entry(body.encode() if isinstance(body, str) else body, route, properties or {"delivery_mode": 2})
 
 
 def block(*bodies: str, route: int = 0) -> bytes:

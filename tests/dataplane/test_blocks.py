@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from flintmq.dataplane.wire import Refused
 from flintmq.protocol.v0_9_1.codec import decode_properties
 
-from .rig import HEADERS, PERSISTENT, Rig, block, entry
+from .rig import Rig, block, entry
 
 numbers = itertools.count()
 
@@ -87,7 +86,7 @@ def test_headers_exchanges_look_at_each_message(rig: Rig) -> None:
     bind(rig, "one", "h", n=1)
     bind(rig, "two", "h", n=2)
     staged = Staged(rig, unroutable="drop")
-    entries = [entry(str(n), 0, {"headers": {"n": n}, "delivery_mode": 2}, PERSISTENT | HEADERS) for n in (1, 2, 1, 3)]
+    entries = [entry(str(n), 0, {"headers": {"n": n}, "delivery_mode": 2}) for n in (1, 2, 1, 3)]
     staged.block(b"".join(entries), ["h", ""])
     assert staged.publish()["unroutable"] == 1
     assert (rig.bodies("one"), rig.bodies("two")) == (["1", "1"], ["2"])
@@ -97,7 +96,7 @@ def test_cc_and_bcc_add_routes_and_bcc_is_not_shown(rig: Rig) -> None:
     rig.declare("cc", "bcc")
     staged = Staged(rig)
     properties = {"headers": {"CC": ["cc"], "BCC": ["bcc", "q"], "x": 1}, "delivery_mode": 2}
-    staged.block(entry("first") + entry("copies", 0, properties, PERSISTENT | HEADERS) + entry("last"), ["", "q"])
+    staged.block(entry("first") + entry("copies", 0, properties) + entry("last"), ["", "q"])
     assert staged.publish()["count"] == 3
     assert [rig.bodies(name) for name in ("q", "cc", "bcc")] == [["first", "copies", "last"], ["copies"], ["copies"]]
     assert header_of(rig, "bcc")["headers"] == {"CC": ["cc"], "x": 1}
@@ -105,7 +104,7 @@ def test_cc_and_bcc_add_routes_and_bcc_is_not_shown(rig: Rig) -> None:
 
 def test_headers_that_nobody_asks_about_pass_untouched(rig: Rig) -> None:
     staged = Staged(rig)
-    staged.block(entry("a", 0, {"headers": {"x": [1, {"y": b"z"}]}}, HEADERS), ["", "q"])
+    staged.block(entry("a", 0, {"headers": {"x": [1, {"y": b"z"}]}}), ["", "q"])
     staged.publish()
     assert header_of(rig, "q")["headers"] == {"x": [1, {"y": b"z"}]}
 
@@ -113,11 +112,8 @@ def test_headers_that_nobody_asks_about_pass_untouched(rig: Rig) -> None:
 def test_time_to_live_of_message_and_queue_the_shorter_counts(rig: Rig) -> None:
     rig.declare("ttl", x_message_ttl=10_000)
     staged = Staged(rig)
-    long = bytearray(entry("long"))
-    struct.pack_into("<q", long, 16, 60_000)
-    short = bytearray(entry("short"))
-    struct.pack_into("<q", short, 16, 1_000)
-    staged.block(bytes(long + short), ["", "ttl"])
+    long, short = entry("long", properties={"expiration": "60000"}), entry("short", properties={"expiration": "1000"})
+    staged.block(long + short, ["", "ttl"])
     staged.publish()
     core, now = rig.core("ttl"), rig.clock.wall_ms()
     assert [core.entry_facts(position)[2] - now for position in (1, 2)] == [10_000, 1_000]
@@ -238,7 +234,29 @@ def test_properties_that_fit_no_frame_are_refused(rig: Rig) -> None:
     """What no AMQP client could be given is not staged; what just fits is."""
     over = len(entry("", 0, {"headers": {"x": ""}})) - 24  # of the header, with its padding
     for size, code in ((131_072 - 8 - over, ""), (131_072, "BAD_ARGUMENT")):
-        assert Staged(rig).refused(entry("a", 0, {"headers": {"x": "x" * size}}, HEADERS), ["", "q"]) == code
+        assert Staged(rig).refused(entry("a", 0, {"headers": {"x": "x" * size}}), ["", "q"]) == code
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (12, 0),  # the content is persistent
+        (12, 1 | 32),  # a flag that is the broker's own
+        (12, 1 | 4),  # headers, and there are none
+        (13, 9),  # a priority that the header does not have
+        (16, 7),  # an expiration that the header does not have
+        (24 + 13, 3),  # flags of properties that AMQP does not know
+        (24 + 12, 0x30),  # a property that is not there
+        (24 + 14, 0x80),
+    ],
+)
+def test_what_an_entry_says_of_its_header_is_checked(rig: Rig, at: int, value: int) -> None:
+    """The Flight service reads batches of clients: what it says is compared with the header's bytes, which the broker scans itself."""
+    good = entry("a", properties={"delivery_mode": 2, "message_id": "i"})
+    wrong = bytearray(good)
+    wrong[at] = value
+    assert Staged(rig).refused(bytes(wrong), ["", "q"]) == ("BAD_ARGUMENT" if bytes(wrong) != good else "")
+    assert Staged(rig).refused(good, ["", "q"]) == ""
 
 
 @pytest.mark.parametrize("routes", ["q", [["q"]], [["", 7]], [["x" * 256, ""]], [["", "q"], "q"], [["\ud800\ud800", ""]]])
@@ -249,7 +267,7 @@ def test_routes_are_checked(rig: Rig, routes: Any) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_blocks_are_refused_whole_or_staged_whole(rig: Rig, data: st.DataObject) -> None:
-    raw = bytearray(block("one", "two") + entry("h", 1, {"headers": {"CC": ["q"], "n": 1}}, HEADERS))
+    raw = bytearray(block("one", "two") + entry("h", 1, {"headers": {"CC": ["q"], "n": 1}}))
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     raw = raw[: data.draw(st.integers(0, len(raw)))]

@@ -387,7 +387,7 @@ def test_transient_messages_of_a_prepared_stage_survive_until_the_commit(rig: Ri
 
     mine = epoch(rig)
     stage_id = rig.call("stage.begin", scope="x", epoch=mine, batch=0)["stage_id"]
-    rig.call("block", entry("t", properties={"delivery_mode": 1}, flags=0), stage_id=stage_id, routes=[["", "q"]])
+    rig.call("block", entry("t", properties={"delivery_mode": 1}), stage_id=stage_id, routes=[["", "q"]])
     rig.call("stage.prepare", stage_id=stage_id)
     again = rig.kill()
     again.call("stage.commit", scope="x", epoch=mine, batch=0, stage_ids=[stage_id])

@@ -161,7 +161,7 @@ class FakeBroker:
 
 
 class Plane:
-    """A service on a fake broker; a context manager. Args: limits: changed ones; tls: (certificate, key) paths; port."""
+    """A service on a fake broker; a context manager. Args: limits: changed ones; tls: (certificate, key) paths; port; codec: not ours."""
 
     def __init__(
         self,
@@ -170,6 +170,7 @@ class Plane:
         tls: tuple[str, str] | None = None,
         port: int = 0,
         vault: Any = None,
+        codec: Any = None,
         broker: FakeBroker | None = None,
         **limits: Any,
     ) -> None:
@@ -182,7 +183,7 @@ class Plane:
         if tls is not None:
             with open(tls[0], "rb") as certificate, open(tls[1], "rb") as key:
                 pair = (certificate.read(), key.read())
-        self.service = FlightService("127.0.0.1", port, self.link, Codec(), self.limits, pair, vault)
+        self.service = FlightService("127.0.0.1", port, self.link, codec or Codec(), self.limits, pair, vault)
         self.port = int(self.service.port)
 
     def client(self, **options: Any) -> DataPlane:

@@ -14,6 +14,7 @@ from flintmq.store.log.inspect import open_store
 from flintmq.store.log.inspect_records import fields_of
 from flintmq.transactions import BlockFacts, RunFacts, TransactionRefused, XaStatus, Xid
 from flintmq.transactions.bulk import BLOCK_ENTRY, ROW
+from tests.support import blocks
 
 from .on_disk import OnDisk
 
@@ -25,9 +26,10 @@ ROUTES = [(b"", b"q"), (b"ex", b"key")]
 
 
 def entry(body: bytes, route: int = 0, *, priority: int = 0, flags: int = 1, expiration_ms: int = -1) -> bytes:
-    header = b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + b"\0\0"
-    raw = header + body
-    return BLOCK_ENTRY.pack(len(raw), route, len(header), flags, priority, 0, expiration_ms) + raw + bytes(-len(raw) % 8)
+    properties = {"delivery_mode": 2 if flags & 1 else 1}
+    if flags & 16:
+        properties["priority"] = priority
+    return blocks.entry(body, route, properties | ({} if expiration_ms == -1 else {"expiration": str(expiration_ms)}))
 
 
 @pytest.fixture

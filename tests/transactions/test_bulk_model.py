@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 pytest.importorskip("flintmq.store.log_store")
 
 from flintmq.transactions import TransactionRefused, XaStatus, Xid
-from flintmq.transactions.bulk import BLOCK_ENTRY, INLINE, ROW
+from flintmq.transactions.bulk import INLINE, ROW
+from tests.support import blocks
 
 from .on_disk import LEVELS, OnDisk
 
@@ -26,9 +27,7 @@ ME = "me"
 
 
 def entry(body: bytes, route: int, priority: int) -> bytes:
-    header = b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + b"\0\0"
-    raw = header + body
-    return BLOCK_ENTRY.pack(len(raw), route, len(header), 17, priority, 0, -1) + raw + bytes(-len(raw) % 8)
+    return blocks.entry(body, route, {"delivery_mode": 2, "priority": priority})
 
 
 class Branch:

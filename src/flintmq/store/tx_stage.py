@@ -12,7 +12,11 @@ from __future__ import annotations
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 from cython.cimports.flintmq.core.content import (
+    CONTENT_EXPIRES,
+    CONTENT_HEADERS,
+    CONTENT_PERSISTENT,
     CONTENT_PRIORITY,
+    CONTENT_REPLY_TO,
     arena_free,
     arena_new,
     content_body,
@@ -22,6 +26,16 @@ from cython.cimports.flintmq.core.content import (
     content_new,
     content_route,
     content_t,
+)
+from cython.cimports.flintmq.protocol.v0_9_1.scan import (
+    EXPIRATION_INVALID,
+    PRIORITY_ABSENT,
+    PROP_EXPIRATION,
+    PROP_HEADERS,
+    PROP_PRIORITY,
+    PROP_REPLY_TO,
+    props_scan_t,
+    scan_properties,
 )
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_tail
@@ -54,7 +68,13 @@ ENQUEUE_MOST = cython.declare(uint32_t, 56)
 @cython.nogil
 @cython.exceptval(check=False)
 def _fits(data: cython.pointer(cython.const[uint8_t]), left: uint64_t, routes: uint32_t) -> uint64_t:
-    """Bytes of the entry of a block at `data`, padding included; 0: it is none."""
+    """Bytes of the entry of a block at `data`, padding included; 0: it is none.
+
+    The header is scanned, and what the entry says about it must be what it says: who made the block read a client's batch, and is not
+    believed.
+    """
+    found: props_scan_t
+    flags: uint8_t = 0
     length: uint64_t
     header_len: uint32_t
     body_len: uint64_t = 0
@@ -70,13 +90,26 @@ def _fits(data: cython.pointer(cython.const[uint8_t]), left: uint64_t, routes: u
         or header_len < 14
         or le32(data + 4) >= routes
         or le16(data + 14) != 0
-        or cython.cast(int64_t, le64(data + 16)) < -1
         or le32(data + ENTRY) != 0x00003C00  # class 60 and weight 0, big endian
     ):
         return 0
     for i in range(8):
         body_len = body_len << 8 | data[ENTRY + 4 + i]
-    if body_len != length - header_len:
+    if body_len != length - header_len or scan_properties(data + ENTRY, header_len, cython.address(found)) != 0:
+        return 0
+    if found.delivery_mode == 2:
+        flags |= CONTENT_PERSISTENT
+    if found.flags & PROP_EXPIRATION:
+        flags |= CONTENT_EXPIRES
+    if found.flags & PROP_HEADERS:
+        flags |= CONTENT_HEADERS
+    if found.flags & PROP_REPLY_TO:
+        flags |= CONTENT_REPLY_TO
+    if found.flags & PROP_PRIORITY:
+        flags |= CONTENT_PRIORITY
+    if data[12] != flags or data[13] != (0 if found.priority == PRIORITY_ABSENT else found.priority):
+        return 0
+    if found.expiration_ms == EXPIRATION_INVALID or cython.cast(int64_t, le64(data + 16)) != found.expiration_ms:
         return 0
     return ENTRY + (length + 7) // 8 * 8
 

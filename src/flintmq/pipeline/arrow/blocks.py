@@ -4,6 +4,10 @@ in: record batches with any of the sink's columns, constants. out: (routes, bloc
 
 I1  What leaves here was read back by the broker's own scan of content headers: the broker refuses no entry for its form.
 I2  A row that can't be a message raises EncodeError naming row and column; nothing is dropped or cut to fit.
+I3  No byte is read or written because an array says so: `_take` compares each buffer's size with the rows, and each offset with its
+    neighbours and the data behind it, before a row is looked at. `validate` (pyarrow's own check, which its kernels need) comes before,
+    and nothing here relies on it.
+I4  What a batch becomes when it is decoded (dictionaries, views) has a size that is known, and at most DECODED_MAX, before it is made.
 """
 
 from __future__ import annotations
@@ -70,7 +74,13 @@ SLOTS = cython.declare(uint32_t, 16384)
 SHORT_MAX = cython.declare(uint64_t, 255)
 MESSAGE_MAX = cython.declare(uint64_t, 0x7FFFFFFF)
 BLOCK_BYTES = 4 * 1024 * 1024
+# bytes of a column after its dictionary or its views are resolved: a few bytes on the wire can stand for very many
+DECODED_MAX = 512 * 1024 * 1024
+# bytes of a view of Arrow's view arrays; its first four are the length of the value
+VIEW_SIZE = cython.declare(uint64_t, 16)
 DELIVERY_MODE = 2
+# bytes of an empty column: pointers into them are never followed, and are not NULL where C forbids that (memcpy, memcmp)
+NOTHING: bytes = b"\0"
 
 
 class EncodeError(ValueError):
@@ -95,13 +105,123 @@ class EncodeOptions:
     block_bytes: int = BLOCK_BYTES
 
 
-def _cast(column: Any, kind: Any, name: str, wanted: str) -> Any:
+def validate(batch: Any) -> None:
+    """Pyarrow's full check of all arrays: its kernels read what it refuses. O(bytes of the batch). Raises: EncodeError."""
     import pyarrow as pa
 
     try:
-        return column.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise EncodeError(None, name, f"type {column.type}: {wanted} is needed ({str(error).splitlines()[0]})") from error
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise EncodeError(None, "(all)", f"the record batch contradicts itself: {_line(error)}") from None
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an error of pyarrow."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _cast(column: Any, kind: Any, name: str, wanted: str) -> Any:
+    import pyarrow as pa
+
+    _check_views(column, name)
+    try:
+        found = column.cast(kind)
+    except (pa.ArrowException, ValueError) as error:
+        raise EncodeError(None, name, f"type {column.type}: {wanted} is needed ({_line(error)})") from error
+    if not isinstance(found, pa.Array):  # several chunks: what 32-bit offsets can't say in one
+        raise EncodeError(None, name, "more than 2 GiB in one column of a batch")
+    return found
+
+
+def _buffer_of(array: Any, index: int, name: str) -> Any:
+    """A buffer that must be there. Raises: EncodeError."""
+    buffers = array.buffers()
+    if index >= len(buffers) or buffers[index] is None:
+        raise EncodeError(None, name, f"the array of {len(array)} values lacks its buffer {index}")
+    return buffers[index]
+
+
+def _check_bits(array: Any, name: str) -> None:
+    """Before anybody asks how many values are null: who counts them reads these bits. Raises: EncodeError."""
+    buffers = array.buffers()
+    count = array.offset + len(array)
+    if buffers and buffers[0] is not None and count > buffers[0].size * 8:
+        raise EncodeError(None, name, f"{buffers[0].size} bytes say which of {count} values are null: too few")
+
+
+def _aligned(buffer: Any) -> Any:
+    """The buffer, or a copy of it whose numbers C may read: what came over a network lies anywhere."""
+    import pyarrow as pa
+
+    return pa.py_buffer(buffer.to_pybytes()) if buffer.address % 8 else buffer
+
+
+def _check_views(column: Any, name: str) -> None:
+    """I4 for arrays of views: all of them may show the same bytes. Raises: EncodeError."""
+    import pyarrow as pa
+
+    if not (pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type)) or len(column) == 0:
+        return
+    buffer = _buffer_of(column, 1, name)
+    first: uint64_t = column.offset
+    count: uint64_t = len(column)
+    address: cython.size_t = buffer.address
+    views: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), address)
+    i: uint64_t
+    length: int32_t = 0
+    total: uint64_t = 0
+    if (first + count) * VIEW_SIZE > cython.cast(uint64_t, buffer.size):
+        raise EncodeError(None, name, f"{count} views need more than the {buffer.size} bytes that are there")
+    for i in range(first, first + count):
+        memcpy(cython.address(length), views + i * VIEW_SIZE, 4)
+        if length > 0:
+            total += cython.cast(uint64_t, length)
+    _check_decoded(total, name)
+
+
+def _check_decoded(total: int, name: str) -> None:
+    if total > DECODED_MAX:
+        raise EncodeError(None, name, f"its values have {total} bytes in all when they are decoded; at most {DECODED_MAX} are taken")
+
+
+def _decoded(column: Any, name: str) -> Any:
+    """A dictionary array without its dictionary (I4). Raises: EncodeError."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = column.dictionary
+    text = values.type
+    if pa.types.is_dictionary(text):
+        raise EncodeError(None, name, f"type {column.type}: a dictionary of a dictionary is not read")
+    try:
+        if pa.types.is_string_view(text) or pa.types.is_binary_view(text):
+            values = _cast(values, pa.binary(), name, "text or binary")
+            text = values.type
+            column = pa.DictionaryArray.from_arrays(column.indices, values)
+        if pa.types.is_string(text) or pa.types.is_large_string(text) or pa.types.is_binary(text) or pa.types.is_large_binary(text):
+            _check_decoded(pc.sum(pc.binary_length(values).take(column.indices).cast(pa.int64())).as_py() or 0, name)
+        elif pa.types.is_fixed_size_binary(text):
+            _check_decoded(text.byte_width * len(column), name)
+        elif not (pa.types.is_integer(text) or pa.types.is_timestamp(text)):
+            raise EncodeError(None, name, f"type {column.type}: a dictionary of text, binary or whole numbers is needed")
+        return column.dictionary_decode()
+    except pa.ArrowException as error:
+        raise EncodeError(None, name, f"type {column.type}: {_line(error)}") from error
+
+
+def _seconds(column: Any, name: str) -> Any:
+    """Whole seconds of a column of timestamps: down to the second before, also before 1970. Raises: EncodeError."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    try:
+        micros = column.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64())
+        rest = pc.subtract(micros, pc.multiply(pc.divide(micros, 1_000_000), 1_000_000))
+        whole = pc.divide(pc.subtract(micros, rest), 1_000_000)
+        return pc.if_else(pc.less(rest, 0), pc.subtract(whole, 1), whole)
+    except (pa.ArrowException, ValueError) as error:
+        raise EncodeError(None, name, f"type {kind}: {_line(error)}") from error
 
 
 def _canonical(column: Any, name: str) -> Any:
@@ -111,20 +231,14 @@ def _canonical(column: Any, name: str) -> Any:
     types = pa.types
     kind = column.type
     if types.is_dictionary(kind):
-        column = column.dictionary_decode()
+        column = _decoded(column, name)
         kind = column.type
     if name == "timestamp":
         if types.is_integer(kind):
             return _cast(column, pa.int64(), name, "whole seconds or a timestamp")
         if not types.is_timestamp(kind):
             raise EncodeError(None, name, f"type {kind}: a timestamp, or whole seconds, is needed")
-        micros = column.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64())
-        import pyarrow.compute as pc
-
-        # Down to the whole second before, also before 1970.
-        rest = pc.subtract(micros, pc.multiply(pc.divide(micros, 1_000_000), 1_000_000))
-        whole = pc.divide(pc.subtract(micros, rest), 1_000_000)
-        return pc.if_else(pc.less(rest, 0), pc.subtract(whole, 1), whole)
+        return _seconds(column, name)
     if name in NUMBERS:
         if not types.is_integer(kind):
             raise EncodeError(None, name, f"type {kind}: a whole number is needed")
@@ -140,7 +254,7 @@ def _canonical(column: Any, name: str) -> Any:
             raise EncodeError(None, name, f"type {kind}: {'binary or a string' if name == 'body' else 'binary'} is needed")
         return _cast(column, pa.binary(), name, "binary")
     if name == "expiration" and types.is_integer(kind):
-        return column.cast(pa.string())
+        return _cast(column, pa.string(), name, "a string or a whole number")
     if not text:
         raise EncodeError(None, name, f"type {kind}: a string is needed")
     return _cast(column, pa.string(), name, "a string")
@@ -151,6 +265,7 @@ def _canonical(column: Any, name: str) -> Any:
 @cython.nogil
 @cython.exceptval(check=False)
 def _present(source: cython.pointer(input_t), row: uint32_t) -> cython.bint:
+    """Whether the row has a value of its own. `row` is below the rows that `_take` counted."""
     bit: uint64_t = cython.cast(uint64_t, source.bit) + row
     return source.kind != INPUT_NONE and (source.valid == cython.NULL or source.valid[bit >> 3] >> (bit & 7) & 1)
 
@@ -187,6 +302,20 @@ def _number(source: cython.pointer(input_t), row: uint32_t, value: cython.pointe
     return value[0] != -1
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _wrong_offset(offsets: cython.pointer(cython.const[int32_t]), count: uint64_t, most: uint64_t) -> uint64_t:
+    """The index of the first of count + 1 offsets that is negative, below the one before, or above `most`; count + 1 when all are fine."""
+    i: uint64_t
+    last: int32_t = 0
+    for i in range(count + 1):
+        if offsets[i] < last or cython.cast(uint64_t, offsets[i]) > most:
+            return i
+        last = offsets[i]
+    return count + 1
+
+
 @cython.cclass
 class Encoder:
     """One record batch. Args: batch; options; first_row: number of its first row, for errors."""
@@ -195,8 +324,10 @@ class Encoder:
         i: uint32_t
         self.kept = []
         self.first_row = first_row
+        if batch.num_rows > 0x7FFFFFFF:
+            raise EncodeError(None, "(all)", f"{batch.num_rows} rows in one batch")
         self.rows = batch.num_rows
-        self.block_bytes = max(1, int(options.block_bytes))
+        self.block_bytes = max(1, min(int(options.block_bytes), MESSAGE_MAX))
         self.slots = cython.cast(cython.pointer(uint32_t), calloc(SLOTS, 4))
         self.routes = cython.cast(cython.pointer(route_t), malloc(ROUTES_MAX * cython.sizeof(route_t)))
         if self.slots == cython.NULL or self.routes == cython.NULL:
@@ -222,7 +353,7 @@ class Encoder:
             if names.count(at) > 1:
                 raise EncodeError(None, at, "there are several columns of this name")
             self._column(i, name, batch.column(names.index(at)))
-        if self.inputs[IN_BODY].kind == INPUT_NONE and self.inputs[IN_BODY].otherwise == cython.NULL:
+        if self.rows and self.inputs[IN_BODY].kind == INPUT_NONE and self.inputs[IN_BODY].otherwise == cython.NULL:
             raise EncodeError(None, "body", "the column is missing")
 
     def __dealloc__(self):
@@ -233,13 +364,20 @@ class Encoder:
     def _constant(self, i: uint32_t, name, value):
         data: bytes
         if name in NUMBERS:
-            if not isinstance(value, int) or value < 0:
-                raise EncodeError(None, name, f"{value!r} is no whole number")
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+                raise EncodeError(None, name, f"{str(value)[:80]!r} is no whole number from 0 on")
             self.inputs[i].number_otherwise = value
             return
         if name == "headers":
             raise EncodeError(None, name, "constant headers are given as headers_raw")
-        data = value if isinstance(value, bytes) else str(value).encode()
+        if isinstance(value, bool) or not isinstance(value, (bytes, str, int)):
+            raise EncodeError(None, name, f"{str(value)[:80]!r} is neither text nor bytes nor a whole number")
+        try:
+            data = value if isinstance(value, bytes) else str(value).encode()
+        except ValueError:
+            raise EncodeError(None, name, "the constant is no text that UTF-8 has") from None
+        if len(data) > 0x7FFFFFFF:
+            raise EncodeError(None, name, f"a constant of {len(data)} bytes")
         self.kept.append(data)
         self.inputs[i].otherwise = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(data))
         self.inputs[i].otherwise_size = PyBytes_GET_SIZE(data)
@@ -247,43 +385,81 @@ class Encoder:
     def _column(self, i: uint32_t, name, column):
         import pyarrow as pa
 
-        if pa.types.is_null(column.type) or (column.null_count == len(column) and name != "body"):
+        source: cython.pointer(input_t) = cython.address(self.inputs[i])
+        if len(column) != self.rows:
+            raise EncodeError(None, name, f"{len(column)} values in a batch of {self.rows} rows")
+        if pa.types.is_null(column.type):
+            return
+        _check_bits(column, name)
+        if column.null_count == len(column) and name != "body":
             return
         column = _canonical(column, name)
+        if len(column) != self.rows:
+            raise EncodeError(None, name, f"{len(column)} values in a batch of {self.rows} rows")
         if name in NUMBERS:
-            self._take(cython.address(self.inputs[i]), column, INPUT_INT)
+            self._take(source, column, INPUT_INT, name, 0)
         elif name == "headers":
-            self._take(cython.address(self.inputs[i]), column, INPUT_MAP)
-            keys = _cast(column.keys, pa.string(), name, "a map of strings to strings")
-            self._take(cython.address(self.names), keys, INPUT_TEXT)
-            self._take(cython.address(self.values), _cast(column.items, pa.string(), name, "a map of strings to strings"), INPUT_TEXT)
+            wanted = "a map of strings to strings"
+            keys, items = column.keys, column.items
+            if pa.types.is_dictionary(keys.type):
+                keys = _decoded(keys, name)
+            if pa.types.is_dictionary(items.type):
+                items = _decoded(items, name)
+            keys, items = _cast(keys, pa.string(), name, wanted), _cast(items, pa.string(), name, wanted)
+            self._take(source, column, INPUT_MAP, name, min(len(keys), len(items)))
+            self._take(cython.address(self.names), keys, INPUT_TEXT, name, 0)
+            self._take(cython.address(self.values), items, INPUT_TEXT, name, 0)
         else:
-            self._take(cython.address(self.inputs[i]), column, INPUT_TEXT)
+            self._take(source, column, INPUT_TEXT, name, 0)
 
-    def _take(self, input, array, kind):
-        """Points the input at the array's buffers, which are kept."""
+    def _take(self, source, array, kind, name, most):
+        """Points the input at the array's buffers, which are kept, once all of them are checked (I3).
+
+        Args: most: of a map: how many entries there are. Raises: EncodeError.
+        """
         address: cython.size_t
-        buffers = array.buffers()
         offset: uint64_t = array.offset
+        count: uint64_t = len(array)
+        size: uint64_t
+        buffers = array.buffers()
         self.kept.append(array)
-        input.kind = kind
-        input.valid = cython.NULL
+        source.kind = INPUT_NONE
+        source.valid = cython.NULL
+        source.data = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(NOTHING))
+        if count == 0:
+            return 0
+        if offset > 0x7FFFFFFF or count > 0x7FFFFFFF:
+            raise EncodeError(None, name, f"{count} values behind {offset} others in one batch")
+        _check_bits(array, name)
         if buffers[0] is not None and array.null_count:
             address = buffers[0].address
-            input.valid = cython.cast(cython.pointer(uint8_t), address)
-            input.bit = cython.cast(uint32_t, offset & 7)
-            input.valid += offset >> 3
-        if buffers[1] is None:  # an array without rows
-            input.kind = INPUT_NONE
-            return 0
-        address = buffers[1].address
+            source.valid = cython.cast(cython.pointer(uint8_t), address)
+            source.bit = cython.cast(uint32_t, offset & 7)
+            source.valid += offset >> 3
+        buffer = _aligned(_buffer_of(array, 1, name))
+        self.kept.append(buffer)
+        size = buffer.size
+        address = buffer.address
         if kind == INPUT_INT:
-            input.numbers = cython.cast(cython.pointer(int64_t), address) + offset
+            if (offset + count) * 8 > size:
+                raise EncodeError(None, name, f"{size} bytes are too few for {offset + count} numbers")
+            source.numbers = cython.cast(cython.pointer(int64_t), address) + offset
+            source.kind = kind
             return 0
-        input.offsets = cython.cast(cython.pointer(int32_t), address) + offset
-        if kind == INPUT_TEXT and buffers[2] is not None:
-            address = buffers[2].address
-            input.data = cython.cast(cython.pointer(uint8_t), address)
+        if (offset + count + 1) * 4 > size:
+            raise EncodeError(None, name, f"{size} bytes are too few for the offsets of {offset + count} values")
+        source.offsets = cython.cast(cython.pointer(int32_t), address) + offset
+        if kind == INPUT_TEXT:
+            most = 0
+            if len(buffers) > 2 and buffers[2] is not None and buffers[2].size:
+                most = buffers[2].size
+                address = buffers[2].address
+                source.data = cython.cast(cython.pointer(uint8_t), address)
+        size = _wrong_offset(source.offsets, count, most)
+        if size <= count:
+            text = f"the offset of value {size} is {source.offsets[size]}: it must not go down, nor behind {most}"
+            raise EncodeError(None, name, text)
+        source.kind = kind
         return 0
 
     # --- one message
@@ -340,12 +516,14 @@ class Encoder:
         return self.last_route
 
     def _map_size(self, row):
-        """Bytes of the row's header map as a field table, without its length; -1: a name is too long."""
+        """Bytes of the row's header map as a field table, without its length; -1: a name is too long, or null."""
         source: cython.pointer(input_t) = cython.address(self.inputs[IN_HEADERS])
         i: int32_t
         size: int64_t = 0
         n: int32_t
         for i in range(source.offsets[row], source.offsets[row + 1]):
+            if not _present(cython.address(self.names), i):
+                return -1
             n = self.names.offsets[i + 1] - self.names.offsets[i]
             if n > 255:
                 return -1
@@ -435,7 +613,7 @@ class Encoder:
                     return ROW_LONG
                 size += 1 + n
         self.bad = IN_BODY
-        if size + body_size > MESSAGE_MAX:
+        if body_size > MESSAGE_MAX or size > MESSAGE_MAX - body_size:
             return ROW_HUGE
         if self.used and self.used + ENTRY_HEAD + size + body_size + 8 > self.block_bytes:
             return ROW_FULL
@@ -544,7 +722,7 @@ class Encoder:
         text = {
             ROW_NULL: "is null; an empty message has an empty body",
             ROW_LONG: f"more than {SHORT_MAX} bytes of UTF-8",
-            ROW_NAME_LONG: f"the name of a header has more than {SHORT_MAX} bytes",
+            ROW_NAME_LONG: f"the name of a header has more than {SHORT_MAX} bytes, or is null",
             ROW_EXPIRATION: "no expiration: a decimal number of milliseconds from 0 to 2^32 - 1 is needed",
             ROW_TABLE: "no field table that the broker takes (its length, a type, more than 1024 fields, or nested too deep)",
             ROW_OCTET: "not in 0..255",
@@ -560,8 +738,10 @@ def blocks_of(batch: Any, options: EncodeOptions | None = None, *, first_row: in
     Args: batch: columns `body` (or `value`: binary or string; required unless it is a constant), exchange, routing_key, headers
     (map of strings), headers_raw (above headers where not null), and the basic properties; other columns are ignored; first_row:
     number of the batch's first row, for errors.
-    Raises: EncodeError: a column of a wrong type, a row that can't be a message (blocks given out before are whole).
+    Raises: EncodeError: arrays that contradict themselves, a column of a wrong type, a row that can't be a message (blocks given out
+    before are whole). Cost: every byte of the batch is read once before the first block.
     """
+    validate(batch)
     encoder: Encoder = Encoder(batch, options or EncodeOptions(), first_row)
     while True:
         block = encoder.block()

@@ -5,6 +5,7 @@ from typing import Any
 INPUTS: tuple[str, ...]
 NUMBERS: frozenset[str]
 BLOCK_BYTES: int
+DECODED_MAX: int
 DELIVERY_MODE: int
 
 class EncodeError(ValueError):
@@ -19,5 +20,11 @@ class EncodeOptions:
     routing_key: str = ""
     constants: Mapping[str, str | bytes | int] = field(default_factory=dict)
     block_bytes: int = ...
+
+def validate(batch: Any) -> None: ...
+
+class Encoder:
+    def __init__(self, batch: Any, options: EncodeOptions, first_row: int) -> None: ...
+    def block(self) -> tuple[list[list[str]], bytes] | None: ...
 
 def blocks_of(batch: Any, options: EncodeOptions | None = None, *, first_row: int = 0) -> Iterator[tuple[list[list[str]], bytes]]: ...

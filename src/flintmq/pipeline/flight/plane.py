@@ -93,7 +93,13 @@ class Codec:
         return result
 
     def options(self, arguments: dict[str, Any]) -> Any:
-        """Raises: TypeError, ValueError for options that there are not."""
+        """What a client may choose about its blocks: their size is not among it. Raises: TypeError, ValueError."""
+        for name, kind in (("exchange", str), ("routing_key", str), ("constants", dict)):
+            if not isinstance(arguments.get(name, kind()), kind):
+                raise TypeError(f"'{name}' must be {'an object' if kind is dict else 'a string'}")
+        unknown = arguments.keys() - {"exchange", "routing_key", "constants"}
+        if unknown:
+            raise ValueError(f"'{min(unknown)[:80]}' is not an argument")
         return self._blocks.EncodeOptions(**arguments)
 
     def encode(self, batch: Any, options: Any, first_row: int) -> Iterator[tuple[list[Any], Any]]:
@@ -281,16 +287,29 @@ class Plane:
             raise PlaneError(BAD_ARGUMENT, f"the descriptor: {error}") from None
         count = size = 0
         for batch in chunks:
-            if batch.nbytes > self._limits.flight_put_bytes_max:
-                raise PlaneError(BAD_ARGUMENT, f"a batch of {batch.nbytes} bytes; at most {self._limits.flight_put_bytes_max} are taken")
+            self._check_batch(batch)
+            made = 0
             try:
                 for routes, payload in self._codec.encode(batch, options, count):
+                    made += len(payload)
+                    if made > self._limits.flight_put_made_max:
+                        text = f"a batch that becomes more than {self._limits.flight_put_made_max} bytes of messages: send smaller ones"
+                        raise PlaneError(BAD_ARGUMENT, text)
                     self._link.call("block", caller, {"stage_id": stage_id, "routes": routes}, payload)
-                    size += len(payload)
             except self._codec.encode_error as error:
                 raise PlaneError(BAD_ROW, str(error)) from None
+            size += made
             count += batch.num_rows
         return json.dumps({"count": count, "bytes": size}).encode()
+
+    def _check_batch(self, batch: Any) -> None:
+        """Its size, before anything looks into it: `nbytes` would follow offsets that nobody has checked yet."""
+        limits = self._limits
+        taken = batch.get_total_buffer_size()
+        if taken > limits.flight_put_bytes_max:
+            raise PlaneError(BAD_ARGUMENT, f"a batch of {taken} bytes; at most {limits.flight_put_bytes_max} are taken")
+        if batch.num_rows > limits.flight_put_rows_max:
+            raise PlaneError(BAD_ARGUMENT, f"a batch of {batch.num_rows} rows; at most {limits.flight_put_rows_max} are taken")
 
 
 def _given_up(ticket: Ticket, piece: Piece, error: Exception, why: str) -> set[int]:
