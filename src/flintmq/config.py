@@ -95,6 +95,8 @@ class Limits:
     sql_busy_ms: int = 5_000
     # milliseconds to connect to a database server; then the start fails with exit code 69
     sql_connect_ms: int = 10_000
+    # milliseconds until the deletion of a queue or exchange that went by itself (x-expires, auto-delete) is tried again after it was refused
+    sql_retry_ms: int = 1_000
     # submissions that one SQL transaction takes together; more go into the next one
     sql_group_max: int = 1_024
     # bytes of a SQLite file that a start checks for damage (7 ms a MiB); a larger one is opened without, and the log says so

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.inprocess import connect
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.servers import Unavailable
+
+__all__ = ["connect"]
 
 _numbers = itertools.count(1)
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.endpoint import endpoint
-from flintmq.errors import PeerError, ReplyCode
+from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
 from flintmq.session import commits, handshake, publishing, verbs
@@ -142,6 +142,9 @@ class ConnectionHandler:
             self.refuse(channel, PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not for servers"), method_id)
         except PeerError as error:
             self.refuse(channel, error, method_id)
+        except StoreError as error:  # a full disk, or a database that is lost, with which the node ends
+            log.error("connection %s: %s", self.name, error)
+            self.refuse(channel, PeerError(ReplyCode.INTERNAL_ERROR, f"{method.NAME}: the definitions can't be saved"), method_id)
 
     def _engine_error(self, header: bytes | None) -> None:
         code, text, channel, method_id, value = self.connection.engine_error()

@@ -87,6 +87,8 @@ class DurableStore:
         except BaseException:
             definitions.close()
             raise
+        # Whether the queue that a lost commit was about still exists, nobody knows: nothing may be confirmed for it any more.
+        definitions.on_failure(logs.failed)
         return cls(directory, definitions, logs)
 
     def restore(self, queues: Any) -> int:

@@ -9,17 +9,20 @@ I3  Every change that can alter a route calls `on_routes_changed` for each excha
     bindings and alternates, after the change is in place; queues coming and going call `on_default_route_changed`.
 I4  A routing walk visits an exchange once, so cycles of bindings or alternates end; a queue is listed once.
 I5  Names with "amq." are the broker's; the default exchange can be neither declared, deleted nor bound.
+I6  What goes by itself (x-expires, auto-delete) and can't be deleted now, because the database refuses, stays as it is and is tried
+    again; nothing else is held up by it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
-from flintmq.errors import PeerError, ReplyCode
+from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, EXCHANGE_KINDS, DefaultExchange, Exchange, Headers, erlang_term
@@ -28,6 +31,8 @@ from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusiv
 from flintmq.vhost.policy import parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.stream_arguments import check_stream_properties
+
+log = logging.getLogger("flintmq.vhost")
 
 QueueFactory = Callable[[int, QueueSpec], QueueCore]
 
@@ -70,6 +75,8 @@ class VirtualHost:
         self._lock = threading.RLock()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
         self._expiring: dict[str, Queue] = {}  # queues with x-expires
+        # What should be gone and is not: the database refused its deletion. -> when it is tried again (monotonic, ns)
+        self._put_off: dict[Queue | Exchange, int] = {}
         self._alternate_of: dict[str, dict[Exchange, None]] = {}  # name -> exchanges that name it as their alternate
         self.exchanges[DEFAULT_EXCHANGE] = DefaultExchange(self.queues.get)
         for exchange_name, kind, internal in PREDECLARED:
@@ -284,8 +291,15 @@ class VirtualHost:
             if self.exchanges.get(exchange.name) is not exchange:
                 continue
             if exchange.durable:
-                self._definitions.delete_exchange(self.name, exchange.name)
+                try:
+                    self._definitions.delete_exchange(self.name, exchange.name)
+                except StoreError as error:
+                    if exchange is first:
+                        raise
+                    self._try_later(exchange, error)
+                    continue
             del self.exchanges[exchange.name]
+            self._put_off.pop(exchange, None)
             if exchange.alternate is not None:
                 others = self._alternate_of[exchange.alternate]
                 del others[exchange]
@@ -407,7 +421,10 @@ class VirtualHost:
 
     def _auto_delete_exchange(self, exchange: Exchange) -> None:
         if exchange.auto_delete and not exchange.bindings and self.exchanges.get(exchange.name) is exchange:
-            self._remove_exchange(exchange)
+            try:
+                self._remove_exchange(exchange)
+            except StoreError as error:
+                self._try_later(exchange, error)
 
     def _record(self, binding: Binding) -> BindingRecord:
         destination = binding.destination
@@ -507,10 +524,25 @@ class VirtualHost:
         """A consumer was detached (call it after the detachment). True when the queue was deleted for it."""
         with self._lock:
             self.touch(queue)
-            if not queue.auto_delete or not queue.had_consumers or queue.deleted or queue.core.consumer_count():
-                return False
+            return self._auto_delete_queue(queue)
+
+    def _auto_delete_queue(self, queue: Queue) -> bool:
+        if not queue.auto_delete or not queue.had_consumers or queue.deleted or queue.core.consumer_count():
+            return False
+        return self._remove_by_itself(queue)
+
+    def _remove_by_itself(self, queue: Queue) -> bool:
+        """A deletion that nobody asked for, so nobody is told when the database refuses: it is tried again (I6)."""
+        try:
             self._remove_queue(queue)
-            return True
+        except StoreError as error:
+            self._try_later(queue, error)
+            return False
+        return True
+
+    def _try_later(self, what: Queue | Exchange, error: StoreError) -> None:
+        log.error("%s can't be deleted now: %s", self.describe(what.destination_kind, what.name), error)
+        self._put_off[what] = self._clock.monotonic_ns() + self._limits.sql_retry_ms * 1_000_000
 
     def connection_closed(self, connection_id: int) -> int:
         """Deletes the exclusive queues of a connection that is gone; returns how many."""
@@ -529,14 +561,24 @@ class VirtualHost:
         """Deletes queues that had no consumer and no use for their x-expires; returns how many. For the housekeeping timer."""
         with self._lock:
             now = self._clock.monotonic_ns()
+            if self._put_off:
+                self._delete_late(now)
             expired = 0
             for queue in list(self._expiring.values()):
                 if queue.core.consumer_count():
                     queue.used_ns = now
-                elif now - queue.used_ns >= (queue.policy.expires_ms or 0) * 1_000_000:
-                    self._remove_queue(queue)
-                    expired += 1
+                elif now - queue.used_ns >= (queue.policy.expires_ms or 0) * 1_000_000 and queue not in self._put_off:
+                    expired += self._remove_by_itself(queue)
             return expired
+
+    def _delete_late(self, now: int) -> None:
+        """What was put off and is due."""
+        for what in [what for what, due_ns in self._put_off.items() if due_ns <= now]:
+            del self._put_off[what]
+            if isinstance(what, Queue):
+                self._auto_delete_queue(what)  # x-expires looks by itself
+            else:
+                self._auto_delete_exchange(what)
 
     def _add_queue(self, queue_id: int, spec: QueueSpec) -> Queue:
         core = self._queue_factory(queue_id, spec)
@@ -567,6 +609,7 @@ class VirtualHost:
             sources[binding.source] = None
             self._drop_binding(binding)
         queue.deleted = True
+        self._put_off.pop(queue, None)
         queue.core.mark_deleted()
         self.on_queue_deleted(queue)
         if sources:

@@ -2,7 +2,8 @@
 
 in: records of ports.py. out: the same records, after any number of restarts and crashes.
 
-I1  A method that changes something returns when that is durable; when it raises, nothing has changed.
+I1  A method that changes something returns when that is durable; when it raises, nothing has changed, unless the error is latched
+    (`failed`): then nobody knows, and the node ends.
 I2  Queue ids come from blocks that are reserved durably before the first id of a block is given out: none is ever used twice.
 I3  One connection, one user of it at a time. On a server it holds the lock that keeps a second broker out; losing it is latched.
 """
@@ -114,6 +115,12 @@ class SqlDefinitions:
     def failed(self) -> StoreError | None:
         """The error that ended saving; None while all is well."""
         return self._group.failed
+
+    def on_failure(self, listener: Callable[[StoreError], None]) -> None:
+        """`listener(error)` runs once when saving ends (any thread, before the caller hears of it); now, when it has ended already."""
+        self._group.on_failure = listener
+        if self._group.failed is not None:
+            listener(self._group.failed)
 
     @property
     def transactions(self) -> int:

@@ -2,7 +2,8 @@
 
 in: operations (statement name, parameters). out: durable changes, rows; OperatorError at opening, errors of failures.py later.
 
-I1  `run` is one transaction: all of its operations are durable when it returns, none when it raises.
+I1  `run` is one transaction: all of its operations are durable when it returns. When it raises a StoreError other than NotSaved, nobody
+    knows (the answer to a commit was lost, a sync failed); when it raises anything else, none of them is.
 I2  A driver is used by one thread at a time (definitions.py holds a lock); any thread may be that one.
 """
 

@@ -19,6 +19,11 @@ class NotSaved(StoreError):
     """The change was not made (disk full, or another process holds the database too long); the store goes on."""
 
 
+def unknown_outcome(where: str, error: BaseException) -> StoreError:
+    """A commit that ended with something no driver promises (no memory, an interrupt): it may have taken effect."""
+    return StoreError(f"{where}: whether a commit took effect is not known: {type(error).__name__}: {error}")
+
+
 class ConstraintFailure(FlintError):
     """A statement broke a constraint. `unknown_vhost`: the foreign key to vhosts; else a queue id that is taken."""
 

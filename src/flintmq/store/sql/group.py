@@ -6,7 +6,8 @@ I1  Submissions take effect in the order in which they came, whoever commits the
 I2  A caller that waits (`run`) commits everything before it and itself in its own thread: alone, it pays no thread switch.
 I3  Callbacks of `submit` run in the writer thread, in the order of submission, after the change is durable or has failed.
 I4  When a group fails, each of its submissions is tried again by itself: nobody is refused for a neighbour's mistake.
-I5  A StoreError other than NotSaved is latched: from then on every submission fails with it, and nothing reaches the database.
+I5  A StoreError other than NotSaved is latched: from then on every submission fails with it, and nothing reaches the database. Whether
+    the change it came from is durable is not known, so `on_failure` hears of it before the caller does: the node ends with it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class GroupCommit:
         self._writer: threading.Thread | None = None
         self._closed = False
         self._failed: StoreError | None = None
+        self.on_failure: Callable[[StoreError], None] | None = None
         self.transactions = 0
 
     @property
@@ -126,8 +128,10 @@ class GroupCommit:
         except StoreError as error:
             self._failed = error
             log.error("the definitions failed, nothing is saved any more: %s", error)
+            if self.on_failure is not None:
+                self.on_failure(error)
             return error
-        except Exception as error:  # a bug: the callers must hear of it, not hang
+        except Exception as error:  # a bug, and nothing was saved (driver I1): the callers must hear of it, not hang
             return error
         self.transactions += 1
         failpoints.hit("sql-committed")

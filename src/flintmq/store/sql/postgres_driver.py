@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from flintmq.errors import OperatorError, StoreError
 from flintmq.store.sql.driver import TABLES, Location, Operation, Parameters
-from flintmq.store.sql.failures import ConstraintFailure, NotSaved
+from flintmq.store.sql.failures import ConstraintFailure, NotSaved, unknown_outcome
 
 try:
     import psycopg
@@ -178,9 +178,12 @@ class PostgresDriver:
         except psycopg.Error as error:
             self._roll_back()
             raise self._failure(error) from error
-        except BaseException:
+        except (TypeError, ValueError, OverflowError, KeyError):  # a parameter or statement that psycopg refused: nothing was sent
             self._roll_back()
             raise
+        except BaseException as error:  # a pipeline is one piece: where in it this came from can't be told
+            self._roll_back()
+            raise unknown_outcome(self._where, error) from error
 
     def _run_many(self, statements: Sequence[tuple[str, Parameters]]) -> None:
         # In a pipeline everything is sent before the first answer is awaited; leaving it waits for all of them.
@@ -227,6 +230,7 @@ class PostgresDriver:
                 self._connection.execute("ROLLBACK")
 
     def _failure(self, error: psycopg.Error) -> Exception:
+        """An answer with a SQLSTATE that leaves the session open says that the transaction was rolled back; anything else says nothing."""
         text = f"{self._where}: {_line(error)} ({error.sqlstate or 'connection'})"
         if self._connection.closed or self._connection.broken or error.sqlstate is None:
             return StoreError(text)

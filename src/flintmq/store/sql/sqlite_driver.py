@@ -16,7 +16,7 @@ from typing import Any
 from flintmq.errors import OperatorError, StoreError
 from flintmq.store.sql import sqlite_text
 from flintmq.store.sql.driver import Operation, Parameters
-from flintmq.store.sql.failures import DISK_ERRORS, ConstraintFailure, NotSaved
+from flintmq.store.sql.failures import DISK_ERRORS, ConstraintFailure, NotSaved, unknown_outcome
 
 log = logging.getLogger("flintmq.store.sql")
 
@@ -81,20 +81,29 @@ class SqliteDriver:
     def run(self, operations: Sequence[Operation]) -> None:
         execute = self._connection.execute
         texts = self._texts
+        committing = False
         try:
             if len(operations) == 1:
                 name, parameters = operations[0]
-                execute(texts[name], parameters)
+                text = texts[name]
+                committing = True
+                execute(text, parameters)
                 return
             execute("BEGIN IMMEDIATE")
             for name, parameters in operations:
                 execute(texts[name], parameters)
+            committing = True
             execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
             raise self._failure(error) from error
-        except BaseException:
+        except (TypeError, ValueError, OverflowError):  # a parameter that SQLite can't hold: the statement was not begun
             self._roll_back()
+            raise
+        except BaseException as error:
+            self._roll_back()
+            if committing:
+                raise unknown_outcome(str(self.path), error) from error
             raise
 
     def rows(self, name: str, parameters: Parameters) -> list[tuple[Any, ...]]:
