@@ -98,7 +98,7 @@ class Poller:
     def __init__(self, port: int, number: int, arrived: dict[str, int], came: asyncio.Event) -> None:
         self.port = port
         path = f"/api/v1/queues/%2F/q{number % QUEUES}/messages?hold=60&visibility=600&group=g{number}"
-        self.request = f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: {AUTHORIZATION}\r\n\r\n".encode()
+        self.request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-FlintMQ-Request: 1\r\nAuthorization: {AUTHORIZATION}\r\n\r\n".encode()
         self.arrived = arrived
         self.came = came
         self.errors = 0
@@ -145,7 +145,7 @@ async def over_http(polls: int, messages: int) -> dict[str, Any]:
             channel.queue_declare(f"q{n}")
         port = broker.ready["http_port"]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)  # loads the libraries
-        writer.write(b"GET /health HTTP/1.1\r\nHost: bench\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
         _, rss_before = proc(broker.pid)
@@ -197,7 +197,7 @@ async def over_http(polls: int, messages: int) -> dict[str, Any]:
 async def waiting(port: int) -> int:
     """Pulls that wait, as the broker counts them."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET /api/v1/actors HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nAuthorization: {AUTHORIZATION}\r\n\r\n".encode())
+    writer.write(f"GET /api/v1/actors HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: {AUTHORIZATION}\r\n\r\n".encode())
     body = (await reader.read()).partition(b"\r\n\r\n")[2]
     writer.close()
     return int(json.loads(body)["pulls"]["waiting"])

@@ -119,7 +119,8 @@ class Node:
         self.http: HttpServer | None = None
         if config.http_port is not None:
             logs = None if self.store is None else self.store.logs
-            self.http = HttpServer(config, Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit), self.tls)
+            names = (config.host, config.http_hosts)
+            self.http = HttpServer(config, Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names), self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops
         if store_log is not None:

@@ -17,7 +17,8 @@ from flintmq.testing.broker import Broker
 
 
 def basic(user: str = "guest", password: str = "guest") -> dict[str, str]:
-    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+    """Headers of a program's request: who asks, and that no page does."""
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode(), "X-FlintMQ-Request": "1"}
 
 
 class Answer(NamedTuple):
@@ -46,9 +47,11 @@ class Client:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def request(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+        """Headers: of the user guest unless told; what keeps pages of other sites out is added, unless they say otherwise."""
         connection = self.connection()
+        kind = {"X-FlintMQ-Request": "1"} if body is None else {"Content-Type": "application/json"}
         try:
-            connection.request(method, path, body, basic() if headers is None else headers)
+            connection.request(method, path, body, {**kind, **(basic() if headers is None else headers)})
             response = connection.getresponse()
             return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
         finally:
@@ -73,7 +76,8 @@ class Client:
 
     def publish(self, *bodies: str, name: str = "q") -> None:
         for body in bodies:
-            assert self.post(self.path(name), {"body": body}).status == 201
+            octets = {**basic(), "Content-Type": "application/octet-stream"}
+            assert self.request("POST", self.path(name), body.encode(), octets).status == 201
 
     def pull(self, query: str = "", name: str = "q") -> list[dict[str, Any]]:
         answer = self.get(self.path(name) + query)

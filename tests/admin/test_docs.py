@@ -28,13 +28,13 @@ def test_the_commands_of_the_document_work(start: Callable[..., Client]) -> None
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     answers = [answer.strip() for answer in done.stdout.split("@@")]
-    published, pulled, group, acked, nacked, extended, figures, actors, metrics, health, _ = answers
-    assert json.loads(published)["position"] == 1
+    published, raw, pulled, group, acked, nacked, extended, figures, actors, metrics, health, _ = answers
+    assert json.loads(published)["position"] == 1 and json.loads(raw)["position"] == 2
     assert [message["body"] for message in json.loads(pulled)["messages"]] == ["hello"]
-    assert json.loads(group)["messages"] == []
+    assert [message["body"] for message in json.loads(group)["messages"]] == ["hello, too"]
     for settled in (acked, nacked, extended):
         assert json.loads(settled)["gone"] == ["6e3d2f411.1000000"]
-    assert json.loads(figures)["messages_unacked"] == 1
+    assert json.loads(figures)["messages_unacked"] == 2
     assert json.loads(actors)["actors"]["wakes_lost_total"] == 0
     assert metrics.startswith("# HELP flintmq_") and json.loads(health) == {"status": "ok"}
 
@@ -47,7 +47,7 @@ def test_the_document_names_the_limits() -> None:
     assert (limits.pull_hold_ms_max, limits.pull_messages_max, limits.pull_bytes_max) == (60_000, 1_000, 8 * MIB)
     assert (limits.pull_visibility_ms, limits.pull_visibility_ms_min, limits.pull_visibility_ms_max) == (30_000, 1_000, 43_200_000)
     assert (limits.http_connections_max, limits.http_head_bytes_max, limits.http_leases_max) == (4_096, 16 * KIB, 1_000)
-    assert (limits.http_body_bytes_max, limits.http_publish_bytes_max, limits.http_request_ms) == (MIB, 16 * MIB, 20_000)
+    assert (limits.http_json_bytes_max, limits.http_publish_bytes_max, limits.http_request_ms) == (128 * KIB, 16 * MIB, 20_000)
     assert (limits.pull_leases_max, limits.pull_groups_max) == (100_000, 10_000)
-    for number in ("60", "1,000", "8 MiB", "43,200", "4,096", "16 KiB", "1 MiB", "16 MiB", "100,000", "10,000"):
+    for number in ("60", "1,000", "8 MiB", "43,200", "4,096", "16 KiB", "128 KiB", "16 MiB", "100,000", "10,000"):
         assert number in text

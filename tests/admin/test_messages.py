@@ -131,7 +131,8 @@ def test_a_client_that_leaves_takes_nothing(shared: Client, name: str) -> None:
     shared.queue(name)
     before, parked = shared.node.pulls.figures()["waiting"], shared.node.actors.gauges()["parked"]
     sock = socket.create_connection(("127.0.0.1", shared.port), timeout=30)
-    head = f"GET {shared.path(name)}?hold=60 HTTP/1.1\r\nHost: x\r\nAuthorization: {basic()['Authorization']}\r\n\r\n"
+    head = f"GET {shared.path(name)}?hold=60 HTTP/1.1\r\n"
+    head += f"Host: localhost\r\nX-FlintMQ-Request: 1\r\nAuthorization: {basic()['Authorization']}\r\n\r\n"
     sock.sendall(head.encode())
     # Until it is parked. (One that a worker is looking at: tests/pulls/test_threads.py.)
     wait_until(lambda: shared.node.actors.gauges()["parked"] == parked + 1, what="the poll is held")
@@ -292,10 +293,10 @@ def test_one_connection_many_requests(shared: Client, name: str) -> None:
     shared.queue(name)
     connection = shared.connection()
     for n in range(20):
-        connection.request("POST", shared.path(name), json.dumps({"body": str(n)}), basic())
+        connection.request("POST", shared.path(name), json.dumps({"body": str(n)}), {**basic(), "content-type": "application/json"})
         response = connection.getresponse()
         assert response.status == 201
         response.read()
-    connection.request("GET", shared.path(name) + "?count=20", None, basic())
+    connection.request("GET", shared.path(name) + "?count=20", None, {**basic(), "x-flintmq-request": "1"})
     assert len(json.loads(connection.getresponse().read())["messages"]) == 20
     connection.close()

@@ -4,7 +4,8 @@ in: requests, from anybody. out: JSON (metrics: text). Loaded with the first con
 
 P1  Every request but /health is authenticated; every verb asks for its permissions once, before it does anything.
 P2  Whatever a peer sends ends in an answer that names cause and fix; a trace goes to the log, never to the peer.
-P3  Messages whose client is gone before the answer left go back to their queue, not flagged; once it left, the lease decides.
+P3  A request that a page of another site made somebody's browser send is refused before all else (admin.guard).
+P4  Messages whose client is gone before the answer left go back to their queue, not flagged; once it left, the lease decides.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from flintmq.admin import figures
 from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
 from flintmq.admin.auth import Authenticator, Caller
 from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
+from flintmq.admin.guard import JSON, OCTETS, Guard, content_type, require_header
 from flintmq.admin.held import Held
-from flintmq.admin.messages import ENCODINGS, parse_publish
+from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish, parse_raw_publish
 from flintmq.admin.parts import Parts
 from flintmq.admin.publish import publish
 from flintmq.errors import PeerError, StoreError
@@ -64,6 +66,7 @@ class Application:
         self.parts = parts
         self.limits = parts.broker.limits
         self.authenticator = Authenticator(parts.broker, self.limits.http_logins_max)
+        self.guard = Guard(*parts.names)
         self.held: Held | None = None
         self.arriving = 0  # bytes of bodies of which the rest is waited for
 
@@ -113,11 +116,18 @@ class Application:
             leaving.pop(request.client, None)
             self.parts.logins_refused = self.authenticator.refused
 
-    async def body(self, request: Request, most: int) -> bytes:
+    async def json_body(self, request: Request) -> bytes:
+        """A body of JSON text. Raises: HttpError 415, and as `body`."""
+        kind = content_type(request.headers.get("content-type", "").encode("latin-1"))
+        if kind not in (JSON, ""):  # none: there is no body (guard.W3)
+            raise HttpError(415, "content_type", f"this needs the content type {JSON}, not {kind[:80]}", "see docs/HTTP.md")
+        return await self.body(request, self.limits.http_json_bytes_max, f"send less at a time; a message goes as {OCTETS}, too")
+
+    async def body(self, request: Request, most: int, fix: str = "send less at a time") -> bytes:
         """The request's body. Raises: HttpError 408, 413, 503."""
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > most:
-            raise too_large(most)
+            raise too_large(most, fix)
         pieces, size = [], 0
         try:
             async with asyncio.timeout(self.limits.http_body_ms / 1000):
@@ -125,7 +135,7 @@ class Application:
                     size += len(piece)
                     self.arriving += len(piece)
                     if size > most:
-                        raise too_large(most)
+                        raise too_large(most, fix)
                     if self.arriving > self.limits.http_arriving_bytes_max:
                         raise busy("too many large bodies are on their way")
                     pieces.append(piece)
@@ -146,9 +156,15 @@ class Application:
     # --- messages -------------------------------------------------------------------------------------------------------
 
     async def pull(self, request: Request) -> Response:
-        """GET .../messages"""
+        """POST .../messages/pull, and GET .../messages with the header of guard.W3"""
+        if request.method == "GET":
+            require_header(request.headers)
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
+        if request.method != "GET":
+            sent = await self.json_body(request)
+            if sent:
+                json_object(sent, ())
         limits = self.limits
         values = query(request.scope["query_string"], ("group", "hold", "count", "bytes", "visibility", "encoding", "offset"))
         hold_ms = seconds_ms(values, "hold", 0, 0, limits.pull_hold_ms_max)
@@ -191,8 +207,13 @@ class Application:
         name = path_name(request.path_params["queue"], "queue")
         vhost = caller.authorize(vhost_name, "basic.publish", exchange="")
         queue = vhost.queue(name, 0)
-        query(request.scope["query_string"], ())
-        message = parse_publish(await self.body(request, self.limits.http_publish_bytes_max), self.limits)
+        if content_type(request.headers.get("content-type", "").encode("latin-1")) == OCTETS:
+            values = query(request.scope["query_string"], PUBLISH_PARAMETERS)
+            properties = request.headers.getlist("x-flintmq-properties")
+            message = parse_raw_publish(values, properties, await self.body(request, self.limits.http_publish_bytes_max), self.limits)
+        else:
+            query(request.scope["query_string"], ())
+            message = parse_publish(await self.json_body(request), self.limits)
         return answer(await publish(self.parts, queue, message), 201)
 
     async def ack(self, request: Request) -> Response:
@@ -226,7 +247,7 @@ class Application:
         caller = await self.caller(request)
         queue = self._queue(caller, request, "basic.get")
         query(request.scope["query_string"], ())
-        return queue, json_object(await self.body(request, self.limits.http_body_bytes_max), ("leases", *members))
+        return queue, json_object(await self.json_body(request), ("leases", *members))
 
     def _leases(self, body: dict[str, Any]) -> list[str]:
         return member_texts(body, "leases", self.limits.http_leases_max, _LEASE_MAX)
@@ -275,6 +296,7 @@ class Application:
             ("GET", queue, self.queue),
             ("GET", f"{queue}/messages", self.pull),
             ("POST", f"{queue}/messages", self.publish),
+            ("POST", f"{queue}/messages/pull", self.pull),
             ("POST", f"{queue}/messages/ack", self.ack),
             ("POST", f"{queue}/messages/nack", self.nack),
             ("POST", f"{queue}/messages/extend", self.extend),
@@ -307,6 +329,17 @@ class Application:
         refused = HttpError(404, "not_found", "there is no such path", "see docs/HTTP.md; names in the path are percent-encoded")
         return answer(refused.body, 404)
 
+    def refused_head(self, scope: Any) -> Response | None:
+        """The answer to a request that is refused for its head alone; /health tells anybody that the broker lives, and nothing else."""
+        if scope["path"] == "/health" and scope["method"] in ("GET", "HEAD"):
+            return None
+        try:
+            self.guard.check(scope)
+        except HttpError as error:
+            self.parts.requests[error.status] += 1
+            return answer(error.body, error.status, {"connection": "close"})
+        return None
+
     def head_too_large(self) -> Response:
         """What a request with a head above Limits.http_head_bytes_max gets."""
         self.parts.requests[431] += 1
@@ -333,6 +366,10 @@ def application(parts: Parts) -> Any:
             head = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
             if head > app.limits.http_head_bytes_max:
                 await app.head_too_large()(scope, receive, send)
+                return
+            refused = app.refused_head(scope)
+            if refused is not None:
+                await refused(scope, receive, send)
                 return
         await starlette(scope, receive, send)
 

@@ -139,5 +139,6 @@ def member_texts(body: Mapping[str, Any], name: str, most: int, each: int) -> li
     return value
 
 
-def too_large(most: int) -> HttpError:
-    return HttpError(413, "too_large", f"the body is larger than {most} bytes", "send less at a time")
+def too_large(most: int, fix: str) -> HttpError:
+    """413."""
+    return HttpError(413, "too_large", f"the body is larger than {most} bytes", fix)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flintmq.admin.arguments import json_object, member_bool
+from flintmq.admin.arguments import json_object, member_bool, word
 from flintmq.admin.errors import bad
 from flintmq.config import Limits
 from flintmq.errors import PeerError
@@ -24,6 +24,7 @@ CONTENT_EXPIRES = 2
 CONTENT_HEADERS = 4
 CONTENT_PRIORITY = 16
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
+_OTHERS = ("headers", "priority", "expiration", "timestamp")
 ENCODINGS = ("auto", "base64")
 # bytes around the payload of a frame
 _FRAME_OVERHEAD = 8
@@ -78,6 +79,10 @@ class Publish(NamedTuple):
     expiration_ms: int | None
 
 
+# of the query of a message that is published as it is
+PUBLISH_PARAMETERS = ("persistent",)
+
+
 def parse_publish(raw: bytes, limits: Limits) -> Publish:
     """The JSON body of a publish. Raises: HttpError 400, also for headers that an AMQP publisher could not send."""
     given = json_object(raw, ("body", "encoding", "persistent", "properties"))
@@ -90,8 +95,23 @@ def parse_publish(raw: bytes, limits: Limits) -> Publish:
         body = base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
     except (binascii.Error, ValueError):
         raise bad("'body' is no base64, or no text that UTF-8 can say") from None
-    properties, flags, priority, expiration_ms = _properties(given.get("properties", {}))
-    if member_bool(given, "persistent", True):
+    return _message(body, given.get("properties", {}), member_bool(given, "persistent", True), limits)
+
+
+def parse_raw_publish(values: Mapping[str, str], properties: Sequence[str], body: bytes, limits: Limits) -> Publish:
+    """A publish whose body is the message's.
+
+    Args: values: of the query; properties: values of X-FlintMQ-Properties (JSON in ASCII; none or one). Raises: HttpError 400.
+    """
+    if len(properties) > 1:
+        raise bad("X-FlintMQ-Properties is given twice")
+    given = json_object(properties[0].encode("utf-8"), (*_TEXTS, *_OTHERS)) if properties else {}
+    return _message(body, given, word(values, "persistent", ("true", "false")) == "true", limits)
+
+
+def _message(body: bytes, given: Any, persistent: bool, limits: Limits) -> Publish:
+    properties, flags, priority, expiration_ms = _properties(given)
+    if persistent:
         flags |= CONTENT_PERSISTENT
         properties["delivery_mode"] = 2
     try:
@@ -110,7 +130,7 @@ def parse_publish(raw: bytes, limits: Limits) -> Publish:
 def _properties(given: Any) -> tuple[dict[str, Any], int, int | None, int | None]:
     if not isinstance(given, dict):
         raise bad("'properties' must be an object")
-    known = (*_TEXTS, "headers", "priority", "expiration", "timestamp")
+    known = (*_TEXTS, *_OTHERS)
     properties: dict[str, Any] = {}
     flags = 0
     priority = expiration_ms = None

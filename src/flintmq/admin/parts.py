@@ -20,6 +20,8 @@ class Parts:
     actors: Callable[[], dict[str, Any]]
     store: Any = None
     memory_limit: int = 2**63
+    # the address or name that is listened on, and further names by which clients may call the broker (admin.guard)
+    names: tuple[str, tuple[str, ...]] = ("127.0.0.1", ())
     # of the service itself
     requests: Counter[int] = field(default_factory=Counter)  # by status
     held: int = 0  # polls that wait now

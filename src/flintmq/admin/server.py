@@ -121,6 +121,14 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # Whoever speaks is who connected: a header that says otherwise would let anybody be of this machine.
+                proxy_headers=False,
+                # An answer is nobody's script or picture, and no cache's.
+                headers=[
+                    ("x-content-type-options", "nosniff"),
+                    ("cross-origin-resource-policy", "same-origin"),
+                    ("cache-control", "no-store"),
+                ],
                 timeout_keep_alive=max(1, limits.http_request_ms // 1000),
                 timeout_graceful_shutdown=max(1, limits.http_stop_ms // 1000),
                 h11_max_incomplete_event_size=limits.http_head_bytes_max,

@@ -54,6 +54,7 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise OperatorError(f"--config {path}: {error}") from error
     known = {param.name: param for param in ctx.command.params if param.name != "config"}
+    known["http_host"] = known["http_hosts"]
     options = {}
     for key, value in content.items():
         name = key.replace("-", "_")
@@ -62,7 +63,7 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
 
             near = difflib.get_close_matches(name, known, 1)
             raise OperatorError(f"--config {path}: unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else ""))
-        options[name] = _checked(path, name, value, known[name], ctx)
+        options[known[name].name or name] = _checked(path, name, value, known[name], ctx)
     return options
 
 
@@ -73,6 +74,11 @@ def _checked(path: str, name: str, value: Any, option: click.Parameter, ctx: cli
         if not isinstance(value, bool):
             raise OperatorError(f"{shown}: it is either true or false")
         return value
+    if option.multiple:
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, str) for one in values):
+            raise OperatorError(f"{shown}: a string or a list of strings is expected")
+        return tuple(values)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise OperatorError(f"{shown}: a string or a whole number is expected")
     try:
@@ -101,6 +107,13 @@ def _raise_descriptors() -> None:
     default="15672",
     show_default=True,
     help="HTTP port for pulls, figures, metrics and health, 0 for a free one, or 'off'; HTTPS with --tls-cert.",
+)
+@click.option(
+    "--http-host",
+    "http_hosts",
+    multiple=True,
+    help="A further name by which HTTP clients call this broker (repeatable; '*': any). Addresses, localhost, --host and this machine's"
+    " name are always right.",
 )
 @click.option(
     "--flight-port",
