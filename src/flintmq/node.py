@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flintmq.access.permissions import Permissions
-from flintmq.access.users import Users
+from flintmq.access.users import Users, default_user
 from flintmq.admin.parts import Parts
 from flintmq.admin.server import HttpServer
 from flintmq.clock import Clock, SystemClock
@@ -76,10 +76,15 @@ class Node:
         self.failure: StoreError | None = None
         self.failed = threading.Event()
         definitions: Definitions = MemoryDefinitions()
-        if not config.memory:
+        # A new store has one user, guest, and it is let in from this machine only; an old one has those it was left with, if any.
+        permission, guest = default_user("/")
+        if config.memory:
+            definitions.save_permission(permission)
+            definitions.save_user(guest)
+        else:
             from flintmq.store.durable import DurableStore
 
-            self.store = DurableStore.open(config, self.clock, Timestamp, self.actors)
+            self.store = DurableStore.open(config, self.clock, Timestamp, self.actors, (permission, guest))
             definitions = self.store.definitions
             store_log = self.store.logs
         try:
@@ -105,8 +110,6 @@ class Node:
             if self.store.logs.failure is not None:  # the writer's first write, which nobody could be told of yet
                 self._store_failed(self.store.logs.failure)
         self.users = Users(definitions, self.clock, config.limits)
-        # A new store has one user, guest, and it is let in from this machine only.
-        self.users.ensure_default_user("/")
         self.permissions = Permissions(definitions)
         self.permissions.on_changed = revoke_authorizations
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, f"flintmq@{socket.gethostname()}")

@@ -121,6 +121,33 @@ def test_without_a_store(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.parametrize("first", ["user", "vhost"])
+def test_before_the_first_start(tmp_path: Path, first: str) -> None:
+    """A store can be made by `user add` (no guest then) or `vhost add` (with guest); the broker starts on it and adds nobody."""
+    store = tmp_path / "deep" / "data"
+    run(store, "user", "add", "", "--password", "x", code=64)
+    assert not store.exists()
+    if first == "vhost":
+        run(store, "vhost", "add", "shop")
+    run(store, "user", "add", "alice", "--password", "secret")
+    if first == "user":
+        run(store, "vhost", "add", "shop")
+    run(store, "user", "grant", "alice", "--vhost", "shop")
+    names = ["alice"] if first == "user" else ["alice", "guest"]
+    assert store.stat().st_mode & 0o777 == 0o700
+    with Broker("--data-dir", str(store)) as broker:
+        credentials = pika.PlainCredentials("alice", "secret")
+        channel = pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.port, "shop", credentials)).channel()
+        channel.queue_declare("q", durable=True)
+        channel.connection.close()
+    assert [line.split()[0] for line in run(store, "user", "list").stdout.splitlines() if line[0] != " "] == names
+    for name in names:
+        run(store, "user", "delete", name)
+    with Broker("--data-dir", str(store)):
+        pass
+    assert run(store, "user", "list").stdout == ""
+
+
 def test_a_store_that_never_had_a_broker_is_locked_too(store: Path) -> None:
     """Without the lock's file the command makes it, so that no broker starts meanwhile; what can't be locked is an error of its own."""
     with store_locked(store):

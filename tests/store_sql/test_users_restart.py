@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from flintmq.access.permissions import Permissions
-from flintmq.access.users import Users
-from flintmq.errors import StoreError
+from flintmq.access.users import Users, default_user
+from flintmq.errors import OperatorError, StoreError
 from flintmq.ports import PermissionRecord, Resource, UserRecord, Verb
 from flintmq.store.definitions import MemoryDefinitions
 from flintmq.store.sql.definitions import SqlDefinitions
 
 
 def start(directory: Path) -> tuple[SqlDefinitions, Users]:
-    definitions = SqlDefinitions.open(directory)
-    users = Users(definitions)
-    users.ensure_default_user()
-    return definitions, users
+    definitions = SqlDefinitions.open(directory, first=default_user())
+    return definitions, Users(definitions)
 
 
 def stop(definitions: SqlDefinitions, users: Users) -> None:
@@ -73,27 +71,36 @@ class Failing(MemoryDefinitions):
         super().delete_user(name)
 
 
-@pytest.mark.parametrize("changes", [0, 1])
-def test_a_crash_while_guest_is_made_leaves_no_guest_without_permissions(changes: int) -> None:
-    definitions = Failing()
-    definitions.left = changes
-    users = Users(definitions)
-    with pytest.raises(StoreError):
-        users.ensure_default_user()
-    users.close()
-    definitions.left = 9
-    again = Users(definitions)
-    again.ensure_default_user()
-    assert [record.name for record in definitions.load_users()] == ["guest"]
+def test_guest_comes_with_the_store_and_never_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the transaction that makes it; with the last user gone nobody is put back."""
+    from flintmq.store.sql.sqlite_driver import SqliteDriver
+
+    create = SqliteDriver.create
+
+    def torn(driver: SqliteDriver, operations: object) -> None:
+        create(driver, [*operations, ("save_user", {})])  # type: ignore[misc]
+
+    monkeypatch.setattr(SqliteDriver, "create", torn)
+    with pytest.raises((OperatorError, StoreError)):
+        start(tmp_path)
+    monkeypatch.undo()
+    definitions, users = start(tmp_path)
+    assert definitions.created and users.names() == ["guest"]
     assert [record.user for record in definitions.load_permissions()] == ["guest"]
-    again.close()
+    users.delete("guest")
+    stop(definitions, users)
+    definitions, users = start(tmp_path)
+    assert not definitions.created and users.names() == [] and not list(definitions.load_permissions())
+    stop(definitions, users)
 
 
 def test_a_user_that_could_not_be_deleted_is_still_there() -> None:
     definitions = Failing()
     definitions.left = 2
+    permission, guest = default_user()
+    definitions.save_permission(permission)
+    definitions.save_user(guest)
     users = Users(definitions)
-    users.ensure_default_user()
     with pytest.raises(StoreError):
         users.delete("guest")
     assert users.names() == ["guest"]

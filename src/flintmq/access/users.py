@@ -57,6 +57,14 @@ def is_loopback(address: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
+def default_user(vhost: str = "/") -> tuple[PermissionRecord, UserRecord]:
+    """What a store is made with, and never gets again: guest/guest, let in from this machine only, with all permissions in `vhost`.
+
+    Save them in this order: a crash in between leaves no user who may do nothing.
+    """
+    return PermissionRecord(DEFAULT_USER, vhost, ".*", ".*", ".*"), UserRecord(DEFAULT_USER, _GUEST, ("administrator",))
+
+
 class Users:
     """The users of a node.
 
@@ -81,17 +89,6 @@ class Users:
         self._lock = threading.Lock()
         self._users = {record.name: record for record in definitions.load_users()}
         self._verified: dict[str, tuple[bytes, int]] = {}  # user -> MAC of user and password, end of validity (monotonic ns)
-
-    def ensure_default_user(self, vhost: str = "/") -> None:
-        """Creates guest/guest with all permissions in `vhost` when there is no user at all (call it before Permissions loads).
-
-        A user that is there, from this run or an earlier one, is never changed.
-        """
-        if self._users:
-            return
-        # The user comes last: a crash in between leaves no user, so the next start does it again, not a guest who may do nothing.
-        self._definitions.save_permission(PermissionRecord(DEFAULT_USER, vhost, ".*", ".*", ".*"))
-        self.put(UserRecord(DEFAULT_USER, _GUEST, ("administrator",)))
 
     # --- management -----------------------------------------------------------------------------------------------------
 

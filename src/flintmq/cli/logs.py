@@ -9,30 +9,12 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from contextlib import nullcontext
+
+from flintmq.loglines import LineFormatter
 
 # lines
 BATCH = 64
-
-
-class LineFormatter(logging.Formatter):
-    """`2026-11-21 06:59:29.123Z [INFO] flintmq.connection: text`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._second = 0
-        self._text = ""
-
-    def format(self, record: logging.LogRecord) -> str:
-        second = int(record.created)
-        if second != self._second:
-            self._second = second
-            self._text = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(second))
-        line = f"{self._text}.{int(record.msecs):03}Z [{record.levelname}] {record.name}: {record.getMessage()}"
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
 
 
 class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]

@@ -7,14 +7,14 @@ runs this is refused (on PostgreSQL by the broker's lock).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import click
 
 from flintmq.access.permissions import compile_pattern
-from flintmq.access.users import hash_password
+from flintmq.access.users import default_user, hash_password
 from flintmq.cli.store import store_locked, store_options
 from flintmq.config import Config
 from flintmq.errors import OperatorError
@@ -29,14 +29,26 @@ TAGS = ("administrator", "monitoring")
 
 
 @contextlib.contextmanager
-def _opened(options: dict[str, Any]) -> Iterator[SqlDefinitions]:
-    """The definitions, with brokers kept out. Raises: OperatorError (69) when there are none, or a broker runs."""
+def _opened(options: dict[str, Any], first: Sequence[Any] | None = None) -> Iterator[SqlDefinitions]:
+    """The definitions, with brokers kept out.
+
+    Args: first: records that a new store is made with, in its first transaction; None: no store is made by looking for one.
+    Raises: OperatorError 69 when there are none, or a broker runs; 74 when the directory can't be made.
+    """
     config = Config(port=None, **options)
     directory = store_directory(config)
     location = locate(config.connect, config.catalog, directory)
-    if location.path is not None and not location.path.exists():
-        raise OperatorError(f"{location.path} does not exist: start 'flintmq serve' once, it makes a new store", 69)
-    with store_locked(directory), contextlib.closing(SqlDefinitions.open(directory, config.connect, config.catalog)) as definitions:
+    if first is None and location.path is not None and not location.path.exists():
+        raise OperatorError(f"{location.path} does not exist: 'flintmq user add' or 'flintmq serve' makes a new store", 69)
+    if first is not None:
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise OperatorError(f"cannot make the store directory {directory}: {error.strerror}", 74) from None
+    with (
+        store_locked(directory),
+        contextlib.closing(SqlDefinitions.open(directory, config.connect, config.catalog, first=first or ())) as definitions,
+    ):
         yield definitions
 
 
@@ -97,11 +109,13 @@ def list_users(**options: Any) -> None:
 @tag_option
 @store_options
 def add(name: str, password: str, tags: tuple[str, ...], **options: Any) -> None:
-    """Add a user. It may log in from anywhere, and do nothing until `grant`."""
-    with _opened(options) as definitions:
-        if any(record.name == name for record in definitions.load_users()):
-            raise OperatorError(f"there is a user '{name}' already: 'flintmq user password' and 'flintmq user tags' change it", 69)
-        definitions.save_user(UserRecord(_name(name, "user"), _hash(password), tuple(dict.fromkeys(tags))))
+    """Add a user. It may log in from anywhere, and do nothing until `grant`. A store that it makes has this user, and no guest."""
+    record = UserRecord(_name(name, "user"), _hash(password), tuple(dict.fromkeys(tags)))
+    with _opened(options, (record,)) as definitions:
+        if not definitions.created:
+            if any(known.name == name for known in definitions.load_users()):
+                raise OperatorError(f"there is a user '{name}' already: 'flintmq user password' and 'flintmq user tags' change it", 69)
+            definitions.save_user(record)
     click.echo(f"user {name} added: 'flintmq user grant {name}' lets it work")
 
 
@@ -131,7 +145,7 @@ def set_tags(name: str, tags: tuple[str, ...], **options: Any) -> None:
 @click.argument("name")
 @store_options
 def delete(name: str, **options: Any) -> None:
-    """Delete a user and its permissions. With the last one gone, the next start makes guest anew."""
+    """Delete a user and its permissions. With the last one gone nobody can log in until `add`: guest is not made again."""
     with _opened(options) as definitions:
         definitions.delete_user(_user(definitions, name).name)
     click.echo(f"user {name} deleted")
@@ -187,9 +201,13 @@ def list_vhosts(**options: Any) -> None:
 @click.argument("name")
 @store_options
 def add_vhost(name: str, **options: Any) -> None:
-    """Add a virtual host. Nobody may use it until `flintmq user grant USER --vhost NAME`."""
-    with _opened(options) as definitions:
-        if any(record.name == name for record in definitions.load_vhosts()):
-            raise OperatorError(f"there is a virtual host '{name}' already", 69)
-        definitions.save_vhost(VhostRecord(_name(name, "virtual host")))
+    """Add a virtual host. Nobody may use it until `flintmq user grant USER --vhost NAME`. A store that it makes has the user guest."""
+    record = VhostRecord(_name(name, "virtual host"))
+    if name == "/":
+        raise OperatorError("there is a virtual host '/' already, in every store", 69)
+    with _opened(options, (*default_user(), record)) as definitions:
+        if not definitions.created:
+            if any(known.name == name for known in definitions.load_vhosts()):
+                raise OperatorError(f"there is a virtual host '{name}' already", 69)
+            definitions.save_vhost(record)
     click.echo(f"virtual host {name} added")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,9 @@ class DurableStore:
         self.logs = logs
 
     @classmethod
-    def open(cls, config: Config, clock: Clock, timestamp: Any, actors: Any = None) -> DurableStore:
-        """Args: timestamp: the codec's type of timestamps in argument tables; actors: the node's ActorSystem, stopped after the store.
+    def open(cls, config: Config, clock: Clock, timestamp: Any, actors: Any = None, first: Sequence[Any] = ()) -> DurableStore:
+        """Args: timestamp: the codec's type of timestamps in argument tables; actors: the node's ActorSystem, stopped after the store;
+        first: records (users, permissions) that a new store is made with.
 
         Raises: OperatorError (directory, database), StoreError (logs).
         """
@@ -60,7 +62,7 @@ class DurableStore:
             raise OperatorError(f"cannot make the store directory {directory}: {error.strerror}. Choose another --data-dir.", 69) from error
         if not os.access(directory, os.W_OK | os.X_OK):
             raise OperatorError(f"the store directory {directory} is not writable for this user", 69)
-        definitions = SqlDefinitions.open(directory, config.connect, config.catalog, clock, config.limits, timestamp=timestamp)
+        definitions = SqlDefinitions.open(directory, config.connect, config.catalog, clock, config.limits, timestamp=timestamp, first=first)
         try:
             known = {queue.queue_id for vhost in definitions.load_vhosts() for queue in definitions.load_queues(vhost.name)}
             files: Any = OsFiles  # compiled: its arguments are not seen by mypy

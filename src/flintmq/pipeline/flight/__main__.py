@@ -20,6 +20,7 @@ from pathlib import Path
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Channel
 from flintmq.endpoint import endpoint
+from flintmq.loglines import LineFormatter
 
 EXIT_UNAVAILABLE = 69
 EXIT_CONFIG = 78
@@ -42,7 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tls-key")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=options.log_level.upper(), format="[%(levelname)s] %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
     limits = Limits()
     # gRPC's own log lines are about connections of clients; our errors say what matters
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

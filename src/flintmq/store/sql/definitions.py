@@ -37,7 +37,8 @@ class SqlDefinitions:
     """See ports.Definitions.
 
     Args: url: SQLAlchemy URL, or a Location; catalog: database name on PostgreSQL (made when it is missing and that is allowed);
-    clock: for the time of creation; timestamp: makes a timestamp value of a stored number (give the codec's type).
+    clock: for the time of creation; first: records that a new database is made with, in its first transaction; timestamp: makes a
+    timestamp value of a stored number (give the codec's type).
     Raises: OperatorError when the database can't be reached or used, is someone else's, newer, or in use by another broker;
     StoreError when it is damaged. A new database gets its tables, an older one is migrated.
     """
@@ -50,6 +51,7 @@ class SqlDefinitions:
         limits: Limits | None = None,
         *,
         timestamp: Callable[[int], Any] = Timestamp,
+        first: Sequence[Any] = (),
     ) -> None:
         location = url if isinstance(url, Location) else locate(url, catalog)
         limits = limits or Limits()
@@ -59,7 +61,7 @@ class SqlDefinitions:
         self._driver: Driver = open_driver(location, limits)
         self._group = GroupCommit(self._driver, limits.sql_group_max)
         try:
-            self.created = self._prepare(location, clock or SystemClock())
+            self.created = self._prepare(location, clock or SystemClock(), first)
             ((store_uuid, store_format, high_water),) = self._driver.rows("load_store", {})
         except BaseException:
             self._driver.close()
@@ -81,11 +83,12 @@ class SqlDefinitions:
         limits: Limits | None = None,
         *,
         timestamp: Callable[[int], Any] = Timestamp,
+        first: Sequence[Any] = (),
     ) -> SqlDefinitions:
         """The definitions that `serve --store-dir --connect --catalog` names; without `connect` a SQLite file in `store_dir`."""
-        return cls(locate(connect, catalog, store_dir), None, clock, limits, timestamp=timestamp)
+        return cls(locate(connect, catalog, store_dir), None, clock, limits, timestamp=timestamp, first=first)
 
-    def _prepare(self, location: Location, clock: Clock) -> bool:
+    def _prepare(self, location: Location, clock: Clock, first: Sequence[Any]) -> bool:
         """Makes or migrates the tables. True when they were made."""
         state, found = check_state(self._driver)
         if state is State.OLDER:
@@ -102,7 +105,8 @@ class SqlDefinitions:
                 "created_ms": clock.wall_ms(),
             }
             default = changes.save_vhost(VhostRecord("/", "Default virtual host"))
-            self._driver.create([("stamp", {"version_num": SCHEMA_VERSION}), ("create_store", identity), *default])
+            made_with = changes.operations_of(Save(record) for record in first)
+            self._driver.create([("stamp", {"version_num": SCHEMA_VERSION}), ("create_store", identity), *default, *made_with])
             return True
         return False
 

@@ -4,7 +4,7 @@ in: nothing. out: `metadata`, the tables, `create_statements`.
 
 I1  Names in columns are text of values.encode_name, argument columns text of values.encode_table.
 I2  What belongs to a vhost goes with it (ON DELETE CASCADE). A binding's ends are no foreign keys: predeclared exchanges, which may be
-    an end, are in no table. Permissions may be there before their user (access/users.py makes the first user that way).
+    an end, are in no table. Permissions may be there before their user.
 I3  Queue ids come from store.queue_id_high_water, binding ids from the database; neither is ever used twice.
 """
 
