@@ -121,7 +121,8 @@ class FakeBroker:
         self.users = {"ann": "secret", "guest": "guest"}
         self.heads: list[dict[str, Any]] = []
         self.payloads: list[bytes] = []
-        self.answers: dict[str, Callable[[dict[str, Any], bytes], Any]] = {"auth": self._auth}
+        self.answers: dict[str, Callable[[dict[str, Any], bytes], Any]] = {"auth": self._auth, "token": self._token}
+        self.tokens: dict[str, str] = {}
         self._pairs = [socket.socketpair() for _ in range(channels)]
         self.servers = [Channel(ours) for ours, _ in self._pairs]
         self.children = [theirs for _, theirs in self._pairs]
@@ -132,7 +133,14 @@ class FakeBroker:
     def _auth(self, head: dict[str, Any], payload: bytes) -> Any:
         if self.users.get(head["user"]) != head["password"]:
             raise Refused("UNAUTHENTICATED", "no")
-        return {"tags": [], "loopback_only": head["user"] == "guest"}
+        token = f"token-{len(self.tokens)}"
+        self.tokens[token] = head["user"]
+        return {"tags": [], "loopback_only": head["user"] == "guest", "token": token}
+
+    def _token(self, head: dict[str, Any], payload: bytes) -> Any:
+        if head["token"] not in self.tokens:
+            raise Refused("UNAUTHENTICATED", "no")
+        return {"user": self.tokens[head["token"]], "loopback_only": False}
 
     def _serve(self, channel: Channel) -> None:
         try:

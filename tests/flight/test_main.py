@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from flintmq.dataplane.wire import Channel
+from flintmq.pipeline.flight.__main__ import no_core_file
 from flintmq.pipeline.flight.client import DataPlane
 from flintmq.pipeline.flight.errors import PlaneError
 from tests.support.broker import self_signed_certificate
@@ -169,3 +171,13 @@ def test_descriptors_that_are_none(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=READY_S, check=False)
     assert done.returncode == 78
     assert "Traceback" not in done.stderr
+
+
+def test_a_crash_leaves_no_core_file() -> None:
+    """The process holds the certificate's key and messages of all tenants."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    try:
+        no_core_file()
+        assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)

@@ -2,8 +2,8 @@
 
 in: requests of the Flight service (head, payload), each on behalf of a user. out: answers, or errors that begin with a code.
 
-V1  Every call goes through `dispatch`: the user's right to the virtual host is checked there, for all calls but `auth`; each method then
-    asks Plane.authorize for what it touches.
+V1  Every call goes through `dispatch`: the user's right to the virtual host is checked there, for all calls but `auth` and `token`; each
+    method then asks Plane.authorize for what it touches.
 V2  Nothing a peer sends ends in a trace at the peer: what is refused has its code; what is our own mistake is INTERNAL, and in the log.
 V3  Reads of rows run on the node's actors, one per (subscription or browse, slice), with weights that give a subscription its share however
     many slices it has: they read messages, and many of them must not keep cold reads, streams and pulls waiting. The channel's thread
@@ -25,6 +25,7 @@ from flintmq.dataplane.snapshots import Pins, Snapshots
 from flintmq.dataplane.stages import Stages
 from flintmq.dataplane.streams import Streams
 from flintmq.dataplane.subscriptions import Subscriptions
+from flintmq.dataplane.tokens import Tokens
 from flintmq.dataplane.wire import Channel, ChannelClosed, Payload, Refused, WireError
 from flintmq.errors import PeerError, StoreError
 from flintmq.scheduler.outcomes import Outcome, Space
@@ -59,6 +60,7 @@ class Service:
         self.browses = Browses(self.plane, self.pins, times)
         self.snapshots = Snapshots(self.plane, self.pins)
         self.streams = Streams(self.plane)
+        self.tokens = Tokens(self.plane.limits, self.plane.clock, self._hash_of)
         self.flight: Callable[[], dict[str, Any]] = dict
         self.calls = 0
         self.refused = 0
@@ -158,6 +160,8 @@ class Service:
         arguments = Arguments(name, head)
         if name == "auth":
             return self.auth(head.get("user"), arguments), b""
+        if name == "token":
+            return self.token(arguments), b""
         caller = self._caller(head)
         if name == "block":
             return self.stages.block(caller, arguments, payload), b""
@@ -205,7 +209,7 @@ class Service:
         return self.browses.rows(caller, arguments)
 
     def auth(self, user: object, arguments: Arguments) -> dict[str, Any]:
-        """auth: {user, password} -> tags; `loopback_only`: the service must not let this user in from elsewhere.
+        """auth: {user, password} -> tags, token; `loopback_only`: the service must not let this user in from elsewhere.
 
         `peer`: address of the client, when the service leaves that to us.
         """
@@ -224,7 +228,22 @@ class Service:
             raise Refused("UNAUTHENTICATED", "wrong user or password")
         record = users.get(user)
         loopback_only = users.refused_from(user, _ELSEWHERE)
-        return {"user": user, "tags": [] if record is None else list(record.tags), "loopback_only": loopback_only}
+        tags = [] if record is None else list(record.tags)
+        return {"user": user, "tags": tags, "loopback_only": loopback_only, "token": self.tokens.make(user)}
+
+    def token(self, arguments: Arguments) -> dict[str, Any]:
+        """token: {token} -> user, loopback_only: whose token it is. Raises: Refused UNAUTHENTICATED, also when the user is gone."""
+        token = arguments.raw("token")
+        arguments.done()
+        users = self.plane.broker.users
+        user = self.tokens.whose(token) if isinstance(token, str) else None
+        if user is None:
+            raise Refused("UNAUTHENTICATED", "the token is wrong or too old")
+        return {"user": user, "loopback_only": users.refused_from(user, _ELSEWHERE)}
+
+    def _hash_of(self, user: str) -> str | None:
+        record = self.plane.broker.users.get(user)
+        return None if record is None else record.password_hash
 
     def _checked(self, user: str, password: Secret) -> bool:
         """Waits for the line of password checks. All logins over Flight are one source there: gRPC tells no address before a call runs."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import select
 import signal
 import sys
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Ctrl-C in a terminal reaches the whole process group: the broker decides when its child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lower_priority(limits.flight_nice)
+    no_core_file()
     try:
         channels = [Channel.inherited(int(number), limits) for number in options.channels.split(",")]
     except (ValueError, OSError) as error:
@@ -124,6 +126,12 @@ def lower_priority(nice: int) -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:
         log.debug("priority stays as it is: %s", error)
+
+
+def no_core_file() -> None:
+    """What this process holds (the key of the certificate, messages of all tenants) must not be written to a file when it crashes."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ A1  A password is held while its check runs and never after: what is remembered 
     for `flight_auth_cache_ms`, and only of answers that were yes.
 A2  All refusals say the same: not which part was wrong, nor whether the user exists.
 A3  Checks are slow (argon2): at most two run at once and few wait, so strangers can't keep channels or places from those who are known.
-A4  A token says its user and its end, under the same kind of MAC; it grants nothing: permissions are the broker's, asked at each call.
+A4  Tokens are made and read by the broker: nothing in this process, which reads what clients send, could make one. A token grants
+    nothing: permissions are the broker's, asked at each call.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import hmac
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -45,18 +45,18 @@ REFUSED = "login was refused: user or password is wrong, or the token is too old
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A verified user. loopback_only: may call from this machine only (RabbitMQ's loopback_users)."""
+    """A verified user. loopback_only: may call from this machine only (RabbitMQ's loopback_users); token: the broker's, for a handshake."""
 
     user: str
     loopback_only: bool
+    token: str | None = field(default=None, compare=False, repr=False)
 
 
 class Vault:
-    """Verified credentials and tokens: everything keyed by one secret of this process. Thread-safe."""
+    """Credentials and tokens that the broker verified lately, under a key that makes and opens nothing elsewhere. Thread-safe."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._keep_s = limits.flight_auth_cache_ms / 1000
-        self._token_s = limits.flight_token_s
         self._clock = clock
         self._key = os.urandom(MAC_BYTES)
         self._lock = threading.Lock()
@@ -66,6 +66,10 @@ class Vault:
         """What stands for the credentials in memory."""
         name = user.encode()
         return self._mac(len(name).to_bytes(4, "big") + name + password.encode(), b"credentials")
+
+    def mac_of_token(self, token: str) -> bytes:
+        """What stands for a token in memory."""
+        return self._mac(token.encode("utf-8", "surrogatepass"), b"token")
 
     def find(self, mac: bytes) -> Identity | None:
         """Whose credentials these are, when they were verified lately."""
@@ -83,25 +87,6 @@ class Vault:
             if len(self._known) >= REMEMBERED_MAX:
                 self._known.clear()
             self._known[mac] = (identity, self._clock() + self._keep_s)
-
-    def token(self, identity: Identity) -> str:
-        """A token that `whose` takes for `flight_token_s` seconds."""
-        end = int((self._clock() + self._token_s) * 1000)
-        content = end.to_bytes(8, "big") + bytes([identity.loopback_only]) + identity.user.encode()
-        return base64.urlsafe_b64encode(self._mac(content, b"token") + content).decode()
-
-    def whose(self, token: str) -> Identity | None:
-        """None: not made here, changed, or too old."""
-        try:
-            raw = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError):
-            return None
-        mac, content = raw[:MAC_BYTES], raw[MAC_BYTES:]
-        if len(content) < 9 or not hmac.compare_digest(mac, self._mac(content, b"token")):
-            return None
-        if self._clock() * 1000 >= int.from_bytes(content[:8], "big"):
-            return None
-        return Identity(content[9:].decode(), bool(content[8]))
 
     def _mac(self, content: bytes, use: bytes) -> bytes:
         return hashlib.blake2b(content, key=self._key, digest_size=MAC_BYTES, person=use).digest()
@@ -152,7 +137,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             try:
                 identity, basic = self._identify(headers)
                 vhost = _one(headers, VHOST_HEADER) or "/"
-                token = self._vault.token(identity) if basic and info.method == flight.FlightMethod.HANDSHAKE else None
+                token = identity.token if basic and info.method == flight.FlightMethod.HANDSHAKE else None
                 return Session(identity, unquote(vhost), token, self._leave)
             except BaseException:
                 self._leave()
@@ -177,15 +162,28 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         header = _one(headers, "authorization")
         scheme, _, value = header.partition(" ")
         if scheme.lower() == "bearer":
-            identity = self._vault.whose(value.strip())
-            if identity is None:
-                raise PlaneError(UNAUTHENTICATED, REFUSED)
-            return identity, False
+            return self._holder(value.strip()), False
         if scheme.lower() != "basic":
             raise PlaneError(UNAUTHENTICATED, "user and password are missing (authorization: Basic, or Bearer of a handshake)")
         user, password = _basic(value.strip())
         mac = self._vault.mac(user, password)
         return self._vault.find(mac) or self._ask(mac, user, password), True
+
+    def _holder(self, token: str) -> Identity:
+        """Whose token it is, says the broker (A4), which is asked again when `flight_auth_cache_ms` are over."""
+        mac = self._vault.mac_of_token(token)
+        known = self._vault.find(mac)
+        if known is not None:
+            return known
+        try:
+            answer, _ = self._link.call("token", None, {"token": token})
+        except PlaneError as error:
+            if error.code not in (UNAUTHENTICATED, FORBIDDEN, BAD_ARGUMENT):
+                raise
+            raise PlaneError(UNAUTHENTICATED, REFUSED) from None
+        identity = Identity(str(answer["user"]), bool(answer.get("loopback_only", True)))
+        self._vault.remember(mac, identity)
+        return identity
 
     def _ask(self, mac: bytes, user: str, password: str) -> Identity:
         with self._lock:
@@ -210,7 +208,8 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
                     raise
                 log.warning("login refused for user %r", user)
                 raise PlaneError(UNAUTHENTICATED, REFUSED) from None
-            identity = Identity(user, bool(answer.get("loopback_only", True)))
+            token = answer.get("token")
+            identity = Identity(user, bool(answer.get("loopback_only", True)), token if isinstance(token, str) else None)
         finally:
             self._checks.release()
         self._vault.remember(mac, identity)
