@@ -216,8 +216,10 @@ class Limits:
     dataplane_inline_max: int = 8 * MIB
     # rows that one answer to `rows` has at most; fewer are given, `more` says so
     dataplane_rows_max: int = 65_536
-    # subscriptions of the node; one more is refused with LIMIT
+    # subscriptions of the node, of one virtual host, and of those that one user made; one more is refused with LIMIT
     subscriptions_max: int = 10_000
+    subscriptions_vhost_max: int = 5_000
+    subscriptions_user_max: int = 1_000
     # queues of one subscription or browse; more are refused with BAD_ARGUMENT
     subscription_queues_max: int = 256
     # bytes of the name of a subscription or scope (UTF-8); longer ones are refused with BAD_ARGUMENT
@@ -230,12 +232,17 @@ class Limits:
     acquire_wait_ms_max: int = 5_000
     # slices of a set or of a browse; more are refused with BAD_ARGUMENT
     slices_max: int = 4_096
-    # scopes of the node; for one more the longest unused one is forgotten if that is long ago, else it is refused with LIMIT
+    # scopes of the node, of one virtual host, of one user; for one more the longest unused one (of the node, the virtual host, the user) is
+    # forgotten if that is long ago, else it is refused with LIMIT
     scopes_max: int = 10_000
+    scopes_vhost_max: int = 5_000
+    scopes_user_max: int = 1_000
     # seconds after its last commit that a scope is surely remembered: a batch that is repeated later may be written twice
     scope_remember_s: int = 2_592_000
-    # stages of the node that are not committed or rolled back; one more is refused with LIMIT
+    # stages of the node, of one virtual host, of one user that are not committed or rolled back; one more is refused with LIMIT
     stages_max: int = 4_096
+    stages_vhost_max: int = 3_072
+    stages_user_max: int = 2_048
     # routes of one block of staged messages; more are refused with BAD_ARGUMENT
     block_routes_max: int = 65_536
     # seconds after the last block at which an unprepared stage is rolled back: its task is gone
@@ -244,14 +251,20 @@ class Limits:
     stage_prepared_s: int = 86_400
     # seconds a snapshot of the log may live without log.extend (its containers are kept meanwhile); more are refused
     snapshot_ttl_s_max: int = 3_600
-    # snapshots and browses of the node together; one more is refused with LIMIT
+    # snapshots and browses together, of the node, of one virtual host, of one user (a browse holds up to 8 MB of positions); one more is
+    # refused with LIMIT
     snapshots_max: int = 64
+    snapshots_vhost_max: int = 48
+    snapshots_user_max: int = 32
     # messages of one browse; it ends there and says so
     browse_max: int = 1_000_000
     # seconds a browse lives after it was last read from
     browse_ttl_s: int = 600
-    # pins on containers of streams that pipelines read; one more, and the oldest is dropped: its reader may find them gone
+    # pins on containers of streams that pipelines read, of the node, of one virtual host, of one user; one more, and the oldest (of the
+    # node, the virtual host, the user) is dropped: its reader may find them gone
     stream_pins_max: int = 1_024
+    stream_pins_vhost_max: int = 768
+    stream_pins_user_max: int = 512
     # seconds such a pin keeps containers after its reader was last heard of; retention goes on then
     stream_pin_s: int = 120
     # seconds the start of a broker waits for its Flight service; then it goes on without, and the service comes up later

@@ -488,3 +488,7 @@ class Authorizer(Protocol):
     def authorize_vhost(self, user: str, vhost: str) -> None:
         """Returns when `user` may open `vhost`. Raises: PeerError 530 when it may not."""
         ...
+
+    def grants(self, user: str, vhost: str, *verbs: Verb) -> bool:
+        """Whether `user` may do one of these to anything in `vhost`."""
+        ...

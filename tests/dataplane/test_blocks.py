@@ -218,7 +218,9 @@ def test_writing_needs_permission_for_each_exchange(rig: Rig) -> None:
     staged.block(block("a"), ["yes", ""])
     assert staged.refused(block("b"), ["no", ""]) == "FORBIDDEN"
     assert Staged(rig).refused(block("b"), ["", "q"]) == "FORBIDDEN"
-    assert Staged(rig, unroutable="exchange:no").refused(block("b"), ["yes", ""]) == ""
+    for option in ("unroutable", "over_limit"):
+        arguments = {"scope": "other", "epoch": rig.call("scope.open")["epoch"], "batch": 0, option: "exchange:no"}
+        assert rig.code("stage.begin", **arguments) == "FORBIDDEN"
 
 
 def test_properties_that_lie_are_refused(rig: Rig) -> None:

@@ -19,6 +19,8 @@ from flintmq.ports import Definitions, PermissionRecord, Resource, Verb
 
 QUEUE = "queue"
 EXCHANGE = "exchange"
+# what the empty pattern means: no name but the empty one
+_NOTHING = "^$"
 
 
 class Need(NamedTuple):
@@ -72,7 +74,7 @@ class _Patterns(NamedTuple):
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """An operator's pattern; "" allows nothing but the empty name. Raises: ValueError with the reason when it is no pattern."""
     try:
-        return re.compile(pattern or "^$")
+        return re.compile(pattern or _NOTHING)
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
 
@@ -114,6 +116,11 @@ class Permissions:
     def authorize_vhost(self, user: str, vhost: str) -> None:
         if (user, vhost) not in self._patterns:
             raise PeerError(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
+
+    def grants(self, user: str, vhost: str, *verbs: Verb) -> bool:
+        """Whether the user may do one of these to anything in the vhost: whether one of the patterns is not the empty one."""
+        patterns = self._patterns.get((user, vhost))
+        return patterns is not None and any(getattr(patterns, verb.value).pattern != _NOTHING for verb in verbs)
 
     def authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
         patterns = self._patterns.get((user, vhost))

@@ -166,6 +166,15 @@ class Plane:
             except PeerError as error:
                 raise refusal_of(error) from None
 
+    def check_grants(self, caller: Caller, *verbs: Verb) -> None:
+        """For calls that name nothing yet: whoever may do none of this to anything has nothing to do there.
+
+        Raises: Refused (FORBIDDEN).
+        """
+        if not self.broker.permissions.grants(caller.user, caller.vhost, *verbs):
+            what = " or ".join(verb.value for verb in verbs)
+            raise Refused("FORBIDDEN", f"user '{caller.user}' has no permission to {what} anything in vhost '{caller.vhost}'")
+
     def may_read(self, caller: Caller, queues: Iterable[str]) -> bool:
         """Whether the caller may read all of them."""
         try:

@@ -28,6 +28,7 @@ from flintmq.dataplane.subscriptions import Subscriptions
 from flintmq.dataplane.tokens import Tokens
 from flintmq.dataplane.wire import Channel, ChannelClosed, Payload, Refused, WireError
 from flintmq.errors import PeerError, StoreError
+from flintmq.ports import Verb
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 from flintmq.session.broker import Broker
@@ -182,6 +183,7 @@ class Service:
             raise Refused("BAD_ARGUMENT", "user and vhost are names")
         caller = Caller(user, vhost)
         self.plane.vhost(caller)
+        self.plane.check_grants(caller, *Verb)
         return caller
 
     def _on_actor(self, caller: Caller, head: dict[str, Any], work: Callable[[], _Rows]) -> _Rows:

@@ -15,6 +15,7 @@ from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.plane import Caller, Plane
+from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.times import LogTimes
 from flintmq.dataplane.wire import Refused
 
@@ -29,6 +30,7 @@ class Pin:
 
     identity: str
     owner: str
+    vhost: str
     kind: str
     ttl_s: int
     until_ns: int
@@ -43,6 +45,14 @@ class Pins:
         self._plane = plane
         self._lock = threading.Lock()
         self._pins: dict[str, Pin] = {}
+        limits = plane.limits
+        self._quota = Quota(
+            "snapshots and browses",
+            "release or close some",
+            node=limits.snapshots_max,
+            vhost=limits.snapshots_vhost_max,
+            user=limits.snapshots_user_max,
+        )
         self._lowest = dict.fromkeys(LOGS, _NOTHING)
         self.managed = {"messages": plane.store.messages, "transactions": plane.store.transaction_records}
         self.times = {name: LogTimes(managed) for name, managed in self.managed.items()}
@@ -58,19 +68,25 @@ class Pins:
         """A new pin on all that the logs have. Raises: Refused (LIMIT)."""
         identity = uuid.uuid4().hex
         until_ns = self._plane.clock.monotonic_ns() + ttl_s * 1_000_000_000
-        pin = Pin(identity, caller.user, kind, ttl_s, until_ns, dict.fromkeys(logs, 0))
+        pin = Pin(identity, caller.user, caller.vhost, kind, ttl_s, until_ns, dict.fromkeys(logs, 0))
         with self._lock:
-            if len(self._pins) >= self._plane.limits.snapshots_max and not self._drop_read():
-                raise Refused("LIMIT", f"there are {self._plane.limits.snapshots_max} snapshots and browses already")
+            full = self._quota.full(caller.user, caller.vhost)
+            if full and not self._drop_read(full, caller):
+                raise self._quota.refused(full, caller.user, caller.vhost)
             self._pins[identity] = pin
+            self._quota.enter(identity, caller.user, caller.vhost)
             self._count()
         return pin
 
-    def _drop_read(self) -> bool:
-        """Gives up the oldest browse that was read to its end, if there is one: clients need not close theirs."""
+    def _drop_read(self, full: str, caller: Caller) -> bool:
+        """Gives up the oldest browse that was read to its end, if there is one among those whose places are taken (`full`: the user's, the
+        vhost's, the node's): clients need not close theirs."""
         for identity, pin in self._pins.items():
+            if (full == "user" and pin.owner != caller.user) or (full == "vhost" and pin.vhost != caller.vhost):
+                continue
             if pin.browse is not None and all(one.was_read for one in pin.browse):
                 del self._pins[identity]
+                self._quota.leave(identity)
                 return True
         return False
 
@@ -81,10 +97,11 @@ class Pins:
             self._count()
 
     def find(self, caller: Caller, identity: str, kind: str) -> Pin:
-        """Raises: Refused (NOT_FOUND) for one that is over, or somebody else's."""
+        """Raises: Refused (NOT_FOUND) for one that is over, somebody else's, or of another vhost: names are those of its own."""
         with self._lock:
             pin = self._pins.get(identity)
-        if pin is None or pin.kind != kind or pin.owner != caller.user or pin.until_ns <= self._plane.clock.monotonic_ns():
+        mine = pin is not None and pin.kind == kind and pin.owner == caller.user and pin.vhost == caller.vhost
+        if pin is None or not mine or pin.until_ns <= self._plane.clock.monotonic_ns():
             raise Refused("NOT_FOUND", f"there is no {kind} {identity}: its time is over, or it was released")
         return pin
 
@@ -97,6 +114,7 @@ class Pins:
         """False when it is not there."""
         with self._lock:
             found = self._pins.pop(identity, None)
+            self._quota.leave(identity)
             self._count()
         return found is not None
 
@@ -107,6 +125,7 @@ class Pins:
             late = [identity for identity, pin in self._pins.items() if pin.until_ns <= now]
             for identity in late:
                 del self._pins[identity]
+                self._quota.leave(identity)
             if late:
                 self._count()
 

@@ -24,9 +24,11 @@ from flintmq.dataplane import blocks
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.blocks import DROP, FAIL, Elsewhere, Router
 from flintmq.dataplane.plane import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
+from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.scope import ENDED, FAILED, OPEN, PREPARED, Scope, Stage
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError, StoreError
+from flintmq.ports import Verb
 from flintmq.transactions import BranchState, Outcome, TransactionRefused
 
 _BATCH_MAX = 2**63 - 1
@@ -45,6 +47,13 @@ class Stages:
         self._stages: dict[bytes, Stage] = {}
         self._epoch = 0
         self._life_ticket = 0
+        limits = plane.limits
+        self._scope_quota = Quota(
+            "scopes", "`scope.forget` some", node=limits.scopes_max, vhost=limits.scopes_vhost_max, user=limits.scopes_user_max
+        )
+        self._stage_quota = Quota(
+            "stages", "commit or abort some", node=limits.stages_max, vhost=limits.stages_vhost_max, user=limits.stages_user_max
+        )
 
     # --- restart --------------------------------------------------------------------------------------------------------
 
@@ -69,7 +78,7 @@ class Stages:
                     True,
                     int(value["ms"]),
                 )
-                self._scopes[vhost, name] = scope
+                self._enter_scope(scope)
             found = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"the notes of the pipeline's scopes can't be read: {error!r}") from None
@@ -108,7 +117,9 @@ class Stages:
 
     def _restore_branch(self, stage: Stage, state: BranchState) -> Outcome | None:
         coordinator = self._plane.coordinator
-        scope = self._scopes.setdefault((stage.vhost, stage.scope), Scope(stage.scope, stage.vhost, user=stage.user))
+        scope = self._scopes.get((stage.vhost, stage.scope))
+        if scope is None:
+            scope = self._enter_scope(Scope(stage.scope, stage.vhost, user=stage.user))
         decided = stage.batch <= scope.committed
         if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
             # An operator decided it: `decide` knows what to do with it, until its batch is committed.
@@ -124,6 +135,7 @@ class Stages:
             return coordinator.commit(stage.xid) if commits else coordinator.rollback(stage.xid)
         scope.epoch = max(scope.epoch, stage.epoch)
         scope.stages[stage.identity] = self._stages[stage.identity] = stage
+        self._stage_quota.enter(stage.identity, stage.user, stage.vhost)
         return None
 
     # --- calls: scopes --------------------------------------------------------------------------------------------------
@@ -132,6 +144,7 @@ class Stages:
         """scope.open. A scope that is named hears of the new epoch at once: who came before is fenced from now on."""
         name = arguments.text("scope", self._plane.limits.dataplane_name_max, None)
         arguments.done()
+        self._plane.check_grants(caller, Verb.WRITE)
         self._plane.durable(self._life_ticket)
         with self._lock:
             self._epoch += 1
@@ -149,13 +162,17 @@ class Stages:
         arguments.done()
         with self._lock:
             scope = self._scopes.get((caller.vhost, name))
+        if scope is not None:
+            self._check_owner(caller, scope)
         return self._status(scope if scope is not None else Scope(name, caller.vhost))
 
     def list_all(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
-        """scope.list."""
+        """scope.list: the caller's own; an administrator sees all."""
         arguments.done()
+        everybody = self._plane.is_administrator(caller)
         with self._lock:
-            found = [scope for scope in self._scopes.values() if scope.vhost == caller.vhost]
+            here = [scope for scope in self._scopes.values() if scope.vhost == caller.vhost]
+        found = [scope for scope in here if everybody or scope.user == caller.user]
         return {"scopes": [self._status(scope) for scope in sorted(found, key=lambda scope: scope.name)]}
 
     def forget(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
@@ -173,7 +190,7 @@ class Stages:
             if scope.noted:
                 self._plane.durable(self._plane.store.note(NOTE_SCOPE, scope.key, b""))
             with self._lock:
-                self._scopes.pop((scope.vhost, scope.name), None)
+                self._leave_scope(scope)
         log.warning("scope %s is forgotten, says user %s", name, caller.user)
         return {"scope": name, "forgotten": True, "rolled_back": rolled_back}
 
@@ -190,6 +207,8 @@ class Stages:
         unroutable = _elsewhere(arguments, "unroutable", (FAIL, DROP), limits.name_bytes_max)
         over_limit = _elsewhere(arguments, "over_limit", (FAIL,), limits.name_bytes_max)
         arguments.done()
+        plane.check_grants(caller, Verb.WRITE)
+        plane.authorize(caller, Verb.WRITE, "exchange", [one.exchange for one in (unroutable, over_limit) if one.exchange])
         while True:
             scope = self._scope(caller, name)
             with scope.lock:
@@ -203,8 +222,8 @@ class Stages:
                 stage.router = Router(plane, caller, unroutable, over_limit)
                 stage.refuses = over_limit.action == FAIL
                 with self._lock:
-                    if len(self._stages) >= limits.stages_max:
-                        raise Refused("LIMIT", f"there are {limits.stages_max} stages already")
+                    self._stage_quota.check(caller.user, caller.vhost)
+                    self._stage_quota.enter(identity, caller.user, caller.vhost)
                     self._stages[identity] = stage
                 try:
                     plane.begin(stage.session, stage.xid, log_transient=True)
@@ -409,16 +428,36 @@ class Stages:
         with self._lock:
             scope = self._scopes.get((caller.vhost, name))
             if scope is None:
-                if len(self._scopes) >= self._plane.limits.scopes_max and not self._forget_oldest():
-                    raise Refused("LIMIT", f"there are {self._plane.limits.scopes_max} scopes already: `scope.forget` some")
-                scope = Scope(name, caller.vhost, user=caller.user, used_ms=self._plane.now_ms())
-                self._scopes[caller.vhost, name] = scope
+                self._plane.check_grants(caller, Verb.WRITE)
+                full = self._scope_quota.full(caller.user, caller.vhost)
+                if full and not self._forget_oldest(full, caller):
+                    raise self._scope_quota.refused(full, caller.user, caller.vhost)
+                scope = self._enter_scope(Scope(name, caller.vhost, user=caller.user, used_ms=self._plane.now_ms()))
         self._check_owner(caller, scope)
         return scope
 
-    def _forget_oldest(self) -> bool:
-        """Makes room for a scope (under `_lock`): one-time jobs leave theirs behind. False when all were used lately."""
-        idle = (scope for scope in self._scopes.values() if not scope.stages and not scope.forgotten)
+    def _enter_scope(self, scope: Scope) -> Scope:
+        """Under `_lock`, or before anything is served."""
+        self._scopes[scope.vhost, scope.name] = scope
+        self._scope_quota.enter(scope.key, scope.user, scope.vhost)
+        return scope
+
+    def _leave_scope(self, scope: Scope) -> None:
+        """Under `_lock`."""
+        if self._scopes.pop((scope.vhost, scope.name), None) is not None:
+            self._scope_quota.leave(scope.key)
+
+    def _forget_oldest(self, full: str, caller: Caller) -> bool:
+        """Makes room for a scope (under `_lock`): one-time jobs leave theirs behind. False when all of those whose places are taken
+        (`full`: the user's, the vhost's, the node's) were used lately."""
+        idle = (
+            scope
+            for scope in self._scopes.values()
+            if not scope.stages
+            and not scope.forgotten
+            and (full != "user" or scope.user == caller.user)
+            and (full != "vhost" or scope.vhost == caller.vhost)
+        )
         oldest = min(idle, key=lambda scope: scope.used_ms, default=None)
         if oldest is None or self._plane.now_ms() - oldest.used_ms <= self._plane.limits.scope_remember_s * 1000:
             return False
@@ -426,7 +465,7 @@ class Stages:
             return False
         try:
             oldest.forgotten = True
-            del self._scopes[oldest.vhost, oldest.name]
+            self._leave_scope(oldest)
             if oldest.noted:
                 self._plane.store.note(NOTE_SCOPE, oldest.key, b"")
         finally:
@@ -510,6 +549,7 @@ class Stages:
     def _drop(self, stage: Stage) -> None:
         with self._lock:
             self._stages.pop(stage.identity, None)
+            self._stage_quota.leave(stage.identity)
             scope = self._scopes.get((stage.vhost, stage.scope))
         if scope is not None:
             scope.stages.pop(stage.identity, None)

@@ -17,6 +17,7 @@ from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.plane import Caller, Plane
+from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import PeerError
 from flintmq.ports import Verb
@@ -28,6 +29,7 @@ _SEQUENCE_MAX = 2**63
 class _Pin:
     queue_id: int
     owner: str
+    vhost: str
     sequence: int
     until_ns: int
 
@@ -39,6 +41,8 @@ class Streams:
         self._plane = plane
         self._lock = threading.Lock()
         self._pins: dict[str, _Pin] = {}
+        limits = plane.limits
+        self._quota = Quota("pins", "", node=limits.stream_pins_max, vhost=limits.stream_pins_vhost_max, user=limits.stream_pins_user_max)
 
     def facts(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """stream: {queue, stream (None: whichever it is), pin, sequence, release} -> see docs/DATAPLANE.md.
@@ -105,17 +109,35 @@ class Streams:
             if known is not None and known.owner == caller.user and known.queue_id == queue_id:
                 known.sequence, known.until_ns = min(known.sequence, sequence), until_ns
             elif known is None:
-                if len(self._pins) >= limits.stream_pins_max:
-                    del self._pins[min(self._pins, key=lambda one: self._pins[one].until_ns)]
-                self._pins[identity] = _Pin(queue_id, caller.user, sequence, until_ns)
+                if full := self._quota.full(caller.user, caller.vhost):
+                    self._drop_oldest(full, caller)
+                self._pins[identity] = _Pin(queue_id, caller.user, caller.vhost, sequence, until_ns)
+                self._quota.enter(identity, caller.user, caller.vhost)
         stream.managed.set_pins(lambda: self._lowest(queue_id))
         return identity
+
+    def _drop_oldest(self, full: str, caller: Caller) -> None:
+        """Gives up the pin that nobody asked about for longest, of those whose places are taken (`full`). Under the lock."""
+        oldest = min(
+            (
+                (pin.until_ns, identity)
+                for identity, pin in self._pins.items()
+                if (full != "user" or pin.owner == caller.user) and (full != "vhost" or pin.vhost == caller.vhost)
+            ),
+            default=None,
+        )
+        if oldest is not None:
+            self._drop(oldest[1])
+
+    def _drop(self, identity: str) -> None:
+        del self._pins[identity]
+        self._quota.leave(identity)
 
     def _release(self, caller: Caller, identity: str) -> None:
         with self._lock:
             pin = self._pins.get(identity)
             if pin is not None and pin.owner == caller.user:
-                del self._pins[identity]
+                self._drop(identity)
 
     def _lowest(self, queue_id: int) -> int | None:
         """For ManagedLog.set_pins: the lowest container of the stream that somebody reads."""
@@ -127,7 +149,7 @@ class Streams:
         now = self._plane.clock.monotonic_ns()
         with self._lock:
             for identity in [identity for identity, pin in self._pins.items() if pin.until_ns <= now]:
-                del self._pins[identity]
+                self._drop(identity)
 
     def counts(self) -> dict[str, int]:
         """For `status`."""

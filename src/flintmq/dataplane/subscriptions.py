@@ -19,6 +19,7 @@ from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.plane import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log
+from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.sets import MessageSet
 from flintmq.dataplane.taking import SEQ_MAX, Subscription, ahead, allowed, hold, lost, take, unknown
 from flintmq.dataplane.times import LogTimes, QueueWatch, last_position, position_before
@@ -42,6 +43,14 @@ class Subscriptions:
         self._by_name: dict[tuple[str, str], Subscription] = {}
         self._by_id: dict[uuid.UUID, Subscription] = {}
         self._watches: dict[int, QueueWatch] = {}
+        limits = plane.limits
+        self._quota = Quota(
+            "subscriptions",
+            "`sub.reset` some with action delete",
+            node=limits.subscriptions_max,
+            vhost=limits.subscriptions_vhost_max,
+            user=limits.subscriptions_user_max,
+        )
 
     # --- restart --------------------------------------------------------------------------------------------------------
 
@@ -61,6 +70,7 @@ class Subscriptions:
                     list(value["queues"]),
                     int(value["created_ms"]),
                     None if planned is None else (int(planned[0]), int(planned[1]), int(planned[2])),
+                    user=str(value.get("user", "")),
                 )
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 raise StoreError(f"the note of subscription {key!r} can't be read: {error!r}") from None
@@ -129,7 +139,7 @@ class Subscriptions:
                 if mode == "attach":
                     raise unknown(caller, name)
                 cores = [plane.queue(caller.vhost, queue).core for queue in queues]
-                created = Subscription(name, caller.vhost, uuid.uuid4(), 1, 0, queues, plane.now_ms())
+                created = Subscription(name, caller.vhost, uuid.uuid4(), 1, 0, queues, plane.now_ms(), user=caller.user)
                 with created.lock:
                     if self._claim(created):
                         try:
@@ -378,10 +388,10 @@ class Subscriptions:
     def _claim(self, created: Subscription) -> bool:
         """Enters a new one under its name; False when somebody else was faster."""
         with self._lock:
-            if len(self._by_name) >= self._plane.limits.subscriptions_max:
-                raise Refused("LIMIT", f"there are {self._plane.limits.subscriptions_max} subscriptions already")
             if (created.vhost, created.name) in self._by_name:
                 return False
+            self._quota.check(created.user, created.vhost)
+            self._quota.enter(created.incarnation, created.user, created.vhost)
             self._by_name[created.vhost, created.name] = created
             self._by_id[created.incarnation] = created
             return True
@@ -389,6 +399,7 @@ class Subscriptions:
     def _add(self, found: Subscription) -> None:
         self._by_name[found.vhost, found.name] = found
         self._by_id[found.incarnation] = found
+        self._quota.enter(found.incarnation, found.user, found.vhost)
         for name in found.queues:
             try:
                 queue = self._plane.queue(found.vhost, name)
@@ -401,6 +412,7 @@ class Subscriptions:
         with self._lock:
             self._by_name.pop((found.vhost, found.name), None)
             self._by_id.pop(found.incarnation, None)
+            self._quota.leave(found.incarnation)
 
     def _watched(self, queue_id: int, core: Any) -> QueueWatch:
         watch = self._watches.get(queue_id)

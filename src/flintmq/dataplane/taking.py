@@ -33,6 +33,7 @@ class Subscription:
     created_ms: int
     planned: tuple[int, int, int] | None = None
     prepared: MessageSet | None = None
+    user: str = ""  # who made it; "": it was made before that was noted
     deleted: bool = False
     # queue id -> (last position, messages that may still be taken): set by sub.tail with drain, until the next sub.open
     drain: dict[int, list[int]] | None = None
@@ -51,6 +52,7 @@ class Subscription:
             "planned": self.planned,
             "queues": self.queues,
             "created_ms": self.created_ms,
+            "user": self.user,
         }
         return {**value, **changes}
 
