@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.wire import Refused
+from flintmq.ports import VhostRecord
 
 from .rig import Rig, block
 
@@ -147,7 +148,8 @@ def test_views_are_their_owners(rig: Rig) -> None:
 
 def test_a_browse_is_read_in_its_own_vhost(rig: Rig) -> None:
     """Names of queues mean those of the vhost that the browse was opened in: permission for the same name elsewhere opens nothing."""
-    rig.broker.add_vhost("v")
+    rig.broker.definitions.save_vhost(VhostRecord("v"))
+    rig.broker.add_vhost("v").restore()
     rig.user_with("eve", read=".*", vhost="v")
     rig.user = "eve"
     (ticket,) = rig.call("browse.open", queues=["q"])["tickets"]
