@@ -168,6 +168,8 @@ class Limits:
     jobs_us: int = 1_000
     # milliseconds between two housekeeping passes (expiry, idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
+    # milliseconds between two log entries about the same place of the code where one object's failure was caught (guard); others are counted
+    guard_log_ms: int = 10_000
     # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line
     password_checks_max: int = 2
     # different credentials that wait for their check (two at once are served 40 a second: 6 s, less than a handshake may take). A newcomer

@@ -25,6 +25,7 @@ from flintmq.dataplane.node_part import DataPlane
 from flintmq.dataplane.plane import PIPELINE_FORMATS
 from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
+from flintmq.guard import guarded
 from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
 from flintmq.ports import Definitions
@@ -257,7 +258,8 @@ class Node:
     def _tick(self, loop: Loop, first: bool, now_ms: int) -> None:
         for entry in loop.entries():
             if entry.connection is not None:
-                entry.connection.handler.tick(now_ms)
+                handler = entry.connection.handler
+                guarded("housekeeping of connections", handler.name, handler.tick, now_ms)
         loop.trim()
         if first:
             self.broker.housekeeping(now_ms)
@@ -270,7 +272,8 @@ class Node:
         log.warning("nothing is low any more: publishers go on")
         for entry in loop.entries():
             if entry.connection is not None:
-                entry.connection.handler.unblocked()
+                handler = entry.connection.handler
+                guarded("publishers that go on", handler.name, handler.unblocked)
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
@@ -314,16 +317,7 @@ class Node:
 
     def _stop_loop(self, loop: Loop) -> None:
         for entry in loop.entries():
-            if entry.connection is None:
-                loop.remove(entry)
-                continue
-            handler = entry.connection.handler
-            if handler.state == handshake.RUNNING:
-                handler.close(ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
-                loop.touch(entry)
-            else:
-                handler.closed("shutdown")
-                loop.remove(entry)
+            guarded("connections at shutdown", entry, self._stop_entry, loop, entry)
         deadline = loop.now_ms + min(self.config.limits.close_ms_max, 2000)
 
         def finished(now_ms: int) -> None:
@@ -332,12 +326,26 @@ class Node:
                 return
             for entry in entries:  # peers that did not answer in time
                 if entry.connection is not None:
-                    entry.connection.handler.closed("shutdown")
+                    handler = entry.connection.handler
+                    guarded("connections at shutdown", handler.name, handler.closed, "shutdown")
                 loop.remove(entry)
             loop.stopping = True
 
         loop.on_timer = finished
         loop.set_timer(20)
+
+    def _stop_entry(self, loop: Loop, entry: Any) -> None:
+        """A listener closes, a client is told, whoever has not logged in is cut."""
+        if entry.connection is None:
+            loop.remove(entry)
+            return
+        handler = entry.connection.handler
+        if handler.state == handshake.RUNNING:
+            handler.close(ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
+            loop.touch(entry)
+        else:
+            handler.closed("shutdown")
+            loop.remove(entry)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until `stop` was called. Returns False on timeout."""

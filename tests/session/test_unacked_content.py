@@ -1,4 +1,4 @@
-"""A delivery whose message is not behind its slot (a stream's, or one that is not in memory) is refused like any other, and nothing dies of it."""
+"""A delivery without a message behind its slot (of a stream, or not in memory) is refused like any other, and nothing dies of it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_one_by_one(ch: RawChannel, method: str) -> None:
 
 
 def test_nobody_reads_a_slot_without_the_accessor() -> None:
-    """`slot.content` is a pointer, a tagged length or NULL: queue/slot.pxd tells which. Only the list itself and drivers of tests touch it."""
+    """`slot.content` is a pointer, a tagged length or NULL: queue/slot.pxd tells which. Only the list itself touches it."""
     raw = re.compile(r"slot\.content\b")
     found = []
     for path in sorted([*(ROOT / "src/flintmq").rglob("*.py"), *(ROOT / "src/flintmq").rglob("*.pxd")]):

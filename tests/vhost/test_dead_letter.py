@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.vhost.dead_letter import dead_letter_headers, is_cycle, read_deaths, without_cycles
+from flintmq.protocol.v0_9_1.codec import decode_table, encode_table
+from flintmq.protocol.v0_9_1.splice import field_integer, join_table, longstr_field, split_table
+from flintmq.vhost.dead_letter import DeadLetter, Fields, dead_letter_headers, is_cycle, read_deaths, without_cycles
 
 
 class Named:
@@ -16,17 +18,25 @@ class Named:
         self.name = name
 
 
+def letter(headers: dict[str, Any] | None, queue: str, reason: str = "expired", **options: Any) -> DeadLetter:
+    settings: dict[str, Any] = {"exchange": b"x", "routing_key": b"k", "time_s": 1000, **options}
+    return dead_letter_headers(encode_table(headers or {}), queue=queue.encode(), reason=reason, **settings)
+
+
 def die(headers: dict[str, Any] | None, queue: str, reason: str = "expired", **options: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"exchange": "x", "routing_key": b"k", "time_s": 1000, **options}
-    return dead_letter_headers(headers, queue=queue, reason=reason, **settings).headers
+    return decode_table(letter(headers, queue, reason, **options).headers)
+
+
+def deaths_of(headers: dict[str, Any] | None) -> list[Fields]:
+    """x-death of decoded headers, as `dead_letter_headers` hands it on."""
+    return read_deaths(dict(split_table(encode_table(headers or {}))).get(b"x-death"))
 
 
 def test_the_first_death() -> None:
     original = {"CC": ["c1", "c2"], "mine": 5}
-    dead = dead_letter_headers(original, queue="q", reason="expired", exchange="x", routing_key=b"k", time_s=1000, expiration="60000")
-    assert original == {"CC": ["c1", "c2"], "mine": 5}
+    dead = letter(original, "q", "expired", expiration=b"60000")
     assert dead.routing_keys == (b"k", b"c1", b"c2")
-    assert dead.headers == {
+    assert decode_table(dead.headers) == {
         "CC": ["c1", "c2"],
         "mine": 5,
         "x-death": [
@@ -43,20 +53,79 @@ def test_the_first_death() -> None:
         "x-first-death-reason": "expired",
         "x-first-death-queue": "q",
         "x-first-death-exchange": "x",
-        "x-last-death-reason": "expired",
-        "x-last-death-queue": "q",
-        "x-last-death-exchange": "x",
     }
 
 
+def test_types_are_those_of_rabbitmq() -> None:
+    """count: l, time: T, the rest S; a count that a client wrote as int32 is int64 after the next death."""
+    (death,) = letter(None, "q", expiration=b"1").deaths
+    kinds = {b"count": b"l", b"reason": b"S", b"queue": b"S", b"time": b"T", b"exchange": b"S", b"routing-keys": b"A"}
+    assert {name: value[:1] for name, value in death} == {**kinds, b"original-expiration": b"S"}
+    again = letter({"x-death": [{"count": 3, "queue": "q", "reason": "expired"}]}, "q")
+    assert dict(again.deaths[0])[b"count"] == b"l" + (4).to_bytes(8, "big")
+
+
+# One field of every type that the wire has, in a nested table and in an array, too: (name, value with its type octet).
+EVERY_TYPE: Fields = [
+    (name.encode(), value)
+    for name, value in {
+        "bool": b"t\x01",
+        "int8": b"b\xff",
+        "uint8": b"B\xff",
+        "int16": b"s\xff\xfe",
+        "uint16": b"u\xff\xfe",
+        "int32": b"I\xff\xff\xff\xfe",
+        "uint32": b"i\xff\xff\xff\xfe",
+        "int64": b"l" + bytes(8),
+        "int64-qpid": b"L" + bytes(8),
+        "float": b"f\x3f\x80\x00\x00",
+        "double": b"d\x3f\xf0" + bytes(6),
+        "decimal": b"D\x02\x00\x00\x01\x00",
+        "longstr": longstr_field(b"text"),
+        "not-utf8": longstr_field(b"\xff\xfe"),
+        "bytes": b"x\x00\x00\x00\x02\x00\xff",
+        "timestamp": b"T" + (1000).to_bytes(8, "big"),
+        "void": b"V",
+    }.items()
+]
+
+
+def test_other_headers_keep_their_wire_bytes() -> None:
+    inner = join_table(EVERY_TYPE)
+    items = b"".join(value for _, value in EVERY_TYPE)
+    fields = [
+        *EVERY_TYPE,
+        (b"table", b"F" + len(inner).to_bytes(4, "big") + inner),
+        (b"array", b"A" + len(items).to_bytes(4, "big") + items),
+    ]
+    settings: dict[str, Any] = {"queue": b"q", "reason": "expired", "exchange": b"", "routing_key": b"k", "time_s": 1}
+    once = dead_letter_headers(join_table(fields), **settings)
+    twice = dead_letter_headers(once.headers, **{**settings, "queue": b"other"})
+    kept = [field for field in split_table(twice.headers) if not field[0].startswith(b"x-")]
+    assert kept == sorted(fields)
+    # and so do the deaths before the last one, whatever a client put into them
+    forged = [(b"count", b"s\x00\x01"), (b"queue", longstr_field(b"z")), (b"reason", longstr_field(b"rejected")), *EVERY_TYPE]
+    death = join_table(forged)
+    table = b"F" + len(death).to_bytes(4, "big") + death
+    headers = join_table([(b"x-death", b"A" + len(table).to_bytes(4, "big") + table)])
+    assert dead_letter_headers(headers, **settings).deaths[1] == forged
+
+
+@pytest.mark.parametrize(
+    ("count", "then"), [(2**63 - 1, 2**63 - 1), (2**63 - 2, 2**63 - 1), (-1, 0), (True, 1), (1.5, 1), ("9", 1), (None, 1)]
+)
+def test_a_count_saturates_and_one_that_is_no_number_starts_again(count: Any, then: int) -> None:
+    found = letter({"x-death": [{"count": count, "queue": "q", "reason": "expired"}]}, "q")
+    assert field_integer(dict(found.deaths[0])[b"count"]) == then
+
+
 def test_a_second_death_elsewhere_comes_first_and_keeps_the_first_death() -> None:
-    headers = die(die(None, "q1", "rejected"), "q2", "maxlen", exchange="y", time_s=2000)
+    headers = die(die(None, "q1", "rejected"), "q2", "maxlen", exchange=b"y", time_s=2000)
     assert [(death["queue"], death["reason"], death["count"]) for death in headers["x-death"]] == [
         ("q2", "maxlen", 1),
         ("q1", "rejected", 1),
     ]
     assert headers["x-first-death-queue"] == "q1"
-    assert (headers["x-last-death-queue"], headers["x-last-death-exchange"]) == ("q2", "y")
 
 
 def test_the_same_death_again_counts_and_moves_to_the_front() -> None:
@@ -71,18 +140,11 @@ def test_another_reason_in_the_same_queue_is_another_entry() -> None:
 
 
 def test_a_dead_letter_routing_key_replaces_all_keys_and_drops_cc() -> None:
-    dead = dead_letter_headers(
-        {"CC": ["c"]},
-        queue="q",
-        reason="rejected",
-        exchange="x",
-        routing_key=b"k",
-        time_s=1,
-        dead_letter_routing_key=b"dlk",
-    )
+    dead = letter({"CC": ["c"]}, "q", "rejected", dead_letter_routing_key=b"dlk")
+    headers = decode_table(dead.headers)
     assert dead.routing_keys == (b"dlk",)
-    assert "CC" not in dead.headers
-    assert dead.headers["x-death"][0]["routing-keys"] == ["k", "c"]
+    assert "CC" not in headers
+    assert headers["x-death"][0]["routing-keys"] == ["k", "c"]
 
 
 @pytest.mark.parametrize("junk", ["text", 5, None, [1, "a"], {"a": 1}, [{"count": "many", "queue": "q", "reason": "expired"}]])
@@ -93,15 +155,15 @@ def test_a_forged_x_death_does_no_harm(junk: Any) -> None:
 
 
 def test_keys_that_are_not_utf8_and_odd_cc_entries() -> None:
-    odd = {"CC": ["k\udcff", b"raw", 5, None]}
-    dead = dead_letter_headers(odd, queue="q", reason="expired", exchange="", routing_key=b"\xff", time_s=1)
-    assert dead.routing_keys == (b"\xff", b"k\xff", b"raw")
-    assert dead.headers["x-death"][0]["routing-keys"] == ["\udcff", "k\udcff", "raw"]
-    assert dead_letter_headers({"CC": "c"}, queue="q", reason="expired", exchange="", routing_key=b"k", time_s=1).routing_keys == (b"k",)
+    dead = letter({"CC": ["k\udcff", b"raw", 5, None, ["k"], {"k": 1}]}, "q", routing_key=b"\xff")
+    assert dead.routing_keys == (b"\xff", b"k\xff")
+    assert decode_table(dead.headers)["x-death"][0]["routing-keys"] == [b"\xff", b"k\xff"]  # type: ignore[index]
+    for odd in ("c", 5, None, {"k": "v"}, b"k"):
+        assert letter({"CC": odd}, "q").routing_keys == (b"k",)
 
 
-def deaths(*pairs: tuple[str, str]) -> list[dict[str, str]]:
-    return [{"queue": queue, "reason": reason} for queue, reason in pairs]
+def deaths(*pairs: tuple[str, str]) -> list[Fields]:
+    return deaths_of({"x-death": [{"queue": queue, "reason": reason} for queue, reason in pairs]})
 
 
 @pytest.mark.parametrize(
@@ -117,18 +179,18 @@ def deaths(*pairs: tuple[str, str]) -> list[dict[str, str]]:
     ],
 )
 def test_cycles(history: tuple[tuple[str, str], ...], queue: str, expected: bool) -> None:
-    assert is_cycle(queue, deaths(*history)) is expected
+    assert is_cycle(queue.encode(), deaths(*history)) is expected
 
 
 def test_a_ring_of_expiring_queues_ends_and_a_rejecting_consumer_does_not_end_it() -> None:
     headers: dict[str, Any] | None = None
     for queue, following, goes_on in (("a", "b", True), ("b", "a", False)):
         headers = die(headers, queue, "expired")
-        good, cyclic = without_cycles([Named(following)], headers, "expired")
+        good, cyclic = without_cycles([Named(following)], deaths_of(headers), "expired")
         assert bool(good) is goes_on
         assert bool(cyclic) is not goes_on
     headers = die(None, "a", "rejected")
-    good, cyclic = without_cycles([Named("a")], headers, "rejected")
+    good, cyclic = without_cycles([Named("a")], deaths_of(headers), "rejected")
     assert len(good) == 1
     assert not cyclic
 
@@ -138,7 +200,7 @@ def test_one_entry_per_queue_and_reason_and_counts_add_up(events: list[tuple[str
     headers: dict[str, Any] | None = None
     for queue, reason in events:
         headers = die(headers, queue, reason)
-    found = read_deaths(headers)
+    found: Any = (headers or {}).get("x-death", [])
     assert {(death["queue"], death["reason"]) for death in found} == set(events)
     assert len(found) == len(set(events))
     assert all(death["count"] == events.count((death["queue"], death["reason"])) for death in found)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flintmq import __version__
+from flintmq import __version__, guard
 from flintmq.admin.parts import Parts
 from flintmq.core.content import bytes_mapped
+from flintmq.guard import guarded
 
 _ACTORS = "Of the actor system: docs/SCHEDULER.md, Figures."
 
@@ -113,10 +114,13 @@ def prometheus(parts: Parts) -> str:
     text.one("message_memory_bytes", "gauge", "Memory that message contents take.", bytes_mapped())
     drops = sorted(dict(broker.drops).items())
     text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
-    _pulls(text, parts)
-    _streams(text, parts)
-    _actors(text, parts.actors())
-    _http(text, parts)
+    caught = sorted(guard.counts().items())
+    what = "Failures of one object that a loop over all went past, by place."
+    text.add("guarded_errors_total", "counter", what, [({"place": place}, count) for place, count in caught])
+    guarded("metrics", "pulls", _pulls, text, parts)
+    guarded("metrics", "streams", _streams, text, parts)
+    guarded("metrics", "actors", lambda: _actors(text, parts.actors()))
+    guarded("metrics", "HTTP", _http, text, parts)
     return str(text)
 
 

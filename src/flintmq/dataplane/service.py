@@ -29,6 +29,7 @@ from flintmq.dataplane.tokens import Tokens
 from flintmq.dataplane.wire import Channel, ChannelClosed, Payload, Refused, WireError
 from flintmq.errors import PeerError, StoreError
 from flintmq.ports import Verb
+from flintmq.guard import guarded
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 from flintmq.session.broker import Broker
@@ -104,13 +105,8 @@ class Service:
 
     def tick(self, now_ms: int) -> None:
         """A housekeeping pass. Never waits for the disk."""
-        self.subscriptions.watch()
-        try:
-            self.stages.tick()
-        except StoreError:
-            log.exception("stages that were left behind are not rolled back")
-        self.pins.tick()
-        self.streams.tick()
+        for part in (self.subscriptions.watch, self.stages.tick, self.pins.tick, self.streams.tick):
+            guarded("housekeeping of the data plane", part, part)
 
     def stop(self) -> None:
         """The broker stops: every call that waits ends with UNAVAILABLE."""

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.clock import Clock
 from flintmq.config import Config
-from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
@@ -184,7 +185,7 @@ class Broker:
         with self.lock:
             consumers = self.consumers.pop(queue.queue_id, {})
         for consumer in consumers:
-            self._cancel_by_broker(consumer)
+            guarded("consumers of a deleted queue", f"queue {queue.name!r}", self._cancel_by_broker, consumer)
         if queue.policy.is_stream:
             if self.streams is not None:
                 self.streams.delete(queue.queue_id)
@@ -390,16 +391,13 @@ class Broker:
             if queue.policy.is_stream:
                 continue  # it has a housekeeping of its own
             if core.ready_count() or core.unacked_count():
-                publishing.expire(self, queue, wall)
+                guarded("housekeeping of queues", f"queue {queue.name!r}", publishing.expire, self, queue, wall)
                 core.housekeeping()
         if self.limited_queues:
             publishing.apply_policies(self)
         for vhost in list(self.vhosts.values()):
-            vhost.expire_queues()
+            guarded("housekeeping of virtual hosts", f"vhost {vhost.name!r}", vhost.expire_queues)
         if self.transactions is not None:
-            try:
-                self.transactions.tick()
-            except StoreError:
-                log.exception("transactions that timed out are not rolled back")
+            guarded("housekeeping of transactions", "their time-out", self.transactions.tick)
         for follow in self.on_housekeeping:
-            follow(now_ms)
+            guarded("housekeeping of parts", follow, follow, now_ms)

@@ -61,8 +61,10 @@ def committed(handler: ConnectionHandler, transaction: Transaction, alive: bool)
     """The transaction has taken effect. `alive`: its channel is still there and gets the answer."""
     broker = handler.broker
     handler.after_publish()
-    for queue in transaction.limited:
-        publishing.enforce_limits(broker, queue)
+    for queue_id in transaction.limited:
+        queue = broker.queues.get(queue_id)
+        if queue is not None:
+            publishing.enforce_limits(broker, queue)
     if not alive:
         return
     handler.send_later(transaction.number, spec.TxCommitOk())

@@ -284,15 +284,19 @@ class ConnectionBase:
         route: cython.pointer(route_t) = route_new(channel.route.key, channel.route.key_len, handles, pack_keys(more_keys))
         return channel_accept(cython.address(self.connection), channel, route) != 0
 
-    def take_refused(self) -> list[tuple[int, int, tuple]]:
-        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first; it is forgotten here."""
+    def take_refused(self) -> list[tuple[int, int, tuple | None]]:
+        """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first; it is forgotten here. Message
+        None: the queue is over its limit."""
         taken: list = []
         refused: cython.pointer(refused_t)
         while self.connection.refused != cython.NULL:
             refused = self.connection.refused
             self.connection.refused = refused.next
-            taken.append((queue_get_id(refused.queue), refused.reason, content_tuple(refused.content)))
-            content_decref(refused.content)
+            message: tuple | None = None
+            if refused.content != cython.NULL:
+                message = content_tuple(refused.content)
+                content_decref(refused.content)
+            taken.append((queue_get_id(refused.queue), refused.reason, message))
             queue_decref(refused.queue)
             free(refused)
         return taken

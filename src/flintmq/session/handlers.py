@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.endpoint import endpoint
 from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
 from flintmq.session import commits, handshake, publishing, verbs
@@ -244,7 +245,7 @@ class ConnectionHandler:
         """A consumer or basic.get is about to read a queue in which messages are past their time."""
         queue = self.broker.queues.get(queue_id)
         if queue is not None:
-            publishing.expire(self.broker, queue, time.time_ns() // 1_000_000)
+            guarded("expiry", f"queue {queue.name!r}", publishing.expire, self.broker, queue, time.time_ns() // 1_000_000)
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -317,9 +318,9 @@ class ConnectionHandler:
 
     def _forget(self, state: ChannelState) -> None:
         for consumer in state.consumers.values():
-            self.broker.consumer_gone(consumer)
+            guarded("consumers that end", self.name, self.broker.consumer_gone, consumer)
         if state.reply_queue is not None:
-            self.broker.drop_reply_queue(state.reply_queue)
+            guarded("consumers that end", self.name, self.broker.drop_reply_queue, state.reply_queue)
 
     def _end(self, reason: str) -> None:
         """Gives back everything the connection holds, once (I2)."""
@@ -343,5 +344,5 @@ class ConnectionHandler:
         for state in states:
             self._forget(state)
         if self.vhost is not None:
-            self.vhost.connection_closed(self.connection_id)
+            guarded("connections that end", self.name, self.vhost.connection_closed, self.connection_id)
         self.broker.connection_ended(self, reason)

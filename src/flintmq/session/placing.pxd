@@ -36,7 +36,8 @@ cdef route_t *ask_again(connection_t *connection, route_t *route, content_t *con
 cpdef bytes pack_keys(list keys)
 # Appends the message to a stream and raises `*ticket` to what its confirm waits for. Returns STREAM_*.
 cdef int place_on_stream(log_port_t *port, queue_t *stream, content_t *content, uint64_t *ticket) noexcept nogil
-# Python dead-letters the message after this event. `reason`: REASON_DROP or REASON_REJECT. False: no memory, it is only refused.
+# Python dead-letters the message after this event, or, NULL, brings the queue back under its limit. `reason`: REASON_DROP or
+# REASON_REJECT. False: no memory, it is only refused.
 cdef bint note_refused(connection_t *connection, queue_t *queue, content_t *content, int reason) noexcept nogil
 # x-overflow drop-head without a dead-letter exchange: the oldest messages make room. Returns how many.
 cdef uint32_t drop_head(destination_t *destination) noexcept nogil

@@ -152,7 +152,7 @@ def _place(
         if not destination.flags & DEST_DEAD_LETTERS:
             connection.dropped[DROP_MAXLEN] += drop_head(destination)
         elif queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes:
-            tally.policy = True
+            tally.policy = note_refused(connection, destination.queue, cython.NULL, REASON_DROP) or tally.policy
 
 
 @cython.cfunc
@@ -285,11 +285,17 @@ def place_on_stream(port, stream, content, ticket):
 
 
 def note_refused(connection, queue, content, reason):
-    refused: cython.pointer(refused_t) = cython.cast(cython.pointer(refused_t), calloc(1, cython.sizeof(refused_t)))
+    refused: cython.pointer(refused_t)
+    if content == cython.NULL and connection.refused != cython.NULL:
+        refused = connection.refused_last
+        if refused.queue == queue and refused.content == cython.NULL:
+            return True
+    refused = cython.cast(cython.pointer(refused_t), calloc(1, cython.sizeof(refused_t)))
     if refused == cython.NULL:
         return False
     queue_incref(queue)
-    content_incref(content)
+    if content != cython.NULL:
+        content_incref(content)
     refused.reason = reason
     refused.queue = queue
     refused.content = content

@@ -7,13 +7,17 @@ message on its queues.
 from __future__ import annotations
 
 import logging
+import threading
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode, StoreError
-from flintmq.protocol.v0_9_1.codec import Timestamp, decode_properties, encode_properties, scan_properties_of
+from flintmq.guard import caught, guarded
+from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
+from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.session.verbs import REPLY_TO, authorize
-from flintmq.vhost.dead_letter import EXPIRED, MAXLEN, REJECTED, dead_letter_headers, without_cycles
+from flintmq.vhost.dead_letter import EXPIRED, MAXLEN, REJECTED, Fields, dead_letter_headers, without_cycles
 from flintmq.vhost.policy import DROP_HEAD
 
 if TYPE_CHECKING:
@@ -32,6 +36,10 @@ CONTENT_HEADERS = 4
 CONTENT_PRIORITY = 16
 # protocol/v0_9_1/codec.pxd
 EXPIRATION_INVALID = -2
+SHORTSTR_MAX = 255
+# What is decoded of a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
+LETTER_DEPTH_MAX = 256
+LETTER_FIELDS_MAX = 2**20
 
 
 def split_route(route: bytes) -> tuple[str, bytes]:
@@ -68,7 +76,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
     try:
-        size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
+        _, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
         user_id = properties.get("user_id")
         if user_id is not None and user_id != handler.user:
             raise PeerError(
@@ -80,19 +88,15 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, _invalid_expiration(str(properties["expiration"])))
         headers = properties.get("headers")
         headers = headers if isinstance(headers, dict) else {}
-        changed = False
+        reply_to = None
         if properties.get("reply_to") == REPLY_TO:
             queue = handler.channels[channel].reply_queue
             if queue is None:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
-            properties["reply_to"] = queue.name
-            changed = True
+            reply_to = queue.name
         keys = [key, *extra_keys(headers, "CC"), *extra_keys(headers, "BCC")]
-        if "BCC" in headers:
-            properties["headers"] = {name: value for name, value in headers.items() if name != "BCC"}
-            changed = True
-        if changed:
-            connection.replace_header(channel, encode_properties(size, properties))
+        if reply_to is not None or "BCC" in headers:
+            connection.replace_header(channel, _changed(header, reply_to))
     except PeerError:
         connection.discard(channel)
         raise
@@ -121,6 +125,17 @@ def route_again(handler: ConnectionHandler, exchange_bytes: bytes, keys: list[by
     except PeerError:
         return []
     return handles
+
+
+def _changed(header: bytes, reply_to: str | None) -> bytes:
+    """The content header without BCC and with another reply-to (None: as it is); everything else keeps its bytes."""
+    size, parts = split_properties(header)
+    if reply_to is not None:
+        octets = reply_to.encode("utf-8", "surrogateescape")
+        parts["reply_to"] = bytes([len(octets)]) + octets
+    if "headers" in parts:
+        parts["headers"] = join_table([field for field in split_table(parts["headers"]) if field[0] != b"BCC"])
+    return join_properties(size, parts)
 
 
 def _invalid_expiration(value: str) -> str:
@@ -172,94 +187,140 @@ def dead_letter(
 ) -> int:
     """Publishes a message that died in `queue` to its dead-letter exchange. The caller dequeues the original afterwards.
 
-    Args: message: (exchange, routing key, content header, body); reason: rejected, expired, maxlen; transaction: publish as a part of
-    it: it is seen when the transaction takes effect.
-    Returns: queues it was put on; 0 when the queue has no dead-letter exchange, it is gone, or the message went in a circle.
+    Args: message: (exchange, routing key, content header, body); reason: rejected, expired, maxlen, delivery_limit; transaction: publish
+    as a part of it: it is seen when the transaction takes effect.
+    Returns: queues it was put on; 0 when the queue has no dead-letter exchange, it is gone, the message went in a circle, or nothing
+    can be made of it: that is the publisher's doing, and whoever runs into it here (a consumer, the housekeeping) must not pay for it.
+    Raises: StoreError, MemoryError: the node's condition, not the message's: it is to be kept.
     """
     target = queue.policy.dead_letter_exchange
     if target is None:
         return 0
-    vhost = broker.vhosts[queue.vhost]
-    if target not in vhost.exchanges:
+    vhost = broker.vhosts.get(queue.vhost)
+    if vhost is None or target not in vhost.exchanges:
         broker.count_drop("no_dead_letter_exchange")
         return 0
-    exchange_bytes, key, header, body = message
     try:
-        size, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
+        letter = _letter(broker, queue, message, reason)
+        headers = None if vhost.route_is_cacheable(target) else decode_table(letter.headers, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX)
+        queues, cyclic = without_cycles(vhost.route_keys(target, letter.routing_keys, headers), letter.deaths, reason)
+    except (StoreError, MemoryError):
+        raise
     except PeerError as error:
-        # The publisher's mistake; whoever runs into it here (a consumer, the housekeeping) must not pay for it.
         broker.count_drop("unreadable_properties")
-        log.warning("a message of queue %r is not dead-lettered, its properties can't be read: %s", queue.name, error)
+        caught("dead letters", f"a message of queue {queue.name!r}", error)
         return 0
-    headers = properties.get("headers")
-    expiration = properties.pop("expiration", None)  # it has died of it, or must not die of it again (RabbitMQ)
-    letter = dead_letter_headers(
-        headers if isinstance(headers, dict) else None,
-        queue=queue.name,
+    except Exception as error:
+        broker.count_drop("dead_letter_failed")
+        caught("dead letters", f"a message of queue {queue.name!r}", error)
+        return 0
+    if cyclic:
+        broker.count_drops("dead_letter_cycle", len(cyclic))
+    return sum(_place(broker, one, letter, transaction) for one in queues)
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """A dead letter, ready to be put on queues. headers: a table without its length; exchange, routing_keys[0]: as it is published."""
+
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    headers: bytes
+    deaths: list[Fields]
+    header: bytes
+    body: bytes
+    flags: int
+    priority: int
+
+
+def _letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> _Letter:
+    """Raises: PeerError when the properties can't be read, ValueError when the result fits no message."""
+    exchange, key, header, body = message
+    size, parts = split_properties(header)
+    expiration = parts.pop("expiration", None)  # it has died of it, or must not die of it again (RabbitMQ)
+    found = dead_letter_headers(
+        parts.get("headers", b""),
+        queue=queue.name.encode("utf-8", "surrogateescape"),
         reason=reason,
-        exchange=exchange_bytes.decode("utf-8", "surrogateescape"),
+        exchange=exchange,
         routing_key=key,
         time_s=broker.clock.wall_ms() // 1000,
-        expiration=expiration if isinstance(expiration, str) else None,
+        expiration=None if expiration is None else expiration[1:],
         dead_letter_routing_key=queue.policy.dead_letter_routing_key,
-        timestamp=Timestamp,
     )
-    properties["headers"] = letter.headers
-    new_header = encode_properties(size, properties)
-    flags = CONTENT_HEADERS | (CONTENT_PERSISTENT if properties.get("delivery_mode") == 2 else 0)
-    priority = properties.get("priority")
-    if isinstance(priority, int):
+    if len(found.routing_keys[0]) > SHORTSTR_MAX:
+        raise ValueError(f"a dead-letter routing key of {len(found.routing_keys[0])} bytes, at most {SHORTSTR_MAX}")
+    parts["headers"] = found.headers
+    header = join_properties(size, parts)
+    flags = CONTENT_HEADERS | (CONTENT_PERSISTENT if parts.get("delivery_mode") == b"\x02" else 0)
+    priority = parts.get("priority")
+    if priority is not None:
         flags |= CONTENT_PRIORITY
-    queues, cyclic = without_cycles(vhost.route_keys(target, letter.routing_keys, letter.headers), letter.headers, reason)
-    for _ in cyclic:
-        broker.count_drop("dead_letter_cycle")
-    placed = 0
-    for one in queues:
-        core = one.core
-        limited = core.ready_count() >= core.max_length or core.ready_bytes() + len(body) > core.max_bytes
-        if limited and one.policy.overflow != DROP_HEAD:
-            broker.count_drop("maxlen")
-            continue
-        expires_at = 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
-        publish = core.publish if transaction is None else partial(transaction.hold, core)
-        if publish(
-            target.encode("utf-8", "surrogateescape"),
-            letter.routing_keys[0],
-            new_header,
-            body,
-            flags,
-            priority if isinstance(priority, int) else 0,
-            expires_at,
-        ):
-            placed += 1
-            if broker.streams is not None and transaction is None:
-                broker.streams.letter(one.queue_id)  # before the caller ends the original
-        if limited:
-            if transaction is None:
-                enforce_limits(broker, one)
-            else:
-                transaction.limited.append(one)
-    return placed
+    target = queue.policy.dead_letter_exchange.encode("utf-8", "surrogateescape")
+    return _Letter(target, found.routing_keys, found.headers, found.deaths, header, body, flags, priority[0] if priority else 0)
+
+
+def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction | None) -> int:
+    """Puts a dead letter on one queue. Returns 1, or 0 when it was refused there. Raises: StoreError, MemoryError."""
+    core = queue.core
+    limited = core.ready_count() >= core.max_length or core.ready_bytes() + len(letter.body) > core.max_bytes
+    if limited and queue.policy.overflow != DROP_HEAD:
+        broker.count_drop("maxlen")
+        return 0
+    expires_at = 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
+    publish = core.publish if transaction is None else partial(transaction.hold, core)
+    placed = publish(letter.exchange, letter.routing_keys[0], letter.header, letter.body, letter.flags, letter.priority, expires_at)
+    if placed and broker.streams is not None and transaction is None:
+        broker.streams.letter(queue.queue_id)  # before the caller ends the original
+    if limited:
+        if transaction is None:
+            enforce_limits(broker, queue)
+        else:
+            transaction.limited.append(queue.queue_id)
+    return 1 if placed else 0
 
 
 def after_publish(handler: ConnectionHandler) -> None:
-    """What a publish or commit left to do: what reject-publish-dlx queues refused, or the transaction rejected, is dead-lettered;
-    full queues drop their heads."""
+    """What a publish or commit left to do: what reject-publish-dlx queues refused, or the transaction rejected, is dead-lettered; queues
+    that it filled over their limit drop their heads. Only its own queues are looked at."""
     broker = handler.broker
     for queue_id, reason, message in handler.connection.take_refused():
         queue = broker.queues.get(queue_id)
-        if queue is not None:
-            dead_letter(broker, queue, message, MAXLEN if reason == REASON_DROP else REJECTED)
-    apply_policies(broker)
+        if queue is None:
+            continue
+        if message is None:
+            enforce_limits(broker, queue)
+        else:
+            guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == REASON_DROP else REJECTED)
 
 
 def apply_policies(broker: Broker) -> None:
-    """Brings queues with a length limit and a dead-letter exchange back under it (x-overflow drop-head)."""
+    """Brings all queues with a length limit and a dead-letter exchange back under it (x-overflow drop-head): the housekeeping's."""
     for queue in list(broker.limited_queues):
         enforce_limits(broker, queue)
 
 
+_cascade = threading.local()  # pending: queues that the enforcement under way on this thread has still to look at
+
+
 def enforce_limits(broker: Broker, queue: Any) -> None:
+    """Brings a queue back under its limit, and then those that its dead letters filled: in a row, not one inside the other. What fails
+    ends the work on that queue only; the housekeeping tries again."""
+    pending: dict[Any, None] | None = getattr(_cascade, "pending", None)
+    if pending is not None:
+        pending[queue] = None
+        return
+    pending = _cascade.pending = {queue: None}
+    try:
+        while pending:
+            one = next(iter(pending))
+            del pending[one]
+            guarded("queue limits", f"queue {one.name!r}", _enforce, broker, one)
+    finally:
+        _cascade.pending = None
+
+
+def _enforce(broker: Broker, queue: Any) -> None:
     core = queue.core
     while True:
         with broker.limit_lock:

@@ -22,6 +22,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.guard import caught, guarded
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
 from flintmq.streams.disk_source import DiskSource
@@ -74,11 +75,11 @@ class StreamService:
         if clean:
             with self._lock:
                 for queue_id, stream in self._streams.items():
-                    self._save(queue_id, stream, clean=True)
+                    guarded("places of groups at the stop", f"queue id {queue_id}", self._save, queue_id, stream, True)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._broker.limits.stream_cursor_ms / 1000):
-            self.tick()
+            guarded("housekeeping of streams", "a pass", self.tick)
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +161,16 @@ class StreamService:
 
     def _give_back(self) -> int:
         """What is due in any group comes again, without the lock of `tick`, which may wait for the disk. Returns when the next is."""
-        return min((due_ns for stream in list(self._streams.values()) if (due_ns := stream.give_back())), default=0)
+        first = 0
+        for queue_id, stream in list(self._streams.items()):
+            try:
+                due_ns = stream.give_back()
+            except Exception as error:
+                caught("what is due in streams", f"queue id {queue_id}", error)
+                continue
+            if due_ns and (first == 0 or due_ns < first):
+                first = due_ns
+        return first
 
     def tick(self) -> None:
         """One look at every stream: what is due again, what changed, what died; and, less often, what was overtaken."""
@@ -173,8 +183,8 @@ class StreamService:
             for queue_id, stream in list(self._streams.items()):
                 try:
                     published += self._tick_one(queue_id, stream, look)
-                except Exception:
-                    log.exception("internal error in the housekeeping of a stream (queue id %d)", queue_id)
+                except Exception as error:
+                    caught("housekeeping of streams", f"queue id {queue_id}", error)
         if published and self._broker.log is not None:
             self._broker.log.on_durable(0, _nothing)  # has it written now: no loop does that for this thread
 

@@ -49,7 +49,7 @@ cdef class Transaction:
     cdef settled_t *settled
     cdef uint32_t settled_count
     cdef list letters                 # (queue id, REASON_*, message) to be dead-lettered inside the transaction
-    cdef readonly list limited        # control-plane queues that letters may have filled over their limit
+    cdef readonly list limited        # ids of queues with a dead-letter exchange that it may have filled over their limit
     cdef held_t *_add(self) except NULL
     cdef int _hold(self, tx_publish_t *publish) except -1
     cdef int _hold_for_stream(self, queue_t *queue, content_t *content) except -1

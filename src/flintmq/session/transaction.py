@@ -440,7 +440,11 @@ class Transaction:
         self.settled_count = 0
         for i in range(self.held_count):
             destination = self.held[i].destination
-            if destination != cython.NULL and (destination.flags & (DEST_LIMITED | DEST_DEAD_LETTERS)) == DEST_LIMITED:
+            if destination == cython.NULL or not destination.flags & DEST_LIMITED:
+                continue
+            if destination.flags & DEST_DEAD_LETTERS:
+                self.limited.append(queue_get_id(destination.queue))
+            else:
                 dropped: uint32_t = drop_head(destination)
                 if connection != cython.NULL:
                     connection.dropped[DROP_MAXLEN] += dropped

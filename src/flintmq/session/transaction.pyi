@@ -7,7 +7,7 @@ from flintmq.session.connection import Connection
 class Transaction:
     handler: Any
     number: int
-    limited: list[Any]
+    limited: list[int]
     def __init__(self, connection: Connection, number: int) -> None: ...
     def take_letters(self) -> list[tuple[int, int, Message]]: ...
     def hold(

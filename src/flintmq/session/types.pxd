@@ -51,10 +51,10 @@ cdef struct tx_settle_t:      # one delivery; in_tx is set in its unacked_t
     uint8_t method
     uint8_t requeue
 
-cdef struct refused_t:        # a message that is to be dead-lettered after the present event: reject-publish-dlx, rejects of a tx
+cdef struct refused_t:        # a message that is to be dead-lettered after the present event: reject-publish-dlx, rejects of a tx; or a queue over its limit
     int reason                # REASON_DROP or REASON_REJECT of queue/types.pxd
     queue_t *queue            # counted
-    content_t *content        # counted
+    content_t *content        # counted; NULL: the queue is over its limit and drops its head (which is dead-lettered)
     refused_t *next
 
 cdef struct subscription_t:   # one basic.consume: consumer, target and the constant start of its deliver frames

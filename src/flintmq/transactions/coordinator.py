@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from flintmq.clock import Clock
 from flintmq.config import Limits
 from flintmq.errors import InvariantError, StoreError
+from flintmq.guard import guarded
 from flintmq.ports import DequeueReason, StoredContent
 from flintmq.transactions.branch import ENDING, HEURISTIC, TOMBSTONES, TRANSITIONS, Association, BranchState, Event, Step
 from flintmq.transactions.bulk import BlockFacts, HeldRun, RunFacts
@@ -127,7 +128,7 @@ class TransactionCoordinator:
         """The session is gone: active branches it is associated with, suspended ones included, are rolled back. Unknown is no error."""
         with self._serial:
             for branch in self._registry.branches_of(session):
-                self._happens(branch, Event.SESSION_CLOSED)
+                guarded("transactions of a session that ended", branch.xid, self._happens, branch, Event.SESSION_CLOSED)
             self._registry.remove_session(session)
 
     # --- work -----------------------------------------------------------------------------------------------------------
@@ -375,7 +376,7 @@ class TransactionCoordinator:
             now_ns = self._clock.monotonic_ns() if now_ns is None else now_ns
             late = [branch for branch in self._registry if branch.late(now_ns)]
             for branch in late:
-                self._happens(branch, Event.TIMEOUT)
+                guarded("transactions whose time is over", branch.xid, self._happens, branch, Event.TIMEOUT)
             self._registry.drop_tombstones(now_ns - self._limits.dtx_remember_s * _NS)
             return len(late)
 

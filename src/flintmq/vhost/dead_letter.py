@@ -1,126 +1,190 @@
 """Dead-lettering, the pure part: the headers a message gets when it dies, and which queues it must not go back to.
 
-in: the dead message's headers and how it died. out: new headers, routing keys, and the queues that close a cycle.
+in: the wire bytes of the dead message's headers, and how it died. out: the wire bytes of its new headers, routing keys, and the queues
+that close a cycle.
 
-The format is RabbitMQ's (Celery, NServiceBus, Spring read it): `x-death` is an array of tables, most recent first, one for each
-(queue, reason), with count, reason, queue, time (of the first such death), exchange, routing-keys and, for a message that had an
-expiration property, original-expiration. `x-first-death-*` never change once set, `x-last-death-*` always do.
+The format is that of RabbitMQ 3.10 (Celery, NServiceBus, Spring read it): `x-death` is an array of tables, most recent first, one for
+each (queue, reason), with count (int64), reason, queue, time (of the first such death), exchange, routing-keys and, for a message that
+had an expiration property, original-expiration. `x-first-death-*` are set with the first x-death and never change. Everything else
+stays as the publisher wrote it, byte for byte; the table is sorted by name, as RabbitMQ leaves it.
+
+Source: rabbit_dead_letter.erl, rabbit_basic.erl (prepend_table_header), rabbit_misc.erl (sort_field_table) of RabbitMQ 3.10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
+
+from flintmq.errors import PeerError
+from flintmq.protocol.v0_9_1.splice import (
+    array_field,
+    field_integer,
+    field_text,
+    join_table,
+    long_field,
+    longstr_field,
+    split_array,
+    split_table,
+    table_field,
+    timestamp_field,
+)
 
 REJECTED = "rejected"
 EXPIRED = "expired"
 MAXLEN = "maxlen"
 DELIVERY_LIMIT = "delivery_limit"
 
+# (name, value with its type octet), as on the wire
+Fields = list[tuple[bytes, bytes]]
+
+_BY_NAME = itemgetter(0)
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What to publish to the dead-letter exchange. The expiration property is to be removed: the message must not expire again."""
+    """What to publish to the dead-letter exchange. The expiration property is to be removed: the message must not expire again.
 
-    headers: dict[str, Any]
+    headers: a table without its length; deaths: its x-death, decoded as far as `is_cycle` asks.
+    """
+
+    headers: bytes
     routing_keys: tuple[bytes, ...]
+    deaths: list[Fields]
 
 
 def dead_letter_headers(
-    headers: Mapping[str, Any] | None,
+    headers: bytes,
     *,
-    queue: str,
+    queue: bytes,
     reason: str,
-    exchange: str,
+    exchange: bytes,
     routing_key: bytes,
     time_s: int,
-    expiration: str | None = None,
+    expiration: bytes | None = None,
     dead_letter_routing_key: bytes | None = None,
-    timestamp: Callable[[int], Any] = int,
 ) -> DeadLetter:
-    """Headers and routing keys of a message that died.
+    """Headers and routing keys of a message that died. O(bytes of the headers).
 
-    Args: headers: the message's, not changed; queue: where it died; reason: one of the constants above; exchange, routing_key: as
-    it was published; time_s: Unix time; expiration: its property, if set; dead_letter_routing_key: the queue's, replaces all keys
-    and drops CC; timestamp: makes the codec's timestamp type of seconds. Malformed x-death from a client is replaced.
+    Args: headers: the message's, a table without its length; queue: where it died; reason: one of the constants above; exchange,
+    routing_key: as it was published; time_s: Unix time; expiration: its property, if set; dead_letter_routing_key: the queue's, replaces
+    all keys and drops CC. An x-death that is no array is replaced; what a client put into one that is no table is left out.
+    Raises: PeerError when the headers are malformed.
     """
-    result = dict(headers or {})
-    carbon_copies = _keys_of(result.get("CC"))
-    deaths = read_deaths(result)
-    first_death = "x-death" not in result
-    known = next((death for death in deaths if death.get("queue") == queue and death.get("reason") == reason), None)
-    if known is not None:
-        deaths.remove(known)
-        death = {**known, "count": _count(known) + 1}
+    fields = split_table(headers)
+    reason_octets = reason.encode()
+    carbon_copies = _keys_of(_value(fields, b"CC"))
+    info: Fields = [
+        (b"reason", longstr_field(reason_octets)),
+        (b"queue", longstr_field(queue)),
+        (b"time", timestamp_field(time_s)),
+        (b"exchange", longstr_field(exchange)),
+        (b"routing-keys", array_field([longstr_field(key) for key in (routing_key, *carbon_copies)])),
+    ]
+    if expiration is not None:
+        info.append((b"original-expiration", longstr_field(expiration)))
+    value = _value(fields, b"x-death")
+    if value is None:
+        for name, octets in ((b"reason", reason_octets), (b"queue", queue), (b"exchange", exchange)):
+            _store(fields, b"x-first-death-" + name, longstr_field(octets))
+    deaths = _grouped(read_deaths(value))
+    known = next((death for death in deaths if _same(death, queue, reason_octets)), None)
+    if known is None:
+        death = [(b"count", long_field(1)), *info]
     else:
-        death = {
-            "count": 1,
-            "reason": reason,
-            "queue": queue,
-            "time": timestamp(time_s),
-            "exchange": exchange,
-            "routing-keys": [_text(key) for key in (routing_key, *carbon_copies)],
-        }
-        if expiration is not None:
-            death["original-expiration"] = expiration
-    result["x-death"] = [death, *deaths]
-    for name, value in (("reason", reason), ("queue", queue), ("exchange", exchange)):
-        if first_death:
-            result[f"x-first-death-{name}"] = value
-        result[f"x-last-death-{name}"] = value
-    if dead_letter_routing_key is None:
-        return DeadLetter(result, (routing_key, *carbon_copies))
-    result.pop("CC", None)
-    return DeadLetter(result, (dead_letter_routing_key,))
+        deaths.remove(known)
+        death = _counted(known)
+    if value is not None:
+        death.sort(key=_BY_NAME)
+    deaths.insert(0, death)
+    _store(fields, b"x-death", array_field([table_field(one) for one in deaths]))
+    keys = (routing_key, *carbon_copies)
+    if dead_letter_routing_key is not None:
+        keys = (dead_letter_routing_key,)
+        fields = [field for field in fields if field[0] != b"CC"]
+    fields.sort(key=_BY_NAME)
+    return DeadLetter(join_table(fields), keys, deaths)
 
 
-def read_deaths(headers: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """The x-death tables of a message, most recent first; what a client put there that is no table is left out."""
-    value = (headers or {}).get("x-death")
-    return [dict(item) for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
+def read_deaths(value: bytes | None) -> list[Fields]:
+    """The tables in a value of x-death, most recent first; what a client put there that is no table is left out."""
+    if value is None or value[:1] != b"A":
+        return []
+    try:
+        return [split_table(item[5:]) for item in split_array(value[5:]) if item[:1] == b"F"]
+    except PeerError:
+        return []  # as an x-death of another type: it is set anew
 
 
-def is_cycle(queue: str, deaths: Sequence[Mapping[str, Any]]) -> bool:
+def is_cycle(queue: bytes, deaths: Sequence[Fields]) -> bool:
     """Whether going (back) to `queue` would close a loop without a client in it.
 
     Args: deaths: x-death including the present death. True when the message died in `queue` before and none of the deaths since
     then, that one included, was a reject: nothing but the broker moves it round, so it is dropped there.
     """
     for death in deaths:
-        if death.get("reason") == REJECTED:
+        if _text(death, b"reason") == b"rejected":
             return False
-        if death.get("queue") == queue:
+        if _text(death, b"queue") == queue:
             return True
     return False
 
 
-def without_cycles(queues: Iterable[Any], headers: Mapping[str, Any], reason: str) -> tuple[list[Any], list[Any]]:
-    """(queues to enqueue to, queues that would close a cycle). Args: queues: objects with a name; headers: of dead_letter_headers."""
+def without_cycles(queues: Iterable[Any], deaths: Sequence[Fields], reason: str) -> tuple[list[Any], list[Any]]:
+    """(queues to enqueue to, queues that would close a cycle). Args: queues: objects with a name; deaths: of dead_letter_headers."""
     if reason == REJECTED:
         return list(queues), []
-    deaths = read_deaths(headers)
     good: list[Any] = []
     cyclic: list[Any] = []
     for queue in queues:
-        (cyclic if is_cycle(queue.name, deaths) else good).append(queue)
+        (cyclic if is_cycle(queue.name.encode("utf-8", "surrogateescape"), deaths) else good).append(queue)
     return good, cyclic
 
 
-def _count(death: Mapping[str, Any]) -> int:
-    value = death.get("count")
-    return value if isinstance(value, int) and value >= 0 else 0
+def _value(fields: Fields, name: bytes) -> bytes | None:
+    """The value of the first field of that name: of names that a table repeats the first counts."""
+    return next((value for at, value in fields if at == name), None)
 
 
-def _keys_of(value: Any) -> tuple[bytes, ...]:
+def _text(fields: Fields, name: bytes) -> bytes | None:
+    value = _value(fields, name)
+    return None if value is None else field_text(value)
+
+
+def _store(fields: Fields, name: bytes, value: bytes) -> None:
+    """Replaces the first field of that name, or adds one."""
+    for at, (known, _) in enumerate(fields):
+        if known == name:
+            fields[at] = (name, value)
+            return
+    fields.append((name, value))
+
+
+def _same(death: Fields, queue: bytes, reason: bytes) -> bool:
+    return _text(death, b"queue") == queue and _text(death, b"reason") == reason
+
+
+def _grouped(deaths: list[Fields]) -> list[Fields]:
+    """One table for each (queue, reason): the first; clients that copy headers may have repeated them."""
+    first: dict[tuple[bytes | None, bytes | None], Fields] = {}
+    for death in deaths:
+        first.setdefault((_text(death, b"queue"), _text(death, b"reason")), death)
+    return list(first.values())
+
+
+def _counted(death: Fields) -> Fields:
+    """The same death once more. A count that is no number, which a client made up, starts again at 1; the count saturates."""
+    value = _value(death, b"count")
+    count = None if value is None else field_integer(value)
+    result = list(death)
+    _store(result, b"count", long_field(1 if count is None else count + 1))
+    return result
+
+
+def _keys_of(value: bytes | None) -> list[bytes]:
     """Routing keys of a CC header; anything but strings is left out."""
-    if not isinstance(value, list | tuple):
-        return ()
-    return tuple(
-        item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in value if isinstance(item, str | bytes)
-    )
-
-
-def _text(key: bytes) -> str:
-    """A routing key as a field value; bytes that are no UTF-8 stand in it as surrogate escapes, as in all names."""
-    return key.decode("utf-8", "surrogateescape")
+    if value is None or value[:1] != b"A":
+        return []
+    return [key for item in split_array(value[5:]) if (key := field_text(item)) is not None]

@@ -23,6 +23,7 @@ from typing import Any
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.guard import guarded
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, EXCHANGE_KINDS, DefaultExchange, Exchange, Headers, erlang_term
@@ -106,7 +107,8 @@ class VirtualHost:
                 destinations: Mapping[str, Destination] = self.queues if binding.destination_kind == QUEUE else self.exchanges
                 destination = destinations.get(binding.destination)
                 if source is not None and destination is not None:
-                    self._add_binding(Binding(source, destination, binding.routing_key, binding.arguments))
+                    made = Binding(source, destination, binding.routing_key, binding.arguments)
+                    guarded("bindings that are restored", f"binding of {source.name!r} and {destination.name!r}", self._add_binding, made)
 
     # --- looking up ---------------------------------------------------------------------------------------------------
 
@@ -549,7 +551,7 @@ class VirtualHost:
         with self._lock:
             queues = list(self._exclusive.get(connection_id, {}).values())
             for queue in queues:
-                self._remove_queue(queue)
+                guarded("exclusive queues of a connection that ended", f"queue {queue.name!r}", self._remove_queue, queue)
             return len(queues)
 
     def touch(self, queue: Queue) -> None:
