@@ -168,7 +168,7 @@ class Limits:
     jobs_us: int = 1_000
     # milliseconds between two housekeeping passes (expiry, idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
-    # milliseconds between two log entries about the same place of the code where one object's failure was caught (guard); others are counted
+    # milliseconds between two log entries about one place of the code where a failure was caught (guard); others are counted
     guard_log_ms: int = 10_000
     # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line
     password_checks_max: int = 2

@@ -178,7 +178,10 @@ def dead_letter_refused(handler: ConnectionHandler, channel: int, method_id: int
             continue
         queue = None if found is None else broker.queues.get(found[0])
         if found is not None and queue is not None:
-            dead_letter(broker, queue, found[1:], REJECTED)
+            # Not done: the node is short of something, so it stays in its queue.
+            kept = not guarded("dead letters", queue.name, dead_letter, broker, queue, found[1:], REJECTED)
+            connection.settle(channel, method_id, one, kept)
+            continue
         connection.settle(channel, method_id, one, False)
 
 

@@ -216,9 +216,10 @@ class StreamService:
                 self._broker.count_drop("unreadable_content")
                 log.error("message %d of a stream (queue id %d) is not dead-lettered: it is gone", offset, queue_id)
             else:
-                if queue is not None:
-                    publishing.dead_letter(self._broker, queue, message, DELIVERY_LIMIT if reason == REASON_LIMIT else REJECTED)
-                    buried += 1
+                why = DELIVERY_LIMIT if reason == REASON_LIMIT else REJECTED
+                if queue is not None and not guarded("dead letters", queue.name, publishing.dead_letter, self._broker, queue, message, why):
+                    continue  # the node is short of something: it stays dead, and comes again in a later tick
+                buried += 1
             stream.dead_done(name, offset)
         return buried
 

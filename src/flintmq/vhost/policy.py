@@ -9,6 +9,7 @@ terms included: people grep them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,15 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.exchange import erlang_term
 from flintmq.vhost.stream_arguments import age_ms, check_stream_arguments
 
+log = logging.getLogger("flintmq.vhost")
+
 # milliseconds; ten years: what RabbitMQ accepts for x-message-ttl and x-expires
 EXPIRY_MS_MAX = 315_360_000_000
 # deliveries of one message; the counter has 31 bits
 DELIVERY_LIMIT_MAX = 2**31 - 1
 PRIORITY_MAX = 255
+# bytes of a routing key
+SHORTSTR_MAX = 255
 DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
@@ -130,7 +135,15 @@ def _text(value: Any, _: Mapping[str, Any]) -> str | None:
 def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
     if not isinstance(value, str):
         return _unacceptable(value)
-    return None if "x-dead-letter-exchange" in arguments else "routing_key_but_no_dlx_defined"
+    if "x-dead-letter-exchange" not in arguments:
+        return "routing_key_but_no_dlx_defined"
+    # RabbitMQ takes it, and can deliver no message that it dead-letters with it: a routing key has one octet for its length.
+    size = len(_octets(value))
+    return None if size <= SHORTSTR_MAX else f"{{value_too_large,{size}}}"
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _one_of(reason: str, *values: str) -> Check:
@@ -197,14 +210,37 @@ QUEUE_ARGUMENTS: dict[str, Check] = {
 }
 
 
+def _acceptable(arguments: Mapping[str, Any], description: str) -> dict[str, Any]:
+    """The arguments of a stored queue as far as they would be taken today: an earlier version took more."""
+    result = dict(arguments)
+    key = result.get("x-dead-letter-routing-key")
+    if isinstance(key, str) and len(_octets(key)) > SHORTSTR_MAX:
+        log.warning("%s: x-dead-letter-routing-key has %d bytes, it is cut to %d", description, len(_octets(key)), SHORTSTR_MAX)
+        result["x-dead-letter-routing-key"] = _octets(key)[:SHORTSTR_MAX].decode("utf-8", "surrogateescape")
+    for name, check in QUEUE_ARGUMENTS.items():
+        if name not in result:
+            continue
+        reason = check(result[name], result)
+        if reason is not None:
+            log.warning("%s: its stored argument %r is left out: %s", description, name, reason)
+            del result[name]
+    if "x-max-priority" in result and "x-qpid-priorities" in result:
+        log.warning("%s: its stored argument 'x-qpid-priorities' is left out: it goes not together with x-max-priority", description)
+        del result["x-qpid-priorities"]
+    return result
+
+
 def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str, *, restored: bool = False) -> QueuePolicy:
     """Checks the arguments of a queue and turns them into a policy.
 
-    Args: description: "queue 'q' in vhost '/'", for the texts; restored: it exists: what a stream doesn't take is ignored.
-    Raises: PeerError 406 at the first bad argument.
+    Args: description: "queue 'q' in vhost '/'", for the texts; restored: it exists, and nothing of it may keep the node from
+    starting: what is refused today is left out (a dead-letter routing key that is too long is cut), and said in the log.
+    Raises: PeerError 406 at the first bad argument, unless it is restored.
     """
     if not arguments:
         return DEFAULT_POLICY
+    if restored:
+        arguments = _acceptable(arguments, description)
     if "x-dead-letter-exchange" in arguments and not isinstance(arguments["x-dead-letter-exchange"], str):
         kind = erlang_term(arguments["x-dead-letter-exchange"])[0]
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid type '{kind}' for arg 'x-dead-letter-exchange' in {description}")
@@ -228,7 +264,7 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str,
         max_length_bytes=get("x-max-length-bytes"),
         overflow=get("x-overflow", DROP_HEAD),
         dead_letter_exchange=get("x-dead-letter-exchange"),
-        dead_letter_routing_key=None if key_text is None else key_text.encode("utf-8", "surrogateescape"),
+        dead_letter_routing_key=None if key_text is None else _octets(key_text),
         dead_letter_strategy=get("x-dead-letter-strategy", "at-most-once"),
         max_priority=get("x-max-priority"),
         qpid_priorities=get("x-qpid-priorities"),
