@@ -31,9 +31,9 @@ class Limits:
     tls_handshake_ms_max: int = 5_000
     # seconds; suggested to clients; a client may choose less, or 0 for none
     heartbeat_s: int = 60
-    # connections of the node; above it a new one is closed at once and counted
+    # connections of the node, as far as its descriptors reach (net/descriptors.py); above it a new one is closed at once and counted
     connections_max: int = 10_000
-    # connections that have not finished their handshake; above it the new one is closed at once and counted
+    # connections that have not finished their handshake; above it the oldest of the address that has the most of them is cut off
     unauthenticated_connections_max: int = 1_024
     # channels open at once on a connection, whatever their numbers (RabbitMQ 2,047); opening more closes the connection with 530
     channels_max: int = 2_047
@@ -43,8 +43,15 @@ class Limits:
     output_bytes_low: int = 64 * KIB
     # bytes of unsent output (replies of a peer that does not read) above which the connection is cut off; its largest message comes on top
     output_bytes_max: int = 64 * MIB
-    # milliseconds a closing connection may take to answer close-ok; then the socket is closed
+    # milliseconds a closing connection may take to answer close-ok, or to hang up after our last word; then the socket is closed
     close_ms_max: int = 5_000
+    # bytes that such a peer may still send, which are thrown away; then the socket is closed
+    close_bytes_max: int = 64 * MIB
+    # descriptors (RLIMIT_NOFILE) that peers' sockets never get: log containers, streams, SQL, the Flight service, sockets to it
+    descriptors_reserve: int = 1_024
+    # milliseconds without a look at the sockets after which a loop counts as late: what its peers sent meanwhile is read first, and their
+    # time (heartbeats, handshakes, closes) begins anew
+    loop_late_ms: int = 250
 
     # --- content ----------------------------------------------------------------------------------------------------
     # bytes of one message body (RabbitMQ 4: 16 MiB; older 128 MiB, which clients' tests still use); 406 at the header, before any body byte
@@ -166,6 +173,9 @@ class Limits:
     heavy_ms: int = 100
     # microseconds of each pass that long work in slices gets (purges, sweeps, closes of what holds much): all jobs of a loop together
     jobs_us: int = 1_000
+    # microseconds after which a thread that waits for the interpreter gets it from the one that runs (Python's own: 5,000): with several
+    # loops a storm of slow requests on one would delay each single request on another by as much
+    interpreter_switch_us: int = 500
     # milliseconds between two housekeeping passes (expiry, idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
     # milliseconds between two log entries about one place of the code where a failure was caught (guard); others are counted

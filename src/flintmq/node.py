@@ -26,6 +26,7 @@ from flintmq.dataplane.plane import PIPELINE_FORMATS
 from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
+from flintmq.net.descriptors import shares
 from flintmq.net.loop import Loop
 from flintmq.net.tls import TlsLayer, server_context
 from flintmq.ports import Definitions
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from flintmq.store.durable import DurableStore
 
 log = logging.getLogger("flintmq.node")
+
+# milliseconds between two lines of the log about connections that can't be accepted
+ACCEPT_LOG_MS = 10_000
 
 
 def memory_available() -> int:
@@ -100,8 +104,10 @@ class Node:
         self.amqps_port: int | None = None
         self._threads: list[threading.Thread] = []
         self._next_loop = 0
+        self._accept_told_ms = 0
         self._stopped = threading.Event()
         self.refused = 0
+        self.evicted = 0
 
     def _make_parts(self, definitions: Definitions, store_log: Any) -> None:
         """What stands on the open store."""
@@ -118,13 +124,15 @@ class Node:
         self._restore(definitions)
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)
+        self.descriptors = shares(config.limits)
         self.pulls = PullService(self.broker, self.actors)
         self.broker.on_housekeeping.append(self.pulls.tick)
         self.http: HttpServer | None = None
         if config.http_port is not None:
             logs = None if self.store is None else self.store.logs
             names = (config.host, config.http_hosts)
-            self.http = HttpServer(config, Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names), self.tls)
+            parts = Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names)
+            self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops
         if store_log is not None:
@@ -229,11 +237,13 @@ class Node:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            log.error("accept failed: %s", error)
+            self._accept_failed(error)
             return
         limits = self.config.limits
-        waiting = len(self.broker.pending)
-        if len(self.broker.connections) >= limits.connections_max or waiting >= limits.unauthenticated_connections_max:
+        full = sum(loop.socket_count for loop in self.loops) >= self.descriptors.amqp
+        if full or len(self.broker.pending) >= limits.unauthenticated_connections_max:
+            full = not self._evict()
+        if full or len(self.broker.connections) >= limits.connections_max:
             self.refused += 1
             sock.close()
             return
@@ -244,6 +254,25 @@ class Node:
             self._serve(loop, sock, address, secure)
         else:
             loop.call(partial(self._serve, loop, sock, address, secure))
+
+    def _evict(self) -> bool:
+        """Cuts off a connection that has not finished its handshake, to make room for another. False: there is none."""
+        oldest = self.broker.pending.evict()
+        if oldest is None:
+            return False
+        self.evicted += 1
+        self.broker.on_loop_of(oldest, oldest.evict)
+        return True
+
+    def _accept_failed(self, error: OSError) -> None:
+        """No descriptor (or no memory) for another connection: nobody is accepted until the next tick, or until one is free."""
+        self.loops[0].accept(False)
+        now_ms = self.loops[0].now_ms
+        if now_ms >= self._accept_told_ms:
+            self._accept_told_ms = now_ms + ACCEPT_LOG_MS
+            log.error(
+                "accept failed: %s. New connections wait; raise the limit of open files (ulimit -n, LimitNOFILE) if they are wanted", error
+            )
 
     def _serve(self, loop: Loop, sock: socket.socket, address: Any, secure: bool) -> None:
         connection = Connection(address, self.config.limits)
@@ -262,6 +291,8 @@ class Node:
                 guarded("housekeeping of connections", handler.name, handler.tick, now_ms)
         loop.trim()
         if first:
+            if loop.accept_paused:
+                loop.accept(True)
             self.broker.housekeeping(now_ms)
 
     def _alarm(self, loop: Loop, low: str) -> None:

@@ -247,6 +247,26 @@ def test_functions_of_other_threads_get_their_turn_and_give_one(rig: Rig) -> Non
     assert longest_wait(rig.served[rig.served.index("flood") :], "flood") <= 5
 
 
+def test_a_loop_that_did_not_look_for_long_says_so(rig: Rig) -> None:
+    client = rig.connect("one", cost_us=0)
+    seen: list[int] = []
+
+    def on_slow(name: str) -> None:
+        seen.append(rig.loop.awake_ms)
+        if len(seen) == 2:
+            rig.loop.manual_ns += 60_000_000 * US  # a stall in the middle of a pass
+        if len(seen) == 4:
+            rig.stop()
+        else:
+            client.sendall(DECLARE)
+
+    rig.on_slow = on_slow
+    client.sendall(DECLARE)
+    rig.loop.run()
+    assert seen[0] == seen[1], "no stall yet"
+    assert seen[1] < seen[3] <= rig.loop.now_ms, "it is awake since then"
+
+
 # --- long work ------------------------------------------------------------------------------------------------------------
 
 

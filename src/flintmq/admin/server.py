@@ -9,6 +9,7 @@ H2  `stop` answers held polls first (503), then waits Limits.http_stop_ms for an
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -94,11 +95,28 @@ class HttpServer:
         try:
             assert self._listener is not None
             select.select([self._listener.fileno(), self._wake], [], [])
-            if self._stopping.is_set():
-                return
-            self._serve()
+            while not self._stopping.is_set():
+                if self._imported():
+                    self._serve()
+                    return
+                self._stopping.wait(1)
         except Exception:
             log.critical("the HTTP service ended; the broker goes on without it", exc_info=True)
+
+    def _imported(self) -> bool:
+        """Imports the libraries. False: there is no descriptor to open them with, which passes."""
+        try:
+            import uvicorn  # noqa: F401
+
+            import flintmq.admin.app
+            import flintmq.admin.protocol  # noqa: F401
+        except (OSError, ImportError) as error:
+            # Python opens modules, the dynamic linker opens libraries and says so in words.
+            if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in str(error):
+                log.error("the HTTP service can't start yet: %s", error)
+                return False
+            raise
+        return True
 
     def _serve(self) -> None:
         import asyncio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import logging
 import resource
@@ -95,6 +96,12 @@ def _raise_descriptors() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _import_early() -> None:
+    """What Python would import in the moment of an error or of a first cold read, when there may be no descriptor to open it with."""
+    for name in ("ast", "linecache", "flintmq.streams.cold_reads"):
+        importlib.import_module(name)
+
+
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=Port(), default="5672", show_default=True, help="AMQP port; 0 picks a free one.")
@@ -175,6 +182,9 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     from flintmq.node import Node  # takes its time, while the disk reads
 
     _raise_descriptors()
+    _import_early()
+    # Loops, HTTP and the store's threads share the interpreter: one that waits for it gets it after this long, not after the usual 5 ms.
+    sys.setswitchinterval(settings.limits.interpreter_switch_us / 1_000_000)
     node = Node(settings)
     finished = threading.Event()
 

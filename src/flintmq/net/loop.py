@@ -82,6 +82,8 @@ from cython.cimports.libc.stdlib import realloc
 from cython.cimports.libc.string import memcpy
 from flintmq.net.loop_base import ALARM_NAMES, OVERRUN
 
+# sockets that may be ready at once before each reads less
+READERS = cython.declare(cython.int, 8)
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = cython.declare(uint32_t, 8192)
 
@@ -292,6 +294,7 @@ class Loop(LoopBase):
             self.kick()
             now = monotonic_ms()
             if now >= self.timer_ms:
+                self.notice_late(0)
                 self.timer_ms = now + self.timer_period_ms
                 return LOOP_TIMER
             if not self.jobs_had and (self.chores_wait or self.jobs.first != cython.NULL):
@@ -349,10 +352,15 @@ class Loop(LoopBase):
             timeout = 0
         # Events that this pass had no time for come first; then the kernel is asked again.
         if self.event_next >= self.event_count:
+            self.notice_late(0)
+            self.polled_ns = turn_now(cython.address(self.clock))
             self.event_count = epoll_wait(self.epoll, self.events, EVENTS_MAX, timeout)
             self.event_next = 0
             if self.event_count < 0:
                 self.event_count = 0
+            # A process that was stopped comes back late, too.
+            self.notice_late(timeout * 1_000_000)
+            self.polled_ns = turn_now(cython.address(self.clock))
         at_store32(cython.address(self.run_queue.sleeping), 0)
         self.reads_end = turn_now(cython.address(self.clock)) + self.turn_ns
         self.heavy_end = 0
@@ -396,6 +404,9 @@ class Loop(LoopBase):
             memcpy(self.buffer, entry.rest, kept)
         if room > entry.read_size:
             room = entry.read_size
+        # Many at a time read less each, so that who only acks is not far behind who publishes.
+        if self.event_count > READERS and room > READ_SIZE * READERS / self.event_count:
+            room = READ_SIZE * READERS / self.event_count
         count = recv(entry.fd, self.buffer + kept, room, MSG_DONTWAIT)
         if count <= 0:
             if count < 0 and (errno == EAGAIN or errno == EINTR):
@@ -406,7 +417,11 @@ class Loop(LoopBase):
             entry.read_size *= 2
         entry.received_ms = monotonic_ms()
         if entry.lingering:
-            return 0
+            entry.thrown_away += count
+            if entry.thrown_away <= self.thrown_away_max:
+                return 0
+            self.subject = entry
+            return LOOP_CLOSED
         self.turn_spent = 0
         self.position = 0
         if entry.tls:
@@ -426,6 +441,7 @@ class Loop(LoopBase):
         if entry.paused:
             return 0  # let_go brings it back when the rest of what holds it is over
         self.set_interest(entry, entry.interest | EPOLLIN)
+        entry.received_ms = monotonic_ms()  # what it sent meanwhile was not read: it is not to blame for that
         if not entry.unfed:
             return self.read_socket(entry)
         self.turn_spent = 0
@@ -509,7 +525,9 @@ class Loop(LoopBase):
         before: uint64_t
         done: uint64_t = 0
         result: cython.int
-        while done < PASS_MESSAGES:
+        # Twice what a pass reads: consumers get what producers bring, whatever a delivery costs.
+        end: int64_t = turn_now(cython.address(self.clock)) + 2 * self.turn_ns
+        while done < PASS_MESSAGES and (done == 0 or turn_now(cython.address(self.clock)) < end):
             connection = run_queue_pop(cython.address(self.run_queue))
             if connection == cython.NULL:
                 return
@@ -579,9 +597,7 @@ class Loop(LoopBase):
                 connection_unblock_output(connection)
         elif waiting >= connection.output_high:
             connection_block_output(connection)  # TLS: the backlog is in the encrypted buffer, which a turn doesn't see
-        if waiting == 0 and connection.engine.phase == PHASE_CLOSED and connection.hang_up:
-            self.mark_failed(entry)
-        elif waiting == 0 and connection.engine.phase == PHASE_CLOSED and not entry.lingering:
+        if waiting == 0 and connection.engine.phase == PHASE_CLOSED and not entry.lingering:
             # The peer must see our last frames: closing with unread input would reset the connection under them.
             entry.lingering = True
             shutdown(entry.fd, SHUT_WR)

@@ -47,6 +47,12 @@ cdef class LoopBase:
     cdef int64_t jobs_ns              # nanoseconds of a pass that jobs and chores get together
     cdef int64_t chores_end           # when this pass runs no more chores
     cdef bint over                    # `run` is at its end
+    cdef int64_t polled_ns            # when the loop looked at its sockets last
+    cdef int64_t late_ns              # how long it may not look before it counts as late
+    cdef readonly int64_t awake_ms    # monotonic: when it was late last; nobody is blamed for what was before
+    cdef uint64_t thrown_away_max
+    cdef list listeners
+    cdef readonly bint accept_paused  # nobody is accepted: there are no descriptors
     cdef int64_t timer_ms
     cdef int64_t timer_period_ms
     cdef uint64_t memory_high
@@ -72,6 +78,7 @@ cdef class LoopBase:
     cdef public bint stopping
     cdef public object log
     cdef object thread_id
+    cdef void notice_late(self, int64_t allowed_ns) noexcept nogil
     cdef void _register(self, Socket entry)
     cdef void mark_dirty(self, socket_t *socket) noexcept nogil
     cdef void mark_failed(self, socket_t *socket) noexcept nogil

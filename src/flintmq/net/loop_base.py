@@ -110,6 +110,9 @@ class LoopBase:
         self.jobs_ns = limits.jobs_us * 1000
         self.heavy_ns = limits.heavy_ms * 1_000_000
         self.chores = collections.deque()
+        self.late_ns = limits.loop_late_ms * 1_000_000
+        self.thrown_away_max = limits.close_bytes_max
+        self.listeners = []
         self.turn_messages = limits.turn_messages_max
         self.output_max = limits.output_bytes_max
         self.sockets = {}
@@ -133,7 +136,15 @@ class LoopBase:
         """Accepts on a listening, non-blocking Python socket: on_accept(sock) is called when it is ready."""
         entry: Socket = Socket(sock, None)
         entry.socket.kind = KIND_LISTENER
+        self.listeners.append(entry)
         self._register(entry)
+
+    def accept(self, wanted: bool) -> None:
+        """Accepts no more, or again: a listener that can't get a descriptor would be ready in every pass. O(listeners)."""
+        entry: Socket
+        self.accept_paused = not wanted
+        for entry in self.listeners:
+            self.set_interest(cython.address(entry.socket), EPOLLIN if wanted else 0)
 
     def add(self, sock: object, connection: Connection, tls: object) -> Socket:
         """Serves a connected Python socket (the loop itself asks the kernel not to wait). `tls`: a net.tls.TlsLayer, or None."""
@@ -177,9 +188,16 @@ class LoopBase:
         self.sockets.pop(entry.socket.fd, None)
         entry.sock.close()  # which takes it out of epoll, too
         self.graves.append(entry)
+        if self.accept_paused:
+            self.accept(True)  # a descriptor is free
         if entry.connection is not None:
             # Handler and connection name each other: without this they would wait for the cycle collector.
             entry.connection.handler = None
+
+    @property
+    def socket_count(self) -> int:
+        """Sockets that the loop holds, listeners included. Any thread."""
+        return len(self.sockets)
 
     def entries(self) -> list:
         """Every Socket of the loop, listeners included."""
@@ -386,8 +404,18 @@ class LoopBase:
             self.let_go(entry)
             entry = list_pop(self.lists, LIST_THROTTLED)
 
+    def release(self, entry: Socket) -> None:
+        """A connection that ends is read on, whatever held it back: its close-ok must be seen, and unread input would reset it."""
+        entry.socket.paused &= PAUSED_TURN
+        self.let_go(cython.address(entry.socket))
+
+    def notice_late(self, allowed_ns):
+        """Whether the loop did not look at its sockets for longer than `allowed_ns` and its tolerance: then nobody is to blame."""
+        if turn_now(cython.address(self.clock)) - self.polled_ns > allowed_ns + self.late_ns:
+            self.awake_ms = monotonic_ms()
+
     def let_go(self, entry):
-        if entry.paused:
+        if entry.paused or entry.dead:
             return
         if entry.unfed:
             self.queue_turn(entry)

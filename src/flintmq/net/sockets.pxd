@@ -60,6 +60,7 @@ cdef struct socket_t:
     bint dead                 # closed; the memory is freed when no event can name it any more
     bint tls
     bint overrun              # its output came above output_bytes_max: it is cut off
+    uint64_t thrown_away      # bytes read while it lingers
     bint lingering            # output finished and shut down: reads are thrown away until the peer hangs up
     outbuf_t cipher           # TLS: encrypted output
     socket_t *next[LIST_COUNT]

@@ -23,6 +23,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import publishing
+from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.state import Consumer
 from flintmq.session.stream_service import StreamService
@@ -105,7 +106,7 @@ class Broker:
         self.reply_queues: dict[tuple[str, str], ReplyQueue] = {}
         self.connections: dict[int, ConnectionHandler] = {}
         # connections that have not opened a virtual host yet
-        self.pending: set[ConnectionHandler] = set()
+        self.pending = Pending()
         # queues with a length limit whose overflow is dead-lettered
         self.limited_queues: set[Any] = set()
         self.drops: Counter[str] = Counter()

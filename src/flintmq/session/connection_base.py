@@ -140,15 +140,14 @@ class ConnectionBase:
         """connection.close was sent: only its answer is read from now on."""
         if self.connection.engine.phase != PHASE_CLOSED:
             self.connection.engine.phase = PHASE_CLOSING
+        self.connection.publisher = 0
 
-    def finished(self, hang_up: bool = False) -> None:
-        """Nothing is read any more; the loop ends the connection when the output is sent.
-
-        Args: hang_up: the client closed by the rules, so the socket closes at once; else it is shut down and lingers until the client
-        has seen our last words, which a reset for unread input would take from it.
+    def finished(self) -> None:
+        """Nothing is looked at any more. When the output is sent the socket is shut down for sending and lingers: what the client still sends
+        is thrown away until it hangs up, because a reset for unread input would take our last words from it.
         """
         self.connection.engine.phase = PHASE_CLOSED
-        self.connection.hang_up = hang_up
+        self.connection.publisher = 0
 
     def engine_error(self) -> tuple[int, str, int, int, int]:
         """(reply code, text, channel or 0, method id, value the text is about or 0) of the rule the peer broke."""

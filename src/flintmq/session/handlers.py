@@ -199,15 +199,17 @@ class ConnectionHandler:
         if socket is None:
             return
         self.broker.add_drops(self.connection.take_drops())
+        # A late loop never blames its peers: everybody's time begins anew when it reads again.
+        awake_ms = self.loop.awake_ms
         if self.close_deadline_ms is not None:
-            if now_ms >= self.close_deadline_ms:
+            if now_ms >= max(self.close_deadline_ms, awake_ms + self.broker.limits.close_ms_max):
                 self._cut("the peer did not answer a close in time")
             return
         if self.state == handshake.CLOSED:
             self.close_deadline_ms = now_ms + self.broker.limits.close_ms_max
             return
         if self.state not in (handshake.RUNNING, handshake.CLOSING):
-            waited_ms = now_ms - self.started_ms
+            waited_ms = now_ms - max(self.started_ms, awake_ms)
             if socket.tls is not None and not socket.tls.established and waited_ms >= self.broker.limits.tls_handshake_ms_max:
                 self._cut("TLS handshake timed out")
             elif waited_ms >= self.broker.limits.handshake_ms_max:
@@ -215,7 +217,7 @@ class ConnectionHandler:
             return
         if self.heartbeat_s:
             # Two intervals without a byte: the peer is dead (specification 4.2.7). A paused publisher can't show life.
-            if not socket.paused and now_ms - socket.received_ms > self.heartbeat_s * 2000:
+            if not socket.paused and now_ms - max(socket.received_ms, awake_ms) > self.heartbeat_s * 2000:
                 self._cut(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
             elif now_ms - socket.sent_ms >= self.heartbeat_s * 500 and self.connection.output_size == 0:
                 self.connection.write(HEARTBEAT_FRAME)
@@ -289,16 +291,29 @@ class ConnectionHandler:
         self.send(0, spec.ConnectionClose(int(code), clip_shortstr(text), class_id, method_id))
         self.connection.closing()
         self._end(text)
+        self._read_on()
         self.close_deadline_ms = self.loop.now_ms + self.broker.limits.close_ms_max
         if early:
             # A peer that failed the handshake gets the reason, and no further say.
             self.finish()
 
-    def finish(self, hang_up: bool = False) -> None:
-        """The close is agreed: the loop ends the connection when the output is sent (`hang_up`: see Connection.finished)."""
+    def finish(self) -> None:
+        """The close is agreed: the loop ends the connection when the output is sent (see Connection.finished)."""
         self.state = handshake.CLOSED
         self._end("closed")
-        self.connection.finished(hang_up)
+        self.connection.finished()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """The connection ends: whatever held back reading (an alarm, a full log) holds it no more, so that a close-ok is always read."""
+        self.is_blocked = False
+        if self.socket is not None:
+            self.loop.release(self.socket)
+
+    def evict(self) -> None:
+        """Its place is needed: a peer that has not finished its handshake is cut off. On its loop."""
+        if self.state not in (handshake.RUNNING, handshake.CLOSED):
+            self._cut("others wait to connect, and its handshake is the oldest")
 
     def _cut(self, reason: str) -> None:
         """Hangs up without a word."""

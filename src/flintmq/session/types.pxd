@@ -165,7 +165,6 @@ cdef struct connection_t:
     uint32_t work_lock
     channel_t *work_first     # channels with targets that want to work
     channel_t *work_last
-    bint hang_up              # the client asked for the close: nothing more comes from it, the socket closes when the answer is sent
     bint write_blocked        # output above the high mark: consumers are suspended until it drained
     bint closed
     channel_t *confirming     # channels with confirms to send at the end of the pass

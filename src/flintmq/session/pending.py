@@ -1,0 +1,58 @@
+"""Connections that have not opened a virtual host yet: who goes first when there are too many.
+
+in: connections as they come. out: the one to cut off for the next.
+
+I1  Who takes the most places loses one: the source (access.checks.source_of) with the most pending connections, of those its oldest; among
+    sources with equally many the one that has been there longest. A flood from one address costs that address alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flintmq.access.checks import source_of
+
+if TYPE_CHECKING:
+    from flintmq.session.handlers import ConnectionHandler
+
+
+class Pending:
+    """The pending connections of a node. Threads: loops, under the GIL; each call is one step of it."""
+
+    def __init__(self) -> None:
+        # source -> its connections, in the order they came
+        self._sources: dict[str, dict[ConnectionHandler, None]] = {}
+        self._source_of: dict[ConnectionHandler, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._source_of)
+
+    def __iter__(self) -> Iterator[ConnectionHandler]:
+        return iter(list(self._source_of))
+
+    def __contains__(self, handler: object) -> bool:
+        return handler in self._source_of
+
+    def add(self, handler: ConnectionHandler) -> None:
+        source = source_of(handler.peer_host)
+        self._source_of[handler] = source
+        self._sources.setdefault(source, {})[handler] = None
+
+    def discard(self, handler: ConnectionHandler) -> None:
+        source = self._source_of.pop(handler, None)
+        if source is None:
+            return
+        known = self._sources[source]
+        del known[handler]
+        if not known:
+            del self._sources[source]
+
+    def evict(self) -> ConnectionHandler | None:
+        """Takes out the connection that makes room for another (I1). O(sources). None: there is none."""
+        largest = max(self._sources.values(), key=len, default=None)
+        if largest is None:
+            return None
+        handler = next(iter(largest))
+        self.discard(handler)
+        return handler
