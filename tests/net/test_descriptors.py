@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from flintmq.config import Limits
+import pytest
+
+from flintmq.admin.server import HttpServer
+from flintmq.config import Config, Limits
 from flintmq.net.descriptors import shares
 from flintmq.session.pending import Pending
 from tests.support.broker import wait_until
@@ -105,3 +110,30 @@ def test_sockets_beyond_the_share_are_refused(start: Callable[..., Any], connect
     assert connect(broker, handshake=False).recv_until_closed() == b""
     assert broker.node.refused == 1
     kept.channel().queue("q")
+
+
+def test_http_waits_for_descriptors_to_import_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: Any = SimpleNamespace(pulls=SimpleNamespace(stop=lambda: None))
+    server = HttpServer(Config(http_port=0), parts)
+    failures: list[Exception] = [
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        ImportError("libx.so: cannot open shared object file: Too many open files"),
+        ImportError("no such module"),
+    ]
+    real = builtins.__import__
+
+    def imports(name: str, *arguments: Any) -> Any:
+        if name == "uvicorn":
+            raise failures[0]
+        return real(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", imports)
+    assert not server._imported()
+    failures.pop(0)
+    assert not server._imported()
+    failures.pop(0)
+    with pytest.raises(ImportError, match="no such module"):
+        server._imported()
+    monkeypatch.undo()
+    assert server._imported()
+    server.stop()
