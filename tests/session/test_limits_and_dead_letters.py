@@ -84,7 +84,7 @@ def test_reject_publish_nacks_and_keeps_the_oldest(ch: RawChannel, limit: dict[s
     assert ch.expect("basic.ack").delivery_tag == 5
 
 
-@pytest.mark.parametrize("mode", ["confirm", "plain", "tx"])
+@pytest.mark.parametrize("mode", ["confirm", "plain"])
 def test_reject_publish_dlx_dead_letters_what_it_refuses(ch: RawChannel, mode: str) -> None:
     ch.queue("dead")
     ch.queue("q", arguments={"x-max-length": 1, "x-overflow": "reject-publish-dlx", **TO_DEAD})
@@ -92,12 +92,10 @@ def test_reject_publish_dlx_dead_letters_what_it_refuses(ch: RawChannel, mode: s
     ch.call("exchange.declare", exchange="both", type="fanout")
     for name in ("q", "r"):
         ch.call("queue.bind", queue=name, exchange="both")
-    if mode != "plain":
-        ch.call("confirm.select" if mode == "confirm" else "tx.select")
+    if mode == "confirm":
+        ch.call("confirm.select")
     ch.publish(b"0", exchange="both")
     ch.publish(b"1", exchange="both", delivery_mode=2, headers={"a": 1})
-    if mode == "tx":
-        ch.call("tx.commit")
     if mode == "confirm":
         assert [ch.connection.recv(1).name for _ in range(2)] == ["basic.nack", "basic.nack"]
     assert drain(ch, "q") == [b"0"]

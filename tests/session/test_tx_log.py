@@ -406,44 +406,34 @@ def test_immediate_messages_are_offered_at_the_commit(bench: Bench) -> None:
     assert bench.other.ready("a") == 0
 
 
-def test_limits_count_the_transaction_itself(bench: Bench) -> None:
-    """reject-publish refuses what does not fit, counted with what the transaction put there; drop-head drops at the commit."""
-    bench.other.queue("small", durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+def test_drop_head_drops_at_the_commit(bench: Bench) -> None:
     bench.other.queue("last", durable=True, arguments={"x-max-length": 2})
     bench.log.hold()
     for number in range(5):
-        bench.tx.publish(b"%d" % number, routing_key="small", **PERSISTENT)
         bench.tx.publish(b"%d" % number, routing_key="last", **PERSISTENT)
     bench.commit_waits()
     bench.log.release()
     bench.tx.expect("tx.commit-ok")
-    assert bench.bodies("small", 2) == [b"0", b"1"]
     assert bench.bodies("last", 2) == [b"3", b"4"]
 
 
 def test_dead_letters_are_part_of_the_transaction(bench: Bench) -> None:
-    """A rejected message and its dead letter change places in one commit; so does what a full queue refuses."""
+    """A rejected message and its dead letter change places in one commit."""
     bench.other.queue("dying", durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"})
-    full = {"x-max-length": 1, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "c"}
-    bench.other.queue("full", durable=True, arguments=full)
     bench.other.publish(b"dead", routing_key="dying", **PERSISTENT)
-    bench.other.publish(b"there", routing_key="full", **PERSISTENT)
-    bench.other.wait_ready("full", 1)
     bench.tx.consume("dying", "c")
     tag = bench.tx.expect("basic.deliver").delivery_tag
     before = (bench.log.enqueues, bench.log.dequeues)
     bench.log.hold()
     bench.tx.send("basic.reject", delivery_tag=tag, requeue=False)
-    bench.tx.publish(b"over", routing_key="full", **PERSISTENT)
     bench.commit_waits()
     assert [bench.other.ready(name) for name in "bc"] == [0, 0]
     bench.log.release()
     bench.tx.expect("tx.commit-ok")
-    assert sorted(one[0] for one in bench.log.transactions[1]) == ["dequeue", "enqueue", "enqueue"]
+    assert sorted(one[0] for one in bench.log.transactions[1]) == ["dequeue", "enqueue"]
     assert (bench.log.enqueues, bench.log.dequeues) == before
     letter = bench.other.call("basic.get", queue="b", no_ack=True)
     assert letter.body == b"dead" and letter.properties["headers"]["x-death"][0]["reason"] == "rejected"
-    assert bench.other.call("basic.get", queue="c", no_ack=True).body == b"over"
     assert bench.other.ready("dying") == 0
 
 

@@ -28,8 +28,8 @@ from flintmq.dataplane.subscriptions import Subscriptions
 from flintmq.dataplane.tokens import Tokens
 from flintmq.dataplane.wire import Channel, ChannelClosed, Payload, Refused, WireError
 from flintmq.errors import PeerError, StoreError
-from flintmq.ports import Verb
 from flintmq.guard import guarded
+from flintmq.ports import Verb
 from flintmq.scheduler.outcomes import Outcome, Space
 from flintmq.scheduler.system import ActorSystem, Failed
 from flintmq.session.broker import Broker

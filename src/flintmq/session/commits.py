@@ -16,12 +16,11 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.session import publishing
 from flintmq.session.transaction import Transaction, begin, commits_waiting
-from flintmq.vhost.dead_letter import MAXLEN, REJECTED
+from flintmq.vhost.dead_letter import REJECTED
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
 
-REASON_DROP = 4
 TX_COMMIT_ID = spec.METHOD_IDS["tx.commit"]
 
 
@@ -34,7 +33,7 @@ def must_wait(handler: ConnectionHandler, channel: int, method_id: int) -> bool:
 def commit(handler: ConnectionHandler, number: int) -> None:
     """tx.commit of a channel: at once when nothing of it is logged, else when the log has it.
 
-    Raises: PeerError(541) when the log refuses: nothing of the transaction happened.
+    Raises: PeerError(406) when a full queue refuses a part of it, PeerError(541) when the log refuses: nothing of it happened.
     """
     broker = handler.broker
     try:
@@ -44,10 +43,10 @@ def commit(handler: ConnectionHandler, number: int) -> None:
             handler.send(number, spec.TxCommitOk())
             return
         try:
-            for queue_id, reason, message in transaction.take_letters():
+            for queue_id, _, message in transaction.take_letters():
                 queue = broker.queues.get(queue_id)
                 if queue is not None:
-                    publishing.dead_letter(broker, queue, message, MAXLEN if reason == REASON_DROP else REJECTED, transaction)
+                    publishing.dead_letter(broker, queue, message, REJECTED, transaction)
             transaction.write()
         except BaseException:
             transaction.abandon()

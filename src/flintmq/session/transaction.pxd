@@ -49,13 +49,15 @@ cdef class Transaction:
     cdef settled_t *settled
     cdef uint32_t settled_count
     cdef list letters                 # (queue id, REASON_*, message) to be dead-lettered inside the transaction
+    cdef dict sums                    # queue id -> [messages, bytes] that it puts on a queue which refuses over its limit
     cdef readonly list limited        # ids of queues with a dead-letter exchange that it may have filled over their limit
     cdef held_t *_add(self) except NULL
     cdef int _hold(self, tx_publish_t *publish) except -1
+    cdef int _hold_back(self, tx_publish_t *publish, uint8_t kind) except -1
     cdef int _hold_for_stream(self, queue_t *queue, content_t *content) except -1
     cdef object _append(self, held_t *held)
     cdef int _enqueue(self, held_t *held, long long expires_at_ms) except -1
-    cdef bint _refused(self, destination_t *destination, content_t *content)
+    cdef bint _refused(self, destination_t *destination, content_t *content) except? True
     cdef int _take(self, tx_settle_t *settle, settled_t *taken) except -1
     cdef object _apply(self)
     cdef object _publish(self, held_t *held)

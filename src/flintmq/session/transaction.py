@@ -39,16 +39,16 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_enqueue_immediate,
     queue_get_id,
     queue_incref,
+    queue_is_deleted,
     queue_is_durable,
     queue_publish_held,
     queue_ready_bytes,
     queue_ready_count,
 )
-from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_DROP, REASON_REJECT
+from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
-    DEST_REJECT_DEAD_LETTER,
     DEST_REJECT_OVER,
     DEST_STREAM,
     destination_t,
@@ -74,7 +74,7 @@ from cython.cimports.flintmq.session.unacked import unacked_content, unacked_fin
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
-from flintmq.errors import StoreError
+from flintmq.errors import PeerError, ReplyCode, StoreError
 
 log = logging.getLogger("flintmq.transactions")
 
@@ -87,14 +87,14 @@ def begin(connection: Connection, number: int) -> Transaction | None:
     """tx.commit of a channel: applies its open transaction now when nothing of it is logged (None), or holds its messages.
 
     The caller puts the `letters` through `hold`, then calls `write`; or `abandon` after an exception of either.
-    Raises: KeyError: no such channel; StoreError: the log refuses (everything is as before); MemoryError.
+    Raises: PeerError 406: a full queue refuses one of its messages (nothing of it stays); KeyError: no such channel; StoreError: the log refuses (everything is as before); MemoryError.
     """
     channel: cython.pointer(channel_t) = connection.channel(number)
     transaction: Transaction
     i: uint32_t
     tx_route_anew(cython.address(connection.connection), channel)
     logged: cython.bint = _is_logged(connection, channel)
-    if not logged and not _has_streams(channel) and not commits_waiting(connection, number):
+    if not logged and not _may_be_refused(channel) and not commits_waiting(connection, number):
         tx_apply(cython.address(connection.connection), channel)
         return None
     transaction = Transaction(connection, number)
@@ -132,12 +132,17 @@ def _goes_to_stream(route: cython.pointer(route_t)) -> cython.bint:
 
 
 @cython.cfunc
-def _has_streams(channel: cython.pointer(channel_t)) -> cython.bint:
-    """True when a message of the open transaction goes to a stream: its answer waits for the log."""
+def _may_be_refused(channel: cython.pointer(channel_t)) -> cython.bint:
+    """True when a message of the open transaction goes to a stream, whose answer waits for the log, or to a queue that may refuse it:
+    the others must not be seen before that is known."""
     i: uint32_t
+    k: uint32_t
+    route: cython.pointer(route_t)
     for i in range(channel.tx_publish_count):
-        if _goes_to_stream(channel.tx_publishes[i].route):
-            return True
+        route = channel.tx_publishes[i].route
+        for k in range(route.count):
+            if route.destinations[k].flags & (DEST_STREAM | DEST_REJECT_OVER):
+                return True
     return False
 
 
@@ -159,7 +164,7 @@ def _is_logged(connection: Connection, channel: cython.pointer(channel_t)) -> cy
             continue
         route = channel.tx_publishes[i].route
         for k in range(route.count):
-            if queue_is_durable(route.destinations[k].queue) or route.destinations[k].flags & DEST_REJECT_DEAD_LETTER:
+            if queue_is_durable(route.destinations[k].queue):
                 return True
     for i in range(channel.tx_settle_count):
         settle = cython.address(channel.tx_settles[i])
@@ -193,6 +198,7 @@ class Transaction:
         self.port = connection.connection.port
         self.letters = []
         self.limited = []
+        self.sums = {}
 
     def __dealloc__(self):
         # What a loop that ended did not apply: recovery will.
@@ -223,18 +229,18 @@ class Transaction:
         held: cython.pointer(held_t)
         expires_at_ms: cython.longlong
         i: uint32_t
+        gone: uint32_t = 0
         self.channel.published += 1
+        for i in range(route.count):
+            destination = cython.address(route.destinations[i])
+            if destination.flags & DEST_REJECT_OVER and self._refused(destination, content):
+                self.connection.connection.dropped[DROP_REFUSED] += 1
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
         if publish.bits & PUBLISH_IMMEDIATE or route.count == 0:
             if route.count == 0 and not publish.bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE):
                 self.connection.connection.dropped[DROP_UNROUTABLE] += 1
                 return 0
-            held = self._add()
-            held.kind = HELD_IMMEDIATE if route.count else HELD_RETURN
-            held.bits = publish.bits
-            held.route = route
-            held.content = content
-            route_incref(route)
-            content_incref(content)
+            self._hold_back(publish, HELD_IMMEDIATE if route.count else HELD_RETURN)
             return 0
         if route.count > 1 and self.id and content.flags & CONTENT_PERSISTENT:
             content.flags |= CONTENT_SHARED
@@ -242,11 +248,6 @@ class Transaction:
             destination = cython.address(route.destinations[i])
             if destination.flags & DEST_STREAM:
                 self._hold_for_stream(destination.queue, content)
-                continue
-            if destination.flags & DEST_REJECT_OVER and self._refused(destination, content):
-                self.connection.connection.dropped[DROP_REFUSED] += 1
-                if destination.flags & DEST_REJECT_DEAD_LETTER:
-                    self.letters.append((queue_get_id(destination.queue), REASON_DROP, content_tuple(content)))
                 continue
             expires_at_ms = expiry_on(destination, expiration_of(content))
             held = self._add()
@@ -259,8 +260,27 @@ class Transaction:
             route_incref(route)
             content_incref(content)
             self._enqueue(held, expires_at_ms)
+            if held.slot == cython.NULL:
+                gone += 1
+        if gone == route.count:
+            # Each was deleted after the look at the routes a moment ago (tx_route_anew).
+            if publish.bits & PUBLISH_MANDATORY:
+                self._hold_back(publish, HELD_RETURN)
+            else:
+                self.connection.connection.dropped[DROP_UNROUTABLE] += 1
         if content.message_id and content.flags & CONTENT_SHARED:
             self.log.port.placed(self.log.port.context, content)
+        return 0
+
+    def _hold_back(self, publish, kind):
+        """A message that has no place on a queue before the commit: HELD_IMMEDIATE, HELD_RETURN."""
+        held: cython.pointer(held_t) = self._add()
+        held.kind = kind
+        held.bits = publish.bits
+        held.route = publish.route
+        held.content = publish.content
+        route_incref(held.route)
+        content_incref(held.content)
         return 0
 
     def _hold_for_stream(self, queue, content):
@@ -273,14 +293,14 @@ class Transaction:
         return 0
 
     def _refused(self, destination, content):
-        """reject-publish: the queue's limit, counting what this transaction has put there before."""
-        count: uint64_t = queue_ready_count(destination.queue)
-        size: uint64_t = queue_ready_bytes(destination.queue)
-        i: uint32_t
-        for i in range(self.held_count):
-            if self.held[i].queue == destination.queue and self.held[i].slot != cython.NULL:
-                count += 1
-                size += self.held[i].content.body_len
+        """reject-publish: the queue's limit, counting what this transaction has put there before. O(1)."""
+        before: list = self.sums.setdefault(queue_get_id(destination.queue), [0, 0])
+        count: uint64_t = queue_ready_count(destination.queue) + cython.cast(uint64_t, before[0])
+        size: uint64_t = queue_ready_bytes(destination.queue) + cython.cast(uint64_t, before[1])
+        if queue_is_deleted(destination.queue):
+            return False  # it is full of what goes with it
+        before[0] += 1
+        before[1] += content.body_len
         return count >= destination.max_length or size + content.body_len > destination.max_bytes
 
     def _enqueue(self, held, expires_at_ms):
