@@ -324,6 +324,8 @@ class Limits:
     pull_messages_max: int = 1_000
     # bytes of bodies of one pull, the message that reaches it not counted; a larger number is refused
     pull_bytes_max: int = 8 * MIB
+    # milliseconds that the first pull of a stream's group waits until the group's place is on disk; then 503, and the next pull waits again
+    pull_place_ms: int = 5_000
     # milliseconds a pull may wait for messages (seed 002: 60 s); a longer hold is refused
     pull_hold_ms_max: int = 60_000
     # milliseconds beyond its hold that a pull may wait for its turn (QMQ 5 s); then it is answered EXPIRED

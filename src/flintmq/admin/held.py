@@ -74,6 +74,7 @@ class Held:
         start: StreamStart | None = None,
     ) -> Response:
         """One pull, from the question to its response. Raises: PullRefused, HttpError."""
+        await self._opened(queue, group, start)
         waiting: asyncio.Future[Pull] = self._loop.create_future()
         pull = self._parts.pulls.pull(
             queue, group, self._answers, waiting, most=most, bytes_max=bytes_max, visibility_ms=visibility_ms, hold_ms=hold_ms, start=start
@@ -98,6 +99,24 @@ class Held:
                 pull.cancel()
             elif not handed_over and not waiting.cancelled():
                 pull.give_back(False)
+
+    async def _opened(self, queue: Any, group: str, start: StreamStart | None) -> None:
+        """Returns when a pull of the group finds a place: at once, but for the first one of a stream's group, which is noted on disk
+        first; the loop goes on meanwhile. Raises: PullRefused; BUSY when the disk takes too long."""
+        if self._parts.pulls.is_open(queue, group):
+            return
+        opened = asyncio.Event()
+
+        def ready() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(opened.set)
+
+        if await asyncio.to_thread(self._parts.pulls.open, queue, group, start, ready):
+            return
+        try:
+            await asyncio.wait_for(opened.wait(), self._limits.pull_place_ms / 1000)
+        except TimeoutError:
+            raise busy(f"the place of group '{group}' is not on disk yet", "try again") from None
 
     async def _content(self, pull: Pull, queue: Any, group: str, encoding: str) -> bytes:
         outcome = pull.outcome

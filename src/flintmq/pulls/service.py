@@ -37,9 +37,6 @@ REASON_REJECT = 2
 DONE = "ok"
 GONE = "gone"
 
-# seconds that the first pull of a stream's group waits for the disk at most
-PLACE_S = 5.0
-
 INVALID = "invalid"
 BUSY = "busy"
 EXCLUSIVE = "exclusive"
@@ -116,6 +113,19 @@ class PullService:
             raise PullRefused(BUSY, f"too many pulls wait for their turn at queue '{queue.name}'")
         return pull
 
+    def is_open(self, queue: Any, group: str) -> bool:
+        """Whether a pull of the group can be asked at once: all but the first of a stream's group."""
+        found = self._drawers.get((queue.queue_id, group))
+        return not queue.policy.is_stream or self.stopping or queue.deleted or (found is not None and not found.closed)
+
+    def open(self, queue: Any, group: str, start: StreamStart | None, ready: Callable[[], None]) -> bool:
+        """Makes the place of a stream's group. True: a pull finds it. False: it is not on disk; `ready` is called (any thread) when it is.
+
+        Takes no lock of this service, and waits for no writing; but looking for a start by time may read the disk: not for a loop.
+        Raises: PullRefused.
+        """
+        return self.is_open(queue, group) or self._seat(queue, group, start, ready) is not None
+
     def _check(self, group: str, most: int, bytes_max: int, visibility_ms: int, hold_ms: int) -> None:
         limits = self._limits
         for name, value, low, high in (
@@ -141,7 +151,12 @@ class PullService:
         if len(self._drawers) >= self._limits.pull_groups_max:
             self.refused_busy += 1
             raise PullRefused(BUSY, f"the node serves {self._limits.pull_groups_max} groups of pulls already")
-        seat = self._seat(queue, group, start) if queue.policy.is_stream else None
+        seat = None
+        if queue.policy.is_stream:
+            seat = self._seat(queue, group, start, _nothing)
+            if seat is None:
+                self.refused_busy += 1
+                raise PullRefused(BUSY, f"the place of group '{group}' is not on disk yet")
         self._serial += 1
         limits = self._limits
         drawer = Drawer(
@@ -166,32 +181,23 @@ class PullService:
         self._by_key[drawer.key] = drawer
         return drawer
 
-    def _seat(self, queue: Any, group: str, start: StreamStart | None) -> Seat:
-        """The group's place in a stream; leases keep the time. Raises: PullRefused."""
+    def _seat(self, queue: Any, group: str, start: StreamStart | None, ready: Callable[[], None]) -> Seat | None:
+        """The group's place in a stream; leases keep the time. None: it is new, and not on disk; `ready` is called then, as
+        StreamService.open_seat says, the one way that AMQP takes as well. Raises: PullRefused."""
         if not group:
             self.refused_invalid += 1
             raise PullRefused(INVALID, f"queue '{queue.name}' is a stream: name the group that pulls")
         service = self._broker.streams
-        stream = None if service is None else service.get(queue.queue_id)
-        if stream is None:
+        if service is None:
             raise self._gone(queue)
         kind, value = ("next", 0) if start is None else (start.kind, start.value)
         name = group.encode("utf-8", "surrogateescape")
         try:
-            seat: Seat = stream.open_seat(kind, value, name, None, False, 0)
+            seat: Seat | None = service.open_seat(queue.queue_id, ready, (kind, value), name, None, False, 0)
         except FilterDiffers:
             raise PullRefused(INVALID, f"group '{group}' has consumers with a filter: pulls have none") from None
-        if not service.has_place(queue.queue_id, name):
-            # A group that a restart would not know must not be given anything: it would begin elsewhere then. Once in a group's life.
-            try:
-                ticket = service.save_place(queue.queue_id, name)
-            except PeerError:
-                raise self._gone(queue) from None
-            noted = threading.Event()
-            self._broker.log.on_durable(ticket, noted.set)
-            if not noted.wait(PLACE_S):
-                self.refused_busy += 1
-                raise PullRefused(BUSY, f"the place of group '{group}' is not on disk yet")
+        except PeerError:
+            raise self._gone(queue) from None
         return seat
 
     def _gone(self, queue: Any) -> PullRefused:
@@ -342,3 +348,7 @@ class PullService:
             for name, value in drawer.figures().items():
                 total[name] += value
         return {**total, "groups": len(drawers), "refused_busy": self.refused_busy, "refused_invalid": self.refused_invalid}
+
+
+def _nothing() -> None:
+    """Nobody waits."""

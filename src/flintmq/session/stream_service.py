@@ -10,8 +10,11 @@ S3  A dead letter is in the log before its original counts as done.
 S4  A dead letter in a stream is on disk before the end of its original, which is in another log, unless the disk is full.
 S5  What ends in a group (visibility times, delays) does so at its time, not at the next tick: the clock's thread, which never waits for
     the disk, sees to it.
+S6  A group gives nothing before its first place is on disk (`open_seat`): after a crash its deliveries would come again without a flag.
 
-Threading: `open` and `delete` under a virtual host's lock; everything periodic on a thread of its own, since it may read from the disk.
+Threading: `open` and `delete` under a virtual host's lock; everything periodic on a thread of its own, since it may read from the disk,
+under `_lock`. Nobody waits for that lock but a stop: what `delete` leaves while a tick runs is done by the tick when it ends. `_table`
+guards what the calls of connections change, for moments; the order is `_lock`, `_table`.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode, StoreError
@@ -26,7 +30,7 @@ from flintmq.guard import caught, guarded
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
 from flintmq.streams.disk_source import DiskSource
-from flintmq.streams.handle import REASON_LIMIT, StreamQueue
+from flintmq.streams.handle import REASON_LIMIT, Seat, StreamQueue
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, REJECTED
 from flintmq.vhost.names import describe
 from flintmq.vhost.policy import QueuePolicy
@@ -51,7 +55,11 @@ class StreamService:
         self._actors = actors
         self._streams: dict[int, StreamQueue] = {}
         self._places: dict[int, set[bytes]] = {}  # groups that were noted
-        self._lock = threading.Lock()  # one tick at a time, and none while a stream is deleted
+        # groups whose first place is not on disk yet -> who is told when it is
+        self._coming: dict[tuple[int, bytes], list[Callable[[], None]]] = {}
+        self._doomed: list[int] = []  # deleted streams whose files are still there
+        self._table = threading.Lock()  # of the four above
+        self._lock = threading.Lock()  # one tick at a time, and none while the files of a stream are removed
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._looked_ns = 0
@@ -74,7 +82,7 @@ class StreamService:
             self._thread = None
         if clean:
             with self._lock:
-                for queue_id, stream in self._streams.items():
+                for queue_id, stream in list(self._streams.items()):
                     guarded("places of groups at the stop", f"queue id {queue_id}", self._save, queue_id, stream, True)
 
     def _run(self) -> None:
@@ -121,15 +129,30 @@ class StreamService:
         self._places[queue_id] = set(places)
 
     def delete(self, queue_id: int) -> None:
-        """The queue is gone: so are its messages and its groups. Unknown is no error."""
-        with self._lock:
+        """The queue is gone: so are its messages and its groups. Unknown is no error. Waits for no tick."""
+        with self._table:
             if self._streams.pop(queue_id, None) is None:
                 return
             del self._places[queue_id]
-        try:
-            self._store.delete(queue_id)
-        except (StoreError, OSError) as error:
-            log.error("files of a deleted stream (queue id %d) stay until the next start: %s", queue_id, error)
+            told = [ready for key in [key for key in self._coming if key[0] == queue_id] for ready in self._coming.pop(key)]
+            self._doomed.append(queue_id)
+        for ready in told:
+            ready()  # who asks again is told that the stream is gone
+        self._remove()
+
+    def _remove(self) -> None:
+        """Removes the files of deleted streams, unless a tick runs, which may be reading them: it calls this when it ends."""
+        while self._doomed and self._lock.acquire(blocking=False):
+            try:
+                with self._table:
+                    doomed, self._doomed = self._doomed, []
+                for queue_id in doomed:
+                    try:
+                        self._store.delete(queue_id)
+                    except (StoreError, OSError) as error:
+                        log.error("files of a deleted stream (queue id %d) stay until the next start: %s", queue_id, error)
+            finally:
+                self._lock.release()
 
     def get(self, queue_id: int) -> StreamQueue | None:
         """The stream behind a queue; None when it is none, or gone."""
@@ -140,19 +163,53 @@ class StreamService:
         if queue_id in self._streams:
             self._store.letter(queue_id)
 
-    def has_place(self, queue_id: int, group: bytes) -> bool:
-        """Whether a place of this group was noted ever since the stream was made."""
-        return group in self._places.get(queue_id, ())
+    def open_seat(
+        self,
+        queue_id: int,
+        ready: Callable[[], None],
+        start: tuple[str, int],
+        group: bytes | None,
+        filters: list[bytes] | None = None,
+        unfiltered: bool = False,
+        visibility_ms: int = -1,
+    ) -> Seat | None:
+        """What a consumer, of AMQP or a pull, reads a stream with. Never waits for the disk.
 
-    def save_place(self, queue_id: int, group: bytes) -> int:
-        """Notes where a group is that was just made; returns the store's ticket. Raises: PeerError 404 (the stream is gone), StoreError."""
-        with self._lock:
-            stream = self._streams.get(queue_id)
-            if stream is None:
+        Args: start: kind and value, for a group that has no place yet; group: None reads for itself; the others as StreamQueue.open_seat.
+        None: the group is new, and its place is not on disk; `ready` is called once when it is (any thread; when the stream is deleted as
+        well), and the caller asks again then.
+        Raises: PeerError 404 the stream is gone, 541 the log takes no place; FilterDiffers.
+        """
+        stream = self._streams.get(queue_id)
+        if stream is None:
+            raise PeerError(ReplyCode.NOT_FOUND, "the stream was deleted")
+        seat: Seat = stream.open_seat(*start, group, filters, unfiltered, visibility_ms)
+        if not group or group in self._places.get(queue_id, ()):
+            return seat
+        with self._table:
+            if self._streams.get(queue_id) is not stream:
                 raise PeerError(ReplyCode.NOT_FOUND, "the stream was deleted")
-            ticket = int(self._store.save_group(queue_id, group, stream.state_of(group)))
-            self._places[queue_id].add(group)
-            return ticket
+            if group in self._places[queue_id]:
+                return seat
+            first = (queue_id, group) not in self._coming
+            if first:
+                try:
+                    ticket = int(self._store.save_group(queue_id, group, stream.state_of(group)))
+                except StoreError as error:
+                    raise PeerError(ReplyCode.INTERNAL_ERROR, f"the place of a consumer group can't be logged: {error}") from error
+            self._coming.setdefault((queue_id, group), []).append(ready)
+        if first:
+            self._broker.log.on_durable(ticket, lambda: self._placed(queue_id, group))
+        return None
+
+    def _placed(self, queue_id: int, group: bytes) -> None:
+        """The first place of a group is on disk."""
+        with self._table:
+            told = self._coming.pop((queue_id, group), [])
+            if queue_id in self._places:
+                self._places[queue_id].add(group)
+        for ready in told:
+            ready()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -180,11 +237,14 @@ class StreamService:
             self._looked_ns = now_ns
         published = 0
         with self._lock:
-            for queue_id, stream in list(self._streams.items()):
+            with self._table:
+                present = list(self._streams.items())
+            for queue_id, stream in present:
                 try:
                     published += self._tick_one(queue_id, stream, look)
                 except Exception as error:
                     caught("housekeeping of streams", f"queue id {queue_id}", error)
+        self._remove()
         if published and self._broker.log is not None:
             self._broker.log.on_durable(0, _nothing)  # has it written now: no loop does that for this thread
 
@@ -199,7 +259,10 @@ class StreamService:
     def _save(self, queue_id: int, stream: StreamQueue, clean: bool) -> None:
         for name, state in stream.changed(clean):
             try:
-                self._store.save_group(queue_id, name, state)
+                with self._table:
+                    if queue_id not in self._streams:
+                        return  # deleted meanwhile: what is noted of it now would stay for ever
+                    self._store.save_group(queue_id, name, state)
             except StoreError as error:
                 stream.not_saved(name)
                 log.debug("the place of group %r is not saved: %s", name, error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.errors import PeerError, ReplyCode
 from flintmq.streams.handle import FilterDiffers, Seat
 from flintmq.vhost.queue import Queue
 from flintmq.vhost.stream_arguments import parse_stream_start
@@ -40,43 +40,47 @@ def open_seat(handler: ConnectionHandler, number: int, queue: Queue, method: spe
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"automatic acknowledgement not supported by stream {description}")
     start = parse_stream_start(method.arguments, description, handler.broker.clock.wall_ms())
     service = handler.broker.streams
-    stream = None if service is None else service.get(queue.queue_id)
-    if service is None or stream is None:
+    if service is None or service.get(queue.queue_id) is None:
         raise PeerError(ReplyCode.NOT_FOUND, f"no {description}")  # another loop deleted it just now
+    wait = _Wait(handler, again)
     try:
-        seat = stream.open_seat(start.kind, start.value, start.group or None, list(start.filters) or None, start.unfiltered)
+        seat = service.open_seat(
+            queue.queue_id, wait.ready, (start.kind, start.value), start.group or None, list(start.filters) or None, start.unfiltered
+        )
     except FilterDiffers:
         name = start.group.decode("utf-8", "surrogateescape")
         text = f"inequivalent arg 'x-stream-filter' for consumer group '{name}' of {description}: all its consumers have the same filter"
         raise PeerError(ReplyCode.PRECONDITION_FAILED, text) from None
-    if not start.group or service.has_place(queue.queue_id, start.group):
-        return seat
-    try:
-        ticket = service.save_place(queue.queue_id, start.group)
-    except StoreError as error:
-        raise PeerError(ReplyCode.INTERNAL_ERROR, f"the place of a consumer group can't be logged: {error}") from error
-    _wait(handler, ticket, again)
-    return None
+    except PeerError as error:
+        raise PeerError(ReplyCode.NOT_FOUND, f"no {description}") if error.code == ReplyCode.NOT_FOUND else error from None
+    if seat is None:
+        wait.begin()
+    return seat
 
 
-def _wait(handler: ConnectionHandler, ticket: int, again: Callable[[], None]) -> None:
-    """Calls `again` on the connection's loop when the store's ticket is durable; nothing more is read of the connection until then."""
-    durable = False
+class _Wait:
+    """Calls `again` on the connection's loop when `ready` was called (any thread); nothing more is read of the connection until then."""
 
-    def on_durable() -> None:
-        nonlocal durable
-        durable = True
-        handler.head_came()
+    def __init__(self, handler: ConnectionHandler, again: Callable[[], None]) -> None:
+        self._handler = handler
+        self._again = again
+        self._is_ready = False
 
-    def deferred() -> None:
-        if durable:
-            again()
+    def ready(self) -> None:
+        self._is_ready = True
+        self._handler.head_came()
+
+    def begin(self) -> None:
+        self._wait()
+        if self._is_ready:  # before anybody waited: say it once more
+            self._handler.head_came()
+
+    def _wait(self) -> None:
+        self._handler.deferred = self._deferred
+        self._handler.connection.waiting = True
+
+    def _deferred(self) -> None:
+        if self._is_ready:
+            self._again()
         else:  # something else that the connection waited for has come
-            wait()
-
-    def wait() -> None:
-        handler.deferred = deferred
-        handler.connection.waiting = True
-
-    wait()
-    handler.broker.log.on_durable(ticket, on_durable)
+            self._wait()
