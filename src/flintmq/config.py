@@ -41,6 +41,11 @@ class Limits:
     output_bytes_high: int = 256 * KIB
     # bytes of unsent output under which they are resumed
     output_bytes_low: int = 64 * KIB
+    # bytes of unsent answers, its largest message on top, above which a connection's requests are not read: a client that asks and does not
+    # read is held by its own socket. It is read again under output_bytes_low. Deliveries alone never come there (output_bytes_high)
+    output_asks_max: int = 1 * MIB
+    # milliseconds such a client may read nothing at all; then it is cut off
+    output_stuck_ms: int = 60_000
     # bytes of unsent output (replies of a peer that does not read) above which the connection is cut off; its largest message comes on top
     output_bytes_max: int = 64 * MIB
     # milliseconds a closing connection may take to answer close-ok, or to hang up after our last word; then the socket is closed

@@ -19,6 +19,10 @@ cdef enum:
     CONTENT_PRIORITY = 16     # the priority property is set (AMQP 0-10 rules read an absent one as 4)
     CONTENT_SHARED = 32       # goes to several queues: the store counts its places, and is told when all are known (placed)
 
+cdef extern from "sys/mman.h" nogil:
+    cdef enum:
+        MREMAP_MAYMOVE, MREMAP_FIXED
+
 cdef enum:
     FRAME_HEADER_SIZE = 7     # type, channel, size
     FRAME_OVERHEAD = 8        # frame header and frame end octet
@@ -33,7 +37,7 @@ cdef struct content_t:
     uint64_t message_id       # persistence id, once the store wrote it; 0 before. Written by the creator's thread only
 
 cdef struct chunk_t:
-    uint64_t refs             # atomic: live contents in it, plus one while an arena allocates from it
+    uint64_t refs             # atomic: bytes of live contents in it, plus one while an arena allocates from it
     uint64_t size             # mapped bytes, this header included
     uint64_t used             # bump offset; only the owning arena moves it
     chunk_t *next             # free list link
@@ -45,6 +49,13 @@ cdef arena_t *arena_new() noexcept nogil
 cdef void arena_free(arena_t *arena) noexcept nogil
 # New content with one reference, header fields zeroed but the lengths; NULL when memory is exhausted. O(1).
 cdef content_t *content_new(arena_t *arena, uint32_t route_len, uint32_t header_len, uint32_t body_len) noexcept nogil
+# Room for a body of `body_len` bytes (more than it has) in a content that only its creator knows; `filled` bytes of the body are kept. The
+# content may move: returns where it is then; NULL when memory is exhausted: nothing changed. O(filled) at most, no copy of large bodies.
+cdef content_t *content_grow(arena_t *arena, content_t *content, uint32_t filled, uint32_t body_len) noexcept nogil
+# A content with the same bytes in another chunk; NULL when memory is exhausted. O(size).
+cdef content_t *content_copy(arena_t *arena, content_t *content) noexcept nogil
+# Whether little but this content keeps its chunk: moved elsewhere, it gives memory back.
+cdef bint content_is_thin(content_t *content) noexcept nogil
 cdef void content_incref(content_t *content) noexcept nogil
 cdef void content_decref(content_t *content) noexcept nogil
 # Writes the frame headers and ends around header and body (channel 0): the last step of filling a content.

@@ -4,11 +4,12 @@ in: a loop thread that received a publish, or a Python caller. out: pointers tha
 
 I1  A content's bytes never change after its creator handed it out.
 I2  A chunk is unmapped or recycled only when no content in it is referenced and no arena allocates from it.
-I3  Mapped bytes are exact: the memory watermark reads them.
+I3  Mapped bytes are exact: the memory watermark reads them. They grow as body bytes arrive, never by an announced length.
+I4  chunk.refs is the sum of the sizes of its live contents (multiples of 8), plus 1 while an arena allocates from it.
 
 Chunks are aligned to their size so that a content finds its chunk by masking its own address: no back pointer per message.
-Price of the scheme: one old message keeps its whole chunk alive (256 KiB). The store's content port bounds that once it
-spills (docs/adr/0002).
+Price of the scheme: one old message keeps its whole chunk alive (256 KiB). Who holds a content in a thin chunk, one of which little is
+alive (I4), copies it into a fresh one when memory is short (queue/sweep.py).
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from cython.cimports.flintmq.core.buffer import put32
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy
-from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
+from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, mremap, munmap
 
 # 256 KiB: a read pass fills about one, so recycling stays in cache; large enough that mapping is rare, small enough that a
 # straggler pins little.
 CHUNK_SIZE = cython.declare(uint64_t, 256 * 1024)
 # Contents above this get a mapping of their own: they would waste the rest of a chunk.
 LARGE_SIZE = cython.declare(uint64_t, 64 * 1024)
+# bytes of live contents below which a chunk is thin: an eighth of it, so that moving them costs little and gives back much
+THIN_SIZE = cython.declare(uint64_t, 32 * 1024)
 # At most this many empty chunks (16 MiB) wait for reuse; the rest goes back to the system at once.
 FREE_CHUNKS_MAX = cython.declare(uint32_t, 64)
 
@@ -83,10 +86,10 @@ def _chunk_new(size: uint64_t) -> cython.pointer(chunk_t):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _chunk_drop(chunk: cython.pointer(chunk_t)) -> cython.void:
-    """Gives up one reference; the last one recycles or unmaps. Pairs with the at_add64 of content_new."""
+def _chunk_drop(chunk: cython.pointer(chunk_t), amount: uint64_t) -> cython.void:
+    """Gives up a content's size, or the arena's 1; the last one recycles or unmaps. Pairs with the at_add64 of content_new."""
     global _free_chunks, _free_count
-    if at_sub64(cython.address(chunk.refs), 1) != 1:
+    if at_sub64(cython.address(chunk.refs), amount) != amount:
         return
     size: uint64_t = chunk.size
     at_sub64(cython.address(_mapped_bytes), size)
@@ -109,25 +112,51 @@ def arena_new():
 
 def arena_free(arena):
     if arena.current != cython.NULL:
-        _chunk_drop(arena.current)
+        _chunk_drop(arena.current, 1)
     free(arena)
 
 
-def content_new(arena, route_len, header_len, body_len):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _size_of(route_len: uint32_t, header_len: uint32_t, body_len: uint32_t) -> uint64_t:
+    """Bytes of a content in its chunk: a multiple of 8 (I4)."""
     size: uint64_t = cython.sizeof(content_t)
     size += route_len
     size += header_len + FRAME_OVERHEAD
     if body_len:
         size += body_len
         size += FRAME_OVERHEAD
-    size = (size + 7) & ~cython.cast(uint64_t, 7)
+    return (size + 7) & ~cython.cast(uint64_t, 7)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _chunk_of(content: cython.pointer(content_t)) -> cython.pointer(chunk_t):
+    return cython.cast(cython.pointer(chunk_t), cython.cast(uint64_t, content) & ~(CHUNK_SIZE - 1))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _own_chunk_size(size: uint64_t) -> uint64_t:
+    """Bytes of a chunk that holds one content of `size` bytes."""
+    return (size + cython.sizeof(chunk_t) + 4095) & ~cython.cast(uint64_t, 4095)
+
+
+def content_new(arena, route_len, header_len, body_len):
+    size: uint64_t = _size_of(route_len, header_len, body_len)
     chunk: cython.pointer(chunk_t) = arena.current
     content: cython.pointer(content_t)
     if size > LARGE_SIZE:
-        chunk = _chunk_new((size + cython.sizeof(chunk_t) + 4095) & ~cython.cast(uint64_t, 4095))
+        chunk = _chunk_new(_own_chunk_size(size))
         if chunk == cython.NULL:
             return cython.NULL
-        # The creation reference of a chunk of its own is the content's.
+        chunk.refs = size  # no arena allocates from it
         content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + cython.sizeof(chunk_t))
     else:
         if chunk == cython.NULL or chunk.used + size > CHUNK_SIZE:
@@ -135,14 +164,14 @@ def content_new(arena, route_len, header_len, body_len):
                 chunk.used = cython.sizeof(chunk_t)  # everything in it is gone: start over in memory that is still warm
             else:
                 if chunk != cython.NULL:
-                    _chunk_drop(chunk)
+                    _chunk_drop(chunk, 1)
                 chunk = _chunk_new(CHUNK_SIZE)
                 arena.current = chunk
                 if chunk == cython.NULL:
                     return cython.NULL
         content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + chunk.used)
         chunk.used += size
-        at_add64(cython.address(chunk.refs), 1)
+        at_add64(cython.address(chunk.refs), size)
     content.refs = 1
     content.header_len = header_len
     content.body_len = body_len
@@ -159,7 +188,87 @@ def content_incref(content):
 
 def content_decref(content):
     if at_sub32(cython.address(content.refs), 1) == 1:
-        _chunk_drop(cython.cast(cython.pointer(chunk_t), cython.cast(uint64_t, content) & ~(CHUNK_SIZE - 1)))
+        _chunk_drop(_chunk_of(content), _size_of(content.route_len, content.header_len, content.body_len))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy_to(arena: cython.pointer(arena_t), content: cython.pointer(content_t), filled: uint32_t, body_len: uint32_t) -> cython.pointer(
+    content_t
+):
+    """A new content with room for `body_len`; route, header and `filled` bytes of the body are copied."""
+    fresh: cython.pointer(content_t) = content_new(arena, content.route_len, content.header_len, body_len)
+    if fresh == cython.NULL:
+        return cython.NULL
+    memcpy(content_route(fresh), content_route(content), content.route_len)
+    memcpy(content_header(fresh), content_header(content), content.header_len)
+    if filled:
+        memcpy(content_body(fresh), content_body(content), filled)
+    fresh.flags = content.flags
+    fresh.priority = content.priority
+    fresh.message_id = content.message_id
+    return fresh
+
+
+def content_grow(arena, content, filled, body_len):
+    old: uint64_t = _size_of(content.route_len, content.header_len, content.body_len)
+    size: uint64_t = _size_of(content.route_len, content.header_len, body_len)
+    chunk: cython.pointer(chunk_t) = _chunk_of(content)
+    end: uint64_t = cython.cast(uint64_t, content) - cython.cast(uint64_t, chunk)
+    fresh: cython.pointer(content_t)
+    if chunk == arena.current and end + old == chunk.used and size <= LARGE_SIZE and end + size <= CHUNK_SIZE:
+        chunk.used += size - old  # it is the last one there
+        at_add64(cython.address(chunk.refs), size - old)
+        content.body_len = body_len
+        return content
+    if old > LARGE_SIZE:
+        return _grow_own(chunk, size, body_len)
+    fresh = _copy_to(arena, content, filled, body_len)
+    if fresh != cython.NULL:
+        content_decref(content)
+    return fresh
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _grow_own(chunk: cython.pointer(chunk_t), size: uint64_t, body_len: uint32_t) -> cython.pointer(content_t):
+    """The one content of a chunk of its own gets more room: its pages move, no byte is copied. NULL: no memory, nothing changed."""
+    wanted: uint64_t = _own_chunk_size(size)
+    content: cython.pointer(content_t)
+    place: cython.p_char
+    if wanted > chunk.size:
+        place = _map_aligned(wanted)
+        if place == cython.NULL:
+            return cython.NULL
+        if (
+            cython.cast(
+                cython.Py_ssize_t, mremap(chunk, chunk.size, wanted, MREMAP_MAYMOVE | MREMAP_FIXED, cython.cast(cython.p_void, place))
+            )
+            == -1
+        ):
+            munmap(place, wanted)
+            return cython.NULL
+        chunk = cython.cast(cython.pointer(chunk_t), place)
+        at_add64(cython.address(_mapped_bytes), wanted - chunk.size)
+        chunk.size = wanted
+    chunk.refs = size
+    content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + cython.sizeof(chunk_t))
+    content.body_len = body_len
+    return content
+
+
+def content_copy(arena, content):
+    fresh: cython.pointer(content_t) = _copy_to(arena, content, content.body_len, content.body_len)
+    if fresh != cython.NULL:
+        content_frame(fresh)
+    return fresh
+
+
+def content_is_thin(content):
+    refs: uint64_t = at_load64(cython.address(_chunk_of(content).refs))
+    return not refs & 1 and refs < THIN_SIZE and _chunk_of(content).size == CHUNK_SIZE
 
 
 def content_route(content):

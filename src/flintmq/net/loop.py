@@ -26,7 +26,16 @@ import threading
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.buffer import out_reserve, out_sent, outbuf_t
+from cython.cimports.flintmq.core.buffer import (
+    OUT_PIECES,
+    OUT_SCRATCH,
+    out_gather,
+    out_pending,
+    out_reserve,
+    out_sent,
+    out_take,
+    outbuf_t,
+)
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.jobs import jobs_run, turn_now
 from cython.cimports.flintmq.net.loop_base import ALARM_DISK, EVENTS_MAX, READ_LEAST, READ_SIZE, LoopBase
@@ -38,6 +47,7 @@ from cython.cimports.flintmq.net.sockets import (
     LIST_THROTTLED,
     LIST_WAITING,
     PAUSED_ANSWER,
+    PAUSED_OUTPUT,
     PAUSED_TURN,
     TURNS_FRESH,
     TURNS_HEAVY,
@@ -63,8 +73,10 @@ from cython.cimports.flintmq.net.sysio import (
     SHUT_WR,
     epoll_wait,
     errno,
+    msghdr,
     recv,
     send,
+    sendmsg,
     shutdown,
 )
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_VERSION, PHASE_CLOSED, engine_feed
@@ -79,13 +91,16 @@ from cython.cimports.flintmq.session.work import (
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
-from cython.cimports.libc.string import memcpy
+from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.posix.uio import iovec
 from flintmq.net.loop_base import ALARM_NAMES, OVERRUN
 
 # sockets that may be ready at once before each reads less
 READERS = cython.declare(cython.int, 8)
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = cython.declare(uint32_t, 8192)
+# bytes that are encrypted at a time, while fewer than that wait to be sent
+CIPHER_PIECE = cython.declare(cython.size_t, 256 * 1024)
 
 
 @cython.cclass
@@ -230,13 +245,14 @@ class Loop(LoopBase):
         self.mark_dirty(cython.address(entry.socket))
 
     def _tls_out(self, entry):
-        """Encrypts the clear output and sends it."""
+        """Encrypts the clear output and sends it, in pieces: the next one when the socket took the one before."""
         out: cython.pointer(outbuf_t) = cython.address(entry.socket.connection.out)
-        if out.end > out.start and entry.tls.established:
-            clear: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, out.data) + out.start, out.end - out.start)
-            out_sent(out, len(clear))
+        cipher: cython.pointer(outbuf_t) = cython.address(entry.socket.cipher)
+        if out_pending(out) and entry.tls.established and cipher.end - cipher.start < CIPHER_PIECE:
+            clear: bytes = PyBytes_FromStringAndSize(cython.NULL, min(CIPHER_PIECE, out_pending(out)))
+            out_take(out, cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, clear)), len(clear))
             self._queue_cipher(entry, entry.tls.send(clear))
-        if not self.send_buffer(cython.address(entry.socket), cython.address(entry.socket.cipher)):
+        if not self.send_buffer(cython.address(entry.socket), cipher):
             self.mark_failed(cython.address(entry.socket))
 
     def run_pass(self):
@@ -271,7 +287,7 @@ class Loop(LoopBase):
             while entry != cython.NULL:
                 if entry.tls:
                     self.flush_confirms(entry)
-                    if entry.connection.out.end > entry.connection.out.start:
+                    if out_pending(cython.address(entry.connection.out)) and entry.cipher.end - entry.cipher.start < CIPHER_PIECE:
                         self.subject = entry
                         # Encrypting needs Python; sending happens there too.
                         return LOOP_TLS_OUT
@@ -385,7 +401,7 @@ class Loop(LoopBase):
             return 0
         if entry.paused and not ready & (EPOLLERR | EPOLLHUP):
             return 0
-        if entry.paused & PAUSED_ANSWER:
+        if entry.paused & (PAUSED_ANSWER | PAUSED_OUTPUT):
             self.subject = entry
             return LOOP_CLOSED  # nobody is there to get the answer
         if entry.heavy_ns:
@@ -472,6 +488,8 @@ class Loop(LoopBase):
                 self.mark_failed(entry)
             self.pause(entry, PAUSED_ANSWER)
             return 0
+        if out_pending(cython.address(connection.out)) > self.output_asks_max + connection.largest_out and self.stop_asking(entry):
+            return 0
         if self.turn_spent >= self.turn_ns and self.position < self.end:
             return self.cut_turn(entry)
         result = engine_feed(
@@ -499,6 +517,28 @@ class Loop(LoopBase):
             self.mark_failed(entry)
             return 0
         return self.look_at_publisher(entry)
+
+    def stop_asking(self, entry):
+        """Its answers wait unsent: what it asks next waits in `rest`, and nothing more is read. False: the socket took enough of them."""
+        connection: cython.pointer(connection_t) = entry.connection
+        if not entry.tls:
+            self.flush(entry)
+            if out_pending(cython.address(connection.out)) <= self.output_asks_max + connection.largest_out:
+                return False
+        self.current = cython.NULL
+        entry.unfed = True
+        entry.read_size = READ_LEAST
+        if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
+            self.mark_failed(entry)
+        self.pause(entry, PAUSED_OUTPUT)
+        self.mark_dirty(entry)
+        return True
+
+    def ask_on(self, entry):
+        """The output of a connection that was not read because of it is sent."""
+        entry.paused &= ~cython.cast(uint32_t, PAUSED_OUTPUT)
+        entry.received_ms = monotonic_ms()  # what it sent meanwhile waits in the kernel: it must not look dead before that is read
+        self.let_go(entry)
 
     def cut_turn(self, entry):
         """The turn is used up and there is more to feed: it goes on at the end of the list of heavy ones."""
@@ -545,7 +585,7 @@ class Loop(LoopBase):
                     self.mark_dirty(entry)
                     continue
                 self.flush(entry)
-                if connection.out.end - connection.out.start >= connection.output_high:
+                if out_pending(cython.address(connection.out)) >= connection.output_high:
                     connection_block_output(connection)
                     continue
             if result != WORK_DONE and not at_swap32(cython.address(connection.scheduled), 1):
@@ -554,8 +594,11 @@ class Loop(LoopBase):
     def send_buffer(self, entry, out):
         """Sends what the socket takes. False when the socket failed."""
         count: cython.Py_ssize_t
-        while out.start < out.end:
-            count = send(entry.fd, out.data + out.start, out.end - out.start, MSG_NOSIGNAL | MSG_DONTWAIT)
+        while out_pending(out):
+            if out.ref_count:
+                count = self.send_pieces(entry, out)
+            else:
+                count = send(entry.fd, out.data + out.start, out.end - out.start, MSG_NOSIGNAL | MSG_DONTWAIT)
             if count < 0:
                 if errno == EINTR:
                     continue
@@ -567,6 +610,16 @@ class Loop(LoopBase):
             entry.sent_ms = monotonic_ms()
         self.set_interest(entry, entry.interest & ~cython.cast(uint32_t, EPOLLOUT))
         return True
+
+    def send_pieces(self, entry, out):
+        """One call of the system for output that refers to contents. What sendmsg returned."""
+        pieces: iovec[OUT_PIECES]
+        scratch: uint8_t[OUT_SCRATCH]
+        message: msghdr
+        memset(cython.address(message), 0, cython.sizeof(msghdr))
+        message.msg_iov = pieces
+        message.msg_iovlen = out_gather(out, pieces, scratch)
+        return sendmsg(entry.fd, cython.address(message), MSG_NOSIGNAL | MSG_DONTWAIT)
 
     def flush_confirms(self, entry):
         if entry.connection.confirming != cython.NULL:
@@ -582,9 +635,11 @@ class Loop(LoopBase):
         if not self.send_buffer(entry, out):
             self.mark_failed(entry)
             return
-        waiting = out.end - out.start
+        waiting = out_pending(out)
         if entry.tls:
-            waiting += connection.out.end - connection.out.start
+            waiting += out_pending(cython.address(connection.out))
+            if out_pending(cython.address(connection.out)) and out.end - out.start < CIPHER_PIECE:
+                self.mark_dirty(entry)  # the next piece can be encrypted
         # One message may be larger than what the rest of the output may come to.
         if waiting > self.output_max and waiting - self.output_max > connection.largest_out:
             entry.overrun = True
@@ -592,6 +647,8 @@ class Loop(LoopBase):
             return
         if waiting == 0:
             connection.largest_out = 0
+        if entry.paused & PAUSED_OUTPUT and waiting < connection.output_low:
+            self.ask_on(entry)
         if connection.write_blocked:
             if waiting < connection.output_low:
                 connection_unblock_output(connection)

@@ -69,6 +69,7 @@ cdef class LoopBase:
     cdef bint commits_wait
     cdef uint32_t turn_messages
     cdef uint32_t output_max
+    cdef uint64_t output_asks_max     # unsent output above which no more requests are read
     cdef dict sockets                 # fd -> Socket or listener
     cdef list graves
     cdef object calls

@@ -20,8 +20,9 @@ import threading
 import cython
 from cython.cimports.flintmq.core.atomics import at_store32
 from cython.cimports.flintmq.core.clock import monotonic_ms
-from cython.cimports.flintmq.core.content import arena_free, arena_new, content_bytes_mapped
+from cython.cimports.flintmq.core.content import arena_free, arena_new
 from cython.cimports.flintmq.core.jobs import jobs_end, turn_now
+from cython.cimports.flintmq.core.memory_account import memory_held
 from cython.cimports.flintmq.net.sockets import (
     KIND_CONNECTION,
     KIND_LISTENER,
@@ -115,6 +116,7 @@ class LoopBase:
         self.listeners = []
         self.turn_messages = limits.turn_messages_max
         self.output_max = limits.output_bytes_max
+        self.output_asks_max = limits.output_asks_max
         self.sockets = {}
         self.graves = []
         self.calls = collections.deque()
@@ -354,7 +356,8 @@ class LoopBase:
         if self.alarm == 0 or entry.paused & PAUSED_ALARM:
             return True
         # A connection that also consumes is still read until the hard limit: its acks are what frees memory and disk (I3).
-        if consumes and content_bytes_mapped() < self.memory_hard:
+        # So is one of a tenant that holds little (session/memory_keeper.py): who holds the memory waits first.
+        if (consumes or (entry.spared and self.alarm == ALARM_MEMORY)) and memory_held() < self.memory_hard:
             return True
         self.pause(entry, PAUSED_ALARM)
         self.alarm_paused = True
@@ -362,10 +365,10 @@ class LoopBase:
 
     def look_for_alarms(self):
         pressure: cython.int
-        mapped: uint64_t = content_bytes_mapped()
-        if mapped > self.memory_high:
+        held: uint64_t = memory_held()
+        if held > self.memory_high:
             self.alarm |= ALARM_MEMORY
-        elif mapped < self.memory_low:
+        elif held < self.memory_low:
             self.alarm &= ~cython.cast(uint32_t, ALARM_MEMORY)
         if self.port == cython.NULL or self.port.pressure == cython.NULL:
             return

@@ -14,6 +14,7 @@ cdef enum:                    # socket_t.paused: why it is not read
     PAUSED_BUFFERS = 2        # publisher while the log has too much to write
     PAUSED_ANSWER = 4         # connection.waiting: an answer must come before what follows in the stream is looked at
     PAUSED_TURN = 8           # it waits for its next turn on one of the loop's lists of turns
+    PAUSED_OUTPUT = 16        # its answers are not read by the client: it asks on when they are
 
 cdef enum:                    # lists of a loop that its sockets are on
     LIST_DIRTY = 0            # has output, or confirms to send
@@ -57,6 +58,7 @@ cdef struct socket_t:
     bint unfed                # `rest` may hold whole frames: it gets a turn when nothing pauses it any more
     int64_t heavy_ns          # by the clock of turns: until then it is heavy, and read in its turn among the heavy ones. 0: it is not
     socket_t *next_turn
+    bint spared               # under the memory alarm its publishes go on up to the hard limit: others hold the memory
     bint dead                 # closed; the memory is freed when no event can name it any more
     bint tls
     bint overrun              # its output came above output_bytes_max: it is cut off

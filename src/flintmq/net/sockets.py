@@ -5,9 +5,10 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_release, out_trim
+from cython.cimports.flintmq.core.memory_account import MEMORY_INPUT, memory_add
 from cython.cimports.flintmq.net.sysio import sys_write
 from cython.cimports.flintmq.session.types import connection_t
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset
 
@@ -145,6 +146,7 @@ def socket_keep(socket, data, size):
         grown = cython.cast(cython.pointer(uint8_t), realloc(socket.rest, room))
         if grown == cython.NULL:
             return False
+        memory_add(MEMORY_INPUT, cython.cast(int64_t, room - socket.rest_room))
         socket.rest = grown
         socket.rest_room = cython.cast(uint32_t, room)
     if size:
@@ -165,6 +167,7 @@ class Socket:
 
     def __dealloc__(self):
         free(self.socket.rest)
+        memory_add(MEMORY_INPUT, -cython.cast(int64_t, self.socket.rest_room))
         out_release(cython.address(self.socket.cipher))
 
     def trim(self) -> None:
@@ -174,6 +177,7 @@ class Socket:
         out_trim(cython.address(self.connection.connection.out))
         if self.socket.rest_size == 0 and self.socket.rest_room > REST_KEPT:
             free(self.socket.rest)
+            memory_add(MEMORY_INPUT, -cython.cast(int64_t, self.socket.rest_room))
             self.socket.rest = cython.NULL
             self.socket.rest_room = 0
         self.connection.reap()
@@ -186,6 +190,20 @@ class Socket:
     @property
     def sent_ms(self) -> int:
         return self.socket.sent_ms
+
+    @property
+    def spared(self) -> bool:
+        """True: under the memory alarm its publishes go on up to the hard limit. Written by the memory keeper, read by the loop."""
+        return self.socket.spared
+
+    @spared.setter
+    def spared(self, value: bool) -> None:
+        self.socket.spared = value
+
+    @property
+    def asks_held(self) -> bool:
+        """True while its requests are not read because it does not read our answers."""
+        return self.socket.paused & PAUSED_OUTPUT != 0
 
     @property
     def paused(self) -> bool:

@@ -1,5 +1,6 @@
 # System calls of the I/O loop, callable without the GIL. Linux: epoll, eventfd.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from posix.uio cimport iovec
 
 cdef extern from "sys/epoll.h" nogil:
     cdef enum:
@@ -20,6 +21,10 @@ cdef extern from "sys/eventfd.h" nogil:
     int eventfd(unsigned int initial, int flags)
 
 cdef extern from "sys/socket.h" nogil:
+    cdef struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
     cdef enum:
         MSG_NOSIGNAL, MSG_DONTWAIT, SHUT_WR
     ssize_t recv(int fd, void *buffer, size_t size, int flags)

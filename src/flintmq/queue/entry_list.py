@@ -26,6 +26,7 @@ from cython.cimports.flintmq.core.atomics import (
     spin_unlock,
 )
 from cython.cimports.flintmq.core.content import content_incref
+from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_dequeue, slot_release, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
@@ -65,11 +66,20 @@ LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
 
 def segment_free(segment):
+    memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, _segment_bytes(segment)))
     free(segment.expiry)
     if segment.mapped:
         munmap(segment, segment.mapped)
     else:
         free(segment)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _segment_bytes(segment: cython.pointer(segment_t)) -> uint64_t:
+    """What it takes of memory, without its column of expiry times."""
+    return segment.mapped if segment.mapped else cython.sizeof(segment_t) + segment.count * cython.sizeof(slot_t)
 
 
 @cython.cfunc
@@ -96,6 +106,7 @@ def _segment_new(entries: cython.pointer(list_t), large: cython.bint) -> cython.
         segment.count = cython.cast(uint32_t, (LARGE_BYTES - cython.sizeof(segment_t)) // cython.sizeof(slot_t))
         segment.mapped = cython.cast(uint32_t, LARGE_BYTES)
     segment.slots = cython.cast(cython.pointer(slot_t), segment + 1)
+    memory_add(MEMORY_ENTRIES, cython.cast(int64_t, _segment_bytes(segment)))
     return segment
 
 

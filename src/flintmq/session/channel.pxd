@@ -15,3 +15,8 @@ cdef sink_t *session_sink() noexcept nogil
 cdef int channel_accept(connection_t *connection, channel_t *channel, route_t *route) noexcept nogil
 cdef void channel_set_route(channel_t *channel, route_t *route) noexcept nogil   # takes the reference
 cdef void authorization_changed() noexcept nogil   # every channel asks again before its next publish
+# Makes the channel findable by its number, which no open one has. False: no memory.
+cdef bint channels_add(connection_t *connection, channel_t *channel) noexcept nogil
+cdef void channels_remove(connection_t *connection, channel_t *channel) noexcept nogil
+# Frees all channels and what finds them: the connection is at its end.
+cdef void channels_free(connection_t *connection) noexcept nogil

@@ -23,11 +23,13 @@ from cython.cimports.flintmq.core.content import (
     content_body,
     content_decref,
     content_frame,
+    content_grow,
     content_header,
     content_new,
     content_route,
     content_t,
 )
+from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, MEMORY_TX, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
@@ -36,6 +38,7 @@ from cython.cimports.flintmq.session.placing import publish_to_queues
 from cython.cimports.flintmq.session.settlement import channel_settle, channel_settle_item
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
+    CHANNELS_PAGE,
     PUBLISHED_EVER,
     PUBLISHED_NOW,
     SLOW_DEAD_LETTER,
@@ -45,14 +48,17 @@ from cython.cimports.flintmq.session.types import (
     SLOW_RESOLVE,
     SLOW_ROUTE,
     channel_t,
+    connection_channel,
     connection_t,
+    tx_publish_t,
+    tx_settle_t,
     unacked_t,
 )
 from cython.cimports.flintmq.session.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_clear
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_free, unacked_next
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free
-from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.string import memcmp, memcpy, memset
 
 BASIC_ACK = cython.declare(cython.int, 80)
 BASIC_REJECT = cython.declare(cython.int, 90)
@@ -63,6 +69,11 @@ FLAG_HEADERS = cython.declare(uint16_t, 1 << 13)
 FLAG_REPLY_TO = cython.declare(uint16_t, 1 << 9)
 FLAG_EXPIRATION = cython.declare(uint16_t, 1 << 8)
 FLAG_USER_ID = cython.declare(uint16_t, 1 << 4)
+
+# bytes; a body of more gets room as its frames arrive, so that what a header says takes no memory
+EAGER_SIZE = cython.declare(uint64_t, 4096)
+# bytes of room for such a body at its header
+FIRST_ROOM = cython.declare(uint32_t, 8)
 
 _generation = cython.declare(uint64_t, 1)
 _sink = cython.declare(sink_t)
@@ -78,6 +89,7 @@ def authorization_changed():
 def channel_new(connection, number):
     channel: cython.pointer(channel_t) = cython.cast(cython.pointer(channel_t), calloc(1, cython.sizeof(channel_t)))
     if channel != cython.NULL:
+        memory_add(MEMORY_CHANNELS, cython.sizeof(channel_t))
         channel.connection = connection
         channel.number = number
         channel.open = True
@@ -110,10 +122,71 @@ def channel_free(channel):
             exchange_decref(channel.authorized[i])
     unacked_free(cython.address(channel.unacked))
     owner_id_free(channel.getter)
+    memory_add(
+        MEMORY_TX,
+        -cython.cast(int64_t, channel.tx_publish_size * cython.sizeof(tx_publish_t) + channel.tx_settle_size * cython.sizeof(tx_settle_t)),
+    )
+    memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, cython.sizeof(channel_t)))
     free(channel.pending)
     free(channel.tx_publishes)
     free(channel.tx_settles)
     free(channel)
+
+
+def channels_add(connection, channel):
+    page: uint32_t = channel.number // CHANNELS_PAGE
+    pages: cython.pointer(cython.pointer(cython.pointer(channel_t)))
+    if page >= connection.channel_pages:
+        pages = cython.cast(
+            cython.pointer(cython.pointer(cython.pointer(channel_t))),
+            realloc(connection.channels, (page + 1) * cython.sizeof(cython.p_void)),
+        )
+        if pages == cython.NULL:
+            return False
+        memset(pages + connection.channel_pages, 0, (page + 1 - connection.channel_pages) * cython.sizeof(cython.p_void))
+        memory_add(MEMORY_CHANNELS, (page + 1 - connection.channel_pages) * cython.sizeof(cython.p_void))
+        connection.channels = pages
+        connection.channel_pages = page + 1
+    if connection.channels[page] == cython.NULL:
+        connection.channels[page] = cython.cast(
+            cython.pointer(cython.pointer(channel_t)), calloc(CHANNELS_PAGE, cython.sizeof(cython.p_void))
+        )
+        if connection.channels[page] == cython.NULL:
+            return False
+        memory_add(MEMORY_CHANNELS, CHANNELS_PAGE * cython.sizeof(cython.p_void))
+    connection.channels[page][channel.number % CHANNELS_PAGE] = channel
+    channel.next_open = connection.open_channels
+    if channel.next_open != cython.NULL:
+        channel.next_open.previous_open = channel
+    connection.open_channels = channel
+    return True
+
+
+def channels_remove(connection, channel):
+    connection.channels[channel.number // CHANNELS_PAGE][channel.number % CHANNELS_PAGE] = cython.NULL
+    if channel.next_open != cython.NULL:
+        channel.next_open.previous_open = channel.previous_open
+    if channel.previous_open != cython.NULL:
+        channel.previous_open.next_open = channel.next_open
+    else:
+        connection.open_channels = channel.next_open
+
+
+def channels_free(connection):
+    page: uint32_t
+    channel: cython.pointer(channel_t)
+    while connection.open_channels != cython.NULL:
+        channel = connection.open_channels
+        channels_remove(connection, channel)
+        channel_free(channel)
+    for page in range(connection.channel_pages):
+        if connection.channels[page] != cython.NULL:
+            memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, CHANNELS_PAGE * cython.sizeof(cython.p_void)))
+        free(connection.channels[page])
+    memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, connection.channel_pages * cython.sizeof(cython.p_void)))
+    free(connection.channels)
+    connection.channels = cython.NULL
+    connection.channel_pages = 0
 
 
 # --- publish --------------------------------------------------------------------------------------------------------------
@@ -126,7 +199,7 @@ def _on_publish(
     context: cython.p_void, number: uint16_t, route: cython.pointer(cython.const[uint8_t]), route_len: uint32_t, bits: uint8_t
 ) -> cython.int:
     connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
-    channel: cython.pointer(channel_t) = connection.channels[number]
+    channel: cython.pointer(channel_t) = connection_channel(connection, number)
     last: cython.pointer(route_t) = channel.route
     exchange: cython.pointer(exchange_t)
     found: cython.pointer(route_t)
@@ -184,16 +257,18 @@ def _on_header(
     context: cython.p_void, number: uint16_t, body_size: uint64_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
 ) -> cython.int:
     connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
-    channel: cython.pointer(channel_t) = connection.channels[number]
+    channel: cython.pointer(channel_t) = connection_channel(connection, number)
     flags: uint16_t = get16(payload + 12)
     scan: props_scan_t
-    content: cython.pointer(content_t) = content_new(connection.arena, channel.route.key_len, size, cython.cast(uint32_t, body_size))
+    room: uint32_t = cython.cast(uint32_t, body_size) if body_size <= EAGER_SIZE else FIRST_ROOM
+    content: cython.pointer(content_t) = content_new(connection.arena, channel.route.key_len, size, room)
     if content == cython.NULL:
         return _refuse(connection, 0, 506, b"no memory for the message", 60 << 16 | 40)
     memcpy(content_route(content), channel.route.key, channel.route.key_len)
     memcpy(content_header(content), payload, size)
     channel.content = content
     channel.filled = 0
+    channel.announced = cython.cast(uint32_t, body_size)
     channel.expiration_ms = -1
     if flags == 0:
         if size != 14:
@@ -236,12 +311,32 @@ def _on_body(
     context: cython.p_void, number: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t, left: uint64_t
 ) -> cython.int:
     connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
-    channel: cython.pointer(channel_t) = connection.channels[number]
+    channel: cython.pointer(channel_t) = connection_channel(connection, number)
+    if channel.content.body_len - channel.filled < size and not _make_room(connection, channel, size):
+        return _refuse(connection, 0, 506, b"no memory for the message", 60 << 16 | 40)
     memcpy(content_body(channel.content) + channel.filled, payload, size)
     channel.filled += size
     if left == 0:
         return _complete(connection, channel)
     return FEED_MORE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _make_room(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), size: uint32_t) -> cython.bint:
+    """Room for `size` more body bytes, doubled at least, never more than was announced. False: no memory."""
+    room: uint64_t = cython.cast(uint64_t, channel.content.body_len) * 2
+    grown: cython.pointer(content_t)
+    if room < cython.cast(uint64_t, channel.filled) + size:
+        room = cython.cast(uint64_t, channel.filled) + size
+    if room > channel.announced:
+        room = channel.announced
+    grown = content_grow(connection.arena, channel.content, channel.filled, cython.cast(uint32_t, room))
+    if grown == cython.NULL:
+        return False
+    channel.content = grown
+    return True
 
 
 @cython.cfunc
@@ -295,7 +390,7 @@ def _on_settle(
     context: cython.p_void, number: uint16_t, method: cython.int, tag: uint64_t, multiple: cython.bint, requeue: cython.bint
 ) -> cython.int:
     connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
-    channel: cython.pointer(channel_t) = connection.channels[number]
+    channel: cython.pointer(channel_t) = connection_channel(connection, number)
     if channel.tx:
         return _tx_answer(connection, channel, tx_add_settle(connection, channel, method, tag, multiple, requeue), method, tag)
     if method != BASIC_ACK and not requeue and _may_dead_letter(channel, tag, multiple):

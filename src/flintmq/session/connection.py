@@ -35,7 +35,15 @@ from cython.cimports.flintmq.queue.types import (
     delivery_t,
     waiter_t,
 )
-from cython.cimports.flintmq.session.channel import authorization_changed, channel_free, channel_new, channel_release_all
+from cython.cimports.flintmq.session.channel import (
+    authorization_changed,
+    channel_free,
+    channel_new,
+    channel_release_all,
+    channels_add,
+    channels_free,
+    channels_remove,
+)
 from cython.cimports.flintmq.session.connection_base import ConnectionBase
 from cython.cimports.flintmq.session.delivery import write_get_ok
 from cython.cimports.flintmq.session.settlement import channel_recover, channel_resume, channel_settle_item
@@ -50,8 +58,7 @@ from cython.cimports.flintmq.session.work import expire_now, forget_channel, sus
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_content, unacked_find, unacked_next
 from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free, realloc
-from cython.cimports.libc.string import memset
+from cython.cimports.libc.stdlib import free
 
 
 def revoke_authorizations() -> None:
@@ -99,48 +106,32 @@ class Connection(ConnectionBase):
     """
 
     def __dealloc__(self):
-        i: uint32_t
         self._stop_waiting()
-        for i in range(self.connection.channel_count):
-            if self.connection.channels[i] != cython.NULL:
-                channel_free(self.connection.channels[i])
-        free(self.connection.channels)
+        channels_free(cython.address(self.connection))
         self.reap()
 
     # --- channels -------------------------------------------------------------------------------------------------------
 
     def open_channel(self, number: int) -> None:
         """channel.open. Raises MemoryError."""
-        count: uint32_t = self.connection.channel_count
-        wanted: uint32_t = number
-        channels: cython.pointer(cython.pointer(channel_t))
-        if wanted >= count:
-            count = count * 2 if count else 4
-            while count <= wanted:
-                count *= 2
-            channels = cython.cast(
-                cython.pointer(cython.pointer(channel_t)),
-                realloc(self.connection.channels, count * cython.sizeof(cython.pointer(channel_t))),
-            )
-            if channels == cython.NULL:
-                raise MemoryError
-            memset(
-                channels + self.connection.channel_count,
-                0,
-                (count - self.connection.channel_count) * cython.sizeof(cython.pointer(channel_t)),
-            )
-            self.connection.channels = channels
-            self.connection.channel_count = count
-        self.connection.channels[wanted] = channel_new(cython.address(self.connection), wanted)
-        if (
-            self.connection.channels[wanted] == cython.NULL
-            or engine_set_channel_state(cython.address(self.connection.engine), wanted, RX_OPEN) != 0
+        channel: cython.pointer(channel_t) = channel_new(cython.address(self.connection), number)
+        if channel == cython.NULL:
+            raise MemoryError
+        if engine_set_channel_state(cython.address(self.connection.engine), number, RX_OPEN) != 0 or not channels_add(
+            cython.address(self.connection), channel
         ):
+            channel_free(channel)
             raise MemoryError
 
     def channel_numbers(self) -> list[int]:
         """Numbers of the open channels."""
-        return [i for i in range(self.connection.channel_count) if self.connection.channels[cython.cast(uint32_t, i)] != cython.NULL]
+        numbers: list = []
+        channel: cython.pointer(channel_t) = self.connection.open_channels
+        while channel != cython.NULL:
+            numbers.append(channel.number)
+            channel = channel.next_open
+        numbers.sort()
+        return numbers
 
     def close_channel(self, number: int, wait_for_ok: bool) -> None:
         """Removes consumers, releases unacked deliveries to their places, frees the channel.
@@ -154,7 +145,7 @@ class Connection(ConnectionBase):
             self._remove(channel, channel.subscriptions)
         channel_release_all(channel)
         forget_channel(cython.address(self.connection), channel)
-        self.connection.channels[cython.cast(uint32_t, number)] = cython.NULL
+        channels_remove(cython.address(self.connection), channel)
         channel_free(channel)
         engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSING if wait_for_ok else RX_CLOSED)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32
-from cython.cimports.flintmq.core.buffer import out_release, out_reserve
+from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
 from cython.cimports.flintmq.core.content import (
     content_body,
     content_decref,
@@ -32,7 +32,7 @@ from cython.cimports.flintmq.routing.route_cache import (
 )
 from cython.cimports.flintmq.session.channel import channel_accept, channel_free, channel_new, channel_set_route, session_sink
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
-from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_t, refused_t
+from cython.cimports.flintmq.session.types import AUTHORIZED_MAX, channel_t, connection_channel, connection_t, refused_t
 from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcmp, memcpy, memset
@@ -123,7 +123,7 @@ class ConnectionBase:
     @property
     def output_size(self) -> int:
         """Bytes that wait to be sent."""
-        return self.connection.out.end - self.connection.out.start
+        return out_pending(cython.address(self.connection.out))
 
     # --- phases -----------------------------------------------------------------------------------------------------
 
@@ -169,9 +169,10 @@ class ConnectionBase:
     # --- channels -------------------------------------------------------------------------------------------------------
 
     def channel(self, number):
-        if number >= self.connection.channel_count or self.connection.channels[number] == cython.NULL:
+        channel: cython.pointer(channel_t) = connection_channel(cython.address(self.connection), number)
+        if channel == cython.NULL:
             raise KeyError(number)
-        return self.connection.channels[number]
+        return channel
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class ConnectionBase:
 
     def resolve_route(self):
         cache: RouteCache
-        channel: cython.pointer(channel_t) = self.connection.channels[self.connection.slow_channel]
+        channel: cython.pointer(channel_t) = connection_channel(cython.address(self.connection), self.connection.slow_channel)
         route: cython.pointer(cython.const[uint8_t]) = self.connection.slow_payload
         if self.connection.slow_exchange.owner == cython.NULL:
             return False

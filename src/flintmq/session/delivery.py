@@ -1,6 +1,7 @@
 """Encodes content-bearing methods: the last step of a message's way before the socket.
 
-in: a delivery from a queue. out: method frame, then the message's own header and body frames, copied as they were received.
+in: a delivery from a queue. out: method frame, then the message's own header and body frames, copied as they were received; a large
+body by reference (core/buffer.pxd).
 
 Source: AMQP 0-9-1 specification 1.8.3.9 (deliver), 1.8.3.11 (get-ok), 1.8.3.8 (return), 2.3.5.2 (content framing).
 """
@@ -8,13 +9,16 @@ Source: AMQP 0-9-1 specification 1.8.3.9 (deliver), 1.8.3.11 (get-ok), 1.8.3.8 (
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.buffer import out_reserve, put16, put32, put64
+from cython.cimports.flintmq.core.buffer import out_refer, out_reserve, put16, put32, put64
 from cython.cimports.flintmq.core.content import FRAME_HEADER_SIZE, FRAME_OVERHEAD, content_body, content_header, content_route, content_t
 from cython.cimports.flintmq.session.types import connection_t
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy, strlen
 
 FRAME_END = cython.declare(cython.int, 0xCE)
+# bytes; a body of so many is sent from the message's own memory: a copy for each of its readers would cost more than two more pieces of
+# a send, and slow readers would hold a copy each. Such a content has its memory for itself, so that a reader pins no others'.
+REFER_SIZE = cython.declare(uint32_t, 64 * 1024)
 
 
 def subscription_set_prefix(subscription, channel, tag, tag_len):
@@ -33,10 +37,12 @@ def subscription_set_prefix(subscription, channel, tag, tag_len):
 @cython.nogil
 @cython.exceptval(check=False)
 def _content_size(connection: cython.pointer(connection_t), content: cython.pointer(content_t)) -> cython.size_t:
-    """Bytes of the header and body frames as this connection gets them."""
+    """Bytes of the header and body frames that _put_content copies into the output."""
     size: cython.size_t = content.header_len
     size += FRAME_OVERHEAD
     most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
+    if content.body_len >= REFER_SIZE:
+        return size
     if content.body_len <= most:
         if content.body_len:
             size += content.body_len
@@ -51,25 +57,29 @@ def _content_size(connection: cython.pointer(connection_t), content: cython.poin
 @cython.exceptval(check=False)
 def _put_content(
     connection: cython.pointer(connection_t), channel: uint16_t, p: cython.pointer(uint8_t), content: cython.pointer(content_t)
-) -> cython.void:
+) -> cython.bint:
+    """The header frame and the body's frames, or a reference to them; all that comes before stands in the output already. False: no
+    memory for that."""
     frames: cython.pointer(uint8_t) = content_header(content) - FRAME_HEADER_SIZE
     header_size: uint32_t = content.header_len + FRAME_OVERHEAD
     most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
     body: cython.pointer(uint8_t)
     left: uint32_t
     piece: uint32_t
-    if content.body_len <= most:
+    if content.body_len <= most and content.body_len < REFER_SIZE:
         if content.body_len:
             memcpy(p, frames, header_size + content.body_len + FRAME_OVERHEAD)
             put16(p + header_size + 1, channel)
         else:
             memcpy(p, frames, header_size)
         put16(p + 1, channel)
-        return
+        return True
     if content.body_len > connection.largest_out:
         connection.largest_out = content.body_len
     memcpy(p, frames, header_size)
     put16(p + 1, channel)
+    if content.body_len >= REFER_SIZE:
+        return out_refer(cython.address(connection.out), content, channel, most)
     p += header_size
     body = content_body(content)
     left = content.body_len
@@ -83,6 +93,7 @@ def _put_content(
         p += piece + FRAME_OVERHEAD
         body += piece
         left -= piece
+    return True
 
 
 def write_deliver(connection, subscription, delivery, tag):
@@ -101,7 +112,9 @@ def write_deliver(connection, subscription, delivery, tag):
     p[8] = 1 if delivery.redelivered else 0
     memcpy(p + 9, content_route(content), route_len)
     p[9 + route_len] = FRAME_END
-    _put_content(connection, subscription.channel.number, p + 10 + route_len, content)
+    if not _put_content(connection, subscription.channel.number, p + 10 + route_len, content):
+        connection.out.end -= total
+        return False
     return True
 
 
@@ -124,7 +137,9 @@ def write_get_ok(connection, channel, delivery, tag, remaining):
     memcpy(p + 20, content_route(content), route_len)
     put32(p + 20 + route_len, remaining)
     p[24 + route_len] = FRAME_END
-    _put_content(connection, channel, p + 25 + route_len, content)
+    if not _put_content(connection, channel, p + 25 + route_len, content):
+        connection.out.end -= total
+        return False
     return True
 
 
@@ -147,7 +162,9 @@ def write_return(connection, channel, code, text, content):
     memcpy(p + 14, text, text_len)
     memcpy(p + 14 + text_len, content_route(content), route_len)
     p[14 + text_len + route_len] = FRAME_END
-    _put_content(connection, channel, p + 15 + text_len + route_len, content)
+    if not _put_content(connection, channel, p + 15 + text_len + route_len, content):
+        connection.out.end -= total
+        return False
     return True
 
 

@@ -215,6 +215,9 @@ class ConnectionHandler:
             elif waited_ms >= self.broker.limits.handshake_ms_max:
                 self._cut("handshake timed out")
             return
+        if socket.asks_held and now_ms - socket.sent_ms > self.broker.limits.output_stuck_ms:
+            self._cut(f"it asks and does not read: nothing of {self.connection.output_size} bytes left in output_stuck_ms")
+            return
         if self.heartbeat_s:
             # Two intervals without a byte: the peer is dead (specification 4.2.7). A paused publisher can't show life.
             if not socket.paused and now_ms - max(socket.received_ms, awake_ms) > self.heartbeat_s * 2000:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.content import CONTENT_EXPIRES, content_decref, content_header, content_t
+from cython.cimports.flintmq.core.memory_account import MEMORY_TX, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.codec import props_scan_t, scan_properties
 from cython.cimports.flintmq.queue.types import REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import route_decref, route_has_gone, route_t
@@ -35,6 +36,7 @@ def tx_add_publish(connection, channel, route, content):
             route_decref(route)
             content_decref(content)
             return TX_NO_MEMORY
+        memory_add(MEMORY_TX, (size - channel.tx_publish_size) * cython.sizeof(tx_publish_t))
         channel.tx_publishes = items
         channel.tx_publish_size = size
     items = cython.address(channel.tx_publishes[channel.tx_publish_count])
@@ -80,6 +82,7 @@ def _add_record(channel: cython.pointer(channel_t), tag: uint64_t, method: cytho
         items = cython.cast(cython.pointer(tx_settle_t), realloc(channel.tx_settles, size * cython.sizeof(tx_settle_t)))
         if items == cython.NULL:
             return False
+        memory_add(MEMORY_TX, (size - channel.tx_settle_size) * cython.sizeof(tx_settle_t))
         channel.tx_settles = items
         channel.tx_settle_size = size
     items = cython.address(channel.tx_settles[channel.tx_settle_count])

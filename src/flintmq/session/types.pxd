@@ -12,6 +12,7 @@ cdef struct channel_t
 
 cdef enum:
     UNACKED_PER_SEGMENT = 256
+    CHANNELS_PAGE = 64        # a client chooses its numbers: one high number must not cost a table of all below it
     AUTHORIZED_MAX = 4        # exchanges a channel remembers as authorized for publishing
 
 cdef struct unacked_t:        # one delivery that waits for its ack; slot NULL = settled
@@ -73,6 +74,8 @@ cdef struct subscription_t:   # one basic.consume: consumer, target and the cons
 
 cdef struct channel_t:
     connection_t *connection
+    channel_t *next_open      # links of connection.open_channels
+    channel_t *previous_open
     uint16_t number
     bint open
     # publishing
@@ -82,6 +85,7 @@ cdef struct channel_t:
     uint64_t authorized_generation
     content_t *content        # message being received
     uint32_t filled           # body bytes received
+    uint32_t announced        # body bytes that its header said; content.body_len is the room for them until all are there
     uint8_t publish_bits      # mandatory, immediate
     bint slow_publish         # decided at the header: the message is handed to Python when complete
     int64_t expiration_ms
@@ -154,8 +158,9 @@ cdef struct connection_t:
     outbuf_t out
     arena_t *arena            # the loop's
     jobs_t *jobs              # the loop's: long work in slices
-    channel_t **channels      # by number; NULL = not open
-    uint32_t channel_count    # size of `channels`
+    channel_t ***channels     # pages of CHANNELS_PAGE by number (connection_channel finds one); NULL = none of the page is open
+    uint32_t channel_pages
+    channel_t *open_channels  # all of them, the newest first
     uint32_t frame_size_max   # negotiated, for what we send
     schedule_t schedule       # puts the connection on its loop's run queue; any thread
     void *loop                # the loop's own record of the connection
@@ -195,3 +200,10 @@ cdef struct connection_t:
     refused_t *refused        # oldest first; taken by Connection.take_refused
     refused_t *refused_last
     void *owner               # the Connection (borrowed): for the rare calls into Python from the message path
+
+# The open channel of that number, else NULL.
+cdef inline channel_t *connection_channel(connection_t *connection, uint32_t number) noexcept nogil:
+    cdef uint32_t page = number // CHANNELS_PAGE
+    if page >= connection.channel_pages or connection.channels[page] == NULL:
+        return NULL
+    return connection.channels[page][number % CHANNELS_PAGE]

@@ -9,9 +9,10 @@ I2  A segment of 256 tags is freed when all in it are settled, so one old unacke
 from __future__ import annotations
 
 import cython
+from cython.cimports.flintmq.core.memory_account import MEMORY_UNACKED, memory_add
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.session.types import UNACKED_PER_SEGMENT, unacked_map_t, unacked_segment_t, unacked_t
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memmove, memset
 
@@ -35,6 +36,7 @@ def unacked_add(map):
             segment = cython.cast(cython.pointer(unacked_segment_t), calloc(1, cython.sizeof(unacked_segment_t)))
             if segment == cython.NULL:
                 return cython.NULL
+            memory_add(MEMORY_UNACKED, cython.sizeof(unacked_segment_t))
         map.segments[index] = segment
     segment.live += 1
     map.count += 1
@@ -55,6 +57,15 @@ def _retire(map: cython.pointer(unacked_map_t), index: uint64_t) -> cython.void:
     if map.spare == cython.NULL:
         map.spare = segment
     else:
+        _free_segment(segment)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _free_segment(segment: cython.pointer(unacked_segment_t)) -> cython.void:
+    if segment != cython.NULL:
+        memory_add(MEMORY_UNACKED, -cython.cast(int64_t, cython.sizeof(unacked_segment_t)))
         free(segment)
 
 
@@ -94,6 +105,7 @@ def _make_room(map: cython.pointer(unacked_map_t), number: uint64_t) -> cython.b
     memset(segments + map.size, 0, (size - map.size) * cython.sizeof(cython.pointer(unacked_segment_t)))
     if map.size == 0:
         map.first = number
+    memory_add(MEMORY_UNACKED, (size - map.size) * cython.sizeof(cython.p_void))
     map.segments = segments
     map.size = size
     return True
@@ -161,7 +173,8 @@ def unacked_content(item, message_id):
 def unacked_free(map):
     i: uint32_t
     for i in range(map.size):
-        free(map.segments[i])
+        _free_segment(map.segments[i])
+    memory_add(MEMORY_UNACKED, -cython.cast(int64_t, map.size * cython.sizeof(cython.p_void)))
     free(map.segments)
-    free(map.spare)
+    _free_segment(map.spare)
     memset(map, 0, cython.sizeof(unacked_map_t))

@@ -15,6 +15,7 @@ import logging
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.buffer import out_pending
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit,
@@ -145,7 +146,7 @@ def connection_work(connection, budget):
     spin_unlock(cython.address(connection.work_lock))
     # One pass over the channels that wanted to work when it began: those that come back are for the next pass (I2).
     while last != cython.NULL and not final:
-        if connection.out.end - connection.out.start >= connection.output_high:
+        if out_pending(cython.address(connection.out)) >= connection.output_high:
             return WORK_FULL
         if budget == 0:
             return WORK_MORE
@@ -177,7 +178,7 @@ def connection_work(connection, budget):
             _append_target(connection, channel, target)
             spin_unlock(cython.address(connection.work_lock))
     if connection.work_first != cython.NULL:
-        if connection.out.end - connection.out.start >= connection.output_high:
+        if out_pending(cython.address(connection.out)) >= connection.output_high:
             return WORK_FULL
         return WORK_MORE
     return WORK_DONE
@@ -222,7 +223,7 @@ def _target_turn(
             target.next_consumer = (target.next_consumer + 1) % target.consumer_count
         if delivery.rotate or budget[0] == 0 or turn == 0:
             return True
-        if connection.out.end - connection.out.start >= connection.output_high:
+        if out_pending(cython.address(connection.out)) >= connection.output_high:
             return True
 
 
@@ -290,34 +291,32 @@ def expire_now(connection, queue):
 
 
 def connection_block_output(connection):
-    i: uint32_t
+    channel: cython.pointer(channel_t) = connection.open_channels
     subscription: cython.pointer(subscription_t)
     if connection.write_blocked:
         return
     connection.write_blocked = True
-    for i in range(connection.channel_count):
-        if connection.channels[i] == cython.NULL:
-            continue
-        subscription = connection.channels[i].subscriptions
+    while channel != cython.NULL:
+        subscription = channel.subscriptions
         while subscription != cython.NULL:
             suspend_subscription(subscription, True)
             subscription = subscription.next
+        channel = channel.next_open
 
 
 def connection_unblock_output(connection):
-    i: uint32_t
+    channel: cython.pointer(channel_t) = connection.open_channels
     subscription: cython.pointer(subscription_t)
     if not connection.write_blocked:
         return
     connection.write_blocked = False
-    for i in range(connection.channel_count):
-        if connection.channels[i] == cython.NULL:
-            continue
-        subscription = connection.channels[i].subscriptions
+    while channel != cython.NULL:
+        subscription = channel.subscriptions
         while subscription != cython.NULL:
-            if not connection.channels[i].flow_stopped:
+            if not channel.flow_stopped:
                 suspend_subscription(subscription, False)
             subscription = subscription.next
+        channel = channel.next_open
     # Targets that were on the lists when the output filled up are still there: nobody else will schedule them.
     if connection.work_first != cython.NULL and not at_swap32(cython.address(connection.scheduled), 1):
         connection.schedule(connection)
@@ -336,8 +335,9 @@ def suspend_subscription(subscription, suspended):
 
 
 def connection_consumes(connection):
-    i: uint32_t
-    for i in range(connection.channel_count):
-        if connection.channels[i] != cython.NULL and (connection.channels[i].subscription_count or connection.channels[i].unacked.count):
+    channel: cython.pointer(channel_t) = connection.open_channels
+    while channel != cython.NULL:
+        if channel.subscription_count or channel.unacked.count:
             return True
+        channel = channel.next_open
     return False

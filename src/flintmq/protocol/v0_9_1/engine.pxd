@@ -24,6 +24,9 @@ cdef enum:                    # result of engine_feed and of sink functions
     FEED_ERROR = 2            # the peer broke the protocol: error_* say how; feed no more
     FEED_VERSION = 3          # wrong protocol header: answer with ours and hang up
 
+cdef enum:
+    RX_PAGE = 64              # a client chooses its numbers: one high number must not cost a table of all below it
+
 cdef struct channel_rx_t:
     uint8_t state
     uint64_t body_left
@@ -48,8 +51,8 @@ cdef struct engine_t:
     uint32_t frame_size_max           # negotiated; before open the smaller limit
     uint64_t message_size_max         # bytes of one body
     uint64_t handshake_bytes_left     # budget before connection.open
-    channel_rx_t *rx                  # by channel number
-    uint32_t rx_count
+    channel_rx_t **rx                 # pages of RX_PAGE channels by number, NULL = none of them was opened yet
+    uint32_t rx_pages
     const sink_t *sink
     void *context
     int error_code                    # AMQP reply code of FEED_ERROR

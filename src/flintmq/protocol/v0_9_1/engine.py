@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.buffer import get16, get32, get64
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free, realloc
+from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memset
 
 FRAME_METHOD = cython.declare(cython.int, 1)
@@ -46,32 +47,54 @@ def engine_init(engine, sink, context, frame_size_before_open, handshake_bytes, 
 
 
 def engine_free(engine):
+    page: uint32_t
+    for page in range(engine.rx_pages):
+        if engine.rx[page] != cython.NULL:
+            memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, RX_PAGE * cython.sizeof(channel_rx_t)))
+        free(engine.rx[page])
+    memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, engine.rx_pages * cython.sizeof(cython.p_void)))
     free(engine.rx)
     engine.rx = cython.NULL
-    engine.rx_count = 0
+    engine.rx_pages = 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _rx(engine: cython.pointer(engine_t), channel: uint16_t) -> cython.pointer(channel_rx_t):
+    """The channel's receiving state, NULL when no channel of its page was ever open."""
+    page: uint32_t = channel // RX_PAGE
+    if page >= engine.rx_pages or engine.rx[page] == cython.NULL:
+        return cython.NULL
+    return engine.rx[page] + channel % RX_PAGE
 
 
 def engine_channel_state(engine, channel):
-    if channel >= engine.rx_count:
-        return RX_CLOSED
-    return engine.rx[channel].state
+    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
+    return RX_CLOSED if rx == cython.NULL else rx.state
 
 
 def engine_set_channel_state(engine, channel, state):
-    count: uint32_t
-    rx: cython.pointer(channel_rx_t)
-    if channel >= engine.rx_count:
-        count = engine.rx_count * 2 if engine.rx_count else 4
-        while count <= channel:
-            count *= 2
-        rx = cython.cast(cython.pointer(channel_rx_t), realloc(engine.rx, count * cython.sizeof(channel_rx_t)))
-        if rx == cython.NULL:
+    page: uint32_t = channel // RX_PAGE
+    pages: cython.pointer(cython.pointer(channel_rx_t))
+    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
+    if page >= engine.rx_pages:
+        pages = cython.cast(cython.pointer(cython.pointer(channel_rx_t)), realloc(engine.rx, (page + 1) * cython.sizeof(cython.p_void)))
+        if pages == cython.NULL:
             return -1
-        memset(rx + engine.rx_count, 0, (count - engine.rx_count) * cython.sizeof(channel_rx_t))
-        engine.rx = rx
-        engine.rx_count = count
-    engine.rx[channel].state = cython.cast(uint8_t, state)
-    engine.rx[channel].body_left = 0
+        memset(pages + engine.rx_pages, 0, (page + 1 - engine.rx_pages) * cython.sizeof(cython.p_void))
+        memory_add(MEMORY_CHANNELS, (page + 1 - engine.rx_pages) * cython.sizeof(cython.p_void))
+        engine.rx = pages
+        engine.rx_pages = page + 1
+    if rx == cython.NULL:
+        engine.rx[page] = cython.cast(cython.pointer(channel_rx_t), calloc(RX_PAGE, cython.sizeof(channel_rx_t)))
+        if engine.rx[page] == cython.NULL:
+            return -1
+        memory_add(MEMORY_CHANNELS, RX_PAGE * cython.sizeof(channel_rx_t))
+        rx = engine.rx[page] + channel % RX_PAGE
+    rx.state = cython.cast(uint8_t, state)
+    rx.body_left = 0
     return 0
 
 
@@ -209,7 +232,7 @@ def _method_frame(
         key_len = payload[7 + exchange_len]
         if size != 9 + exchange_len + key_len:
             return _refuse(engine, 502, b"basic.publish is malformed", method)
-        engine.rx[channel].state = RX_HEADER
+        _rx(engine, channel).state = RX_HEADER
         return engine.sink.publish(engine.context, channel, payload + 6, exchange_len + key_len + 2, payload[size - 1])
     if method == BASIC_ACK or method == BASIC_NACK or method == BASIC_REJECT:
         if size != 13:
@@ -244,10 +267,10 @@ def _header_frame(
         engine.error_value = body_size
         return FEED_ERROR
     if body_size == 0:
-        engine.rx[channel].state = RX_OPEN
+        _rx(engine, channel).state = RX_OPEN
     else:
-        engine.rx[channel].state = RX_BODY
-        engine.rx[channel].body_left = body_size
+        _rx(engine, channel).state = RX_BODY
+        _rx(engine, channel).body_left = body_size
     return engine.sink.header(engine.context, channel, body_size, payload, size)
 
 
@@ -259,16 +282,17 @@ def _body_frame(
 ) -> cython.int:
     if engine.phase == PHASE_CLOSING:
         return FEED_MORE
-    state: cython.int = engine_channel_state(engine, channel)
+    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
+    state: cython.int = RX_CLOSED if rx == cython.NULL else rx.state
     if state == RX_CLOSING:
         return FEED_MORE
     if engine.phase != PHASE_OPEN or state == RX_CLOSED:
         return _refuse(engine, 505, b"content body on a channel that is not open", 0)
     if state != RX_BODY:
         return _refuse(engine, 505, b"content body without a content header", 0)
-    if size > engine.rx[channel].body_left:
+    if size > rx.body_left:
         return _refuse(engine, 501, b"content body is longer than its header said", BASIC_PUBLISH)
-    engine.rx[channel].body_left -= size
-    if engine.rx[channel].body_left == 0:
-        engine.rx[channel].state = RX_OPEN
-    return engine.sink.body(engine.context, channel, payload, size, engine.rx[channel].body_left)
+    rx.body_left -= size
+    if rx.body_left == 0:
+        rx.state = RX_OPEN
+    return engine.sink.body(engine.context, channel, payload, size, rx.body_left)

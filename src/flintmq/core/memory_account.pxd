@@ -1,0 +1,18 @@
+# The account of memory that clients make the broker hold, beside message contents (core/content.pxd counts those itself).
+#
+# Counted where an array or a buffer grows and shrinks, never per message. One counter a kind; any thread.
+from libc.stdint cimport int64_t, uint64_t
+
+cdef enum:
+    MEMORY_OUTPUT = 0         # buffers of output that is not sent
+    MEMORY_INPUT = 1          # frames that are not complete, requests that wait for an answer before them
+    MEMORY_UNACKED = 2        # maps of unacked deliveries
+    MEMORY_TX = 3             # records of open transactions (their messages are contents)
+    MEMORY_ENTRIES = 4        # segments of queues' entry lists
+    MEMORY_CHANNELS = 5       # channels and the tables that find them
+    MEMORY_KINDS = 6
+
+cdef void memory_add(int kind, int64_t change) noexcept nogil
+cdef uint64_t memory_of(int kind) noexcept nogil          # bytes of one kind
+# Bytes of all kinds and of message contents: what the memory watermark is compared with.
+cdef uint64_t memory_held() noexcept nogil
