@@ -167,6 +167,16 @@ class Limits:
     memory_watermark: float = 0.6
     # publishers are let go again under this share of the watermark: without a gap they would flap
     memory_resume: float = 0.9
+    # milliseconds between two looks of the memory keeper; longer where a round over all queues takes more than a twentieth of that
+    memory_sweep_ms: int = 250
+    # bytes held (or half the watermark) under which it looks at no queue
+    memory_sweep_least: int = 64 * MIB
+    # share of the watermark from which memory counts as short: all delivered bodies that the log has leave memory, what keeps thin chunks
+    # is copied out of them, long before publishers would have to wait
+    memory_sweep_low: float = 0.75
+    # share of the watermark: a virtual host whose queues hold less is spared by the memory alarm up to the hard limit (1.25 watermarks);
+    # connections that hold more together (unfinished messages, transactions, output) lose the largest one of the largest user, 506
+    memory_spared: float = 0.125
     # messages delivered in one turn of one connection before others of the loop get theirs
     turn_messages_max: int = 512
     # microseconds that the requests of one connection may take of its loop in Python (declares, binds, gets: all but publishes, settlements

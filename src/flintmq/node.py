@@ -37,6 +37,7 @@ from flintmq.session import handshake
 from flintmq.session.broker import Broker
 from flintmq.session.connection import Connection, revoke_authorizations
 from flintmq.session.handlers import ConnectionHandler
+from flintmq.session.memory_keeper import MemoryKeeper
 from flintmq.session.stream_service import StreamService
 from flintmq.store.definitions import MemoryDefinitions
 
@@ -138,6 +139,8 @@ class Node:
         if store_log is not None:
             for loop in self.loops:
                 loop.attach_log(store_log)
+        self.memory = MemoryKeeper(self.broker, self.loops, self.memory_limit)
+        self.broker.memory = self.memory
 
     def _restore(self, definitions: Definitions) -> None:
         """Definitions, then what the logs hold for them, then transactions in doubt."""
@@ -193,6 +196,7 @@ class Node:
         if self.dataplane is not None:
             self.dataplane.start()
         self.pulls.start()
+        self.memory.start()
         if self.http is not None:
             self.http.start()
 
@@ -313,6 +317,7 @@ class Node:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        self.memory.stop()
         if self.http is not None:
             self.http.stop()
         self.pulls.stop()

@@ -112,6 +112,8 @@ def prometheus(parts: Parts) -> str:
     text.one("messages_enqueued", "gauge", "Messages put on the queues that are declared now.", enqueued)
     text.one("messages_delivered", "gauge", "Deliveries of the queues that are declared now.", delivered)
     text.one("message_memory_bytes", "gauge", "Memory that message contents take.", bytes_mapped())
+    if broker.memory is not None:
+        _memory(text, parts, broker.memory.figures())
     drops = sorted(dict(broker.drops).items())
     text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
     caught = sorted(guard.counts().items())
@@ -122,6 +124,21 @@ def prometheus(parts: Parts) -> str:
     guarded("metrics", "actors", lambda: _actors(text, parts.actors()))
     guarded("metrics", "HTTP", _http, text, parts)
     return str(text)
+
+
+def _memory(text: Text, parts: Parts, figures: Mapping[str, Any]) -> None:
+    """What the memory alarm looks at, and what was done against it (docs/SECURITY.md, Memory)."""
+    held = [({"kind": kind}, size) for kind, size in figures["held"].items()]
+    text.add("memory_held_bytes", "gauge", "Memory that clients make the broker hold.", held)
+    text.one("memory_limit_bytes", "gauge", "Sum of held bytes above which publishers are blocked.", parts.memory_limit)
+    for name, what in (
+        ("evicted", "Bodies in consumers' hands, or that came back, that left memory: they are in the log."),
+        ("evicted_bytes", "Bytes of those."),
+        ("copied", "Bodies copied out of chunks that were kept for little else."),
+        ("copied_bytes", "Bytes of those."),
+    ):
+        text.one(f"memory_{name}_total", "counter", what, figures[name])
+    text.one("memory_connections_closed_total", "counter", "Connections closed because they held most while memory was low.", figures["closed"])
 
 
 def _pulls(text: Text, parts: Parts) -> None:

@@ -110,6 +110,8 @@ class Broker:
         # queues with a length limit whose overflow is dead-lettered
         self.limited_queues: set[Any] = set()
         self.drops: Counter[str] = Counter()
+        # keeps memory in bounds (session.memory_keeper); None: a broker without a node
+        self.memory: Any = None
         self.connection_ids = itertools.count(1)
         self.reply_queue_ids = itertools.count(2**63)
         # called at the end of each housekeeping pass with its time (monotonic, milliseconds): quick, and never waiting

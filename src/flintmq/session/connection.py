@@ -123,6 +123,18 @@ class Connection(ConnectionBase):
             channel_free(channel)
             raise MemoryError
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it makes the broker hold by itself: output, messages that are not complete, open transactions, unacked maps. O(channels)."""
+        total: uint64_t = self.connection.out.size
+        channel: cython.pointer(channel_t) = self.connection.open_channels
+        while channel != cython.NULL:
+            total += cython.sizeof(channel_t) + channel.tx_bytes + channel.unacked.count * cython.sizeof(unacked_t)
+            if channel.content != cython.NULL:
+                total += channel.content.body_len
+            channel = channel.next_open
+        return total
+
     def channel_numbers(self) -> list[int]:
         """Numbers of the open channels."""
         numbers: list = []

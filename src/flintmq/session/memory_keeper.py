@@ -1,0 +1,161 @@
+"""The thread that keeps memory in bounds, and sees to it that who causes a shortage is the first to wait for its end.
+
+in: the account of memory (core/memory_account), queues, connections. out: bodies that leave memory, connections that are spared or closed.
+
+K1  Nothing here is on the way of a message. A round begins only when memory is used (memory_sweep_least); queues without bodies in memory cost
+    one look each.
+K2  A shortage ends by itself: what can be read back from the log is evicted, what keeps thin chunks is moved (queue/sweep.py).
+K3  While memory is short, publishers of virtual hosts whose queues hold less than memory_spared of the limit go on up to the hard limit.
+K4  While it is short and connections themselves hold (messages not complete, open transactions, output, unacked maps) more than memory_spared
+    of the limit, the user who holds most loses the connection that holds most: 506, one a round.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flintmq.core.memory_account import bytes_by_kind, bytes_held
+from flintmq.errors import ReplyCode
+from flintmq.queue.sweep import Sweeper
+
+if TYPE_CHECKING:
+    from flintmq.session.broker import Broker
+    from flintmq.session.handlers import ConnectionHandler
+
+log = logging.getLogger("flintmq.memory")
+
+# queues between two moments in which others get the GIL
+QUEUES_AT_A_TIME = 200
+# a round takes this share of the thread's time at most, so that a node with very many queues isn't swept all the time
+SHARE = 0.05
+
+
+class MemoryKeeper:
+    """Args: memory_limit: bytes; loops: of the node, to reach connections on their own threads."""
+
+    def __init__(self, broker: Broker, loops: list[Any], memory_limit: int) -> None:
+        self.broker = broker
+        self.loops = loops
+        self.memory_limit = memory_limit
+        self.limits = broker.limits
+        self.sweeper = Sweeper()
+        self.rounds = 0
+        self.closed = 0
+        self._weighing: set[Any] = set()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="flintmq-memory", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No round begins after this, and none is under way. Again is no error."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        pause = self.limits.memory_sweep_ms / 1000
+        wait = pause
+        while not self._stopping.wait(wait):
+            began = time.monotonic()
+            try:
+                self.round()
+            except Exception:
+                log.exception("internal error: a round of the memory keeper failed")
+            wait = max(pause, (time.monotonic() - began) / SHARE)
+
+    def round(self) -> None:
+        """One look, and what follows from it. O(queues) when memory is used, and O(entries) of those with something to do."""
+        held = bytes_held()
+        if held < min(self.limits.memory_sweep_least, self.memory_limit // 2):
+            return
+        self.rounds += 1
+        low = held >= self.memory_limit * self.limits.memory_sweep_low
+        of_vhost: Counter[str] = Counter()
+        for number, queue in enumerate([*self.broker.queues.values(), *self.broker.reply_queues.values()]):
+            if number % QUEUES_AT_A_TIME == QUEUES_AT_A_TIME - 1:
+                time.sleep(0.0005)
+                if self._stopping.is_set():
+                    break
+            resident = queue.core.resident_bytes
+            if resident:
+                of_vhost[queue.vhost] += resident
+                self.sweeper.queue(queue.core, low)
+        self.sweeper.end()
+        if low:
+            self._share(of_vhost, held)
+        if held > self.memory_limit:
+            self._weigh()
+
+    # --- who waits first ------------------------------------------------------------------------------------------------
+
+    def _share(self, of_vhost: Counter[str], held: int) -> None:
+        """K3."""
+        most = self.memory_limit * self.limits.memory_spared
+        for handler in list(self.broker.connections.values()):
+            socket = handler.socket
+            if socket is None or handler.vhost is None:
+                continue
+            socket.spared = of_vhost[handler.vhost.name] < most
+            # It was held before it was known to be innocent. Under an alarm of the disk its next publish holds it again.
+            if socket.spared and handler.is_blocked and held < self.memory_limit * 5 // 4:
+                handler.loop.call(handler.unblocked)
+
+    def _weigh(self) -> None:
+        """K4: connections are weighed on their own threads; who answers last draws the conclusion."""
+        if self._weighing:
+            return  # a loop has not come to it yet
+        weights: list[tuple[int, ConnectionHandler]] = []
+        self._weighing = set(self.loops)
+        for loop in self.loops:
+            loop.call(partial(self._weigh_loop, loop, weights))
+
+    def _weigh_loop(self, loop: Any, weights: list[tuple[int, ConnectionHandler]]) -> None:
+        for entry in loop.entries():
+            handler = None if entry.connection is None else entry.connection.handler
+            if handler is not None and not handler.ended:
+                weights.append((entry.connection.held_bytes, handler))
+        self._weighing.discard(loop)
+        if not self._weighing:
+            self._close_heaviest(weights)
+
+    def _close_heaviest(self, weights: list[tuple[int, ConnectionHandler]]) -> None:
+        if bytes_held() <= self.memory_limit or sum(weight for weight, _ in weights) < self.memory_limit * self.limits.memory_spared:
+            return
+        of_user: Counter[str] = Counter()
+        for weight, handler in weights:
+            of_user[handler.user] += weight
+        user = of_user.most_common(1)[0][0]
+        weight, heaviest = max(((weight, handler) for weight, handler in weights if handler.user == user), key=lambda one: one[0])
+        self.closed += 1
+        text = f"RESOURCE_ERROR - memory is low and this connection holds {weight} bytes of messages and answers that are not complete"
+        heaviest.loop.call(partial(self._close, heaviest, text))
+
+    @staticmethod
+    def _close(handler: ConnectionHandler, text: str) -> None:
+        if not handler.ended:
+            handler.close(ReplyCode.RESOURCE_ERROR, text)
+            if handler.socket is not None:
+                handler.loop.touch(handler.socket)
+
+    # --- figures ----------------------------------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, Any]:
+        """Bytes held by kind, rounds, bodies evicted and copied since the start with their bytes, connections closed (K4)."""
+        return {
+            "held": bytes_by_kind(),
+            "rounds": self.rounds,
+            "evicted": self.sweeper.evicted,
+            "evicted_bytes": self.sweeper.evicted_bytes,
+            "copied": self.sweeper.copied,
+            "copied_bytes": self.sweeper.copied_bytes,
+            "closed": self.closed,
+        }
