@@ -134,7 +134,7 @@ def peer() -> tuple[ConnectionHandler, FakeLoop, Any]:
     )
     connection: Any = FakeConnection()
     handler = ConnectionHandler(connection, broker, loop, 1, "127.0.0.1", 5, False)
-    socket: Any = SimpleNamespace(paused=False, received_ms=0, sent_ms=0, tls=None)
+    socket: Any = SimpleNamespace(asks_held=False, paused=False, received_ms=0, sent_ms=0, tls=None)
     handler.socket = socket
     return handler, loop, socket
 

@@ -138,7 +138,9 @@ def _memory(text: Text, parts: Parts, figures: Mapping[str, Any]) -> None:
         ("copied_bytes", "Bytes of those."),
     ):
         text.one(f"memory_{name}_total", "counter", what, figures[name])
-    text.one("memory_connections_closed_total", "counter", "Connections closed because they held most while memory was low.", figures["closed"])
+    text.one(
+        "memory_connections_closed_total", "counter", "Connections closed because they held most while memory was low.", figures["closed"]
+    )
 
 
 def _pulls(text: Text, parts: Parts) -> None:

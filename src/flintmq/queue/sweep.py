@@ -123,7 +123,11 @@ def _copy_of(sweep: cython.pointer(sweep_t), content: cython.pointer(content_t))
         content_incref(copy)
         return copy
     copy = content_copy(sweep.arena, content)
-    if copy != cython.NULL and shared and map64_put(cython.address(sweep.moved), cython.cast(uint64_t, content), cython.cast(uint64_t, copy)):
+    if (
+        copy != cython.NULL
+        and shared
+        and map64_put(cython.address(sweep.moved), cython.cast(uint64_t, content), cython.cast(uint64_t, copy))
+    ):
         content_incref(content)
         content_incref(copy)
     return copy

@@ -215,7 +215,7 @@ class ConnectionHandler:
             elif waited_ms >= self.broker.limits.handshake_ms_max:
                 self._cut("handshake timed out")
             return
-        if socket.asks_held and now_ms - socket.sent_ms > self.broker.limits.output_stuck_ms:
+        if socket.asks_held and now_ms - max(socket.sent_ms, awake_ms) > self.broker.limits.output_stuck_ms:
             self._cut(f"it asks and does not read: nothing of {self.connection.output_size} bytes left in output_stuck_ms")
             return
         if self.heartbeat_s:

@@ -2,12 +2,12 @@
 
 in: the account of memory (core/memory_account), queues, connections. out: bodies that leave memory, connections that are spared or closed.
 
-K1  Nothing here is on the way of a message. A round begins only when memory is used (memory_sweep_least); queues without bodies in memory cost
-    one look each.
+K1  Nothing here is on the way of a message. A round begins only when memory is used (memory_sweep_least); queues without bodies in
+    memory cost one look each.
 K2  A shortage ends by itself: what can be read back from the log is evicted, what keeps thin chunks is moved (queue/sweep.py).
 K3  While memory is short, publishers of virtual hosts whose queues hold less than memory_spared of the limit go on up to the hard limit.
-K4  While it is short and connections themselves hold (messages not complete, open transactions, output, unacked maps) more than memory_spared
-    of the limit, the user who holds most loses the connection that holds most: 506, one a round.
+K4  While it is short and connections themselves hold (messages not complete, open transactions, output, unacked maps) more than
+    memory_spared of the limit, the user who holds most loses the connection that holds most: 506, one a round.
 """
 
 from __future__ import annotations
