@@ -33,6 +33,7 @@ class Scenario:
     browser: bool = False
     hot: int | None = None  # bytes of bodies in memory before arrivals go cold; None: no log at all
     evict: bool = False
+    sweep: bool = False  # the memory keeper, with memory always short
     holds: bool = False
     getters: int = 0
     held_every: int = 0
@@ -60,7 +61,7 @@ SCENARIOS = [
         consumers=[{"priority": 5, "prefetch": 2}, {}, {}],
         consume=[{"suspend_every": 3}, {}, {"release_every": 9}],
     ),
-    Scenario("removers and browser", remover=True, browser=True, consume=[{"release_every": 5}, {}]),
+    Scenario("removers and browser", remover=True, browser=True, sweep=True, consume=[{"release_every": 5}, {}]),
     Scenario(
         "immediate",
         immediate_every=2,
@@ -76,8 +77,15 @@ SCENARIOS = [
     ),
     Scenario("cold arrivals", hot=1000, consumers=[{}] * 3, consume=[{}, {"release_every": 7}, {}]),
     Scenario("cold, falls idle again and again", hot=20, evict=True, window=2, consume=[{}, {"release_every": 5}]),
-    Scenario("cold, come and go", hot=100, evict=True, consume=[{"reattach_every": 2}, {"suspend_every": 4}]),
-    Scenario("cold, removers, browser, gets", hot=300, evict=True, remover=True, browser=True, getters=1),
+    Scenario("cold, come and go", hot=100, evict=True, sweep=True, consume=[{"reattach_every": 2}, {"suspend_every": 4}]),
+    Scenario(
+        "long runs in hand leave memory",
+        hot=2000,
+        sweep=True,
+        consumers=[{}] * 3,
+        consume=[{"hold": 500, "release_every": 3}, {"hold": 300}, {"hold": 90, "release_every": 2}],
+    ),
+    Scenario("cold, removers, browser, gets", hot=300, evict=True, sweep=True, remover=True, browser=True, getters=1),
     Scenario("waiting gets alone", hot=50, evict=True, window=2, getters=2, consumers=[], consume=[]),
     Scenario("held entries", hot=200, held_every=3, getters=1, consume=[{"release_every": 9}, {}]),
     Scenario(
@@ -85,6 +93,7 @@ SCENARIOS = [
         levels=4,
         hot=200,
         evict=True,
+        sweep=True,
         holds=True,
         held_every=5,
         getters=1,
@@ -120,6 +129,8 @@ def run(scenario: Scenario, per_producer: int) -> list[str]:
         start(stress.load)
     if scenario.evict:
         start(lambda: stress.evict(1, scenario.holds))
+    if scenario.sweep:
+        start(stress.sweep)
     for _ in range(scenario.getters):
         start(stress.get)
     persistent_every = 2 if log is not None else 0

@@ -140,6 +140,32 @@ def test_another_virtual_host_goes_on_while_one_fills_memory(start: Callable[...
     assert flood.is_alive()
 
 
+def test_unfinished_small_messages_keep_no_chunks(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    broker = start(QUICK, memory_limit=bytes_held() + 16 * MIB)
+    channel = connect(broker).channel()
+    channel.queue("traffic")
+    channel.queue("q")
+    hoarder = connect(broker)
+    for number in range(1, 101):
+        half = hoarder.channel(number)
+        if number % 2:
+            half.call("tx.select")
+            half.publish(b"%050d" % number * 2, routing_key="q")
+        else:
+            half.send("basic.publish", exchange="", routing_key="q")
+            hoarder.send(header_frame(number, 100) + frame(BODY, number, b"%050d" % number))
+        hoarder.channel(1000 + number)  # the broker has it
+        for _ in range(5):
+            channel.publish(bytes(52 * KIB), routing_key="traffic")
+        channel.call("queue.purge", queue="traffic")
+    wait_until(lambda: not alarmed(broker), what="the alarm ends by itself")
+    for number in range(2, 101, 2):
+        hoarder.send(frame(BODY, number, b"%050d" % number))
+    hoarder.channel(2000)
+    channel.consume("q", no_ack=True)
+    assert [message.body for message in channel.deliveries(50)] == [b"%050d" % number * 2 for number in range(2, 101, 2)]
+
+
 def test_unfinished_messages_raise_no_alarm_for_ever(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
     """What connections hold themselves can't be evicted: the largest of them goes when memory is used up."""
     broker = start(QUICK, memory_limit=bytes_held() + 16 * MIB)

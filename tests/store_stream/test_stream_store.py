@@ -88,6 +88,25 @@ def test_streams_of_a_store() -> None:
     node.store.close()
 
 
+def test_hot_windows_go_when_memory_is_short() -> None:
+    """Also of what is not on the disk yet: it is read from there once it is visible."""
+    node = Node({3})
+    stream = node.streams.open(3)
+    wanted = {}
+    for number in range(60):
+        wanted[node.append(stream, b"%d" % number)] = b"%d" % number
+        if number == 29:
+            node.pump()
+            assert stream.hot_bytes > 0
+            node.streams.forget_hot()
+            assert stream.hot_bytes == 0
+    node.streams.forget_hot()
+    assert stream.hot_bytes == 0
+    node.pump()
+    assert read_all(stream) == wanted
+    node.store.close()
+
+
 def test_tickets() -> None:
     """A ticket is durable when its message is, and not before; also while another stream waits for a container."""
     node = Node({3, 4})

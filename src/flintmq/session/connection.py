@@ -6,9 +6,9 @@ in: handlers, on the loop's thread with the GIL. out: frames in the output buffe
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_store32, at_swap32
+from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
-from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.core.content import arena_t, content_copy, content_decref, content_is_thin, content_t
 from cython.cimports.flintmq.protocol.v0_9_1.engine import RX_CLOSED, RX_CLOSING, RX_OPEN, engine_set_channel_state
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.queue_core import (
@@ -98,6 +98,21 @@ def _octets(data: bytes) -> cython.pointer(uint8_t):
     return cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, data))
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _moved(arena: cython.pointer(arena_t), content: cython.pointer(content_t)) -> cython.pointer(content_t):
+    """A copy elsewhere that takes the place of a content which only its channel knows, if its chunk is thin; else the content."""
+    copy: cython.pointer(content_t)
+    if at_load32(cython.address(content.refs)) != 1 or not content_is_thin(content):
+        return content
+    copy = content_copy(arena, content)
+    if copy == cython.NULL:
+        return content
+    content_decref(content)
+    return copy
+
+
 @cython.cclass
 class Connection(ConnectionBase):
     """One client connection as the handlers see it. Owned by its loop's thread; every method needs that thread.
@@ -134,6 +149,17 @@ class Connection(ConnectionBase):
                 total += channel.content.body_len
             channel = channel.next_open
         return total
+
+    def leave_thin_chunks(self) -> None:
+        """Messages that are not complete, or wait for a commit, are copied out of chunks that are kept for little else. O(messages)."""
+        channel: cython.pointer(channel_t) = self.connection.open_channels
+        i: uint32_t
+        while channel != cython.NULL:
+            if channel.content != cython.NULL:
+                channel.content = _moved(self.connection.arena, channel.content)
+            for i in range(channel.tx_publish_count):
+                channel.tx_publishes[i].content = _moved(self.connection.arena, channel.tx_publishes[i].content)
+            channel = channel.next_open
 
     def channel_numbers(self) -> list[int]:
         """Numbers of the open channels."""

@@ -93,6 +93,8 @@ class MemoryKeeper:
         if low:
             self._share(of_vhost, held)
         if held > self.memory_limit:
+            if self.broker.streams is not None:
+                self.broker.streams.forget_hot()
             self._weigh()
 
     # --- who waits first ------------------------------------------------------------------------------------------------
@@ -122,6 +124,7 @@ class MemoryKeeper:
         for entry in loop.entries():
             handler = None if entry.connection is None else entry.connection.handler
             if handler is not None and not handler.ended:
+                entry.connection.leave_thin_chunks()
                 weights.append((entry.connection.held_bytes, handler))
         self._weighing.discard(loop)
         if not self._weighing:

@@ -229,6 +229,10 @@ class StreamService:
                 first = due_ns
         return first
 
+    def forget_hot(self) -> None:
+        """Memory is short: no stream keeps messages in memory that its disk has; groups read them from there."""
+        self._store.forget_hot()
+
     def tick(self) -> None:
         """One look at every stream: what is due again, what changed, what died; and, less often, what was overtaken."""
         now_ns = time.monotonic_ns()

@@ -19,6 +19,7 @@ from cython.cimports.flintmq.core.content import (
     content_body,
     content_decref,
     content_from_bytes,
+    content_incref,
     content_new,
     content_t,
 )
@@ -52,6 +53,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
 )
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
+from cython.cimports.flintmq.queue.sweep import queue_sweep, sweep_end, sweep_t
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOT_INTERESTED,
     REASON_ACK,
@@ -203,6 +205,7 @@ class Stress:
                         if number + 1 <= last[producer]:
                             at_add64(cython.address(state.disorder), 1)
                         last[producer] = number + 1
+                    content_incref(delivery.content)  # sent, it may leave memory (sweep) or the queue's hands at any time
                     entry_sent(delivery.slot)
                     held[count % room] = delivery
                     count += 1
@@ -297,6 +300,24 @@ class Stress:
                     queue_release(queue, cython.NULL, position, 0, False)
                 usleep(cython.cast(uint32_t, random >> 62))
 
+    def sweep(self) -> int:
+        """The memory keeper with memory always short. Returns how many bodies it evicted or moved."""
+        state: cython.pointer(stress_t) = cython.address(self.state)
+        queue: cython.pointer(queue_t) = self.queue.queue
+        sweep: sweep_t
+        position: uint64_t = 1
+        memset(cython.address(sweep), 0, cython.sizeof(sweep_t))
+        sweep.arena = arena_new()
+        with cython.nogil:
+            while not at_load32(cython.address(state.stop)):
+                position = queue_sweep(queue, cython.address(sweep), position, 64, True)
+                if position == 0:
+                    sweep_end(cython.address(sweep))
+                    usleep(50)
+            sweep_end(cython.address(sweep))
+            arena_free(sweep.arena)
+        return sweep.evicted + sweep.copied
+
     def get(self) -> int:
         """basic.get, over and over; a cold head is waited for. Returns how many it got."""
         state: cython.pointer(stress_t) = cython.address(self.state)
@@ -314,6 +335,7 @@ class Stress:
                     if waiting:
                         queue_remove_waiter(queue, cython.address(waiter.waiter))
                         waiting = False
+                    content_incref(delivery.content)
                     entry_sent(delivery.slot)
                     got += 1
                     _settle_got(state, queue, owner, cython.address(delivery), got % 7 == 0)
@@ -364,6 +386,7 @@ def _settle(
     number: uint64_t
     memcpy(cython.address(producer), body, 8)
     memcpy(cython.address(number), body + 1, 8)
+    content_decref(delivery.content)
     if back:
         if not queue_release(queue, delivery.slot, delivery.position, consumer.id, True):
             at_add64(cython.address(state.duplicates), 1)
@@ -391,6 +414,7 @@ def _settle_got(
     number: uint64_t
     memcpy(cython.address(producer), body, 8)
     memcpy(cython.address(number), body + 1, 8)
+    content_decref(delivery.content)
     if back:
         if not queue_release(queue, delivery.slot, delivery.position, owner, True):
             at_add64(cython.address(state.duplicates), 1)

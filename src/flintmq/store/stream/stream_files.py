@@ -359,6 +359,11 @@ class Stream:
             self.retain(max_bytes, max_age_ms)
         return busy
 
+    def forget_hot(self) -> None:
+        """Lets the messages of the hot window go: they are read from the disk. Any thread."""
+        with cython.nogil:
+            stream_cool(self.stream)
+
     def _cool(self):
         self.cooled = True
         stream_cool(self.stream)

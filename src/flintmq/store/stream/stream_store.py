@@ -210,6 +210,13 @@ class StreamStore:
 
     # --- maintenance ----------------------------------------------------------------------------------------------------------
 
+    def forget_hot(self) -> None:
+        """The hot windows of all streams go; what comes next begins new ones. Any thread. O(messages in them)."""
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.forget_hot()
+
     def maintain(self) -> bool:
         """One pass over all streams, on the maintenance's thread. True: it should come again soon. Raises: OSError."""
         busy = False
