@@ -10,9 +10,11 @@ import pytest
 
 from flintmq.config import Config
 from flintmq.net.loop import Loop
+from flintmq.queue.handle import QueueHandle
+from flintmq.routing.route_cache import RouteCache
 from flintmq.session.connection import Connection
 from flintmq.testing.job_driver import JobDriver
-from tests.support.rawamqp import method_frame
+from tests.support.rawamqp import method_frame, publish_bytes
 
 US = 1_000
 # what one slow request takes of the manual clock: four of them are a turn of Limits.turn_us
@@ -42,7 +44,7 @@ class Rig:
         client, server = socket.socketpair()
         server.setblocking(False)
         connection = Connection(name, self.config.limits)
-        handler = connection.handler = self.handlers[name] = Handler(self, name, cost_us)
+        handler = connection.handler = self.handlers[name] = Handler(self, connection, name, cost_us)
         connection.opened()
         connection.open_channel(1)
         handler.socket = self.loop.add(server, connection, None)
@@ -63,8 +65,9 @@ class Rig:
 class Handler:
     """Serves nothing: every request is written down and takes its time."""
 
-    def __init__(self, rig: Rig, name: str, cost_us: int) -> None:
+    def __init__(self, rig: Rig, connection: Connection, name: str, cost_us: int) -> None:
         self.rig = rig
+        self.connection = connection
         self.name = name
         self.cost_us = cost_us
         self.is_blocked = False
@@ -265,6 +268,35 @@ def test_a_loop_that_did_not_look_for_long_says_so(rig: Rig) -> None:
     rig.loop.run()
     assert seen[0] == seen[1], "no stall yet"
     assert seen[1] < seen[3] <= rig.loop.now_ms, "it is awake since then"
+
+
+def test_who_settles_or_asks_is_read_before_publishers(rig: Rig) -> None:
+    """Publishers wait on a list of their own: the acks of consumers, which came after all they sent, are seen before it."""
+    cache, queue = RouteCache(b"", 16), QueueHandle(1)
+    publishers = {f"p{number}": rig.connect(f"p{number}", cost_us=0) for number in range(20)}
+    other = rig.connect("other", cost_us=0)
+    message = publish_bytes(1, b"x", routing_key="q")
+    counts: list[int] = []
+
+    def all_send() -> None:
+        for client in publishers.values():
+            client.sendall(message)
+        other.sendall(DECLARE)
+
+    def on_slow(name: str) -> None:
+        if name != "other":  # its first publish: the route is not known yet
+            rig.handlers[name].connection.set_route(1, cache, b"\x00\x01q", [queue], True)
+            return
+        counts.append(queue.ready_count())
+        # In a later pass, when everything that was sent has been read.
+        rig.loop.call(rig.stop if len(counts) == 10 else all_send)
+
+    rig.on_slow = on_slow
+    all_send()
+    rig.loop.run()
+    # At its first request the broker does not know yet who publishes.
+    assert counts[1:] == [20 * number for number in range(1, 10)]
+    queue.purge()
 
 
 # --- long work ------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 in: sockets. out: calls of the protocol engine; Python only for what the fast path leaves over (LOOP_* events).
 
-A pass: handle ready sockets (read, feed the engine) for one turn's time, tell the log to write, give each connection with work its turn,
-send what became dirty, give long work and heavy connections their share, then sleep in epoll until something is ready, another thread
-schedules a connection, the log moved, or the timer is due.
+A pass: handle ready sockets (read, feed the engine) for one turn's time, those that publish last and for a part of it while there is
+something to deliver, tell the log to write, give each connection with work its turn, send what became dirty, give long work and heavy
+connections their share, then sleep in epoll until something is ready, another thread schedules a connection, the log moved, or the timer
+is due.
 
 A turn: what a connection's requests take of the loop in Python is added up (one reading of the clock before and after each). When it is
 Limits.turn_us, the engine is not fed on: the rest of what was read waits in socket_t.rest, and the connection is heavy for Limits.heavy_ms.
@@ -97,6 +98,9 @@ from flintmq.net.loop_base import ALARM_NAMES, OVERRUN
 
 # sockets that may be ready at once before each reads less
 READERS = cython.declare(cython.int, 8)
+# of a turn's time, the part that publishers are read for in a pass while messages are delivered, and for how many passes more
+PUBLISHERS_PART = cython.declare(int64_t, 8)
+DELIVERING_PASSES = cython.declare(cython.int, 16)
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = cython.declare(uint32_t, 8192)
 # bytes that are encrypted at a time, while fewer than that wait to be sent
@@ -265,10 +269,17 @@ class Loop(LoopBase):
                 if result:
                     return result
             # Reads have their time, then deliveries have theirs: what is left of the batch waits for the next pass.
-            if (self.event_next < self.event_count or self.turns[TURNS_FRESH].first != cython.NULL) and turn_now(
-                cython.address(self.clock)
-            ) < self.reads_end:
-                result = self.take_turn(TURNS_FRESH) if self.turns[TURNS_FRESH].first != cython.NULL else self.take_event()
+            if self.event_next < self.event_count and turn_now(cython.address(self.clock)) < self.reads_end:
+                result = self.take_event()
+                if result:
+                    return result
+                continue
+            # Publishers are behind who settles, asks and connects; one at least is read.
+            if self.turns[TURNS_FRESH].first != cython.NULL and (
+                not self.fresh_had or turn_now(cython.address(self.clock)) < self.fresh_end
+            ):
+                self.fresh_had = True
+                result = self.take_turn(TURNS_FRESH)
                 if result:
                     return result
                 continue
@@ -379,6 +390,13 @@ class Loop(LoopBase):
             self.polled_ns = turn_now(cython.address(self.clock))
         at_store32(cython.address(self.run_queue.sleeping), 0)
         self.reads_end = turn_now(cython.address(self.clock)) + self.turn_ns
+        self.fresh_end = self.reads_end
+        if self.delivering:
+            # While there is something to deliver, publishers are read in small helpings: what consumers settle is seen soon, and what a
+            # pass can deliver (a prefetch count, a full output) is not outrun by what it reads.
+            self.delivering -= 1
+            self.fresh_end -= self.turn_ns - self.turn_ns / PUBLISHERS_PART
+        self.fresh_had = False
         self.heavy_end = 0
         self.jobs_had = False
         self.calls_had = False
@@ -404,11 +422,13 @@ class Loop(LoopBase):
         if entry.paused & (PAUSED_ANSWER | PAUSED_OUTPUT):
             self.subject = entry
             return LOOP_CLOSED  # nobody is there to get the answer
-        if entry.heavy_ns:
-            if turn_now(cython.address(self.clock)) < entry.heavy_ns:
-                self.queue_turn(entry)
-                return 0
+        if entry.paused:
+            return self.read_socket(entry)  # it hung up, or failed
+        if entry.heavy_ns and turn_now(cython.address(self.clock)) >= entry.heavy_ns:
             entry.heavy_ns = 0
+        if entry.heavy_ns or entry.connection.publisher:
+            self.queue_turn(entry)
+            return 0
         return self.read_socket(entry)
 
     def read_socket(self, entry):
@@ -578,6 +598,7 @@ class Loop(LoopBase):
             result = connection_work(connection, self.turn_messages)
             done += connection.deliveries - before + 1
             if connection.deliveries != before:
+                self.delivering = DELIVERING_PASSES
                 self.mark_dirty(entry)
             if result == WORK_FULL:
                 if entry.tls:

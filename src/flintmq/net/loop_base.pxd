@@ -36,6 +36,9 @@ cdef class LoopBase:
     cdef int64_t turn_ns              # nanoseconds of one turn of anything
     cdef int64_t turn_spent           # of the present turn of `current`, in Python
     cdef int64_t reads_end            # when this pass reads no more
+    cdef int64_t fresh_end            # when it begins no more turns of publishers and resumed connections
+    cdef bint fresh_had               # it has begun one
+    cdef int delivering               # passes for which publishers still count as competing with deliveries
     cdef int64_t heavy_end            # when this pass begins no more turns of heavy ones; 0: it has not begun one
     cdef int64_t heavy_ns             # how long a connection is heavy after it used up a turn
     cdef turns_t turns[TURNS_COUNT]

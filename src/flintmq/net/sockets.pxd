@@ -24,7 +24,7 @@ cdef enum:                    # lists of a loop that its sockets are on
     LIST_COUNT = 4
 
 cdef enum:                    # lists of turns
-    TURNS_FRESH = 0           # goes on after a pause: served with the events of a pass
+    TURNS_FRESH = 0           # publishes, or goes on after a pause: served after the other events of a pass
     TURNS_HEAVY = 1           # used up a turn lately: served after everybody else
     TURNS_COUNT = 2
 
