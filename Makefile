@@ -17,7 +17,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-pipeline bench-fairness stress fuzz crash soak actors clean test-spark crash-spark
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz crash soak actors clean test-spark crash-spark
 
 build: .venv/.compiled
 
@@ -49,6 +49,10 @@ bench: .venv/.compiled .venv/.test
 # this checkout beside another one that is built: ARGS="../other --rounds 5"
 bench-beside: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.beside $(ARGS)
+
+# what others wait while one client floods the broker: ARGS="--rabbitmq"
+bench-others: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m bench.others $(ARGS)
 
 bench-pipeline: .venv/.compiled .venv/.spark .venv/.test
 	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && exec $(BIN)/python -m bench.pipeline $(ARGS)

@@ -12,6 +12,8 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
+from operator import length_hint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flintmq.node")
 
+# connections that one slice of housekeeping looks at
+ROUND_STEP = 32
 # milliseconds between two lines of the log about connections that can't be accepted
 ACCEPT_LOG_MS = 10_000
 
@@ -106,6 +110,8 @@ class Node:
         self._threads: list[threading.Thread] = []
         self._next_loop = 0
         self._accept_told_ms = 0
+        # loops whose connections are being looked at
+        self._rounds: set[Loop] = set()
         self._stopped = threading.Event()
         self.refused = 0
         self.evicted = 0
@@ -289,15 +295,28 @@ class Node:
         self.broker.pending.add(handler)
 
     def _tick(self, loop: Loop, first: bool, now_ms: int) -> None:
-        for entry in loop.entries():
-            if entry.connection is not None:
-                handler = entry.connection.handler
-                guarded("housekeeping of connections", handler.name, handler.tick, now_ms)
-        loop.trim()
+        self._look_at_connections(loop, now_ms)
         if first:
             if loop.accept_paused:
                 loop.accept(True)
             self.broker.housekeeping(now_ms)
+
+    def _look_at_connections(self, loop: Loop, now_ms: int) -> None:
+        """Deadlines, heartbeats and idle buffers of all connections of a loop, in slices; one round at a time."""
+        if loop in self._rounds:
+            return
+        self._rounds.add(loop)
+        entries = iter(loop.entries())
+
+        def step() -> bool:
+            for entry in islice(entries, ROUND_STEP):
+                handler = None if entry.connection is None else entry.connection.handler
+                if handler is not None:  # it has not ended since the round began
+                    guarded("housekeeping of connections", handler.name, handler.tick, now_ms)
+                    entry.trim()
+            return length_hint(entries) == 0
+
+        loop.job(step, lambda done: self._rounds.discard(loop))
 
     def _alarm(self, loop: Loop, low: str) -> None:
         """What is low changed on this loop: "memory", "disk", "memory & disk", or nothing any more."""

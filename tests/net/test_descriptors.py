@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -101,6 +102,39 @@ def test_the_tick_tries_again(start: Callable[..., Any], connect: Callable[..., 
     loop.call(lambda: (node._accept_failed(OSError(errno.ENFILE, "no file")), told.set()))
     assert told.wait(60)
     connect(broker).channel().queue("q")
+
+
+def test_housekeeping_looks_at_every_connection_in_slices(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    broker = start({"housekeeping_ms": 3_600_000})
+    connections = [connect(broker) for _ in range(5)]
+    node, loop = broker.node, broker.node.loops[0]
+    seen: list[list[int]] = []
+    steps: list[int] = []
+    done = threading.Event()
+
+    class Sliced:
+        """The loop's face, which writes down the slices and ends a connection between them."""
+
+        entries = staticmethod(loop.entries)
+
+        @staticmethod
+        def job(step: Callable[[], bool], ended: Callable[[bool], object]) -> None:
+            loop.remove(next(entry for entry in reversed(loop.entries()) if entry.connection is not None))
+            while not step():
+                steps.append(len(seen))
+            ended(True)
+
+    def look() -> None:
+        for handler in node.broker.connections.values():
+            handler.tick = lambda now_ms, handler=handler: seen.append([handler.connection_id, now_ms])
+        with mock.patch("flintmq.node.ROUND_STEP", 2):
+            node._look_at_connections(Sliced(), 77)
+        done.set()
+
+    loop.call(look)
+    assert done.wait(60)
+    assert sorted(seen) == [[number, 77] for number in sorted(one[0] for one in seen)] and len(seen) == len(connections) - 1
+    assert steps, "in several slices"
 
 
 def test_sockets_beyond_the_share_are_refused(start: Callable[..., Any], connect: Callable[..., Any]) -> None:

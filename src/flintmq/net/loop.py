@@ -679,8 +679,3 @@ class Loop(LoopBase):
             # The peer must see our last frames: closing with unread input would reset the connection under them.
             entry.lingering = True
             shutdown(entry.fd, SHUT_WR)
-
-    def trim(self) -> None:
-        """Gives the buffers of idle connections back (housekeeping)."""
-        for entry in self.sockets.values():
-            entry.trim()

@@ -1,0 +1,21 @@
+"""The rows of bench/others.py run: the others get figures beside a flood and beside a single long request."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import others
+from flintmq.testing.broker import Broker
+
+
+@pytest.mark.parametrize("name", ["get", "churn"])
+def test_a_row_measures_others(name: str) -> None:
+    with Broker() as broker:
+        figures = others.measure(others.ROWS[name], broker.port, 0.3)
+    assert figures["n"] >= 1
+    assert 0 < figures["p50"] <= figures["p99"] <= figures["max"]
+
+
+def test_floods_are_whole_frames() -> None:
+    frames = others.repeat(b"12345")
+    assert len(frames) % 5 == 0 and len(frames) <= others.PIECE
