@@ -95,19 +95,24 @@ class Limits:
     exchanges_max: int = 100_000
     # bindings of one vhost; one more is refused with 406
     bindings_max: int = 1_000_000
+    # bytes of memory (routing.binding.field_bytes) of the arguments of one binding, and of those of all bindings of one vhost: a frame can
+    # carry 128 KiB of them, and 1,000,000 bindings may carry a frame each; one more is refused with 406
+    binding_arguments_bytes_max: int = 64 * KIB
+    bindings_arguments_bytes_max: int = 256 * MIB
     # bytes of an exchange, queue or routing key name: what a shortstr can hold
     name_bytes_max: int = 255
     # cached routes per exchange; at the limit the cache is dropped and filled anew
     route_cache_max: int = 65_536
 
     # --- definitions in SQL -----------------------------------------------------------------------------------------
-    # queue ids reserved by one commit (transient queues take ids too, thousands a second); a restart skips the rest of the block
-    queue_id_block: int = 1_000
+    # queue ids reserved by one commit (transient queues take ids too, thousands a second); a restart skips the rest of the block. The next
+    # block is reserved when half of one is used: a database that is silent for longer than the other half lasts holds up declares
+    queue_id_block: int = 10_000
     # milliseconds to wait for a lock that another process holds on the database; then a change is refused (NotSaved), a start ends with 69
     sql_busy_ms: int = 5_000
     # milliseconds to connect to a database server; then the start fails with exit code 69
     sql_connect_ms: int = 10_000
-    # milliseconds until the deletion of a queue or exchange that went by itself (x-expires, auto-delete) is tried again after it was refused
+    # milliseconds until the deletion of a queue or exchange that goes by itself (x-expires, auto-delete) is tried again after a refusal
     sql_retry_ms: int = 1_000
     # submissions that one SQL transaction takes together; more go into the next one
     sql_group_max: int = 1_024

@@ -142,6 +142,7 @@ class Node:
             self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops
+        self.broker.home_call = self.loops[0].call
         if store_log is not None:
             for loop in self.loops:
                 loop.attach_log(store_log)

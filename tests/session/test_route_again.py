@@ -240,5 +240,5 @@ def test_every_message_is_where_the_routing_table_leads_it(start: Callable[..., 
     Routes.connect = staticmethod(connect)  # type: ignore[assignment]
     checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Routes, settings=settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=checks)
+        Routes, settings=settings(max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=checks)
     )

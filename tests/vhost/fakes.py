@@ -19,6 +19,7 @@ class FakeCore:
         self.ready = 0
         self.consumers = 0
         self.deletions = 0
+        self.held = False
 
     def ready_count(self) -> int:
         return self.ready
@@ -29,6 +30,9 @@ class FakeCore:
     def purge(self) -> int:
         purged, self.ready = self.ready, 0
         return purged
+
+    def hold_arrivals(self, held: bool) -> None:
+        self.held = held
 
     def mark_deleted(self) -> None:
         self.deletions += 1

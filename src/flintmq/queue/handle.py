@@ -37,6 +37,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_get_id,
     queue_hold_at,
     queue_housekeeping,
+    queue_hold_arrivals,
     queue_is_deleted,
     queue_mark_deleted,
     queue_new,
@@ -170,6 +171,10 @@ class QueueHandle:
     def mark_deleted(self) -> None:
         """Refuses further messages; what is in consumers' hands can still be settled."""
         queue_mark_deleted(self.queue)
+
+    def hold_arrivals(self, held: bool) -> None:
+        """While held, new messages are refused as by a full queue. No effect on a stream."""
+        queue_hold_arrivals(self.queue, held)
 
     def is_deleted(self) -> bool:
         return queue_is_deleted(self.queue)

@@ -31,6 +31,8 @@ cdef void queue_incref(queue_t *queue) noexcept nogil
 cdef void queue_decref(queue_t *queue) noexcept nogil
 # After this every enqueue is refused and no consumer is notified; entries stay until they are taken or the last reference goes.
 cdef void queue_mark_deleted(queue_t *queue) noexcept nogil
+# While held, new messages are refused (position 0) although the queue is not deleted. No effect on a stream, or once it is deleted.
+cdef void queue_hold_arrivals(queue_t *queue, bint held) noexcept nogil
 cdef bint queue_is_deleted(queue_t *queue) noexcept nogil
 cdef uint64_t queue_get_id(queue_t *queue) noexcept nogil
 cdef void queue_set_durable(queue_t *queue, bint durable) noexcept nogil

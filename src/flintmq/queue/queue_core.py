@@ -121,6 +121,13 @@ def queue_mark_deleted(queue):
     manager_wake_waiters(queue)
 
 
+def queue_hold_arrivals(queue, held):
+    spin_lock(cython.address(queue.entries.lock))
+    if queue.ops == cython.NULL and not at_load32(cython.address(queue.deleted)):
+        queue.entries.closed = 1 if held else 0
+    spin_unlock(cython.address(queue.entries.lock))
+
+
 def queue_is_deleted(queue):
     return at_load32(cython.address(queue.deleted)) != 0
 

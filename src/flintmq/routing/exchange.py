@@ -13,10 +13,11 @@ Not thread-safe: every call is made under the virtual host's lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from decimal import Decimal
 from typing import Any, ClassVar
 
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.ports import same_value
+from flintmq.ports import freeze
 from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Binding, Destination
 from flintmq.routing.topic import TopicTrie
 
@@ -191,21 +192,45 @@ class TopicExchange(Exchange):
         self._trie.remove(binding.routing_key, binding.destination)
 
 
+Pair = tuple[str, Hashable]
+
+
+class _HeadersPattern:
+    """What one set of binding arguments asks for, and the destinations of all bindings that ask for just that."""
+
+    __slots__ = ("destinations", "every", "pairs", "present")
+
+    def __init__(self, every: bool, pairs: frozenset[Pair], present: frozenset[str]) -> None:
+        self.every = every
+        self.pairs = pairs
+        self.present = present
+        self.destinations: dict[Destination, int] = {}
+
+
 class HeadersExchange(Exchange):
     """Message headers against binding arguments.
 
     x-match: "all" (also when absent) or "any"; arguments that begin with "x-" do not count, except with "all-with-x" and
-    "any-with-x", where only x-match itself does not. An argument without value (void) asks for presence only. Types must be of
-    one class (all integers are one). "any" without arguments to look at matches nothing, "all" everything.
+    "any-with-x", where only x-match itself does not. An argument without value (void) asks for presence only. Values are compared as
+    RabbitMQ compares Erlang terms (`loose`). "any" without arguments to look at matches nothing, "all" everything.
+
+    A match looks at the patterns that one of the message's headers leads to, not at all of them: a pattern of "any" stands under each of
+    its (key, value) pairs, one of "all" under one of them, that with the fewest others; what asks for presence stands under the key.
+    Source: RabbitMQ 3.10, rabbit_exchange_type_headers.
     """
 
     kind = "headers"
     needs_headers = True
-    __slots__ = ("_patterns",)
+    __slots__ = ("_always", "_by_key", "_by_pair", "_patterns", "_place", "steps")
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self._patterns: dict[tuple[Hashable, ...], tuple[Destination, bool, tuple[tuple[str, Any], ...]]] = {}
+        self._patterns: dict[tuple[bool, frozenset[Pair], frozenset[str]], _HeadersPattern] = {}
+        self._by_pair: dict[Pair, dict[_HeadersPattern, None]] = {}
+        self._by_key: dict[str, dict[_HeadersPattern, None]] = {}
+        self._always: dict[Destination, int] = {}
+        self._place: dict[_HeadersPattern, Pair | str] = {}  # where a pattern of "all" stands
+        self.steps = 0  # patterns looked at, of all matches (tests)
 
     def validate(self, arguments: Mapping[str, Any]) -> None:
         if X_MATCH not in arguments:
@@ -221,27 +246,94 @@ class HeadersExchange(Exchange):
             )
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
-        present = headers or {}
-        return {
-            destination
-            for destination, every, wanted in self._patterns.values()
-            if (all if every else any)(_header_matches(present, key, value) for key, value in wanted)
-        }
+        found = set(self._always)
+        if not headers or not self._patterns:
+            return found
+        pairs = frozenset((key, loose(value)) for key, value in headers.items())
+        for pair in pairs:
+            for pattern in self._by_pair.get(pair, ()):
+                self._look(pattern, pairs, headers, found)
+        for key in headers.keys() & self._by_key.keys() if self._by_key else ():
+            for pattern in self._by_key[key]:
+                self._look(pattern, pairs, headers, found)
+        return found
 
-    def _index(self, binding: Binding) -> None:
+    def _look(self, pattern: _HeadersPattern, pairs: frozenset[Pair], headers: Headers, found: set[Destination]) -> None:
+        self.steps += 1
+        if not pattern.every or (pattern.pairs <= pairs and (not pattern.present or pattern.present <= headers.keys())):
+            found.update(pattern.destinations)
+
+    def _wanted(self, binding: Binding) -> tuple[bool, frozenset[Pair], frozenset[str]]:
         mode = binding.arguments.get(X_MATCH, "all")
         with_x = mode in ("all-with-x", "any-with-x")
-        wanted = tuple((key, value) for key, value in binding.arguments.items() if key != X_MATCH and (with_x or not key.startswith("x-")))
-        self._patterns[binding.identity] = (binding.destination, mode in ("all", "all-with-x"), wanted)
+        wanted = [(key, value) for key, value in binding.arguments.items() if key != X_MATCH and (with_x or not key.startswith("x-"))]
+        pairs = frozenset((key, loose(value)) for key, value in wanted if value is not None)
+        return mode in ("all", "all-with-x"), pairs, frozenset(key for key, value in wanted if value is None)
+
+    def _index(self, binding: Binding) -> None:
+        every, pairs, present = wanted = self._wanted(binding)
+        if not pairs and not present:
+            if every:
+                _count_up(self._always, binding.destination)
+            return
+        pattern = self._patterns.get(wanted)
+        if pattern is None:
+            pattern = self._patterns[wanted] = _HeadersPattern(*wanted)
+            if not every:
+                for pair in pairs:
+                    self._by_pair.setdefault(pair, {})[pattern] = None
+                for key in present:
+                    self._by_key.setdefault(key, {})[pattern] = None
+            elif pairs:
+                place = min(pairs, key=lambda pair: len(self._by_pair.get(pair, ())))
+                self._by_pair.setdefault(place, {})[pattern] = None
+                self._place[pattern] = place
+            else:
+                shown = min(present, key=lambda key: len(self._by_key.get(key, ())))
+                self._by_key.setdefault(shown, {})[pattern] = None
+                self._place[pattern] = shown
+        _count_up(pattern.destinations, binding.destination)
 
     def _unindex(self, binding: Binding) -> None:
-        del self._patterns[binding.identity]
+        every, pairs, present = wanted = self._wanted(binding)
+        if not pairs and not present:
+            if every:
+                _count_down(self._always, binding.destination)
+            return
+        pattern = self._patterns[wanted]
+        _count_down(pattern.destinations, binding.destination)
+        if pattern.destinations:
+            return
+        del self._patterns[wanted]
+        place = self._place.pop(pattern, None)
+        for pair in pairs if place is None else (place,) if isinstance(place, tuple) else ():
+            _take_out(self._by_pair, pair, pattern)
+        for key in present if place is None else (place,) if isinstance(place, str) else ():
+            _take_out(self._by_key, key, pattern)
 
 
-def _header_matches(headers: Headers, key: str, wanted: Any) -> bool:
-    if key not in headers:
-        return False
-    return wanted is None or same_value(wanted, headers[key])
+def _take_out(index: dict[Any, dict[_HeadersPattern, None]], at: Hashable, pattern: _HeadersPattern) -> None:
+    del index[at][pattern]
+    if not index[at]:
+        del index[at]
+
+
+def loose(value: object) -> Hashable:
+    """Equal for values that RabbitMQ's headers exchange takes for equal: all numbers and timestamps by value (1.0 is 1), strings and byte
+    arrays by octets, booleans and decimals among themselves. Within tables and arrays the types must agree, as there."""
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, int):  # timestamps, too
+        return int(value)
+    if isinstance(value, float):
+        return value
+    if isinstance(value, Decimal):  # RabbitMQ compares scale and digits
+        return ("decimal", value.as_tuple())
+    return freeze(value)
 
 
 def erlang_term(value: object) -> tuple[str, str]:

@@ -6,9 +6,12 @@ I1  A valid route says what the routing table says; `clear` runs before a change
 I2  At most `route_max` routes are kept; at the limit all are dropped and the cache fills anew (config.route_cache_max).
 I3  A key has at most one route here: `put` replaces, whoever computed the same route at the same time. A route is valid only while it is
     in the table, so whatever takes it out (a change, the limit, a replacement) also tells every channel that remembers it.
+I4  Which bucket a key falls into, nobody outside of this process can tell: a chain is as long as chance makes it.
 """
 
 from __future__ import annotations
+
+import os
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
@@ -18,29 +21,89 @@ from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
 
-HASH_WORD = cython.declare(uint64_t, 0x9E3779B97F4A7C15)
-HASH_BYTE = cython.declare(uint64_t, 0x100000001B3)
-HASH_START = cython.declare(uint64_t, 0xCBF29CE484222325)
+# "somepseudorandomlygeneratedbytes"
+SIP_0 = cython.declare(uint64_t, 0x736F6D6570736575)
+SIP_1 = cython.declare(uint64_t, 0x646F72616E646F6D)
+SIP_2 = cython.declare(uint64_t, 0x6C7967656E657261)
+SIP_3 = cython.declare(uint64_t, 0x7465646279746573)
+_key0 = cython.declare(uint64_t, 0)
+_key1 = cython.declare(uint64_t, 0)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _rotl(value: uint64_t, bits: cython.int) -> uint64_t:
+    return (value << bits) | (value >> (64 - bits))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _round(v: cython.pointer(uint64_t)) -> cython.void:
+    v[0] += v[1]
+    v[1] = _rotl(v[1], 13) ^ v[0]
+    v[0] = _rotl(v[0], 32)
+    v[2] += v[3]
+    v[3] = _rotl(v[3], 16) ^ v[2]
+    v[0] += v[3]
+    v[3] = _rotl(v[3], 21) ^ v[0]
+    v[2] += v[1]
+    v[1] = _rotl(v[1], 17) ^ v[2]
+    v[2] = _rotl(v[2], 32)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _hash(key: cython.pointer(cython.const[uint8_t]), size: uint32_t) -> uint32_t:
-    """FNV-1a, eight bytes a step. Keys come from peers, so buckets are bounded by `route_max`, not by trust in the hash."""
-    value: uint64_t = HASH_START
+    """SipHash-1-3 with a random key of this process: keys come from peers, who must not be able to choose what falls into one bucket.
+
+    Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012); 1 and 3 rounds as in CPython and Rust.
+    """
+    v: uint64_t[4]
     word: uint64_t
     i: uint32_t = 0
+    v[0] = _key0 ^ SIP_0
+    v[1] = _key1 ^ SIP_1
+    v[2] = _key0 ^ SIP_2
+    v[3] = _key1 ^ SIP_3
     while i + 8 <= size:
         memcpy(cython.address(word), key + i, 8)
-        value = (value ^ word) * HASH_WORD
-        value ^= value >> 29
+        v[3] ^= word
+        _round(v)
+        v[0] ^= word
         i += 8
+    word = cython.cast(uint64_t, size) << 56
     while i < size:
-        value = (value ^ key[i]) * HASH_BYTE
+        word |= cython.cast(uint64_t, key[i]) << (8 * (i & 7))
         i += 1
-    value ^= value >> 32
-    return cython.cast(uint32_t, value)
+    v[3] ^= word
+    _round(v)
+    v[0] ^= word
+    v[2] ^= 0xFF
+    _round(v)
+    _round(v)
+    _round(v)
+    word = v[0] ^ v[1] ^ v[2] ^ v[3]
+    return cython.cast(uint32_t, word ^ (word >> 32))
+
+
+def _new_key():
+    """Once, when the module is loaded."""
+    global _key0, _key1
+    _key0 = int.from_bytes(os.urandom(8), "little")
+    _key1 = int.from_bytes(os.urandom(8), "little")
+
+
+_new_key()
+
+
+def hash_of(key: bytes) -> int:
+    """What a routing key as it stands on the wire hashes to, in this process (tests)."""
+    return _hash(cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key)), len(key))
 
 
 def route_incref(route):

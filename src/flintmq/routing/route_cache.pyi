@@ -3,6 +3,8 @@ from collections.abc import Callable
 
 from flintmq.queue.handle import QueueHandle
 
+def hash_of(key: bytes) -> int: ...
+
 class RouteCache:
     resolver: Callable[[bytes], list[QueueHandle]]
     def __init__(self, name: bytes, route_max: int) -> None: ...

@@ -80,6 +80,8 @@ class Broker:
         self.permissions = permissions
         self.cluster_name = cluster_name
         self.listen_name = ""
+        # runs a function soon on a loop of the node: what the database has deleted that nobody waits for
+        self.home_call: Callable[[Callable[[], None]], None] = lambda function: function()
         # the log of the durable store (queue.log_port.LogPort); None: nothing is logged, confirms wait for nothing
         self.log: Any = None
         # distributed and local transactions for callers of this process and other protocols; None: there is no durable store
@@ -125,6 +127,7 @@ class Broker:
     def add_vhost(self, name: str) -> VirtualHost:
         """Creates a virtual host with the predeclared exchanges."""
         vhost = VirtualHost(name, self.definitions, self._new_core, self.limits, self.clock)
+        vhost.home_call = lambda function: self.home_call(function)
         vhost.on_routes_changed = lambda exchange: self._routes_changed(vhost, exchange.name)
         vhost.on_default_route_changed = lambda queue_name: self._default_route_changed(name, queue_name)
         vhost.on_queue_created = self._queue_created

@@ -143,9 +143,61 @@ class ConnectionHandler:
             self.refuse(channel, PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not for servers"), method_id)
         except PeerError as error:
             self.refuse(channel, error, method_id)
-        except StoreError as error:  # a full disk, or a database that is lost, with which the node ends
-            log.error("connection %s: %s", self.name, error)
-            self.refuse(channel, PeerError(ReplyCode.INTERNAL_ERROR, f"{method.NAME}: the definitions can't be saved"), method_id)
+        except StoreError as error:
+            self._not_saved(channel, method, error)
+
+    # --- verbs of the virtual host ----------------------------------------------------------------------------------
+
+    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        """Runs a verb of the virtual host and answers: now, or when the database has what it changes.
+
+        In between nothing of this connection is read, so the order of its methods stays; others go on. What was given to the database is
+        carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at once.
+        """
+        over: list[tuple[Any, Exception | None]] = []
+        waits = False
+
+        def finished(result: Any, error: Exception | None) -> None:
+            if waits:
+                self._changed(channel, method, answer, result, error)
+            else:
+                over.append((result, error))
+
+        self.vhost.perform(verb, self.loop.call, finished, lambda: not self.ended)
+        if not over:
+            waits = True
+            self.connection.waiting = True
+            return
+        ((result, failure),) = over
+        if failure is not None:
+            raise failure
+        answer(result)
+
+    def _changed(self, channel: int, method: spec.Method, answer: Callable[[Any], None], result: Any, failure: Exception | None) -> None:
+        """The database has answered; on the loop's thread."""
+        if self.ended:
+            return
+        self.connection.waiting = False
+        try:
+            if channel in self.channels:
+                if failure is not None:
+                    raise failure
+                answer(result)
+        except PeerError as error:
+            self.refuse(channel, error, method.ID)
+        except StoreError as error:
+            self._not_saved(channel, method, error)
+        except Exception:
+            log.exception("internal error on connection %s: it is closed", self.name)
+            self.failed()
+        if self.socket is not None and not self.connection.waiting:
+            self.loop.resume(self.socket)
+            self.loop.touch(self.socket)
+
+    def _not_saved(self, channel: int, method: spec.Method, error: StoreError) -> None:
+        """A full disk, or a database that is lost, with which the node ends."""
+        log.error("connection %s: %s", self.name, error)
+        self.refuse(channel, PeerError(ReplyCode.INTERNAL_ERROR, f"{method.NAME}: the definitions can't be saved"), method.ID)
 
     def _engine_error(self, header: bytes | None) -> None:
         code, text, channel, method_id, value = self.connection.engine_error()

@@ -103,7 +103,8 @@ def exchange_declare(handler: ConnectionHandler, number: int, method: spec.Excha
         exchange=method.exchange,
         alternate_exchange=alternate,
     )
-    handler.vhost.declare_exchange(
+    verb = partial(
+        handler.vhost.declare_exchange,
         method.exchange,
         method.type,
         passive=method.passive,
@@ -112,29 +113,35 @@ def exchange_declare(handler: ConnectionHandler, number: int, method: spec.Excha
         internal=method.internal,
         arguments=method.arguments,
     )
-    if not method.no_wait:
-        handler.send(number, spec.ExchangeDeclareOk())
+    handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeDeclareOk))
 
 
 def exchange_delete(handler: ConnectionHandler, number: int, method: spec.ExchangeDelete) -> None:
     authorize(handler, "exchange.delete", exchange=method.exchange)
-    handler.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
-    if not method.no_wait:
-        handler.send(number, spec.ExchangeDeleteOk())
+    verb = partial(handler.vhost.delete_exchange, method.exchange, if_unused=method.if_unused)
+    handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeDeleteOk))
 
 
 def exchange_bind(handler: ConnectionHandler, number: int, method: spec.ExchangeBind) -> None:
     authorize(handler, "exchange.bind", destination=method.destination, source=method.source)
-    handler.vhost.bind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
-    if not method.no_wait:
-        handler.send(number, spec.ExchangeBindOk())
+    verb = partial(handler.vhost.bind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
+    handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeBindOk))
 
 
 def exchange_unbind(handler: ConnectionHandler, number: int, method: spec.ExchangeUnbind) -> None:
     authorize(handler, "exchange.unbind", destination=method.destination, source=method.source)
-    handler.vhost.unbind_exchange(method.destination, method.source, _key(method.routing_key), method.arguments)
-    if not method.no_wait:
-        handler.send(number, spec.ExchangeUnbindOk())
+    verb = partial(handler.vhost.unbind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
+    handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeUnbindOk))
+
+
+def _answer(handler: ConnectionHandler, number: int, no_wait: bool, answer: Callable[[], spec.Method]) -> Callable[[Any], None]:
+    """What is sent when the verb is over, unless the client does not wait for it."""
+
+    def send(result: Any) -> None:
+        if not no_wait:
+            handler.send(number, answer())
+
+    return send
 
 
 def _key(routing_key: str) -> bytes:
@@ -161,7 +168,8 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         queue=name or server_name,
         dead_letter_exchange=dead_letter,
     )
-    queue = handler.vhost.declare_queue(
+    verb = partial(
+        handler.vhost.declare_queue,
         name,
         passive=method.passive,
         durable=method.durable,
@@ -171,9 +179,13 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         connection_id=handler.connection_id,
         server_name=server_name or None,
     )
-    _channel(handler, number).last_queue = queue.name
-    if not method.no_wait:
-        handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
+
+    def answer(queue: Any) -> None:
+        _channel(handler, number).last_queue = queue.name
+        if not method.no_wait:
+            handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
+
+    handler.change(number, method, verb, answer)
 
 
 def _declare_reply_queue(handler: ConnectionHandler, number: int, name: str, no_wait: bool) -> None:
@@ -191,9 +203,8 @@ def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) 
     if not method.queue and not key:
         key = name  # specification 1.7.2.3: both empty means the queue's own name
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
-    handler.vhost.bind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
-    if not method.no_wait:
-        handler.send(number, spec.QueueBindOk())
+    verb = partial(handler.vhost.bind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.QueueBindOk))
 
 
 def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbind) -> None:
@@ -202,8 +213,8 @@ def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbi
     if not method.queue and not key:
         key = name
     authorize(handler, "queue.unbind", queue=name, exchange=method.exchange)
-    handler.vhost.unbind_queue(name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
-    handler.send(number, spec.QueueUnbindOk())
+    verb = partial(handler.vhost.unbind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
+    handler.change(number, method, verb, _answer(handler, number, False, spec.QueueUnbindOk))
 
 
 def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge) -> None:
@@ -220,15 +231,24 @@ def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDele
     # Whoever deletes a queue that he consumes from is answered before his consumers are cancelled, as by RabbitMQ: py-amqp raises
     # ConsumerCancelled out of its wait for delete-ok otherwise.
     cancels: list[tuple[int, spec.Method]] = []
-    handler.after_answer = cancels
-    try:
-        count = handler.vhost.delete_queue(name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id)
-    finally:
-        handler.after_answer = None
-    if not method.no_wait:
-        handler.send(number, spec.QueueDeleteOk(count))
-    for channel, cancel in cancels:
-        handler.send(channel, cancel)
+
+    def verb() -> int:
+        handler.after_answer = cancels
+        try:
+            count: int = handler.vhost.delete_queue(
+                name, if_unused=method.if_unused, if_empty=method.if_empty, connection_id=handler.connection_id
+            )
+        finally:
+            handler.after_answer = None
+        return count
+
+    def answer(count: int) -> None:
+        if not method.no_wait:
+            handler.send(number, spec.QueueDeleteOk(count))
+        for channel, cancel in cancels:
+            handler.send(channel, cancel)
+
+    handler.change(number, method, verb, answer)
 
 
 # --- basic ------------------------------------------------------------------------------------------------------------------
@@ -259,6 +279,9 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
     else:
         name = _queue_name(handler, number, method.queue)
         authorize(handler, "basic.consume", queue=name)
+        if handler.vhost.is_held(name):  # being declared or deleted: which of them, this consumer learns when it is over
+            handler.change(number, method, partial(handler.vhost.settled, name), lambda _: handler.method(number, encode_method(method)))
+            return
         queue = handler.vhost.queue(name, handler.connection_id)
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
     single = method.queue != REPLY_TO and queue.policy.single_active_consumer

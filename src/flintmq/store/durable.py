@@ -64,6 +64,7 @@ class DurableStore:
             raise OperatorError(f"the store directory {directory} is not writable for this user", 69)
         definitions = SqlDefinitions.open(directory, config.connect, config.catalog, clock, config.limits, timestamp=timestamp, first=first)
         try:
+            definitions.reserve_ids()
             known = {queue.queue_id for vhost in definitions.load_vhosts() for queue in definitions.load_queues(vhost.name)}
             files: Any = OsFiles  # compiled: its arguments are not seen by mypy
             logs = LogStore.open(

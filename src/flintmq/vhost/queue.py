@@ -29,6 +29,10 @@ class QueueCore(Protocol):
         """Removes every ready message; returns how many. What consumers hold stays."""
         ...
 
+    def hold_arrivals(self, held: bool) -> None:
+        """While held, new messages are refused as by a full queue; whoever looks at `ready_count` then knows that it does not grow."""
+        ...
+
     def mark_deleted(self) -> None:
         """The queue is gone: further messages are refused, consumers are woken no more. What is held can still be settled."""
         ...

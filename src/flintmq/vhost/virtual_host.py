@@ -4,7 +4,8 @@ in: plain Python parameters of declare, delete, bind, unbind, purge; routing que
 queues, PeerErrors with RabbitMQ's texts, calls on the Definitions port and on the hooks.
 
 I1  Everything is under one lock, and no hook or factory is called that may wait for another thread.
-I2  A durable thing is in Definitions before a verb returns; a binding is durable when both its ends are.
+I2  A durable thing is in Definitions before a verb returns; a binding is durable when both its ends are. Asked for by `perform`, a verb
+    leaves that to the database's own thread and nobody waits for it here (changes.py).
 I3  Every change that can alter a route calls `on_routes_changed` for each exchange it may concern, over exchange-to-exchange
     bindings and alternates, after the change is in place; queues coming and going call `on_default_route_changed`.
 I4  A routing walk visits an exchange once, so cycles of bindings or alternates end; a queue is listed once.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from flintmq.clock import Clock, SystemClock
@@ -27,7 +29,9 @@ from flintmq.guard import guarded
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, EXCHANGE_KINDS, DefaultExchange, Exchange, Headers, erlang_term
+from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence
+from flintmq.vhost.changes import Call, Changes, Finished
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusive_lock_text, generate_queue_name
 from flintmq.vhost.policy import parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
@@ -38,8 +42,18 @@ log = logging.getLogger("flintmq.vhost")
 QueueFactory = Callable[[int, QueueSpec], QueueCore]
 
 
+# of what is being deleted: not tried again while that is under way
+_UNDER_WAY = 2**63
+
+
 def _ignore(*_: object) -> None:
     """A hook nobody listens to."""
+
+
+def _log_error(result: Any, error: Exception | None) -> None:
+    """The end of a verb that nobody asked for."""
+    if error is not None:
+        log.error("a definition is not changed: %s", error, exc_info=None if isinstance(error, StoreError | PeerError) else error)
 
 
 class VirtualHost:
@@ -63,6 +77,7 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.binding_count = 0  # without the implicit ones of the default exchange
+        self.binding_bytes = 0  # of their arguments, in memory
         self.on_routes_changed: Callable[[Exchange], None] = _ignore
         self.on_default_route_changed: Callable[[str], None] = _ignore
         self.on_queue_created: Callable[[Queue], None] = _ignore
@@ -74,6 +89,9 @@ class VirtualHost:
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
+        self._changes = Changes(self._lock, definitions)
+        # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
+        self.home_call: Call = lambda function: function()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
         self._expiring: dict[str, Queue] = {}  # queues with x-expires
         # What should be gone and is not: the database refused its deletion. -> when it is tried again (monotonic, ns)
@@ -109,6 +127,25 @@ class VirtualHost:
                 if source is not None and destination is not None:
                     made = Binding(source, destination, binding.routing_key, binding.arguments)
                     guarded("bindings that are restored", f"binding of {source.name!r} and {destination.name!r}", self._add_binding, made)
+
+    # --- verbs that nobody waits for ------------------------------------------------------------------------------------
+
+    def perform(self, verb: Callable[[], Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> None:
+        """Runs one of the verbs below: `finished(result, error)` before this returns, or by `call` when the database has it.
+
+        A verb that names something that is being changed is run when that is over, if it is still `wanted` then. Once begun it is carried
+        out, and `finished` is called, whether whoever asked is still there or not.
+        """
+        self._changes.perform(verb, call, finished, wanted)
+
+    def is_held(self, queue_name: str) -> bool:
+        """Whether a queue of this name is being declared or deleted now."""
+        return self._changes.is_held((QUEUE, queue_name))
+
+    def settled(self, queue_name: str) -> None:
+        """A verb without an effect: performed when nobody declares or deletes the queue."""
+        with self._lock:
+            self._changes.check((QUEUE, queue_name))
 
     # --- looking up ---------------------------------------------------------------------------------------------------
 
@@ -236,6 +273,7 @@ class VirtualHost:
         """
         self._refuse_default(name)
         with self._lock:
+            self._changes.check((EXCHANGE, name))
             known = self.exchanges.get(name)
             if passive:
                 return self.exchange(name)
@@ -253,11 +291,12 @@ class VirtualHost:
                 shown = erlang_term(alternate)[0]
                 text = f"invalid type '{shown}' for arg 'alternate-exchange' in {description}"
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-            if len(self.exchanges) >= self._limits.exchanges_max:
+            if len(self.exchanges) >= self._limits.exchanges_max and not self._changes.saved:
                 raise self._over_limit(EXCHANGE, name, self._limits.exchanges_max)
             exchange = exchange_class(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments)
             if durable:
-                self._definitions.save_exchange(ExchangeRecord(self.name, name, kind, auto_delete, internal, arguments))
+                record = ExchangeRecord(self.name, name, kind, auto_delete, internal, arguments)
+                self._changes.save(lambda: Save(record), [(EXCHANGE, name)])
             self._add_exchange(exchange)
             return exchange
 
@@ -270,6 +309,7 @@ class VirtualHost:
         if name.startswith(RESERVED_PREFIX):
             raise PeerError(ReplyCode.ACCESS_REFUSED, f"deletion of system {self.describe(EXCHANGE, name)} not allowed")
         with self._lock:
+            self._changes.check((EXCHANGE, name))
             known = self.exchanges.get(name)
             if known is None:
                 return False
@@ -285,38 +325,62 @@ class VirtualHost:
         self.on_exchange_created(exchange)
         self._routes_changed(exchange)  # those that named it as their alternate before it existed
 
-    def _remove_exchange(self, first: Exchange) -> None:
+    def _remove_exchange(self, exchange: Exchange) -> None:
         """Removes the exchange, its bindings, and the auto-delete exchanges that lose their last binding by that."""
-        pending = [first]
+        self._save_end_of_exchange(exchange)
+        self._auto_delete_exchanges(self._drop_exchange(exchange))
+
+    def _save_end_of_exchange(self, exchange: Exchange) -> None:
+        if exchange.durable:
+            record = ExchangeRecord(self.name, exchange.name, exchange.kind, exchange.auto_delete, exchange.internal, {})
+            self._changes.save(lambda: Delete(record), [(EXCHANGE, exchange.name)])
+
+    def _drop_exchange(self, exchange: Exchange) -> list[Exchange]:
+        """Takes it out of memory. Returns the exchanges that lost a binding by that."""
+        del self.exchanges[exchange.name]
+        self._put_off.pop(exchange, None)
+        if exchange.alternate is not None:
+            others = self._alternate_of[exchange.alternate]
+            del others[exchange]
+            if not others:
+                del self._alternate_of[exchange.alternate]
+        leading = [*exchange.upstream, *self._alternate_of.get(exchange.name, ())]
+        for binding in list(exchange.bindings.values()):
+            self._drop_binding(binding)
+        sources = list(exchange.upstream)
+        for source in sources:
+            for binding in [binding for binding in source.bindings.values() if binding.destination is exchange]:
+                self._drop_binding(binding)
+        self.on_exchange_deleted(exchange)
+        self._routes_changed(*dict.fromkeys((exchange, *leading)))
+        return sources
+
+    def _is_unused(self, exchange: Exchange) -> bool:
+        return exchange.auto_delete and not exchange.bindings and self.exchanges.get(exchange.name) is exchange
+
+    def _auto_delete_exchanges(self, candidates: Iterable[Exchange]) -> None:
+        """Deletes those that are unused, and what is unused by that. Where the database answers later each is a change of its own (I6)."""
+        pending = list(candidates)
         while pending:
             exchange = pending.pop()
-            if self.exchanges.get(exchange.name) is not exchange:
+            if not self._is_unused(exchange) or exchange in self._put_off:
                 continue
-            if exchange.durable:
-                try:
-                    self._definitions.delete_exchange(self.name, exchange.name)
-                except StoreError as error:
-                    if exchange is first:
-                        raise
-                    self._try_later(exchange, error)
-                    continue
-            del self.exchanges[exchange.name]
-            self._put_off.pop(exchange, None)
-            if exchange.alternate is not None:
-                others = self._alternate_of[exchange.alternate]
-                del others[exchange]
-                if not others:
-                    del self._alternate_of[exchange.alternate]
-            leading = [*exchange.upstream, *self._alternate_of.get(exchange.name, ())]
-            for binding in list(exchange.bindings.values()):
-                self._drop_binding(binding)
-            for source in list(exchange.upstream):
-                for binding in [binding for binding in source.bindings.values() if binding.destination is exchange]:
-                    self._drop_binding(binding)
-                if source.auto_delete and not source.bindings:
-                    pending.append(source)
-            self.on_exchange_deleted(exchange)
-            self._routes_changed(*dict.fromkeys((exchange, *leading)))
+            if exchange.durable and self._changes.later:
+                self._put_off[exchange] = _UNDER_WAY
+                self._changes.follow(partial(self._auto_delete_exchange, exchange), self.home_call, partial(self._went, exchange))
+                continue
+            try:
+                self._save_end_of_exchange(exchange)
+            except StoreError as error:
+                self._try_later(exchange, error)
+                continue
+            pending += self._drop_exchange(exchange)
+
+    def _auto_delete_exchange(self, exchange: Exchange) -> None:
+        """The verb of one unused exchange."""
+        self._changes.check((EXCHANGE, exchange.name))
+        if self._is_unused(exchange):
+            self._remove_exchange(exchange)
 
     # --- bindings -----------------------------------------------------------------------------------------------------
 
@@ -332,6 +396,7 @@ class VirtualHost:
         """queue.bind. True when the binding is new. Raises: PeerError 403, 404, 405, 406."""
         self._refuse_default(exchange_name)
         with self._lock:
+            self._changes.check((QUEUE, queue_name), (EXCHANGE, exchange_name))
             queue = self.queue(queue_name, connection_id)
             return self._bind(self.exchange(exchange_name), queue, routing_key, arguments)
 
@@ -347,6 +412,7 @@ class VirtualHost:
         """queue.unbind. False when there was no such binding, queue or exchange (no error, as on RabbitMQ). Raises: 403, 405."""
         self._refuse_default(exchange_name)
         with self._lock:
+            self._changes.check((QUEUE, queue_name), (EXCHANGE, exchange_name))
             queue = self.queues.get(queue_name)
             source = self.exchanges.get(exchange_name)
             if queue is None or source is None:
@@ -361,6 +427,7 @@ class VirtualHost:
         self._refuse_default(source_name)
         self._refuse_default(destination_name)
         with self._lock:
+            self._changes.check((EXCHANGE, destination_name), (EXCHANGE, source_name))
             source = self.exchange(source_name)
             return self._bind(source, self.exchange(destination_name), routing_key, arguments)
 
@@ -371,6 +438,7 @@ class VirtualHost:
         self._refuse_default(source_name)
         self._refuse_default(destination_name)
         with self._lock:
+            self._changes.check((EXCHANGE, destination_name), (EXCHANGE, source_name))
             source = self.exchanges.get(source_name)
             destination = self.exchanges.get(destination_name)
             if source is None or destination is None:
@@ -382,29 +450,48 @@ class VirtualHost:
         source.validate(binding.arguments)
         if binding.identity in source.bindings:
             return False
-        if self.binding_count >= self._limits.bindings_max:
-            limit = self._limits.bindings_max
-            text = f"cannot bind {self.describe(destination.destination_kind, destination.name)}: binding limit ({limit}) is reached"
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+        if not self._changes.saved:
+            self._check_room(binding)
         if binding.durable:
-            self._definitions.save_binding(self._record(binding))
+            self._changes.save(lambda: Save(self._record(binding)), [binding.identity], self._ends(binding))
         self._add_binding(binding)
         return True
+
+    def _check_room(self, binding: Binding) -> None:
+        """Raises: PeerError 406: the vhost has as many bindings, or bytes of their arguments, as it may."""
+        limits = self._limits
+        own, everybody = limits.binding_arguments_bytes_max, limits.bindings_arguments_bytes_max
+        reason = ""
+        if self.binding_count >= limits.bindings_max:
+            reason = f"binding limit ({limits.bindings_max}) is reached"
+        elif binding.arguments_bytes > own:
+            reason = f"its arguments take {binding.arguments_bytes} bytes of memory, the limit is {own}: match on fewer or shorter headers"
+        elif self.binding_bytes + binding.arguments_bytes > everybody:
+            reason = f"the limit of {everybody} bytes for arguments of bindings in vhost '{self.name}' is reached"
+        if reason:
+            described = self.describe(binding.destination.destination_kind, binding.destination.name)
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot bind {described}: {reason}")
 
     def _unbind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> bool:
         binding = source.bindings.get(binding_identity(source, destination, key, arguments))
         if binding is None:
             return False
         if binding.durable:
-            self._definitions.delete_binding(self._record(binding))
+            self._changes.save(lambda: Delete(self._record(binding)), [binding.identity], self._ends(binding))
         self._drop_binding(binding)
         self._routes_changed(source)
-        self._auto_delete_exchange(source)
+        self._auto_delete_exchanges([source])
         return True
+
+    @staticmethod
+    def _ends(binding: Binding) -> list[tuple[str, str]]:
+        """The names that must stay what they are while the binding changes."""
+        return list(dict.fromkeys(((EXCHANGE, binding.source.name), (binding.destination.destination_kind, binding.destination.name))))
 
     def _add_binding(self, binding: Binding) -> None:
         binding.source.add(binding)
         self.binding_count += 1
+        self.binding_bytes += binding.arguments_bytes
         if isinstance(binding.destination, Queue):
             queue = binding.destination
             if queue.bindings is None:
@@ -416,17 +503,11 @@ class VirtualHost:
         """Takes the binding out of both ends; the caller tells the hook."""
         binding.source.remove(binding)
         self.binding_count -= 1
+        self.binding_bytes -= binding.arguments_bytes
         queue = binding.destination
         if isinstance(queue, Queue) and queue.bindings:
             del queue.bindings[binding.identity]
             queue.bindings = queue.bindings or None
-
-    def _auto_delete_exchange(self, exchange: Exchange) -> None:
-        if exchange.auto_delete and not exchange.bindings and self.exchanges.get(exchange.name) is exchange:
-            try:
-                self._remove_exchange(exchange)
-            except StoreError as error:
-                self._try_later(exchange, error)
 
     def _record(self, binding: Binding) -> BindingRecord:
         destination = binding.destination
@@ -456,6 +537,7 @@ class VirtualHost:
         not at redeclaration; 406 bad argument, other properties, limit; what the queue factory raises.
         """
         with self._lock:
+            self._changes.check((QUEUE, name))
             if passive:
                 found = self.queue(name, connection_id)
                 self.touch(found)
@@ -478,20 +560,34 @@ class VirtualHost:
                 equivalence.check_queue(known, description, durable, auto_delete, arguments)
                 self.touch(known)
                 return known
-            if len(self.queues) >= self._limits.queues_max:
+            if len(self.queues) >= self._limits.queues_max and not self._changes.saved:
                 raise self._over_limit(QUEUE, name, self._limits.queues_max)
             if policy.is_stream:
                 check_stream_properties(description, durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete)
-            queue_id = self._definitions.new_queue_id()
             spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
-            if durable:
-                self._definitions.save_queue(QueueRecord(self.name, name, queue_id, auto_delete, arguments))
+            if not durable:
+                return self._add_queue(self._definitions.new_queue_id(), spec)
+            new_id = self._definitions.new_queue_id
+            saved = self._changes.save(lambda: Save(QueueRecord(self.name, name, new_id(), auto_delete, arguments)), [(QUEUE, name)])
+            assert isinstance(saved.record, QueueRecord)
             try:
-                return self._add_queue(queue_id, spec)
+                return self._add_queue(saved.record.queue_id, spec)
             except BaseException:  # whatever it was: the next start must not meet a queue that can't be made
-                if durable:
-                    self._definitions.delete_queue(self.name, name)
+                self._take_back(saved.record)
                 raise
+
+    def _take_back(self, record: QueueRecord) -> None:
+        """A queue was saved and can't be made."""
+        if not self._changes.later:
+            self._definitions.delete_queue(self.name, record.name)
+            return
+
+        def verb() -> None:
+            self._changes.check((QUEUE, record.name))
+            if record.name not in self.queues:
+                self._changes.save(lambda: Delete(record), [(QUEUE, record.name)])
+
+        self._changes.follow(verb, self.home_call, _log_error)
 
     def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False, connection_id: int | None = None) -> int:
         """queue.delete. Returns the number of ready messages that went with it; 0 when there was no queue (no error).
@@ -499,14 +595,20 @@ class VirtualHost:
         Raises: PeerError 405 exclusive elsewhere; 406 `queue 'q' in vhost '/' not empty` or `... in use`.
         """
         with self._lock:
+            self._changes.check((QUEUE, name))
             if name not in self.queues:
                 return 0
             queue = self.queue(name, connection_id)
-            if if_empty and queue.core.ready_count():
-                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} not empty")
-            if if_unused and queue.core.consumer_count():
+            if if_unused and queue.core.consumer_count() and not self._changes.saved:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} in use")
-            return self._remove_queue(queue)
+            if not if_empty or self._changes.saved:
+                return self._remove_queue(queue)
+            # Nothing may come in between the look and the end, which the database may take its time for.
+            queue.core.hold_arrivals(True)
+            if queue.core.ready_count():
+                queue.core.hold_arrivals(False)
+                raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} not empty")
+            return self._remove_queue(queue, undo=partial(queue.core.hold_arrivals, False))
 
     def purge_queue(self, name: str, *, connection_id: int | None = None) -> int:
         """queue.purge. Returns the number of ready messages removed. Raises: PeerError 404, 405; 540 for a stream."""
@@ -526,21 +628,33 @@ class VirtualHost:
         """A consumer was detached (call it after the detachment). True when the queue was deleted for it."""
         with self._lock:
             self.touch(queue)
-            return self._auto_delete_queue(queue)
+            if not queue.auto_delete:
+                return False
+            return self._remove_by_itself(queue, lambda: queue.had_consumers and not queue.core.consumer_count())
 
-    def _auto_delete_queue(self, queue: Queue) -> bool:
-        if not queue.auto_delete or not queue.had_consumers or queue.deleted or queue.core.consumer_count():
-            return False
-        return self._remove_by_itself(queue)
+    def _remove_by_itself(self, queue: Queue, wanted: Callable[[], bool]) -> bool:
+        """A deletion that nobody asked for, so nobody is told when the database refuses: it is tried again (I6). True when it is done."""
 
-    def _remove_by_itself(self, queue: Queue) -> bool:
-        """A deletion that nobody asked for, so nobody is told when the database refuses: it is tried again (I6)."""
-        try:
-            self._remove_queue(queue)
-        except StoreError as error:
-            self._try_later(queue, error)
+        def verb() -> None:
+            self._changes.check((QUEUE, queue.name))
+            if not queue.deleted and (self._changes.saved or wanted()):
+                self._remove_queue(queue)
+
+        if queue.deleted or queue in self._put_off or not wanted():
             return False
-        return True
+        self._put_off[queue] = _UNDER_WAY
+        self._changes.perform(verb, self.home_call, partial(self._went, queue))
+        return queue.deleted
+
+    def _went(self, what: Queue | Exchange, result: Any, error: Exception | None) -> None:
+        """The end of a deletion that nobody asked for."""
+        with self._lock:
+            if self._put_off.get(what) == _UNDER_WAY:
+                del self._put_off[what]
+            if isinstance(error, StoreError):
+                self._try_later(what, error)
+            else:
+                _log_error(result, error)
 
     def _try_later(self, what: Queue | Exchange, error: StoreError) -> None:
         log.error("%s can't be deleted now: %s", self.describe(what.destination_kind, what.name), error)
@@ -551,7 +665,7 @@ class VirtualHost:
         with self._lock:
             queues = list(self._exclusive.get(connection_id, {}).values())
             for queue in queues:
-                guarded("exclusive queues of a connection that ended", f"queue {queue.name!r}", self._remove_queue, queue)
+                self._changes.perform(partial(self._remove_queue, queue), self.home_call, _log_error)
             return len(queues)
 
     def touch(self, queue: Queue) -> None:
@@ -569,18 +683,24 @@ class VirtualHost:
             for queue in list(self._expiring.values()):
                 if queue.core.consumer_count():
                     queue.used_ns = now
-                elif now - queue.used_ns >= (queue.policy.expires_ms or 0) * 1_000_000 and queue not in self._put_off:
-                    expired += self._remove_by_itself(queue)
+                elif self._is_expired(queue, now):
+                    expired += self._remove_by_itself(queue, partial(self._is_expired, queue, now))
             return expired
+
+    @staticmethod
+    def _is_expired(queue: Queue, now: int) -> bool:
+        expires_ns = (queue.policy.expires_ms or 0) * 1_000_000
+        return not queue.core.consumer_count() and now - queue.used_ns >= expires_ns
 
     def _delete_late(self, now: int) -> None:
         """What was put off and is due."""
         for what in [what for what, due_ns in self._put_off.items() if due_ns <= now]:
             del self._put_off[what]
-            if isinstance(what, Queue):
-                self._auto_delete_queue(what)  # x-expires looks by itself
-            else:
-                self._auto_delete_exchange(what)
+            if not isinstance(what, Queue):
+                self._put_off[what] = _UNDER_WAY
+                self._changes.perform(partial(self._auto_delete_exchange, what), self.home_call, partial(self._went, what))
+            elif what.auto_delete:  # x-expires looks by itself
+                self.consumer_removed(what)
 
     def _add_queue(self, queue_id: int, spec: QueueSpec) -> Queue:
         core = self._queue_factory(queue_id, spec)
@@ -595,10 +715,11 @@ class VirtualHost:
         self._default_route_changed(queue.name)
         return queue
 
-    def _remove_queue(self, queue: Queue) -> int:
+    def _remove_queue(self, queue: Queue, undo: Callable[[], None] | None = None) -> int:
         messages: int = queue.core.ready_count()
         if queue.durable:
-            self._definitions.delete_queue(self.name, queue.name)
+            record = QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {})
+            self._changes.save(lambda: Delete(record), [(QUEUE, queue.name)], undo=undo)
         del self.queues[queue.name]
         self._expiring.pop(queue.name, None)
         if queue.exclusive_owner is not None:
@@ -617,8 +738,7 @@ class VirtualHost:
         if sources:
             self._routes_changed(*sources)
         self._default_route_changed(queue.name)
-        for source in sources:
-            self._auto_delete_exchange(source)
+        self._auto_delete_exchanges(sources)
         return messages
 
     # --- refusals -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ I3  One connection, one user of it at a time. On a server it holds the lock that
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -25,7 +26,7 @@ from flintmq.ports import BindingRecord, ExchangeRecord, PermissionRecord, Queue
 from flintmq.store.sql import changes
 from flintmq.store.sql.changes import Change, Save
 from flintmq.store.sql.driver import SCHEMA_VERSION, STORE_FORMAT, Driver, Location, Operation, State, check_state
-from flintmq.store.sql.failures import ConstraintFailure
+from flintmq.store.sql.failures import ConstraintFailure, NotSaved
 from flintmq.store.sql.group import GroupCommit
 from flintmq.store.sql.location import locate, open_driver
 from flintmq.store.sql.values import Timestamp, decode_name, decode_table, encode_name
@@ -72,6 +73,7 @@ class SqlDefinitions:
         """Format of the log that this store was made with (docs/FORMAT.md)."""
         self._reserved_id: int = high_water
         self._last_id: int = high_water
+        self._reserving = True  # until reserve_ids: the next block is reserved when it is needed
 
     @classmethod
     def open(
@@ -166,12 +168,37 @@ class SqlDefinitions:
 
     def new_queue_id(self) -> int:
         with self._id_lock:
-            if self._last_id >= self._reserved_id:
-                high_water = self._reserved_id + self._id_block
-                self._group.run([("reserve_queue_ids", {"high_water": high_water})])
-                self._reserved_id = high_water
+            self._reserve_now()
             self._last_id += 1
+            if not self._reserving and self._reserved_id - self._last_id < self._id_block // 2:
+                self._reserve_early()
             return self._last_id
+
+    def _reserve_early(self) -> None:
+        """The next block, before this one is used up: whoever asks for an id is on an I/O loop and should not wait for the database."""
+        high_water = self._reserved_id + self._id_block
+        self._reserving = True
+
+        def reserved(error: Exception | None) -> None:
+            with self._id_lock:
+                self._reserving = False
+                if error is None and self._reserved_id < high_water:
+                    self._reserved_id = high_water
+
+        self._group.submit([("reserve_queue_ids", {"high_water": high_water})], reserved)
+
+    def reserve_ids(self) -> None:
+        """Reserves the first block of this run, so that no loop waits for it later, and from now on each before it is needed. When the
+        disk is full it is reserved with the first id."""
+        with self._id_lock, contextlib.suppress(NotSaved):
+            self._reserving = False
+            self._reserve_now()
+
+    def _reserve_now(self) -> None:
+        if self._last_id >= self._reserved_id:
+            high_water = self._reserved_id + self._id_block
+            self._group.run([("reserve_queue_ids", {"high_water": high_water})])
+            self._reserved_id = high_water
 
     @property
     def queue_id_high_water(self) -> int:

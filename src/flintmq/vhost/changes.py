@@ -1,0 +1,240 @@
+"""Changes of durable definitions on their way to the database: which names they hold, who waits for them, what happens when they are saved.
+
+in: verbs of a virtual host. out: changes submitted to Definitions, results when they are durable.
+
+A verb is run twice. The first run checks the request, says what has to be saved (`save`) and ends there; nothing in memory has changed.
+When the database has it, the same verb is run again, `save` returns at once, and the rest of it changes memory. In between nobody waits:
+not the loop, not the virtual host's lock.
+
+C1  From `save` to the end of the second run the names of a change are held. A verb that touches a held name is run when it is free: so the
+    second run finds what the first one checked, and everybody else sees the state before the change or the one after it.
+C2  A verb changes nothing before `save`, and saves at most once.
+C3  The second run happens whether whoever asked is still there or not: what the database has, memory has. A verb that still waits for a
+    name is forgotten when whoever asked is gone: an exclusive queue must not be declared for a connection that has ended.
+
+Without a database that answers later (`submit`), and outside of `perform`, `save` saves at once.
+
+Threading: everything here happens under the virtual host's lock, but `call`, `finished` and the database's own thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from typing import Any
+
+from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
+from flintmq.store.sql.changes import Change, Save
+
+log = logging.getLogger("flintmq.vhost")
+
+Key = Hashable
+Finished = Callable[[Any, Exception | None], None]
+# Runs a function on the thread of whoever asked, soon.
+Call = Callable[[Callable[[], None]], None]
+
+_EXCLUSIVE = -1
+
+
+class _Submitted(Exception):
+    """The first run of a verb ends here."""
+
+
+class Held(Exception):
+    """Another change holds this name."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(f"{key} is being changed")
+        self.key = key
+
+
+def _apply(definitions: Definitions, change: Change) -> None:
+    """Makes one change durable before it returns."""
+    record = change.record
+    saves = isinstance(change, Save)
+    if isinstance(record, QueueRecord):
+        definitions.save_queue(record) if saves else definitions.delete_queue(record.vhost, record.name)
+    elif isinstance(record, ExchangeRecord):
+        definitions.save_exchange(record) if saves else definitions.delete_exchange(record.vhost, record.name)
+    elif isinstance(record, BindingRecord):
+        definitions.save_binding(record) if saves else definitions.delete_binding(record)
+    else:
+        raise TypeError(f"no verb of a virtual host changes a {type(record).__name__}")
+
+
+class Job:
+    """One verb that was asked for."""
+
+    __slots__ = ("call", "change", "exclusive", "finished", "saved", "shared", "undo", "verb", "wanted", "woken")
+
+    def __init__(self, verb: Callable[[], Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> None:
+        self.verb = verb
+        self.wanted = wanted
+        self.call = call
+        self.finished = finished
+        self.change: Change | None = None
+        self.saved = False
+        self.woken = False
+        self.exclusive: tuple[Key, ...] = ()
+        self.shared: tuple[Key, ...] = ()
+        self.undo: Callable[[], None] | None = None
+
+
+class Changes:
+    """Args: lock: the virtual host's; definitions."""
+
+    def __init__(self, lock: Any, definitions: Definitions) -> None:
+        self._lock = lock
+        self._definitions = definitions
+        self._submit: Any = getattr(definitions, "submit", None)
+        self._job: Job | None = None
+        self._held: dict[Key, int] = {}  # -> number of changes that share it, or _EXCLUSIVE
+        self._waiting: dict[Key, deque[Job]] = {}
+        self._after: list[Job] = []
+
+    # --- for verbs, under the lock --------------------------------------------------------------------------------------
+
+    @property
+    def saved(self) -> bool:
+        """True in the second run of a verb."""
+        return self._job is not None and self._job.saved
+
+    @property
+    def later(self) -> bool:
+        """True when the present verb's `save` ends its first run."""
+        return self._submit is not None and self._job is not None
+
+    def is_held(self, key: Key) -> bool:
+        """Whether a change holds this name alone."""
+        return self._held.get(key, 0) == _EXCLUSIVE
+
+    def check(self, *keys: Key) -> None:
+        """A verb is about to look at these names. Raises: Held."""
+        if not self._held or self.saved:
+            return
+        for key in keys:
+            if self._held.get(key, 0) == _EXCLUSIVE:
+                raise Held(key)
+
+    def save(
+        self,
+        make: Callable[[], Change],
+        exclusive: Iterable[Key],
+        shared: Iterable[Key] = (),
+        undo: Callable[[], None] | None = None,
+    ) -> Change:
+        """Makes the change durable and returns it. In a first run: submits it and ends the verb.
+
+        Args: make: makes the change, once; exclusive, shared: names it holds; undo: runs when the database refuses.
+        Raises: Held; what Definitions raises.
+        """
+        job = self._job
+        if job is None or self._submit is None:
+            return self._now(make, undo)
+        if job.saved:
+            assert job.change is not None
+            return job.change
+        job.exclusive, job.shared = tuple(exclusive), tuple(shared)
+        try:
+            for key in job.exclusive:
+                if key in self._held:
+                    raise Held(key)
+            for key in job.shared:
+                # Who shares does not pass by who waits to have it alone.
+                if self._held.get(key, 0) == _EXCLUSIVE or (key in self._waiting and not job.woken):
+                    raise Held(key)
+            job.change = make()
+            job.undo = undo
+            self._submit([job.change], partial(self._answered, job))
+        except BaseException:
+            job.change = None
+            if undo is not None:
+                undo()
+            raise
+        for key in job.exclusive:
+            self._held[key] = _EXCLUSIVE
+        for key in job.shared:
+            self._held[key] = self._held.get(key, 0) + 1
+        raise _Submitted
+
+    def _now(self, make: Callable[[], Change], undo: Callable[[], None] | None) -> Change:
+        try:
+            change = make()
+            _apply(self._definitions, change)
+        except BaseException:
+            if undo is not None:
+                undo()
+            raise
+        return change
+
+    def follow(self, verb: Callable[[], Any], call: Call, finished: Finished) -> None:
+        """`verb` is performed when the present one is over, and nobody waits for it."""
+        self._after.append(Job(verb, call, finished))
+
+    # --- for whoever asks -----------------------------------------------------------------------------------------------
+
+    def perform(self, verb: Callable[[], Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> None:
+        """Runs a verb; `finished(result, error)` is called once: before this returns, or by `call` when the database has answered.
+
+        Args: wanted: asked when a held name is free; False: whoever asked is gone, and the verb, which had not begun, is forgotten.
+        """
+        self._run(Job(verb, call, finished, wanted))
+
+    def _run(self, job: Job) -> None:
+        result: Any = None
+        failure: Exception | None = None
+        if job.wanted is not None and not job.saved and not job.wanted():
+            return
+        with self._lock:
+            before, self._job = self._job, job
+            try:
+                result = job.verb()
+            except _Submitted:
+                return
+            except Held as held:
+                self._waiting.setdefault(held.key, deque()).append(job)
+                return
+            except Exception as error:
+                failure = error
+            finally:
+                self._job = before
+            self._release(job)
+            following, self._after = self._after, []
+        try:
+            job.finished(result, failure)
+        finally:
+            for one in following:
+                self._run(one)
+
+    def _answered(self, job: Job, error: Exception | None) -> None:
+        """The database's thread: `job.change` is durable, or `error`."""
+        job.call(partial(self._go_on, job, error))
+
+    def _go_on(self, job: Job, error: Exception | None) -> None:
+        if error is None:
+            job.saved = True
+            self._run(job)
+            return
+        with self._lock:
+            if job.undo is not None:
+                job.undo()
+            self._release(job)
+        job.finished(None, error)
+
+    def _release(self, job: Job) -> None:
+        if job.change is None:
+            return
+        job.change = None
+        for key in job.exclusive:
+            del self._held[key]
+        for key in job.shared:
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]
+        for key in (*job.exclusive, *job.shared):
+            if key not in self._held:
+                for waiting in self._waiting.pop(key, ()):
+                    waiting.woken = True
+                    waiting.call(partial(self._run, waiting))
