@@ -25,6 +25,7 @@ from tests.support.rawcodec import (
     METHOD,
     Frame,
     Method,
+    Reader,
     Typed,
     encode_value,
     frame,
@@ -78,7 +79,9 @@ CAPABILITIES = {
 
 
 class RawConnection:
-    """A socket that speaks frames. `timeout` in seconds holds for every wait."""
+    """A socket that speaks frames. `timeout` in seconds holds for every wait; `header_reader` reads properties."""
+
+    header_reader = Reader
 
     def __init__(self, host: str, port: int, *, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
         self.timeout = timeout
@@ -185,7 +188,7 @@ class RawConnection:
         method, left = self.partial[got.channel]
         if got.type == CONTENT_HEADER:
             assert left < 0, "second content header"
-            left, method.properties = parse_header(got.payload)
+            left, method.properties = parse_header(got.payload, self.header_reader)
         else:
             assert left > 0, "body frame without need"
             method.body += got.payload

@@ -273,7 +273,7 @@ def publish_bytes(channel: int, body: bytes, *, exchange: str = "", routing_key:
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------------
-class _Reader:
+class Reader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
@@ -310,7 +310,7 @@ class _Reader:
         if kind == "F":
             return self.table()
         if kind == "A":
-            inner = _Reader(self.longstr())
+            inner = Reader(self.longstr())
             values = []
             while inner.at < len(inner.data):
                 values.append(inner.value())
@@ -321,7 +321,7 @@ class _Reader:
         return None
 
     def table(self) -> dict[str, Any]:
-        inner = _Reader(self.longstr())
+        inner = Reader(self.longstr())
         values = {}
         while inner.at < len(inner.data):
             key = inner.shortstr()
@@ -331,7 +331,7 @@ class _Reader:
 
 def parse_method(channel: int, payload: bytes) -> Method:
     """A method from the payload of its frame; the whole payload must be used."""
-    reader = _Reader(payload)
+    reader = Reader(payload)
     name = _BY_ID[reader.fixed(">H"), reader.fixed(">H")]
     fields: dict[str, Any] = {}
     bits = used = 0
@@ -355,9 +355,9 @@ def parse_method(channel: int, payload: bytes) -> Method:
     return Method(name, channel, fields)
 
 
-def parse_header(payload: bytes) -> tuple[int, dict[str, Any]]:
+def parse_header(payload: bytes, kind_of_reader: type[Reader] = Reader) -> tuple[int, dict[str, Any]]:
     """(body size, properties) of a content header."""
-    reader = _Reader(payload)
+    reader = kind_of_reader(payload)
     assert reader.fixed(">H") == 60
     assert reader.fixed(">H") == 0
     size = reader.fixed(">Q")
