@@ -10,6 +10,7 @@
 #   make fuzz    coverage-guided fuzzing of codec and engine
 #   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
 #   make test-spark   50 kills around the Spark pipeline, and lost or old checkpoints (half an hour); make crash-spark: 530 kills (hours)
+#   make interop the same scripts against FlintMQ and RabbitMQ (Debian's package), and what comes back compared
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,7 +18,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz crash soak actors clean test-spark crash-spark
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz crash soak actors interop clean test-spark crash-spark
 
 build: .venv/.compiled
 
@@ -84,6 +85,9 @@ test-spark: .venv/.compiled .venv/.spark .venv/.test
 crash-spark: .venv/.compiled .venv/.spark .venv/.test
 	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && $(SPARK_CAMPAIGN) --mutants && \
 	    $(SPARK_CAMPAIGN) --kills 500 --scenes $(ARGS) && exec $(SPARK_CAMPAIGN) --kills 30 --master 'local-cluster[2,1,1024]' $(ARGS)
+
+interop: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m tools.differential.probe $(ARGS)
 
 soak: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.soak $(ARGS)

@@ -452,7 +452,7 @@ def test_clip_shortstr(text: str) -> None:
     """The clipped text fits a short string, starts the original, and nothing is clipped that fits."""
     clipped = codec.clip_shortstr(text)
     size = len(text.encode("utf-8", "surrogateescape"))
-    assert text.startswith(clipped)
+    assert text.startswith(clipped) if size <= 255 else clipped.endswith("...") and text.startswith(clipped[:-3])
     assert len(clipped.encode("utf-8", "surrogateescape")) <= 255
     assert clipped == text if size <= 255 else len(clipped.encode("utf-8", "surrogateescape")) > 255 - 4
     codec.encode_method(spec.ChannelClose(404, clipped))

@@ -31,7 +31,7 @@ DESCRIPTION = "queue 'q' in vhost '/'"
         ({"x-dead-letter-routing-key": "k"}, "routing_key_but_no_dlx_defined"),
         ({"x-single-active-consumer": "true"}, "{unacceptable_type,longstr}"),
         ({"x-queue-type": "odd"}, "\"unsupported queue type 'odd'\""),
-        ({"x-queue-mode": "eager"}, "invalid_queue_mode"),
+        ({"x-queue-mode": "eager"}, "\"unsupported queue mode 'eager'\""),
         ({"x-max-age": "7"}, "{error,invalid_max_age}"),
         ({"x-qpid-priorities": 0}, "{value_zero,0}"),
     ],

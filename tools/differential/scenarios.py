@@ -73,7 +73,7 @@ def all_scenarios() -> dict[str, Scenario]:
     return dict(_FOUND)
 
 
-# --- queue arguments ----------------------------------------------------------------------------------------------------------
+# --- queue arguments ---------------------------------------------------------------------------------------------------
 
 
 def _declare(argument: str, value: Any, c: Client, q: str) -> None:
@@ -99,7 +99,7 @@ for _argument, _value in (
 ):
     _FOUND[f"argument {_argument} = {getattr(_value, 'value', _value)}"] = partial(_declare, _argument, _value)
 
-# --- declared again ---------------------------------------------------------------------------------------------------------------
+# --- declared again ----------------------------------------------------------------------------------------------------
 
 _AGAIN: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("same", {}, {}),
@@ -148,11 +148,14 @@ for _name, _first, _second in (
 ):
     _FOUND[f"exchange again: {_name}"] = partial(_again, "exchange.declare", _first, _second)
 for _value in SOME_VALUES:
-    _FOUND[f"alternate exchange = {_value}"] = lambda c, q, value=VALUES[_value]: c.do(  # type: ignore[misc]
-        "exchange.declare", exchange=q, type="fanout", arguments={"alternate-exchange": value}
-    ) and None
+    _FOUND[f"alternate exchange = {_value}"] = lambda c, q, value=VALUES[_value]: (
+        c.do(  # type: ignore[misc]
+            "exchange.declare", exchange=q, type="fanout", arguments={"alternate-exchange": value}
+        )
+        and None
+    )
 
-# --- one method ------------------------------------------------------------------------------------------------------------------
+# --- one method --------------------------------------------------------------------------------------------------------
 
 NAMES = ("missing", "", "amq.direct", "amq.gen-x", "amq.nothing", "amq.rabbitmq.reply-to", "amq.rabbitmq.trace", "n" * 255, "a\r\nb", "q\n")
 _ONE: dict[str, tuple[str, ...]] = {
@@ -188,8 +191,9 @@ for _name in NAMES:
     _shown = _name if len(_name) < 99 else "long"
     _FOUND[f"publish to {_shown!r}"] = lambda c, q, name=_name: c.publish(exchange=_own(name, q), routing_key="nowhere", mandatory=True)  # type: ignore[misc]
     for _method in ("queue.bind", "queue.unbind"):
-        _FOUND[f"{_method} missing queue to {_shown!r}"] = partial(_one, _method, {"queue": "missing", "exchange": _name, "routing_key": "k"})
-        _FOUND[f"{_method} {_shown!r} to amq.direct"] = partial(_one, _method, {"queue": _name, "exchange": "amq.direct", "routing_key": "k"})
+        _more = {"routing_key": "k"}
+        _FOUND[f"{_method} missing queue to {_shown!r}"] = partial(_one, _method, {"queue": "missing", "exchange": _name, **_more})
+        _FOUND[f"{_method} {_shown!r} to amq.direct"] = partial(_one, _method, {"queue": _name, "exchange": "amq.direct", **_more})
     for _method in ("exchange.bind", "exchange.unbind"):
         _FOUND[f"{_method} {_shown!r} from amq.direct"] = partial(_one, _method, {"destination": _name, "source": "amq.direct"})
         _FOUND[f"{_method} amq.direct from {_shown!r}"] = partial(_one, _method, {"destination": "amq.direct", "source": _name})
@@ -219,7 +223,7 @@ for _method, _arguments in (
 ):
     _FOUND[f"{_method} {_arguments}"] = lambda c, q, m=_method, a=_arguments: c.say(m, **a)  # type: ignore[misc]
 
-# --- properties and headers --------------------------------------------------------------------------------------------------------
+# --- properties and headers --------------------------------------------------------------------------------------------
 
 PROPERTIES: dict[str, Any] = {
     "content_type": "text/plain",
@@ -291,7 +295,7 @@ def _copies(c: Client, q: str) -> None:
         c.do("basic.get", queue=q + name)
 
 
-# --- headers exchange ----------------------------------------------------------------------------------------------------------------
+# --- headers exchange --------------------------------------------------------------------------------------------------
 
 _EQUAL = {
     "int 1": Typed("I", 1),
@@ -332,7 +336,7 @@ for _match in ("all", "any", "all-with-x", "any-with-x"):
 
         _FOUND[f"x-match {_match} of {sorted(_has)} {_has.get('a')}"] = _several
 
-# --- topic exchange --------------------------------------------------------------------------------------------------------------------
+# --- topic exchange ----------------------------------------------------------------------------------------------------
 
 for _pattern in ("a", "*", "#", "a.*", "a.#", "#.b", "*.b.*", "a..b", "", "#.#", "*.#", "a.*.#.b"):
 
@@ -345,7 +349,7 @@ for _pattern in ("a", "*", "#", "a.*", "a.#", "#.b", "*.b.*", "a..b", "", "#.#",
 
     _FOUND[f"topic {_pattern!r}"] = _topic
 
-# --- frames ----------------------------------------------------------------------------------------------------------------------------
+# --- frames ------------------------------------------------------------------------------------------------------------
 
 
 def _open(c: Client) -> Client:
@@ -388,9 +392,16 @@ _FRAMES: dict[str, bytes] = {
     "table value of an unknown type": frame(1, 1, struct.pack(">HHHB", 50, 10, 0, 0) + b"\x00" + struct.pack(">I", 3) + b"\x01kz"),
     "table longer than its method": frame(1, 1, struct.pack(">HHHB", 50, 10, 0, 0) + b"\x00" + struct.pack(">I", 300) + b"\x01kI"),
 }
+
+
+def _after_publish(data: bytes, c: Client, q: str) -> None:
+    c.publish(routing_key="nowhere")
+    c.bytes(data)
+
+
 for _name, _data in _FRAMES.items():
     _FOUND[f"frame: {_name}"] = lambda c, q, data=_data: _open(c).bytes(data)  # type: ignore[misc]
-    _FOUND[f"frame: {_name}, after a publish"] = lambda c, q, data=_data: (c.publish(routing_key="nowhere"), c.bytes(data)) and None  # type: ignore[misc]
+    _FOUND[f"frame: {_name}, after a publish"] = partial(_after_publish, _data)
 _MISSING = publish_bytes(1, b"x", exchange="missing", routing_key="k")
 for _name, _data in (
     ("channel.open", method_frame(1, "channel.open")),
@@ -404,7 +415,7 @@ for _name, _data in (
     _FOUND[f"closing channel: {_name}"] = lambda c, q, data=_data: c.bytes(_MISSING + data)  # type: ignore[misc]
     _FOUND[f"closing connection: {_name}"] = lambda c, q, data=_data: c.bytes(method_frame(1, "channel.open") + data)  # type: ignore[misc]
 
-# --- errors of publishes ------------------------------------------------------------------------------------------------------------------
+# --- errors of publishes -----------------------------------------------------------------------------------------------
 
 
 @scenario("a publish to a missing exchange after a get")
@@ -432,7 +443,7 @@ def _immediate(c: Client, q: str) -> None:
     c.publish(routing_key="nowhere", immediate=True)
 
 
-# --- confirms and transactions -------------------------------------------------------------------------------------------------------------
+# --- confirms and transactions -----------------------------------------------------------------------------------------
 
 
 @scenario("confirms, returned and routed")
@@ -467,7 +478,7 @@ def _transactions(c: Client, q: str) -> None:
     c.do("confirm.select")
 
 
-# --- consumers ------------------------------------------------------------------------------------------------------------------------------
+# --- consumers ---------------------------------------------------------------------------------------------------------
 
 
 @scenario("consumers of a queue")
@@ -491,11 +502,13 @@ def _cancelled(c: Client, q: str) -> None:
     c.quiet()
 
 
+def _consumer_priority(value: Any, c: Client, q: str) -> None:
+    c.do("queue.declare", queue=q)
+    c.do("basic.consume", queue=q, consumer_tag="a", arguments={"x-priority": value})
+
+
 for _value in SOME_VALUES:
-    _FOUND[f"x-priority of a consumer = {_value}"] = lambda c, q, value=VALUES[_value]: (  # type: ignore[misc]
-        c.do("queue.declare", queue=q),
-        c.do("basic.consume", queue=q, consumer_tag="a", arguments={"x-priority": value}),
-    ) and None
+    _FOUND[f"x-priority of a consumer = {_value}"] = partial(_consumer_priority, VALUES[_value])
 
 
 @scenario("another connection's exclusive queue")
@@ -532,7 +545,7 @@ def _redelivered(c: Client, q: str) -> None:
     c.get(q, count=3)
 
 
-# --- limits, dead letters, time ----------------------------------------------------------------------------------------------------------------
+# --- limits, dead letters, time ----------------------------------------------------------------------------------------
 
 
 def _limit(arguments: dict[str, Any], c: Client, q: str) -> None:

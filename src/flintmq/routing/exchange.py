@@ -240,10 +240,9 @@ class HeadersExchange(Exchange):
             kind, shown = erlang_term(value)
             raise PeerError(ReplyCode.PRECONDITION_FAILED, f"Invalid x-match field type {kind} (value {shown}); expected longstr")
         if value not in X_MATCH_VALUES:
-            raise PeerError(
-                ReplyCode.PRECONDITION_FAILED,
-                f'Invalid x-match field value <<"{value}">>; expected all, any, all-with-x, or any-with-x',
-            )
+            shown = f'<<"{value}">>' if value else "<<>>"
+            text = f"Invalid x-match field value {shown}; expected all, any, all-with-x, or any-with-x"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
         found = set(self._always)

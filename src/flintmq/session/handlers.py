@@ -49,6 +49,8 @@ SLOW_HEADER = 8
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 BASIC_PUBLISH_ID = spec.METHOD_IDS["basic.publish"]
+BASIC_CLASS = 60 << 16
+UNKNOWN_FRAME_TYPE = "unknown frame type"
 
 
 class ConnectionHandler:
@@ -118,7 +120,14 @@ class ConnectionHandler:
             else:
                 self._engine_error(payload)
         except PeerError as error:
-            self.refuse(channel, error, method_id or (BASIC_PUBLISH_ID if kind in (SLOW_ROUTE, SLOW_PUBLISH) else 0))
+            # Only these two kinds of event bring the number of their method; in others stands that of an earlier one.
+            if kind in (SLOW_ROUTE, SLOW_PUBLISH):
+                method_id = BASIC_PUBLISH_ID
+            elif kind == SLOW_DEAD_LETTER:
+                method_id |= BASIC_CLASS
+            else:
+                method_id = 0
+            self.refuse(channel, error, method_id)
 
     def method(self, channel: int, payload: bytes) -> None:
         """Serves one method frame, or keeps it when an answer must come before its own."""
@@ -201,6 +210,11 @@ class ConnectionHandler:
 
     def _engine_error(self, header: bytes | None) -> None:
         code, text, channel, method_id, value = self.connection.engine_error()
+        if text == UNKNOWN_FRAME_TYPE:
+            # Specification 4.2.3: close the connection without sending any further data on it.
+            log.error("closing connection %s: %s", self.name, text)
+            self.finish()
+            return
         if header is not None:
             try:
                 decode_properties(header, self.broker.limits.table_depth_max, self.broker.limits.table_fields_max)

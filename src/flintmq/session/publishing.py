@@ -16,6 +16,7 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
+from flintmq.routing.exchange import erlang_term
 from flintmq.session.verbs import REPLY_TO, authorize
 from flintmq.vhost.dead_letter import EXPIRED, MAXLEN, REJECTED, Fields, dead_letter_headers, without_cycles
 from flintmq.vhost.policy import DROP_HEAD
@@ -150,12 +151,13 @@ def _invalid_expiration(value: str) -> str:
 
 def extra_keys(headers: dict[str, object], name: str) -> list[bytes]:
     """Routing keys of a CC or BCC header (RabbitMQ's sender-selected distribution)."""
-    value = headers.get(name)
-    if value is None:
+    if name not in headers:
         return []
-    if not isinstance(value, list) or not all(isinstance(one, str | bytes) for one in value):
-        raise PeerError(ReplyCode.PRECONDITION_FAILED, f'unsupported type in "{name}" header: an array of strings is expected')
-    return [one if isinstance(one, bytes) else one.encode("utf-8", "surrogateescape") for one in value]
+    value = headers[name]
+    if not isinstance(value, list):
+        text = f'invalid message: {{unacceptable_type_in_header,"{name}",{erlang_term(value)[0]}}}'
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+    return [one.encode("utf-8", "surrogateescape") for one in value if isinstance(one, str)]  # what is no string is no key
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
+from flintmq.routing.exchange import erlang_term
 from flintmq.session import streams
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.vhost.names import clean_name, generate_queue_name
@@ -152,8 +153,8 @@ def _key(routing_key: str) -> bytes:
 
 
 def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDeclare) -> None:
-    name = _queue_name(handler, number, method.queue) if method.passive else method.queue
-    if method.passive and name.startswith(REPLY_TO):
+    name = method.queue or (_channel(handler, number).last_queue if method.passive else "")
+    if name == REPLY_TO or (method.passive and name.startswith(REPLY_TO)):
         _declare_reply_queue(handler, number, name, method.no_wait)
         return
     dead_letter = None
@@ -189,12 +190,12 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
 
 
 def _declare_reply_queue(handler: ConnectionHandler, number: int, name: str, no_wait: bool) -> None:
-    """Passive declare asks whether a requester is still there (direct reply-to)."""
+    """Direct reply-to: a passive declare asks whether a requester is still there; the pseudo-queue itself always is, as on RabbitMQ."""
     found = handler.broker.reply_queues.get((handler.vhost.name, name))
     if name != REPLY_TO and found is None:
         raise PeerError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{handler.vhost.name}'")
     if not no_wait:
-        handler.send(number, spec.QueueDeclareOk(name, 0, 0 if found is None else 1))
+        handler.send(number, spec.QueueDeclareOk(name, 0, 1))
 
 
 def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) -> None:
@@ -272,8 +273,10 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
     if len(state.consumers) >= handler.broker.limits.channel_consumers_max:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"consumer limit of {handler.broker.limits.channel_consumers_max} on the channel is reached")
     priority = method.arguments.get("x-priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
-        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r} is no 32-bit integer")
+    if type(priority) is not int or not -(2**31) <= priority < 2**31:
+        where = handler.vhost.describe("queue", method.queue or state.last_queue)
+        reason = f"{{value_out_of_range,{priority}}}" if type(priority) is int else f'"expected integer, got {erlang_term(priority)[0]}"'
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-priority' for {where}: {reason}")
     if method.queue == REPLY_TO:
         queue = _open_reply_queue(handler, state, method)
     else:
@@ -442,7 +445,6 @@ CLEANED: dict[int, tuple[str, ...]] = {
         "queue.declare": ("queue",),
         "queue.bind": ("queue", "exchange"),
         "queue.unbind": ("queue", "exchange"),
-        "queue.purge": ("queue",),
         "queue.delete": ("queue",),
     }.items()
 }

@@ -161,8 +161,14 @@ def _queue_type(value: Any, _: Mapping[str, Any]) -> str | None:
     return None if value in QUEUE_TYPES else f"\"unsupported queue type '{value}'\""
 
 
+def _queue_mode(value: Any, _: Mapping[str, Any]) -> str | None:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    return None if value in ("default", "lazy") else f"\"unsupported queue mode '{value}'\""
+
+
 def _queue_version(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    return _integer(value, arguments) or (None if value in (1, 2) else f"{{unsupported_version,{value}}}")
+    return _not_negative(value, arguments) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
 
 
 def _max_age(value: Any, _: Mapping[str, Any]) -> str | None:
@@ -188,7 +194,7 @@ QUEUE_ARGUMENTS: dict[str, Check] = {
     "x-max-priority": _max_priority,
     "x-qpid-priorities": _qpid_priorities,
     "x-overflow": _one_of("invalid_overflow", DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
-    "x-queue-mode": _one_of("invalid_queue_mode", "default", "lazy"),
+    "x-queue-mode": _queue_mode,
     "x-queue-version": _queue_version,
     "x-single-active-consumer": _boolean,
     "x-delivery-limit": _integer,

@@ -279,7 +279,7 @@ class VirtualHost:
                 return self.exchange(name)
             exchange_class = EXCHANGE_KINDS.get(kind)
             if exchange_class is None:
-                raise PeerError(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{kind}'")
+                raise PeerError(ReplyCode.COMMAND_INVALID, f"{'unknown' if kind else 'invalid'} exchange type '{kind}'")
             description = self.describe(EXCHANGE, name)
             arguments = dict(arguments) if arguments else {}
             if known is not None:
@@ -397,8 +397,8 @@ class VirtualHost:
         self._refuse_default(exchange_name)
         with self._lock:
             self._changes.check((QUEUE, queue_name), (EXCHANGE, exchange_name))
-            queue = self.queue(queue_name, connection_id)
-            return self._bind(self.exchange(exchange_name), queue, routing_key, arguments)
+            exchange = self.exchange(exchange_name)  # first: of two that are missing RabbitMQ names this one
+            return self._bind(exchange, self.queue(queue_name, connection_id), routing_key, arguments)
 
     def unbind_queue(
         self,

@@ -209,6 +209,9 @@ def _method_frame(
     if state == RX_CLOSING:
         if method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
             return engine.sink.method(engine.context, channel, method, payload, size)
+        if method == CHANNEL_OPEN:
+            # Not closed before close-ok: opening it is an error of the channel, which RabbitMQ answers so. Nobody waits for ever.
+            return _refuse(engine, 504, b"second 'channel.open' seen", method)
         return FEED_MORE
     if method >> 16 == CLASS_CONNECTION:
         return _refuse(engine, 503, b"methods of class connection belong to channel 0", method)
@@ -219,9 +222,9 @@ def _method_frame(
             return _refuse(engine, 504, b"expected 'channel.open'", method)
         return engine.sink.method(engine.context, channel, method, payload, size)
     if state == RX_HEADER:
-        return _refuse(engine, 505, b"expected content header for class 60, got non content header frame instead", method)
+        return _refuse(engine, 505, b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
     if state == RX_BODY:
-        return _refuse(engine, 505, b"expected content body, got non content body frame instead", method)
+        return _refuse(engine, 505, b"expected content body, got non content body frame instead", BASIC_PUBLISH)
     if method == BASIC_PUBLISH:
         # ticket (2), exchange (shortstr), routing key (shortstr), bits (1)
         if size < 9:

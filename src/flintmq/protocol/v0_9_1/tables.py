@@ -428,10 +428,11 @@ def encode_table(table: dict) -> bytes:
 
 
 def clip_shortstr(text: str, size_max: int = 255) -> str:
-    """`text` cut to at most `size_max` bytes of UTF-8, between characters: for reply texts, which quote what clients sent."""
+    """`text` cut to at most `size_max` bytes of UTF-8, between characters, "..." at its end then, as RabbitMQ cuts reply texts."""
     data: bytes = utf8_bytes(text)
     if len(data) <= size_max:
         return text
+    size_max -= 3
     while size_max > 0 and data[size_max] & 0xC0 == 0x80:
         size_max -= 1
-    return data[:size_max].decode("utf-8", "surrogateescape")
+    return data[:size_max].decode("utf-8", "surrogateescape") + "..."
