@@ -8,6 +8,7 @@
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
 #   make actors  a million interleavings of the actor system, and mutants of it
 #   make fuzz    coverage-guided fuzzing of codec and engine
+#   make asan    the compiled half under AddressSanitizer and UBSan: tests, fuzzers of sessions and Arrow batches (ARGS="seconds [tests]")
 #   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
 #   make test-spark   50 kills around the Spark pipeline, and lost or old checkpoints (half an hour); make crash-spark: 530 kills (hours)
 #   make interop the same scripts against FlintMQ and RabbitMQ (Debian's package), and what comes back compared
@@ -18,7 +19,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz crash soak actors interop clean test-spark crash-spark
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop clean test-spark crash-spark
 
 build: .venv/.compiled
 
@@ -67,6 +68,9 @@ stress: .venv/.compiled .venv/.test
 fuzz: .venv/.compiled .venv/.test
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
 	@exec $(BIN)/python tools/fuzz.py $(ARGS)
+
+asan: .venv/.compiled .venv/.test
+	@exec sh tools/asan.sh $(ARGS)
 
 actors: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m tools.actor_sim.campaign $(ARGS)

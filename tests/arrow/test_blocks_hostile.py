@@ -152,6 +152,34 @@ def test_what_repeats_itself_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> Non
         list(blocks_of(pa.record_batch([pa.array([b"b"]), headers], ["body", "headers"])))
 
 
+@pytest.mark.parametrize("field", range(4))
+@pytest.mark.parametrize("value", [-1, 13, 2**31 - 1, -(2**31)])
+def test_views_that_show_what_is_not_there(field: int, value: int) -> None:
+    """Length, prefix, buffer and offset of a view; where the row is null nobody looks at its view (pyarrow's cast does, and dies)."""
+    good = [None, b"short", b"a value of more than twelve bytes", b"last"]
+    views, bits, data = (pa.array(good, pa.binary_view()).buffers()[i] for i in (1, 0, 2))
+    for row, refuses in ((2, True), (0, False)):
+        memory = bytearray(views.to_pybytes())
+        array = pa.Array.from_buffers(pa.binary_view(), 4, [bits, pa.py_buffer(memory), data], 1)
+        batch = pa.record_batch([pa.array([b"x"] * 4), array], ["body", "headers_raw"])
+        struct.pack_into("<i", memory, 16 * row + 4 * field, value)
+        if refuses and field != 1 and value != 13:
+            with pytest.raises(EncodeError):
+                Encoder(batch, EncodeOptions(), 0)
+        elif not refuses:
+            with pytest.raises(EncodeError, match="row 1"):  # no field table, which is what comes first now
+                list(blocks_of(batch))
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_views_are_read_as_they_are(start: int) -> None:
+    """Short and long ones, in a slice of their array too."""
+    values = [b"", b"twelve bytes", b"thirteen byte", b"\xc3\xa4" * 30, b"x"]
+    for kind in (pa.string_view(), pa.binary_view()):
+        array = pa.array([one.decode() for one in values] if kind == pa.string_view() else values, kind).slice(start)
+        assert encoded(pa.record_batch([array], ["body"])) == values[start:]
+
+
 @pytest.mark.parametrize(
     "array",
     [

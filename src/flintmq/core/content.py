@@ -17,8 +17,9 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load64, at_sub32, at_sub64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import put32
+from cython.cimports.flintmq.core.sanitizer import FLINTMQ_ASAN
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcpy
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, mremap, munmap
 
@@ -44,6 +45,8 @@ _python_arena = cython.declare(cython.pointer(arena_t), cython.NULL)
 @cython.exceptval(check=False)
 def _map_aligned(size: uint64_t) -> cython.p_char:
     """Maps `size` bytes (a multiple of the page size) at an address aligned to CHUNK_SIZE; NULL when refused."""
+    if FLINTMQ_ASAN:
+        return cython.cast(cython.p_char, malloc(size))  # nobody looks for the chunk by its alignment then: see _chunk_of
     span: uint64_t = size + CHUNK_SIZE
     raw: cython.p_char = cython.cast(cython.p_char, mmap(cython.NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))
     if cython.cast(cython.Py_ssize_t, raw) == -1:
@@ -93,6 +96,9 @@ def _chunk_drop(chunk: cython.pointer(chunk_t), amount: uint64_t) -> cython.void
         return
     size: uint64_t = chunk.size
     at_sub64(cython.address(_mapped_bytes), size)
+    if FLINTMQ_ASAN:
+        free(chunk)
+        return
     if size == CHUNK_SIZE:
         spin_lock(cython.address(_free_lock))
         if _free_count < FREE_CHUNKS_MAX:
@@ -128,7 +134,7 @@ def _size_of(route_len: uint32_t, header_len: uint32_t, body_len: uint32_t) -> u
     if body_len:
         size += body_len
         size += FRAME_OVERHEAD
-    return (size + 7) & ~cython.cast(uint64_t, 7)
+    return size if FLINTMQ_ASAN else (size + 7) & ~cython.cast(uint64_t, 7)
 
 
 @cython.cfunc
@@ -136,6 +142,9 @@ def _size_of(route_len: uint32_t, header_len: uint32_t, body_len: uint32_t) -> u
 @cython.nogil
 @cython.exceptval(check=False)
 def _chunk_of(content: cython.pointer(content_t)) -> cython.pointer(chunk_t):
+    """The chunk that a content stands in. Under AddressSanitizer each has one of its own, right before it."""
+    if FLINTMQ_ASAN:
+        return cython.cast(cython.pointer(chunk_t), cython.cast(cython.p_char, content) - cython.sizeof(chunk_t))
     return cython.cast(cython.pointer(chunk_t), cython.cast(uint64_t, content) & ~(CHUNK_SIZE - 1))
 
 
@@ -145,6 +154,8 @@ def _chunk_of(content: cython.pointer(content_t)) -> cython.pointer(chunk_t):
 @cython.exceptval(check=False)
 def _own_chunk_size(size: uint64_t) -> uint64_t:
     """Bytes of a chunk that holds one content of `size` bytes."""
+    if FLINTMQ_ASAN:
+        return size + cython.sizeof(chunk_t)
     return (size + cython.sizeof(chunk_t) + 4095) & ~cython.cast(uint64_t, 4095)
 
 
@@ -152,7 +163,7 @@ def content_new(arena, route_len, header_len, body_len):
     size: uint64_t = _size_of(route_len, header_len, body_len)
     chunk: cython.pointer(chunk_t) = arena.current
     content: cython.pointer(content_t)
-    if size > LARGE_SIZE:
+    if FLINTMQ_ASAN or size > LARGE_SIZE:
         chunk = _chunk_new(_own_chunk_size(size))
         if chunk == cython.NULL:
             return cython.NULL
@@ -222,7 +233,7 @@ def content_grow(arena, content, filled, body_len):
         at_add64(cython.address(chunk.refs), size - old)
         content.body_len = body_len
         return content
-    if old > LARGE_SIZE:
+    if old > LARGE_SIZE and not FLINTMQ_ASAN:
         return _grow_own(chunk, size, body_len)
     fresh = _copy_to(arena, content, filled, body_len)
     if fresh != cython.NULL:

@@ -27,6 +27,7 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.content import content_incref
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
+from cython.cimports.flintmq.core.sanitizer import FLINTMQ_ASAN
 from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_dequeue, slot_release, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
@@ -88,7 +89,12 @@ def _segment_bytes(segment: cython.pointer(segment_t)) -> uint64_t:
 def _segment_new(entries: cython.pointer(list_t), large: cython.bint) -> cython.pointer(segment_t):
     """A zeroed segment; NULL when memory is exhausted."""
     segment: cython.pointer(segment_t)
-    if not large:
+    if FLINTMQ_ASAN and large:
+        segment = cython.cast(cython.pointer(segment_t), calloc(1, LARGE_BYTES))
+        if segment == cython.NULL:
+            return cython.NULL
+        segment.count = cython.cast(uint32_t, (LARGE_BYTES - cython.sizeof(segment_t)) // cython.sizeof(slot_t))
+    elif not large:
         segment = cython.cast(cython.pointer(segment_t), calloc(1, cython.sizeof(segment_t) + SMALL_SLOTS * cython.sizeof(slot_t)))
         if segment == cython.NULL:
             return cython.NULL

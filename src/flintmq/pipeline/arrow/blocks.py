@@ -76,8 +76,9 @@ MESSAGE_MAX = cython.declare(uint64_t, 0x7FFFFFFF)
 BLOCK_BYTES = 4 * 1024 * 1024
 # bytes of a column after its dictionary or its views are resolved: a few bytes on the wire can stand for very many
 DECODED_MAX = 512 * 1024 * 1024
-# bytes of a view of Arrow's view arrays; its first four are the length of the value
+# bytes of a view of Arrow's view arrays: the value's length, then the value itself when it is short, or its first bytes, buffer and offset
 VIEW_SIZE = cython.declare(uint64_t, 16)
+VIEW_INLINE = cython.declare(int32_t, 12)
 DELIVERY_MODE = 2
 # bytes of an empty column: pointers into them are never followed, and are not NULL where C forbids that (memcpy, memcmp)
 NOTHING: bytes = b"\0"
@@ -123,7 +124,8 @@ def _line(error: BaseException) -> str:
 def _cast(column: Any, kind: Any, name: str, wanted: str) -> Any:
     import pyarrow as pa
 
-    _check_views(column, name)
+    if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+        column = _of_views(column, name)
     try:
         found = column.cast(kind)
     except (pa.ArrowException, ValueError) as error:
@@ -156,27 +158,118 @@ def _aligned(buffer: Any) -> Any:
     return pa.py_buffer(buffer.to_pybytes()) if buffer.address % 8 else buffer
 
 
-def _check_views(column: Any, name: str) -> None:
-    """I4 for arrays of views: all of them may show the same bytes. Raises: EncodeError."""
+def _of_views(column: Any, name: str) -> Any:
+    """A binary array of what an array of views shows (I3, I4). Ours, because pyarrow's cast follows the views of null rows, which its
+    own check passes over. Raises: EncodeError."""
     import pyarrow as pa
 
-    if not (pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type)) or len(column) == 0:
-        return
-    buffer = _buffer_of(column, 1, name)
+    _check_bits(column, name)
+    buffers = column.buffers()
     first: uint64_t = column.offset
     count: uint64_t = len(column)
-    address: cython.size_t = buffer.address
+    if count == 0:
+        return pa.array([], pa.binary())
+    shown = _buffer_of(column, 1, name)
+    if first > 0x7FFFFFFF or count > 0x7FFFFFFF or (first + count) * VIEW_SIZE > cython.cast(uint64_t, shown.size):
+        raise EncodeError(None, name, f"{count} views need more than the {shown.size} bytes that are there")
+    address: cython.size_t = shown.address
     views: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), address)
+    valid: cython.pointer(cython.const[uint8_t]) = cython.NULL
+    if buffers[0] is not None:
+        address = buffers[0].address
+        valid = cython.cast(cython.pointer(uint8_t), address)
+    # Address and size of each buffer that a view may show.
+    known: bytes = b"".join(
+        number.to_bytes(8, "little") for one in buffers[2:] for number in ((0, 0) if one is None else (one.address, one.size))
+    )
+    total: int64_t = _view_bytes(views, valid, first, count, PyBytes_AS_STRING(known), len(known) // 16)
+    if total < 0:
+        raise EncodeError(None, name, f"the view of value {-1 - total} shows what is not there")
+    _check_decoded(total, name)
+    offsets: bytes = PyBytes_FromStringAndSize(cython.NULL, 4 * (count + 1))
+    data: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
+    _copy_views(views, valid, first, count, PyBytes_AS_STRING(known), PyBytes_AS_STRING(offsets), PyBytes_AS_STRING(data))
+    bits = buffers[0]
+    if bits is not None and first:
+        bits = pa.py_buffer(bits.slice(first // 8).to_pybytes())
+    made = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    if bits is None:
+        return made
+    import pyarrow.compute as pc
+
+    present = pa.Array.from_buffers(pa.bool_(), count, [None, bits], 0, first % 8)
+    return pc.if_else(present, made, pa.scalar(None, pa.binary()))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _view_bytes(
+    views: cython.pointer(cython.const[uint8_t]),
+    valid: cython.pointer(cython.const[uint8_t]),
+    first: uint64_t,
+    count: uint64_t,
+    known: cython.p_char,
+    buffers: uint64_t,
+) -> int64_t:
+    """Bytes that the views of rows that are not null show; -1 - row: that one shows what is not there."""
     i: uint64_t
     length: int32_t = 0
-    total: uint64_t = 0
-    if (first + count) * VIEW_SIZE > cython.cast(uint64_t, buffer.size):
-        raise EncodeError(None, name, f"{count} views need more than the {buffer.size} bytes that are there")
-    for i in range(first, first + count):
-        memcpy(cython.address(length), views + i * VIEW_SIZE, 4)
-        if length > 0:
-            total += cython.cast(uint64_t, length)
-    _check_decoded(total, name)
+    index: int32_t = 0
+    start: int32_t = 0
+    size: uint64_t = 0
+    total: int64_t = 0
+    for i in range(count):
+        if valid != cython.NULL and not valid[(first + i) >> 3] >> ((first + i) & 7) & 1:
+            continue
+        memcpy(cython.address(length), views + (first + i) * VIEW_SIZE, 4)
+        if length < 0:
+            return -1 - cython.cast(int64_t, i)
+        total += length
+        if length <= VIEW_INLINE:
+            continue
+        memcpy(cython.address(index), views + (first + i) * VIEW_SIZE + 8, 4)
+        memcpy(cython.address(start), views + (first + i) * VIEW_SIZE + 12, 4)
+        if index < 0 or cython.cast(uint64_t, index) >= buffers or start < 0:
+            return -1 - cython.cast(int64_t, i)
+        memcpy(cython.address(size), known + cython.cast(uint64_t, index) * 16 + 8, 8)
+        if cython.cast(uint64_t, start) + cython.cast(uint64_t, length) > size:
+            return -1 - cython.cast(int64_t, i)
+    return total
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy_views(
+    views: cython.pointer(cython.const[uint8_t]),
+    valid: cython.pointer(cython.const[uint8_t]),
+    first: uint64_t,
+    count: uint64_t,
+    known: cython.p_char,
+    offsets: cython.p_char,
+    data: cython.p_char,
+) -> cython.void:
+    """Fills the offsets and the data of a binary array. What the views show was checked by `_view_bytes`, and is at most DECODED_MAX."""
+    i: uint64_t
+    length: int32_t = 0
+    index: int32_t = 0
+    start: int32_t = 0
+    at: int32_t = 0
+    base: uint64_t = 0
+    memcpy(offsets, cython.address(at), 4)
+    for i in range(count):
+        if valid == cython.NULL or valid[(first + i) >> 3] >> ((first + i) & 7) & 1:
+            memcpy(cython.address(length), views + (first + i) * VIEW_SIZE, 4)
+            if length <= VIEW_INLINE:
+                memcpy(data + at, views + (first + i) * VIEW_SIZE + 4, length)
+            else:
+                memcpy(cython.address(index), views + (first + i) * VIEW_SIZE + 8, 4)
+                memcpy(cython.address(start), views + (first + i) * VIEW_SIZE + 12, 4)
+                memcpy(cython.address(base), known + cython.cast(uint64_t, index) * 16, 8)
+                memcpy(data + at, cython.cast(cython.p_char, base) + start, length)
+            at += length
+        memcpy(offsets + 4 * (i + 1), cython.address(at), 4)
 
 
 def _check_decoded(total: int, name: str) -> None:
@@ -324,7 +417,7 @@ class Encoder:
         i: uint32_t
         self.kept = []
         self.first_row = first_row
-        if batch.num_rows > 0x7FFFFFFF:
+        if not 0 <= batch.num_rows <= 0x7FFFFFFF:
             raise EncodeError(None, "(all)", f"{batch.num_rows} rows in one batch")
         self.rows = batch.num_rows
         self.block_bytes = max(1, min(int(options.block_bytes), MESSAGE_MAX))
@@ -352,7 +445,10 @@ class Encoder:
                 continue
             if names.count(at) > 1:
                 raise EncodeError(None, at, "there are several columns of this name")
-            self._column(i, name, batch.column(names.index(at)))
+            try:
+                self._column(i, name, batch.column(names.index(at)))
+            except SystemError:  # Python's answer to an array whose length is negative
+                raise EncodeError(None, name, "the array has no length") from None
         if self.rows and self.inputs[IN_BODY].kind == INPUT_NONE and self.inputs[IN_BODY].otherwise == cython.NULL:
             raise EncodeError(None, "body", "the column is missing")
 

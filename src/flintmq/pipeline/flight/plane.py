@@ -308,7 +308,7 @@ class Plane:
         taken = batch.get_total_buffer_size()
         if taken > limits.flight_put_bytes_max:
             raise PlaneError(BAD_ARGUMENT, f"a batch of {taken} bytes; at most {limits.flight_put_bytes_max} are taken")
-        if batch.num_rows > limits.flight_put_rows_max:
+        if not 0 <= batch.num_rows <= limits.flight_put_rows_max:
             raise PlaneError(BAD_ARGUMENT, f"a batch of {batch.num_rows} rows; at most {limits.flight_put_rows_max} are taken")
 
 

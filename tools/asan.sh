@@ -1,0 +1,51 @@
+#!/bin/sh
+# Builds the whole compiled half with AddressSanitizer and UndefinedBehaviorSanitizer into a copy of the sources (chunks of contents and
+# segments of queues come from malloc there), and runs tests and fuzzers on it. Fails on a report of either, or on a test that fails.
+# Usage: tools/asan.sh [seconds of each fuzzer] [pytest paths]   FLINTMQ_ASAN_SEED: first seed of the fuzzers, 0 by default
+set -eu
+cd "$(dirname "$0")/.."
+seconds=${1:-300}
+[ $# -eq 0 ] || shift
+python=$PWD/.venv/bin/python
+copy=build/asan
+asan=$(gcc -print-file-name=libasan.so)
+[ -e "$asan" ] || { echo "AddressSanitizer's runtime is missing: install the one of your compiler (Debian: libasan8, libubsan1)" >&2; exit 69; }
+# Its interceptor of C++ exceptions (pyarrow throws) wants the library that they come from at the start.
+preload="$asan $(gcc -print-file-name=libstdc++.so.6)"
+
+mkdir -p "$copy"
+cmp -s setup.py "$copy/setup.py" || cp setup.py "$copy/"
+printf '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "flintmq-asan"\nversion = "0"\n' > "$copy/pyproject.toml"
+# Unchanged files keep their time stamps, so that a second run compiles nothing.
+find src -name '*.py' -o -name '*.pxd' -o -name '*.typed' | while read -r file; do
+    cmp -s "$file" "$copy/$file" || { mkdir -p "$copy/$(dirname "$file")"; cp "$file" "$copy/$file"; }
+done
+find "$copy/src" -name '*.py' | while read -r file; do
+    [ -e "${file#"$copy/"}" ] || rm -f "$file" "${file%.py}.pxd" "${file%.py}".*.so
+done
+(
+    cd "$copy"
+    FLINTMQ_CFLAGS="-fsanitize=address,undefined -fno-omit-frame-pointer -g1 -O1" FLINTMQ_LDFLAGS="-fsanitize=address,undefined" \
+        "$python" setup.py -q build_ext --inplace >build.log 2>&1 || { tail -n 40 build.log; exit 70; }
+)
+rm -f "$copy"/report.*
+run() {
+    # Python's own allocator would hide its objects; what the interpreter does not free when it ends is no leak of ours.
+    env LD_PRELOAD="$preload" PYTHONMALLOC=malloc PYTHONPATH="$PWD/$copy/src:$PWD" PYTHONDONTWRITEBYTECODE=1 \
+        ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64:log_path=$PWD/$copy/report" \
+        UBSAN_OPTIONS="print_stacktrace=1:log_path=$PWD/$copy/report" "$python" "$@" || status=$?
+}
+status=0
+if [ $# -eq 0 ]; then
+    set -- tests/protocol tests/session tests/arrow tests/queue tests/conformance tests/flight/test_put_hostile.py
+fi
+run -m pytest -q -p no:cacheprovider "$@"
+[ "$seconds" = 0 ] || run -m tools.fuzz_sessions --seconds "$seconds" --seed "${FLINTMQ_ASAN_SEED:-0}"
+[ "$seconds" = 0 ] || run -m tools.fuzz_arrow --seconds "$seconds" --seed "${FLINTMQ_ASAN_SEED:-0}"
+if ls "$copy"/report.* >/dev/null 2>&1; then
+    head -n 60 "$copy"/report.* >&2
+    echo "the sanitizers reported: $(ls "$copy"/report.* | wc -l) files $copy/report.*" >&2
+    exit 1
+fi
+[ $status -eq 0 ] || echo "tests or fuzzers failed under the sanitizers (exit $status)" >&2
+exit $status
