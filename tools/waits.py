@@ -19,7 +19,7 @@ WAITS = ("wait", "result")
 # Waits that are right: module -> why. Whoever adds one says which threads want the lock, and why none of them is a loop.
 ALLOWED: dict[str, str] = {
     "src/flintmq/dataplane/subscriptions.py": "a subscription's lock is wanted by threads of channels only, one set is decided at a time",
-    "src/flintmq/dataplane/stages.py": "a scope's lock is wanted by threads of channels only; housekeeping passes over a scope that is in use",
+    "src/flintmq/dataplane/stages.py": "a scope's lock is wanted by threads of channels only; housekeeping passes over one that is in use",
 }
 
 
