@@ -226,8 +226,9 @@ class Checks:
             loser = lane.newest_of(longest) if lane.sizes.get(longest, 0) > mine + 1 else None
             if loser is not None:
                 return True, self._push_out(lane, loser, None)
-        own = lane.lines.get(source, {}).get(user, ())
-        loser = lane.newest_of(source, len(own) + 1)
+        users = lane.lines.get(source)
+        own = len(users[user]) if users is not None and user in users else 0
+        loser = lane.newest_of(source, own + 1)
         return (False, []) if loser is None else (True, self._push_out(lane, loser, None if full else source))
 
     def _push_out(self, lane: _Lane, loser: _Job, source: str | None) -> list[Check]:

@@ -106,10 +106,15 @@ class Application:
 
     async def caller(self, request: Request) -> Caller:
         peer = request.client.host if request.client is not None else "unknown"
-        gone = asyncio.get_running_loop().create_future()
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def left() -> None:
+            if not gone.done():
+                gone.set_result(None)
+
         leaving = self.parts.leaving
         if request.client is not None:
-            leaving[request.client] = lambda: gone.done() or gone.set_result(None)
+            leaving[request.client] = left
         try:
             return await self.authenticator.caller(request.headers.get("authorization"), peer, gone)
         finally:

@@ -128,7 +128,7 @@ class Authenticator:
         shared.waiting += 1
         self._waiting += 1
         try:
-            ends = {shared.answer} if gone is None else {shared.answer, gone}
+            ends: set[asyncio.Future[Any]] = {shared.answer} if gone is None else {shared.answer, gone}
             await asyncio.wait(ends, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
             good = shared.answer.result() if shared.answer.done() else None
         finally:
