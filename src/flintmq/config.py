@@ -196,7 +196,7 @@ class Limits:
     # microseconds after which a thread that waits for the interpreter gets it from the one that runs (Python's own: 5,000): with several
     # loops a storm of slow requests on one would delay each single request on another by as much
     interpreter_switch_us: int = 500
-    # milliseconds between two housekeeping passes (expiry, idle pointers, heartbeats, limits)
+    # milliseconds between two housekeeping passes (idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
     # milliseconds between two log entries about one place of the code where a failure was caught (guard); others are counted
     guard_log_ms: int = 10_000

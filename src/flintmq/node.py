@@ -202,6 +202,7 @@ class Node:
             self.broker.streams.start()
         if self.dataplane is not None:
             self.dataplane.start()
+        self.broker.expiry.start(first.job)
         self.pulls.start()
         self.memory.start()
         if self.http is not None:
@@ -341,6 +342,7 @@ class Node:
         if self.http is not None:
             self.http.stop()
         self.pulls.stop()
+        self.broker.expiry.stop()
         if self.dataplane is not None:
             self.dataplane.stop()
         for loop in self.loops:

@@ -69,6 +69,19 @@ SCENARIOS = [
     ),
     Scenario("exclusive", consumers=[{"exclusive": True}], consume=[{"check_order": False, "suspend_every": 7}]),
     Scenario(
+        "exclusive, prefetch 1, suspended while it waits",
+        consumers=[{"exclusive": True, "prefetch": 1}],
+        consume=[{"idle_suspend": True, "check_order": False}],
+        window=1,
+    ),
+    Scenario(
+        "immediate, suspended while they wait",
+        immediate_every=2,
+        consumers=[{"prefetch": 1}, {"prefetch": 1}],
+        consume=[{"idle_suspend": True, "check_order": False}, {"idle_suspend": True, "check_order": False}],
+        window=2,
+    ),
+    Scenario(
         "priority list",
         levels=4,
         remover=True,

@@ -502,7 +502,8 @@ class QueueMachine(RuleBasedStateMachine):
     def expire(self, step: int) -> None:
         self.now += step
         due = {p for p, e in self.entries.items() if e.holder is None and 0 < e.expires <= self.now}
-        nearest = [e.expires for e in self.entries.values() if e.expires]
+        # What is in somebody's hands need not be looked at: it comes into the account again when it comes back.
+        nearest = [e.expires for e in self.entries.values() if e.expires and e.holder is None]
         if nearest:
             assert 0 < self.queue.next_expiry <= min(nearest)
         taken = []

@@ -91,7 +91,6 @@ def test_a_publisher_looks_at_its_own_queues_only(ch: RawChannel, broker: Any, m
         ch.queue(name, arguments={"x-max-length": 1, **TO_DEAD})
     looked: list[str] = []
     inner = publishing._enforce
-    monkeypatch.setattr(publishing, "apply_policies", lambda broker: None)  # the housekeeping's look at all of them
 
     def look(broker: Any, queue: Any) -> None:
         looked.append(queue.name)

@@ -14,8 +14,10 @@ cdef enum:
 cdef bint credit_take(consumer_t *consumer) noexcept nogil
 cdef void credit_give_back(consumer_t *consumer) noexcept nogil
 cdef bint credit_left(consumer_t *consumer) noexcept nogil
-# Lowers a `released` pointer to `position` (0 counts as the highest).
-cdef void pointer_lower(uint64_t *released, uint64_t position) noexcept nogil
+# Credit that was taken for an entry it did not get was given back, perhaps by another thread: the session looks after those that share
+# the credit, and (`own`) a consumer that was found without credit meanwhile waits on INTERESTED again; then true: it may have been passed
+# over, so what is available is to be told again.
+cdef bint manager_credit_back(queue_t *queue, consumer_t *consumer, bint own) noexcept nogil
 
 # --- lists
 # 0: refused (exclusive, removed queue, no memory).
@@ -32,9 +34,8 @@ cdef uint32_t manager_move(queue_t *queue, consumer_t *consumer, uint32_t to) no
 # again while the version stays v.
 cdef uint64_t queue_version(queue_t *queue) noexcept nogil
 cdef void manager_changed(queue_t *queue) noexcept nogil
-# An entry became available: lowers pointers if `mark`, notifies every browser if `browsers`, wakes one acquiring consumer.
-# `content`: judges predicates, NULL: not. `slot` (may be NULL): stop when it is acquired meanwhile (checked by state only).
-cdef void manager_available(queue_t *queue, uint64_t position, slot_t *slot, content_t *content, bint mark, bint browsers) noexcept nogil
+# An entry became available: notifies every browser if `browsers`, wakes one acquiring consumer. `content`: judges predicates, NULL: not.
+cdef void manager_available(queue_t *queue, content_t *content, bint browsers) noexcept nogil
 # Wakes one consumer that may have something to do; `force`: also one that found nothing at this version.
 cdef bint manager_wake_one(queue_t *queue, content_t *content, bint force) noexcept nogil
 # For queues that know themselves who should work (queue_ops_t); called with manager_t.lock held. The consumer is told if it waits on
@@ -54,5 +55,9 @@ cdef uint32_t manager_new_round(queue_t *queue) noexcept nogil
 cdef void manager_offered(queue_t *queue, consumer_t *consumer) noexcept nogil
 # True when no pull, offer, puller or pin is inside the entry list: what was unlinked before can be freed.
 cdef bint manager_quiet(queue_t *queue) noexcept nogil
-# Sums of the attached and former consumers.
-cdef void manager_figures(queue_t *queue, uint64_t *acquired, uint64_t *acquired_bytes, uint64_t *delivered) noexcept nogil
+# What attached and former consumers acquired. O(consumers on NOTIFIED); what one acquires is counted when it leaves that list.
+cdef void manager_figures(queue_t *queue, uint64_t *acquired, uint64_t *acquired_bytes) noexcept nogil
+# The consumer acquired something and is on none of the lists that are counted by themselves. Under its send_lock.
+cdef void manager_count(queue_t *queue, consumer_t *consumer) noexcept nogil
+# Deliveries of attached and former consumers. O(consumers).
+cdef uint64_t manager_delivered(queue_t *queue) noexcept nogil

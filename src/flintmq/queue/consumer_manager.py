@@ -4,6 +4,7 @@ in: what the queue core and consumers report. out: list moves and notify_work ca
 
 I1  Every attached consumer is on exactly one list; `list_t.wanted` = consumers on INTERESTED and NON_ACQUIRING.
 I2  A consumer on NOTIFIED will pull or say that it is not interested: its target was told, or it is pulling.
+I4  What a consumer acquired is in the manager's figures when it is not on NOTIFIED; those on NOTIFIED are on `hot`, too.
 I3  A group exists exactly while a consumer of its priority is attached; groups stand in falling priority.
 
 Moves happen under one spin lock for a few instructions each. A lone consumer that keeps getting messages stays on NOTIFIED, so
@@ -16,7 +17,6 @@ import cython
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
     at_cas32,
-    at_cas64,
     at_load32,
     at_load64,
     at_load_ptr,
@@ -24,6 +24,7 @@ from cython.cimports.flintmq.core.atomics import (
     at_store64,
     at_store_ptr,
     at_sub32,
+    at_swap32,
     spin_lock,
     spin_unlock,
 )
@@ -125,16 +126,6 @@ def credit_left(consumer):
     return _has_credit(consumer, True)
 
 
-def pointer_lower(released, position):
-    at: uint64_t
-    while True:
-        at = at_load64(released)
-        if at != 0 and at <= position:
-            return
-        if at_cas64(released, at, position):
-            return
-
-
 # --- lists (all under the manager lock) ---------------------------------------------------------------------------------------
 
 
@@ -154,6 +145,19 @@ def _list_of(manager: cython.pointer(manager_t), consumer: cython.pointer(consum
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _count(manager: cython.pointer(manager_t), consumer: cython.pointer(consumer_t)) -> cython.void:
+    """Brings what it acquired into the manager's figures."""
+    acquired: uint64_t = at_load64(cython.address(consumer.acquired))
+    bytes_: uint64_t = at_load64(cython.address(consumer.acquired_bytes))
+    at_store64(cython.address(manager.acquired), manager.acquired + (acquired - consumer.counted))
+    at_store64(cython.address(manager.acquired_bytes), manager.acquired_bytes + (bytes_ - consumer.counted_bytes))
+    consumer.counted = acquired
+    consumer.counted_bytes = bytes_
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _unlink(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)) -> cython.void:
     members: cython.pointer(consumer_list_t) = _list_of(cython.address(queue.manager), consumer, consumer.list)
     if consumer.prev != cython.NULL:
@@ -167,6 +171,14 @@ def _unlink(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)
     consumer.prev = cython.NULL
     consumer.next = cython.NULL
     at_store32(cython.address(members.count), members.count - 1)
+    if consumer.list == CONSUMER_NOTIFIED:
+        if consumer.hot_prev != cython.NULL:
+            consumer.hot_prev.hot_next = consumer.hot_next
+        else:
+            queue.manager.hot = consumer.hot_next
+        if consumer.hot_next != cython.NULL:
+            consumer.hot_next.hot_prev = consumer.hot_prev
+        _count(cython.address(queue.manager), consumer)
     if consumer.list == CONSUMER_INTERESTED or consumer.list == CONSUMER_NON_ACQUIRING:
         at_store32(cython.address(queue.entries.wanted), queue.entries.wanted - 1)
 
@@ -185,6 +197,12 @@ def _append(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)
     members.tail = consumer
     at_store32(cython.address(members.count), members.count + 1)
     at_store32(cython.address(consumer.list), which)
+    if which == CONSUMER_NOTIFIED:
+        consumer.hot_prev = cython.NULL
+        consumer.hot_next = queue.manager.hot
+        if consumer.hot_next != cython.NULL:
+            consumer.hot_next.hot_prev = consumer
+        queue.manager.hot = consumer
     if which == CONSUMER_INTERESTED or which == CONSUMER_NON_ACQUIRING:
         at_store32(cython.address(queue.entries.wanted), queue.entries.wanted + 1)
 
@@ -304,8 +322,7 @@ def manager_forget(queue, consumer):
     group: cython.pointer(group_t) = consumer.group
     link: cython.pointer(cython.pointer(group_t))
     spin_lock(cython.address(manager.lock))
-    at_store64(cython.address(manager.acquired), manager.acquired + consumer.acquired)
-    at_store64(cython.address(manager.acquired_bytes), manager.acquired_bytes + consumer.acquired_bytes)
+    _count(manager, consumer)
     at_store64(cython.address(manager.delivered), manager.delivered + consumer.delivered)
     if consumer.all_prev != cython.NULL:
         consumer.all_prev.all_next = consumer.all_next
@@ -374,6 +391,7 @@ def _pick(queue: cython.pointer(queue_t), content: cython.pointer(content_t), fo
         consumer = group.interested.head
         while consumer != cython.NULL:
             after = consumer.next
+            queue.manager.visited += 1
             if not _has_credit(consumer, False):
                 # Credit went to another consumer of its channel. Whoever gives credit back looks at the list afterwards: its
                 # read-modify-write of `used` comes either before ours (then we see the credit) or after (then it sees the list).
@@ -440,16 +458,10 @@ def manager_wake_one(queue, content, force):
     return woken
 
 
-def manager_available(queue, position, slot, content, mark, browsers):
+def manager_available(queue, content, browsers):
     manager: cython.pointer(manager_t) = cython.address(queue.manager)
     consumer: cython.pointer(consumer_t)
     spin_lock(cython.address(manager.lock))
-    if mark:
-        consumer = manager.all
-        while consumer != cython.NULL:
-            if consumer.flags & CONSUMER_ACQUIRES:
-                pointer_lower(cython.address(consumer.released), position)
-            consumer = consumer.all_next
     if browsers and not at_load32(cython.address(queue.deleted)):
         consumer = manager.non_acquiring.head
         while consumer != cython.NULL:
@@ -491,6 +503,32 @@ def manager_wake_waiters(queue):
     spin_unlock(cython.address(queue.manager.lock))
 
 
+def manager_credit_back(queue, consumer, own):
+    shared: cython.bint = consumer.shared_credit != cython.NULL and at_load32(cython.address(consumer.shared_credit.limit)) != 0
+    again: cython.bint = False
+    # The credit is back already, by a read-modify-write: whoever found none before that has moved the consumer under this lock, or will
+    # find the credit when it looks firmly.
+    if not shared and (not own or at_load32(cython.address(consumer.list)) != CONSUMER_NOT_INTERESTED):
+        return False
+    # Without a limit it was never found without credit: it is there by its own wish.
+    own = own and _uses_credit(consumer) and (shared or at_load32(cython.address(consumer.credit.limit)) != 0)
+    spin_lock(cython.address(queue.manager.lock))
+    if consumer.list != CONSUMER_REMOVED:
+        # Under the lock, so that a suspension, which sets its flag before it takes the consumer off the lists here, has the last word.
+        if (
+            own
+            and consumer.list == CONSUMER_NOT_INTERESTED
+            and not at_load32(cython.address(consumer.target.suspended))
+            and _has_credit(consumer, True)
+        ):
+            _move(queue, consumer, CONSUMER_INTERESTED)
+            again = True
+        if shared and not at_swap32(cython.address(consumer.target.credit_back), 1):
+            consumer.target.notify_work(consumer.target)
+    spin_unlock(cython.address(queue.manager.lock))
+    return again
+
+
 def manager_outranked(queue, consumer, slot):
     manager: cython.pointer(manager_t) = cython.address(queue.manager)
     group: cython.pointer(group_t)
@@ -508,6 +546,7 @@ def manager_outranked(queue, consumer, slot):
         for pass_no in range(2):
             other = group.interested.head if pass_no == 0 else group.notified.head
             while other != cython.NULL and not outranked:
+                manager.visited += 1
                 outranked = _ready(other) and _wants(other, content)
                 other = other.next
         group = group.next
@@ -532,6 +571,7 @@ def manager_next_offer(queue, round_no):
         for pass_no in range(2):
             consumer = group.interested.head if pass_no == 0 else group.notified.head
             while consumer != cython.NULL:
+                manager.visited += 1
                 # One that is pulling right now looks at the entry by itself; the lock is only tried, so no cycle of locks.
                 if consumer.offer_round != round_no and _ready(consumer) and at_cas32(cython.address(consumer.send_lock), 0, 1):
                     consumer.offer_round = round_no
@@ -559,23 +599,44 @@ def manager_quiet(queue):
     spin_lock(cython.address(queue.manager.lock))
     consumer = queue.manager.all
     while consumer != cython.NULL and quiet:
+        queue.manager.visited += 1
         quiet = at_add32(cython.address(consumer.send_lock), 0) == 0
         consumer = consumer.all_next
     spin_unlock(cython.address(queue.manager.lock))
     return quiet and at_add32(cython.address(queue.puller.lock), 0) == 0 and at_add32(cython.address(queue.pins), 0) == 0
 
 
-def manager_figures(queue, acquired, acquired_bytes, delivered):
+def manager_figures(queue, acquired, acquired_bytes):
     manager: cython.pointer(manager_t) = cython.address(queue.manager)
     consumer: cython.pointer(consumer_t)
     spin_lock(cython.address(manager.lock))
     acquired[0] = manager.acquired
     acquired_bytes[0] = manager.acquired_bytes
-    delivered[0] = manager.delivered
+    consumer = manager.hot
+    while consumer != cython.NULL:
+        manager.visited += 1
+        acquired[0] += at_load64(cython.address(consumer.acquired)) - consumer.counted
+        acquired_bytes[0] += at_load64(cython.address(consumer.acquired_bytes)) - consumer.counted_bytes
+        consumer = consumer.hot_next
+    spin_unlock(cython.address(manager.lock))
+
+
+def manager_count(queue, consumer):
+    spin_lock(cython.address(queue.manager.lock))
+    if consumer.list != CONSUMER_NOTIFIED and consumer.list != CONSUMER_REMOVED:
+        _count(cython.address(queue.manager), consumer)
+    spin_unlock(cython.address(queue.manager.lock))
+
+
+def manager_delivered(queue):
+    manager: cython.pointer(manager_t) = cython.address(queue.manager)
+    consumer: cython.pointer(consumer_t)
+    delivered: uint64_t
+    spin_lock(cython.address(manager.lock))
+    delivered = manager.delivered
     consumer = manager.all
     while consumer != cython.NULL:
-        acquired[0] += at_load64(cython.address(consumer.acquired))
-        acquired_bytes[0] += at_load64(cython.address(consumer.acquired_bytes))
-        delivered[0] += at_load64(cython.address(consumer.delivered))
+        delivered += at_load64(cython.address(consumer.delivered))
         consumer = consumer.all_next
     spin_unlock(cython.address(manager.lock))
+    return delivered

@@ -1,7 +1,7 @@
 # Counting entries and bytes of a list. All under list_t.lock; figures are atomic for readers without it.
 from libc.stdint cimport int64_t, uint64_t
 from flintmq.core.atomics cimport at_store64
-from flintmq.queue.types cimport list_t
+from flintmq.queue.types cimport BEHIND_RING, list_t
 
 # An entry became available for the first time.
 cdef inline void count_arrival(list_t *entries, uint64_t body_len) noexcept nogil:
@@ -19,3 +19,8 @@ cdef inline void count_cold(list_t *entries, int64_t change) noexcept nogil:
 cdef inline void count_taken(list_t *entries, uint64_t body_len) noexcept nogil:
     at_store64(&entries.taken, entries.taken + 1)
     at_store64(&entries.taken_bytes, entries.taken_bytes + body_len)
+
+# Entries from `position` on became available where readers may have passed already. After they did.
+cdef inline void count_behind(list_t *entries, uint64_t position) noexcept nogil:
+    at_store64(&entries.behind_ring[entries.behind % BEHIND_RING], position)
+    at_store64(&entries.behind, entries.behind + 1)

@@ -26,7 +26,7 @@ cdef bint list_past_window(list_t *entries, uint32_t body_len, uint64_t hot_byte
 cdef bint list_scan(list_t *entries, place_t *place, uint64_t start, found_t *found) noexcept nogil
 # `next` and `head` of the seed: the first entry at or after `start` that is available or acquired (but not held).
 cdef bint list_next(list_t *entries, place_t *place, uint64_t start, found_t *found) noexcept nogil
-# Moves the level's floor up to its first available entry, past runs of acquired and deleted ones. O(entries passed).
+# Moves the level's floor up to its first available entry that is not in a span, past runs of acquired and deleted ones. O(entries passed).
 cdef void list_advance_floor(list_t *entries, place_t *place, uint32_t level) noexcept nogil
 
 cdef slot_t *list_slot_locked(list_t *entries, uint64_t position, segment_t **segment) noexcept nogil
@@ -38,6 +38,12 @@ cdef int list_dequeue(list_t *entries, uint64_t position, uint32_t owner, slot_t
 cdef void list_finish(list_t *entries, uint64_t position) noexcept nogil
 # ACQUIRED(owner) -> AVAILABLE in its old place.
 cdef bint list_release(list_t *entries, uint64_t position, uint32_t owner, bint delivered, uint32_t *wanted) noexcept nogil
+
+# An acquired or held entry became available in its old place: its span, its expiry. The caller counts it and calls count_behind. Locked.
+cdef void list_came_back_locked(list_t *entries, segment_t *segment, uint64_t index) noexcept nogil
+# The lowest of `released` (0: none) and the positions of the events since `*seen`, which becomes what list_t.behind is now. A reader calls
+# it before it scans: an event that it does not know of yet it finds the next time.
+cdef uint64_t list_lowest_behind(list_t *entries, uint64_t *seen, uint64_t released) noexcept nogil
 
 # --- for list_upkeep (locked)
 cdef void segment_free(segment_t *segment) noexcept nogil

@@ -4,7 +4,7 @@ in: enqueues, settlements. out: slots by position, the next available entry afte
 
 I1  An entry's position never changes; inside a level indices rise and are never used twice.
 I2  Entries up to `tail` are published; a slot between two entries that stays EMPTY is a gap that recovery left.
-I3  No available entry of a level is below its `floor`.
+I3  An available entry of a level that is below its `floor` is in one of its `spans`.
 I4  A segment is unlinked when all its entries are deleted and no more can come; it keeps its `next`, and is freed only when no
     reader can be inside (the queue's reclaimer decides).
 
@@ -28,9 +28,11 @@ from cython.cimports.flintmq.core.atomics import (
 from cython.cimports.flintmq.core.content import content_incref
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.core.sanitizer import FLINTMQ_ASAN
-from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident
+from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_resident
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_dequeue, slot_release, slot_set_cold
+from cython.cimports.flintmq.queue.spans import span_add, span_cut, span_find
 from cython.cimports.flintmq.queue.types import (
+    BEHIND_RING,
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
     ENTRY_AVAILABLE,
@@ -60,6 +62,10 @@ SMALL_SLOTS = cython.declare(uint32_t, 16)
 LARGE_BYTES = cython.declare(uint64_t, 32768)
 # list_past_window: no window at all
 ALL_HOT = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+# Slots that one section under the lock looks at below the floor: some microseconds.
+HOLES_MAX = cython.declare(uint64_t, 2048)
+# Slots before the start of a scan that it looks at, too, to take them out of a span whose start is used up.
+TRIM = cython.declare(uint64_t, 32)
 INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
 LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
@@ -325,6 +331,8 @@ def list_add(entries, level, content, message_id, expires_at_ms, wanted):
     count_arrival(entries, content.body_len)
     count_resident(entries, content.body_len)
     _show(sub, slot, index, ENTRY_AVAILABLE)
+    if level + 1 < entries.level_count:
+        count_behind(entries, (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index)
     # A consumer that goes idle counts itself here first, then passes through this lock, then looks again: either it sees the entry
     # or this reads its count. No fence is needed beyond the lock.
     wanted[0] = at_load32(cython.address(entries.wanted))
@@ -384,6 +392,8 @@ def list_publish(entries, slot, position, flags, expires_at_ms, hot_bytes, wante
     else:
         count_resident(entries, body_len)
     _show(sub, slot, index, flags | ENTRY_AVAILABLE)
+    if (position >> LEVEL_SHIFT) + 1 < entries.level_count:
+        count_behind(entries, position)
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))
 
@@ -400,6 +410,81 @@ def _relocate(entries: cython.pointer(list_t), level_no: uint32_t, index: uint64
     segment = _find_segment(entries.levels + level_no, index)
     spin_unlock(cython.address(entries.lock))
     return segment
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _walk(
+    level: cython.pointer(level_t),
+    index: uint64_t,
+    last: uint64_t,
+    budget: cython.pointer(uint64_t),
+    available: cython.pointer(cython.bint),
+) -> uint64_t:
+    """The first index from `index` to `last` that is available, or where the budget ended; else last + 1. Locked."""
+    segment: cython.pointer(segment_t)
+    end: uint64_t
+    available[0] = False
+    while index <= last and budget[0]:
+        segment = _find_segment(level, index)
+        if segment == cython.NULL:
+            return last + 1
+        if segment.base > index:
+            index = segment.base
+        end = min(segment.base + segment.count, last + 1)
+        while index < end and budget[0]:
+            if at_load64(cython.address(segment.slots[index - segment.base].state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
+                available[0] = True
+                return index
+            index += 1
+            budget[0] -= 1
+    return min(index, last + 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _next_below_floor(entries: cython.pointer(list_t), level: cython.pointer(level_t), index: uint64_t) -> uint64_t:
+    """The first available index of the level at or after `index`, or its floor: nothing else is available below that (I3).
+
+    What it meets that is not available leaves its span, so nobody walks over it again.
+    """
+    at: uint32_t
+    first: uint64_t
+    end: uint64_t
+    last: uint64_t
+    budget: uint64_t
+    available: cython.bint = False
+    while not available:
+        budget = HOLES_MAX
+        spin_lock(cython.address(entries.lock))
+        while budget and not available:
+            at = span_find(level, index)
+            if index >= level.floor or at >= level.span_count:
+                index = max(index, level.floor)
+                available = True  # at the floor scans find what is there
+                break
+            first = level.spans[level.span_start + at].first
+            last = level.spans[level.span_start + at].last
+            if first < index:
+                # Readers go on behind what they took: that is at the start of the span, as a rule.
+                end = min(TRIM, budget)
+                budget -= end
+                end = _walk(level, first, index - 1, cython.address(end), cython.address(available))
+                if end > first:
+                    span_cut(level, at, first, end - 1)
+                available = False
+                if end == index:
+                    continue  # the span begins here now, or is gone
+                first = index
+            end = _walk(level, first, last, cython.address(budget), cython.address(available))
+            if end > first:
+                at_store64(cython.address(entries.passed), entries.passed + (end - first))
+                span_cut(level, span_find(level, first), first, end - 1)
+            index = end
+        spin_unlock(cython.address(entries.lock))
+    return index
 
 
 @cython.cfunc
@@ -421,6 +506,7 @@ def _scan_from(
     tail: uint64_t = 0
     floor: uint64_t
     end: uint64_t
+    limit: uint64_t
     state: uint64_t
     skipped: uint32_t = 0
     # Read before any segment pointer: a pointer found under this number is good while the number stays.
@@ -433,11 +519,19 @@ def _scan_from(
         tail = at_load64(cython.address(level.tail))
         if index == 0:
             index = 1
-        if not held:
-            floor = at_load64(cython.address(level.floor))
-            if index < floor:
-                index = floor
-        if index <= tail:
+        while index <= tail:
+            limit = tail + 1
+            if not held:
+                floor = at_load64(cython.address(level.floor))
+                if index < floor:
+                    if at_load32(cython.address(level.span_count)):
+                        index = _next_below_floor(entries, level, index)
+                        if index < floor:
+                            limit = index + 1  # one slot, then the next place below the floor
+                    else:
+                        index = floor
+                    if index > tail:
+                        break
             segment = place.segment
             if segment == cython.NULL or segment.level != level_no or index < segment.base:
                 segment = _relocate(entries, level_no, index)
@@ -449,8 +543,8 @@ def _scan_from(
                 if index < segment.base:
                     index = segment.base
                 end = segment.base + segment.count
-                if end > tail + 1:
-                    end = tail + 1
+                if end > limit:
+                    end = limit
                 if index >= end:
                     break
                 slot = segment.slots + (index - segment.base)
@@ -461,18 +555,24 @@ def _scan_from(
                         found.slot = slot
                         found.position = (cython.cast(uint64_t, level_no) << 56) | index
                         found.skipped = skipped
+                        if skipped:
+                            at_store64(cython.address(entries.passed), at_load64(cython.address(entries.passed)) + skipped)
                         return True
                     slot += 1
                     index += 1
                     skipped += 1
-                if index > tail:
+                if index >= limit:
                     break
                 segment = cython.cast(cython.pointer(segment_t), at_load_ptr(cython.address(segment.next)))
                 if segment == cython.NULL:
                     segment = _relocate(entries, level_no, index)
+            if segment == cython.NULL or limit > tail:
+                break
         level_no += 1
         index = 1
     found.skipped = skipped
+    if skipped:
+        at_store64(cython.address(entries.passed), at_load64(cython.address(entries.passed)) + skipped)
     found.end = (cython.cast(uint64_t, entries.level_count - 1) << 56) | tail
     return False
 
@@ -490,11 +590,12 @@ def list_advance_floor(entries, place, level):
     found: found_t
     released: uint64_t = at_load64(cython.address(entries.released))
     index: uint64_t = at_load64(cython.address(sub.tail)) + 1
-    start: uint64_t = cython.cast(uint64_t, level) << LEVEL_SHIFT
+    # From the floor on: what came back below it stays in the spans.
+    start: uint64_t = (cython.cast(uint64_t, level) << LEVEL_SHIFT) | at_load64(cython.address(sub.floor))
     if _scan_from(entries, place, start, cython.address(found), False) and found.position >> LEVEL_SHIFT == level:
         index = found.position & INDEX_MASK
     spin_lock(cython.address(entries.lock))
-    # A release meanwhile may have put an available entry behind the scan. It counts itself under this lock.
+    # A release meanwhile may have put an available entry behind the scan, above the floor. It counts itself under this lock.
     if entries.released == released and index > sub.floor:
         at_store64(cython.address(sub.floor), index)
     spin_unlock(cython.address(entries.lock))
@@ -566,10 +667,48 @@ def list_finish(entries, position):
     spin_unlock(cython.address(entries.lock))
 
 
+def list_came_back_locked(entries, segment, index):
+    level: cython.pointer(level_t) = entries.levels + segment.level
+    expires_at_ms: int64_t
+    if index < level.floor:
+        span_add(level, index)
+    if segment.expiry == cython.NULL:
+        return
+    expires_at_ms = segment.expiry[index - segment.base]
+    if expires_at_ms == 0:
+        return
+    # A sweep that met it in a consumer's hands has left it out of the account.
+    if (cython.cast(uint64_t, segment.level) << LEVEL_SHIFT) | index < entries.expiry_resume:
+        entries.expiry_resume = (cython.cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
+    if segment.expiry_min == 0 or expires_at_ms < segment.expiry_min:
+        segment.expiry_min = expires_at_ms
+    if entries.expiry_min == 0 or expires_at_ms < entries.expiry_min:
+        _set_expiry_min(entries, expires_at_ms)
+
+
+def list_lowest_behind(entries, seen, released):
+    now: uint64_t = at_load64(cython.address(entries.behind))
+    at: uint64_t = seen[0]
+    lowest: uint64_t = released
+    position: uint64_t
+    if now - at >= BEHIND_RING:
+        lowest = 1  # too many to know each: from the start, which costs a scan no more than the places it has to jump over
+    else:
+        while at != now:
+            position = at_load64(cython.address(entries.behind_ring[at % BEHIND_RING]))
+            if lowest == 0 or position < lowest:
+                lowest = position
+            at += 1
+        # Whoever overwrites what was just read has counted the event before it already.
+        if at_load64(cython.address(entries.behind)) - seen[0] >= BEHIND_RING:
+            lowest = 1
+    seen[0] = now
+    return lowest
+
+
 def list_release(entries, position, owner, delivered, wanted):
     segment: cython.pointer(segment_t) = cython.NULL
     slot: cython.pointer(slot_t)
-    level: cython.pointer(level_t)
     index: uint64_t = position & INDEX_MASK
     bytes_: uint64_t = 0
     state: uint64_t = 0
@@ -582,18 +721,14 @@ def list_release(entries, position, owner, delivered, wanted):
     if slot == cython.NULL or state & ENTRY_HELD or not slot_release(slot, owner, delivered):
         spin_unlock(cython.address(entries.lock))
         return False
-    level = entries.levels + segment.level
-    # A reader may meet the old floor until here; the pointers that are lowered next bring it back to this entry.
-    if level.floor > index:
-        at_store64(cython.address(level.floor), index)
-    if position < entries.expiry_resume:
-        entries.expiry_resume = position
+    list_came_back_locked(entries, segment, index)
     if state & ENTRY_ASIDE:
         count_cold(entries, 1)
         if state & ENTRY_FAILED:
             at_store64(cython.address(entries.failed), entries.failed - 1)
     at_store64(cython.address(entries.released_bytes), entries.released_bytes + bytes_)
     at_store64(cython.address(entries.released), entries.released + 1)
+    count_behind(entries, position)
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))
     return True

@@ -1,6 +1,7 @@
 # The Python face of one queue_t: what the control plane, management and tests hold.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
+from flintmq.queue.due_index cimport DueIndex
 from flintmq.queue.log_port cimport LogPort
 from flintmq.queue.types cimport delivery_t, queue_t, slot_t
 

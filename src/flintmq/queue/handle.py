@@ -16,6 +16,7 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
+from cython.cimports.flintmq.queue.due_index import DueIndex
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed,
@@ -30,6 +31,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_drop_held,
     queue_enqueue,
     queue_enqueued_total,
+    queue_expire_many,
     queue_facts,
     queue_failed_count,
     queue_fill_held,
@@ -48,6 +50,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_priorities,
     queue_publish_held,
     queue_purge,
+    queue_rearm,
     queue_ready_bytes,
     queue_ready_count,
     queue_release,
@@ -142,6 +145,25 @@ class QueueHandle:
         # cycle collector frees log and handle in any order: a log that has queues is never freed.
         Py_INCREF(log)
         queue_set_ports(self.queue, cython.address(log.port))
+
+    def watch(self, due: DueIndex) -> None:
+        """Tells `due` from now on when it has something to do. Once, before the queue is used."""
+        Py_INCREF(due)  # as with a log: queue_t keeps a plain pointer, and may live longer than all handles
+        self.queue.due = cython.address(due.index)
+
+    def rearm(self) -> int:
+        """When its next entry expires (wall clock, milliseconds): what the index knows from now on. 0: it has told the index itself, or
+        nothing expires."""
+        return queue_rearm(self.queue)
+
+    def expire_many(self, now_ms: int, most: int) -> int:
+        """Ends up to `most` messages whose time is over (now_ms: wall clock), without their contents; returns how many."""
+        now: int64_t = now_ms
+        limit: uint64_t = most
+        expired: uint64_t
+        with cython.nogil:
+            expired = queue_expire_many(self.queue, now, limit)
+        return expired
 
     def ready_count(self) -> int:
         return queue_ready_count(self.queue)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_incref, content_t
-from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident
-from cython.cimports.flintmq.queue.entry_list import list_claim_locked, list_slot_locked
+from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_resident
+from cython.cimports.flintmq.queue.entry_list import list_came_back_locked, list_claim_locked, list_slot_locked
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED,
@@ -77,6 +77,8 @@ def _insert_locked(
     # Release stores: whoever reads this state, or this tail, sees the slot's content.
     at_store64(cython.address(slot.state), flags)
     at_store64(cython.address(sub.tail), index)
+    if not flags & ENTRY_HELD and level + 1 < entries.level_count:
+        count_behind(entries, (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index)
     return slot
 
 
@@ -140,7 +142,6 @@ def list_set_tail(entries, level, index):
 def list_publish_held(entries, position, flags, hot_bytes, wanted, dropped):
     segment: cython.pointer(segment_t) = cython.NULL
     slot: cython.pointer(slot_t)
-    level: cython.pointer(level_t)
     state: uint64_t
     body_len: uint32_t
     index: uint64_t = position & INDEX_MASK
@@ -151,7 +152,6 @@ def list_publish_held(entries, position, flags, hot_bytes, wanted, dropped):
     if state & ENTRY_STATE_MASK != ENTRY_ACQUIRED or not state & ENTRY_HELD:
         spin_unlock(cython.address(entries.lock))
         return False
-    level = entries.levels + segment.level
     body_len = slot_body_len(slot)
     count_arrival(entries, body_len)
     if (
@@ -168,13 +168,11 @@ def list_publish_held(entries, position, flags, hot_bytes, wanted, dropped):
         count_resident(entries, -cython.cast(uint64_t, body_len))
     if state & ENTRY_ASIDE:
         count_cold(entries, 1)
-    if level.floor > index:
-        at_store64(cython.address(level.floor), index)
-    if position < entries.expiry_resume:
-        entries.expiry_resume = position
     # Nobody else may change a held entry: a store will do.
     state &= ~cython.cast(uint64_t, ENTRY_HELD | ENTRY_ASIDE | ENTRY_UNSTEALABLE | ENTRY_STATE_MASK)
     at_store64(cython.address(slot.state), state | flags | ENTRY_AVAILABLE)
+    list_came_back_locked(entries, segment, index)
+    count_behind(entries, position)
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))
     return True

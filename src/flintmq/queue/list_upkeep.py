@@ -12,6 +12,7 @@ from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.entry_list import list_directory_find, list_unlink_locked, segment_free
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
+    ENTRY_ACQUIRED,
     ENTRY_DEQUEUED,
     ENTRY_EMPTY,
     ENTRY_STATE_MASK,
@@ -19,6 +20,7 @@ from cython.cimports.flintmq.queue.types import (
     level_t,
     segment_t,
     slot_t,
+    span_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
@@ -48,6 +50,7 @@ def list_take_expired(entries, now_ms, position, slot):
     first: uint64_t
     index: uint64_t
     least: int64_t
+    state: uint64_t
     earliest: int64_t = 0
     if at_load64(cython.cast(cython.pointer(uint64_t), cython.address(entries.expiry_min))) == 0:
         return False
@@ -82,10 +85,13 @@ def list_take_expired(entries, now_ms, position, slot):
                     count_taken(entries, slot_body_len(at))
                     spin_unlock(cython.address(entries.lock))
                     return True
-                if at_load64(cython.address(at.state)) & ENTRY_STATE_MASK >= ENTRY_DEQUEUED:
+                state = at_load64(cython.address(at.state)) & ENTRY_STATE_MASK
+                if state >= ENTRY_DEQUEUED:
                     segment.expiry[i] = 0
+                elif state == ENTRY_ACQUIRED and segment.expiry[i] <= now_ms:
+                    continue  # in somebody's hands: list_came_back_locked brings it into the account again
                 elif least == 0 or segment.expiry[i] < least:
-                    least = segment.expiry[i]  # in a consumer's hands, or not due yet
+                    least = segment.expiry[i]  # not due yet
             if first == 0:
                 segment.expiry_min = least
         level_no += 1
@@ -123,6 +129,11 @@ def list_shrink(entries):
                 free(level.directory)
                 level.directory = cython.NULL
                 level.capacity = 0
+                free(level.spans)  # nothing is there any more
+                level.spans = cython.NULL
+                level.span_room = 0
+                level.span_start = 0
+                at_store32(cython.address(level.span_count), 0)
     entries.enqueued_before = entries.enqueued
     spin_unlock(cython.address(entries.lock))
     if spare != cython.NULL:
@@ -196,6 +207,7 @@ def list_destroy(entries, port):
                     port.unspill(port.context, at.slots[i].message_id)
             segment_free(at)
         free(entries.levels[level_no].directory)
+        free(entries.levels[level_no].spans)
     segment = entries.retired
     while segment != cython.NULL:
         at = segment
@@ -217,7 +229,7 @@ def list_memory(entries):
         total += entries.level_count * cython.sizeof(level_t)
     for level_no in range(entries.level_count):
         level = entries.levels + level_no
-        total += level.capacity * cython.sizeof(cython.p_void)
+        total += level.capacity * cython.sizeof(cython.p_void) + level.span_room * cython.sizeof(span_t)
         segment = level.first
         while segment != cython.NULL:
             total += segment.mapped if segment.mapped else cython.sizeof(segment_t) + segment.count * cython.sizeof(slot_t)

@@ -21,7 +21,8 @@ cdef bint queue_release(queue_t *queue, slot_t *slot, uint64_t position, uint32_
 # --- for queue_core
 # Offers the entry to the ready consumers in turn; true when one took it. Called without locks.
 cdef bint queue_offer(queue_t *queue, uint64_t position) noexcept nogil
-# The consumer won't send what it was offered: the entry goes back to its place, its credit too. Called without its send_lock.
+# The consumer won't send what it was offered: the entry goes back to its place, its credit too. Called without its send_lock, which it
+# always takes: an offer that is being made when a consumer is suspended is seen here.
 cdef void queue_withdraw_offer(queue_t *queue, consumer_t *consumer) noexcept nogil
 cdef bint queue_has_available(queue_t *queue) noexcept nogil
 # After a change of consumers: wakes one when something is available.

@@ -4,7 +4,9 @@ in: pulls from consumers' loops, offers from producers. out: acquired entries, l
 
 I1  Credit is taken before the acquire and given back exactly once when the acquire is lost or the entry comes back unsent.
 I2  Who finds nothing first moves to Interested, then passes through the list lock, then looks again (docs/QUEUE_CORE.md).
-I3  `last_seen`, `place`, `acquired` and `delivered` of a consumer are written under its send_lock only.
+I4  Whether a consumer is suspended, and on which list it is, is tested under its send_lock where an entry is offered to it; whoever suspends
+    it takes that lock after saying so: an offer comes before that and is taken back, or after it and is not made.
+I3  `last_seen`, `released`, `place`, `acquired` and `delivered` of a consumer are written under its send_lock only.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
-    at_cas64,
     at_load32,
     at_load64,
     at_store64,
@@ -29,6 +30,8 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     credit_take,
     manager_available,
     manager_changed,
+    manager_count,
+    manager_credit_back,
     manager_move,
     manager_new_round,
     manager_next_offer,
@@ -36,10 +39,10 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_outranked,
     manager_wake_one,
     manager_wake_waiters,
-    pointer_lower,
     queue_version,
 )
-from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_release, list_scan
+from cython.cimports.flintmq.queue.due import due_expiry, due_worked
+from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import (
     LOADING_FIRST,
@@ -81,9 +84,12 @@ NO_CREDIT = cython.declare(cython.int, 3)
 PARKED = cython.declare(cython.int, 4)
 NOT_NEXT = cython.declare(cython.int, 5)
 SUSPENDED = cython.declare(cython.int, 6)
+NOT_READY = cython.declare(cython.int, 7)
 
 # Entries passed in one scan before the level's floor is moved up for everybody: a few times what neighbours take in turn.
 SKIPPED_MANY = cython.declare(uint32_t, 64)
+# Entries taken between two times that the floor follows them: it is near, so that what comes back lies below it.
+FLOOR_EVERY = cython.declare(uint64_t, 256)
 # Deliveries of a consumer between two looks at whether to read ahead: the look costs a sum over the consumers.
 READ_AHEAD_EVERY = cython.declare(uint64_t, 256)
 
@@ -155,20 +161,21 @@ def _attempt(
 ) -> cython.int:
     """Tries to acquire the consumer's next entry (`wanted` not 0: only if it is that one). Called with its send_lock held.
 
-    `released` is claimed before the scan and put back, if need be, after it: whatever comes back meanwhile lowers it anew, so an
-    entry that was passed while it was acquired is not lost. `last_seen` is only written here.
+    The list's events are read before the scan: an entry that comes back during it is found by the next one, so that one that was passed
+    while it was acquired is not lost. `last_seen` and `released` are only written here. `found.returned`: credit was taken and given back.
     """
     entries: cython.pointer(list_t) = cython.address(queue.entries)
     last: uint64_t = at_load64(cython.address(consumer.last_seen))
     start: uint64_t = last + 1
-    mark: uint64_t = at_load64(cython.address(consumer.released))
+    mark: uint64_t = consumer.released
     position: uint64_t
     outcome: cython.int
     content: cython.pointer(content_t)
     interested: cython.bint
+    if at_load64(cython.address(entries.behind)) != consumer.behind:
+        mark = list_lowest_behind(entries, cython.address(consumer.behind), mark)
     if mark:
-        while not at_cas64(cython.address(consumer.released), mark, 0):
-            mark = at_load64(cython.address(consumer.released))
+        consumer.released = 0
         if mark < start:
             start = mark
     while True:
@@ -207,16 +214,20 @@ def _attempt(
             outcome = TAKEN
             break
         credit_give_back(consumer)
+        if manager_credit_back(queue, consumer, True):
+            found.returned = True
         start = position
     if outcome == TAKEN:
         if position > last:
             at_store64(cython.address(consumer.last_seen), position)
         else:
-            pointer_lower(cython.address(consumer.released), position + 1)
+            consumer.released = position + 1
+        if position % FLOOR_EVERY == 0:
+            list_advance_floor(entries, cython.address(consumer.place), cython.cast(uint32_t, position >> 56))
     elif position > last:
         at_store64(cython.address(consumer.last_seen), position - 1)
     else:
-        pointer_lower(cython.address(consumer.released), position)
+        consumer.released = position
     return outcome
 
 
@@ -246,7 +257,10 @@ def queue_deliver_single(queue, consumer, out):
         return False
     if not consumer.flags & CONSUMER_ACQUIRES:
         return _browse(queue, consumer, out)
-    if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+    # An offer is sent from there, too: it took the credit, without which the consumer may have been moved there since.
+    if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer.offered == cython.NULL:
+        if consumer.acquired != consumer.counted:
+            manager_count(queue, consumer)  # it was moved while it took its last one
         spin_unlock(cython.address(consumer.send_lock))
         return False
     while True:
@@ -302,6 +316,8 @@ def queue_deliver_single(queue, consumer, out):
     group = consumer.group
     if at_load32(cython.address(consumer.list)) == CONSUMER_INTERESTED:
         manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
+    elif at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+        manager_count(queue, consumer)
     if at_load32(cython.address(group.interested.count)):
         out.rotate = True
         wake = list_scan(cython.address(queue.entries), cython.address(consumer.place), found.position + 1, cython.address(found))
@@ -373,16 +389,17 @@ def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, ou
     puller: cython.pointer(puller_t) = cython.address(queue.puller)
     found: found_t
     start: uint64_t
-    mark: uint64_t
+    mark: uint64_t = 0
     taken: cython.bint = False
     out.slot = cython.NULL
     out.position = 0
     spin_lock(cython.address(puller.lock))
     start = puller.last_seen + 1
-    mark = at_load64(cython.address(puller.released))
+    mark = puller.released
+    if at_load64(cython.address(entries.behind)) != puller.behind:
+        mark = list_lowest_behind(entries, cython.address(puller.behind), mark)
     if mark:
-        while not at_cas64(cython.address(puller.released), mark, 0):
-            mark = at_load64(cython.address(puller.released))
+        puller.released = 0
         if mark < start:
             start = mark
     while not taken:
@@ -403,14 +420,16 @@ def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, ou
         if found.position > puller.last_seen:
             puller.last_seen = found.position
         else:
-            pointer_lower(cython.address(puller.released), found.position + 1)
+            puller.released = found.position + 1
+        if found.position % FLOOR_EVERY == 0:
+            list_advance_floor(entries, cython.address(puller.place), cython.cast(uint32_t, found.position >> 56))
         at_store64(cython.address(puller.acquired), puller.acquired + 1)
         at_store64(cython.address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(found.slot))
         if owner:
             at_store64(cython.address(puller.delivered), puller.delivered + 1)
         delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(cython.address(found.slot.state)))
     else:
-        pointer_lower(cython.address(puller.released), found.position)
+        puller.released = found.position
         out.position = found.position
     spin_unlock(cython.address(puller.lock))
     if taken:
@@ -440,8 +459,9 @@ def queue_release(queue, slot, position, owner, delivered):
         return queue.ops.release(queue, slot, position, owner, delivered)
     if not list_release(cython.address(queue.entries), position, owner, delivered, cython.address(wanted)):
         return False
-    pointer_lower(cython.address(queue.puller.released), position)
-    manager_available(queue, position, cython.NULL, cython.NULL, True, True)
+    due_worked(queue)
+    due_expiry(queue)
+    manager_available(queue, cython.NULL, True)
     manager_wake_waiters(queue)
     return True
 
@@ -455,19 +475,39 @@ def queue_offer(queue, position):
     consumer: cython.pointer(consumer_t)
     found: found_t
     round_no: uint32_t = manager_new_round(queue)
-    while True:
+    at: uint32_t
+    outcome: cython.int
+    again: cython.bint = False
+    taken: cython.bint = False
+    while not taken:
         consumer = manager_next_offer(queue, round_no)
         if consumer == cython.NULL:
-            return False
-        # Its send_lock is ours: it can't be removed, pull, or get another offer.
-        if consumer.offered == cython.NULL and _attempt(queue, consumer, position, cython.address(found)) == TAKEN:
+            break
+        # Its send_lock is ours: it can't be removed, pull, or get another offer. What was seen before that may be over: I4.
+        outcome = NOT_READY
+        found.returned = False
+        at = at_load32(cython.address(consumer.list))
+        if (
+            consumer.offered == cython.NULL
+            and (at == CONSUMER_INTERESTED or at == CONSUMER_NOTIFIED)
+            and not at_load32(cython.address(consumer.target.suspended))
+        ):
+            outcome = _attempt(queue, consumer, position, cython.address(found))
+        if outcome == TAKEN:
             _count_acquired(consumer, found.slot)
             consumer.offered_position = position
             at_store_ptr(cython.address(consumer.offered), found.slot)
             manager_offered(queue, consumer)
-            spin_unlock(cython.address(consumer.send_lock))
-            return True
+            if at_load32(cython.address(consumer.list)) != CONSUMER_NOTIFIED:
+                manager_count(queue, consumer)
+            taken = True
+        again = again or found.returned
         spin_unlock(cython.address(consumer.send_lock))
+        if (outcome == NOT_NEXT or outcome == NOTHING) and at_load32(cython.address(queue.manager.predicates)) == 0:
+            break  # what is next is the same for everybody
+    if again:
+        queue_wake_if_available(queue)  # one that lost its credit for a moment may have been passed over for another entry
+    return taken
 
 
 def queue_withdraw_offer(queue, consumer):
@@ -480,4 +520,5 @@ def queue_withdraw_offer(queue, consumer):
     spin_unlock(cython.address(consumer.send_lock))
     if offered != cython.NULL:
         credit_give_back(consumer)
+        manager_credit_back(queue, consumer, False)
         queue_release(queue, offered, position, consumer.id, False)

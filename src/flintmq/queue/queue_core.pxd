@@ -60,7 +60,8 @@ cdef void consumer_decref(consumer_t *consumer) noexcept nogil
 cdef bint queue_add_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
 # Detaches; waits for an offer in flight (send lock). Entries it holds stay acquired: the session releases or settles them. An
 # offered, unsent entry is released here. Wakes another consumer if this one was notified.
-cdef void queue_remove_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
+# True: it held an offer, which went back with its credit.
+cdef bint queue_remove_consumer(queue_t *queue, consumer_t *consumer) noexcept nogil
 # AbstractQueue#setNotifyWorkDesired: flow control and credit move a consumer to NotInterested and back. Idempotent.
 cdef void queue_set_notify_work_desired(queue_t *queue, consumer_t *consumer, bint desired) noexcept nogil
 # Credit: has: one message may be sent now; give_back restores exactly one, in both counters.
@@ -76,4 +77,8 @@ cdef bint queue_settle(queue_t *queue, slot_t *slot, uint64_t position, uint32_t
 # An expired entry that a consumer holds is found by a later sweep, once it is available again.
 cdef bint queue_take_expired(queue_t *queue, int64_t now_ms, delivery_t *out) noexcept nogil
 # Removes every available entry; returns how many. Entries in consumers' hands stay.
+# Takes and dequeues up to `most` expired entries; returns how many. For queues that dead-letter nothing.
+cdef uint64_t queue_expire_many(queue_t *queue, int64_t now_ms, uint64_t most) noexcept nogil
+# When the next entry expires, as the due index knows it from now on; 0: nothing does, or the queue stands on the index's list.
+cdef int64_t queue_rearm(queue_t *queue) noexcept nogil
 cdef uint64_t queue_purge(queue_t *queue) noexcept nogil

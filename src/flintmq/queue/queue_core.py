@@ -18,6 +18,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
+    at_cas64,
     at_load32,
     at_load64,
     at_load_ptr,
@@ -37,9 +38,9 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_move,
     manager_remove,
     manager_wake_waiters,
-    pointer_lower,
 )
 from cython.cimports.flintmq.queue.counts import count_taken
+from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
     list_add,
     list_dequeue,
@@ -74,6 +75,7 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_SEES_REQUEUES,
     ENTRY_LOGGED,
     REASON_DROP,
+    REASON_EXPIRE,
     REASON_PURGE,
     consumer_t,
     delivery_t,
@@ -260,12 +262,9 @@ def _add(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _lower_pointers(queue: cython.pointer(queue_t), position: uint64_t) -> cython.bint:
-    """After an arrival: true when it may be before a consumer's pointer, which the manager then lowers; lowers the puller's."""
-    if queue.entries.ops.in_order or (position >> 56) == queue.entries.level_count - 1:
-        return False
-    pointer_lower(cython.address(queue.puller.released), position)
-    return True
+def _before(queue: cython.pointer(queue_t), position: uint64_t) -> cython.bint:
+    """Whether an arrival may be served before what readers have seen; the list has counted it for them then."""
+    return not queue.entries.ops.in_order and (position >> 56) != queue.entries.level_count - 1
 
 
 @cython.cfunc
@@ -273,14 +272,16 @@ def _lower_pointers(queue: cython.pointer(queue_t), position: uint64_t) -> cytho
 @cython.nogil
 @cython.exceptval(check=False)
 def _arrived(queue: cython.pointer(queue_t), position: uint64_t, content: cython.pointer(content_t), wanted: uint32_t) -> cython.void:
-    """Pointers back, consumers woken. The common case, nobody to wake and nothing to lower, takes no lock."""
-    mark: cython.bint = _lower_pointers(queue, position)
-    if wanted == 0 and not mark:
+    """Consumers woken. The common case, nobody to wake, takes no lock."""
+    before: cython.bint = _before(queue, position)
+    if wanted == 0:
+        if before:
+            manager_wake_waiters(queue)
         return
-    if not mark and at_load_ptr(cython.address(queue.manager.exclusive)) != cython.NULL and queue_offer(queue, position):
+    if not before and at_load_ptr(cython.address(queue.manager.exclusive)) != cython.NULL and queue_offer(queue, position):
         return  # the exclusive short cut: one consumer, nobody to choose from
-    manager_available(queue, position, cython.NULL, content, mark, True)
-    if mark:
+    manager_available(queue, content, True)
+    if before:
         manager_wake_waiters(queue)  # it is served before the head they wait for
 
 
@@ -291,13 +292,15 @@ def queue_enqueue(queue, content, message_id, expires_at_ms, lsn):
         return queue.ops.enqueue(queue, content, expires_at_ms, lsn)
     position = _add(queue, content, message_id, expires_at_ms, lsn, False, cython.address(wanted))
     if position:
+        due_worked(queue)
+        if expires_at_ms:
+            due_expiry(queue)
         _arrived(queue, position, content, wanted)
     return position
 
 
 def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
     wanted: uint32_t = 0
-    mark: cython.bint
     slot: cython.pointer(slot_t)
     segment: cython.pointer(segment_t) = cython.NULL
     position: uint64_t
@@ -306,10 +309,9 @@ def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
     position = _add(queue, content, message_id, expires_at_ms, lsn, True, cython.address(wanted))
     if position == 0:
         return 0
-    mark = _lower_pointers(queue, position)
-    if mark:
-        # The pointers must be back before the offer looks for the consumer's next entry.
-        manager_available(queue, position, cython.NULL, content, True, False)
+    due_worked(queue)
+    if expires_at_ms:
+        due_expiry(queue)
     if queue_offer(queue, position):
         return position
     # Nobody took it: the broker must win the acquire to take it back. When it does not, a consumer has it: delivered.
@@ -408,7 +410,7 @@ def queue_add_consumer(queue, consumer):
 def queue_remove_consumer(queue, consumer):
     offered: cython.pointer(slot_t)
     if manager_remove(queue, consumer) == CONSUMER_REMOVED:
-        return
+        return False
     # From here nobody new comes in; wait for the pull or offer that is inside.
     spin_lock(cython.address(consumer.send_lock))
     offered = cython.cast(cython.pointer(slot_t), at_swap_ptr(cython.address(consumer.offered), cython.NULL))
@@ -422,14 +424,15 @@ def queue_remove_consumer(queue, consumer):
     else:
         queue_wake_if_available(queue)
     consumer_decref(consumer)
+    return offered != cython.NULL
 
 
 def queue_set_notify_work_desired(queue, consumer, desired):
     at: uint32_t
     if not desired:
         at = manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
-        if at_load_ptr(cython.address(consumer.offered)) != cython.NULL:
-            queue_withdraw_offer(queue, consumer)
+        # Whatever `offered` says now: an offer that is being made has its send_lock, and is seen when that is free (pull.py, I4).
+        queue_withdraw_offer(queue, consumer)
         if at == CONSUMER_NOTIFIED or at == CONSUMER_INTERESTED:
             _wake(queue, consumer)  # another does the work that was expected of this one
         return
@@ -463,6 +466,7 @@ def queue_settle(queue, slot, position, owner, reason, delivered_us):
     )
     if done == 0:
         return False
+    due_worked(queue)
     if done == 2:
         if queue.port != cython.NULL and queue.port.dequeue != cython.NULL:
             queue.port.dequeue(queue.port.context, queue, position, at, owner, reason, delivered_us)
@@ -488,6 +492,27 @@ def queue_take_expired(queue, now_ms, out):
     delivery_fill(out, slot, slot_content(slot), position, at_load64(cython.address(slot.state)))
     queue_unparked(queue, slot)
     return True
+
+
+def queue_expire_many(queue, now_ms, most):
+    delivery: delivery_t
+    expired: uint64_t = 0
+    while expired < most and queue_take_expired(queue, now_ms, cython.address(delivery)):
+        if queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_EXPIRE):
+            expired += 1
+    return expired
+
+
+def queue_rearm(queue):
+    at: int64_t
+    due_at: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), cython.address(queue.due_at))
+    while not at_cas64(due_at, at_load64(due_at), 0):
+        pass
+    # Who adds an entry after this section sees that nothing is known; who added one before it is seen here (due.py, I1).
+    spin_lock(cython.address(queue.entries.lock))
+    at = queue.entries.expiry_min
+    spin_unlock(cython.address(queue.entries.lock))
+    return at if at and at_cas64(due_at, 0, cython.cast(uint64_t, at)) else 0
 
 
 def queue_purge(queue):

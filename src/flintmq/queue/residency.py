@@ -103,7 +103,7 @@ def queue_content_loaded(queue, position, content):
     spin_unlock(cython.address(queue.entries.lock))
     if asked:
         manager_changed(queue)
-        manager_available(queue, position, cython.NULL, content, False, True)
+        manager_available(queue, content, True)
         manager_wake_waiters(queue)
 
 
@@ -176,7 +176,6 @@ def queue_resident_bytes(queue):
 def queue_load_room(queue):
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
-    delivered: uint64_t = 0
     hot: uint64_t = at_load64(cython.address(queue.port.hot_bytes)) if queue.port != cython.NULL else ~cython.cast(uint64_t, 0)
     resident: uint64_t = at_load64(cython.address(queue.entries.resident_bytes))
     back: uint64_t
@@ -186,7 +185,7 @@ def queue_load_room(queue):
         return hot - resident  # even with what consumers hold
     if resident // HELD_WINDOWS >= hot:
         return 0
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
+    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
     bytes_ += at_load64(cython.address(queue.puller.acquired_bytes)) + at_load64(cython.address(queue.entries.taken_bytes))
     back = at_load64(cython.address(queue.entries.released_bytes)) + at_load64(cython.address(queue.entries.dequeued_bytes))
     if bytes_ > back:  # in hands: not the window's

@@ -12,8 +12,9 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_store64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_incref, content_t
-from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters, pointer_lower
+from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident, count_taken
+from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_next, list_scan, list_set_expiry_locked, list_slot_locked
 from cython.cimports.flintmq.queue.list_restore import list_insert, list_insert_many, list_publish_held, list_set_tail
 from cython.cimports.flintmq.queue.pull import queue_release, queue_unparked
@@ -48,10 +49,11 @@ LEVEL_SHIFT = cython.declare(uint32_t, 56)
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _came(queue: cython.pointer(queue_t), position: uint64_t, content: cython.pointer(content_t)) -> cython.void:
+def _came(queue: cython.pointer(queue_t), content: cython.pointer(content_t)) -> cython.void:
     """An entry is available at a place that readers may have passed."""
-    pointer_lower(cython.address(queue.puller.released), position)
-    manager_available(queue, position, cython.NULL, content, True, True)
+    due_worked(queue)
+    due_expiry(queue)
+    manager_available(queue, content, True)
     manager_wake_waiters(queue)
 
 
@@ -82,7 +84,7 @@ def queue_restore(queue, content, message_id, position, redelivered, expires_at_
     )
     spin_unlock(cython.address(queue.log_lock))
     if restored:
-        _came(queue, restored, content)
+        _came(queue, content)
     return restored
 
 
@@ -92,7 +94,7 @@ def queue_restore_many(queue, restored, count):
     done = list_insert_many(cython.address(queue.entries), restored, count)
     spin_unlock(cython.address(queue.log_lock))
     if done:
-        _came(queue, restored[0].position, cython.NULL)
+        _came(queue, cython.NULL)
     return done
 
 
@@ -174,7 +176,7 @@ def queue_publish_held(queue, slot, position, logged):
         cython.address(queue.entries), position, ENTRY_LOGGED if logged else 0, hot_bytes, cython.address(wanted), cython.address(dropped)
     ):
         return queue_release(queue, slot, position, 0, False)
-    _came(queue, position, dropped)
+    _came(queue, dropped)
     if dropped != cython.NULL:
         content_decref(dropped)
     return True

@@ -15,9 +15,11 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_t
-from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters, pointer_lower
-from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_taken
+from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters
+from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_taken
+from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
+    list_came_back_locked,
     list_claim_locked,
     list_delete_locked,
     list_directory_find,
@@ -35,6 +37,7 @@ from cython.cimports.flintmq.queue.slot import (
     slot_set_cold,
     slot_unhold,
 )
+from cython.cimports.flintmq.queue.spans import span_find
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
@@ -114,8 +117,8 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
     segment: cython.pointer(segment_t)
     slot: cython.pointer(slot_t)
     place: uint32_t
-    start: uint64_t
     end: uint64_t
+    last: uint64_t
     tail: uint64_t
     position: uint64_t
     state: uint64_t
@@ -135,10 +138,19 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
             break
         level = entries.levels + level_no
         tail = level.tail
-        start = max(index, max(level.floor, cython.cast(uint64_t, 1)))
-        floored = start <= max(level.floor, cython.cast(uint64_t, 1))
-        index = start
+        floored = index <= max(level.floor, cython.cast(uint64_t, 1))
+        index = max(index, cython.cast(uint64_t, 1))
         while index <= tail and taken < CHUNK and passed < PASSED_MAX and what == HOLD_MORE:
+            last = tail
+            if index < level.floor:  # what is available there is in the spans
+                place = span_find(level, index)
+                if place < level.span_count:
+                    index = max(index, level.spans[level.span_start + place].first)
+                    last = min(level.spans[level.span_start + place].last, tail)
+                else:
+                    index = level.floor
+                if index > tail:
+                    break
             place = list_directory_find(level, index)
             if place >= level.count:
                 index = tail + 1
@@ -146,7 +158,7 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
             segment = level.directory[level.start + place]
             if segment.base > index:
                 index = segment.base
-            end = min(segment.base + segment.count, tail + 1)
+            end = min(segment.base + segment.count, last + 1)
             slot = segment.slots + (index - segment.base)
             while index < end and taken < CHUNK and passed < PASSED_MAX:
                 state = at_load64(cython.address(slot.state))
@@ -179,7 +191,7 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
                 slot += 1
                 index += 1
                 passed += 1
-        # Everything from the floor to here is taken: releases lower it, under this lock.
+        # Everything from the floor to here is taken: what comes back goes to the spans, under this lock.
         if floored and index > level.floor:
             at_store64(cython.address(level.floor), index)
         if what == HOLD_MORE and index > tail:
@@ -261,10 +273,11 @@ def run_look(queue, run, positions, count):
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _came(queue: cython.pointer(queue_t), position: uint64_t) -> cython.void:
-    """Entries from here on are available at places that readers may have passed."""
-    pointer_lower(cython.address(queue.puller.released), position)
-    manager_available(queue, position, cython.NULL, cython.NULL, True, True)
+def _came(queue: cython.pointer(queue_t)) -> cython.void:
+    """Entries are available at places that readers may have passed."""
+    due_worked(queue)
+    due_expiry(queue)
+    manager_available(queue, cython.NULL, True)
     manager_wake_waiters(queue)
 
 
@@ -272,7 +285,6 @@ def run_release(queue, entries, count):
     list_: cython.pointer(list_t) = cython.address(queue.entries)
     segment: cython.pointer(segment_t) = cython.NULL
     slot: cython.pointer(slot_t)
-    level: cython.pointer(level_t)
     state: uint64_t
     body_len: uint32_t
     position: uint64_t
@@ -293,11 +305,7 @@ def run_release(queue, entries, count):
             body_len = slot_body_len(slot)  # before the CAS: it is still ours
             if not slot_release(slot, 0, True):
                 continue
-            level = list_.levels + segment.level
-            if level.floor > position & INDEX_MASK:
-                at_store64(cython.address(level.floor), position & INDEX_MASK)
-            if position < list_.expiry_resume:
-                list_.expiry_resume = position
+            list_came_back_locked(list_, segment, position & INDEX_MASK)
             if state & ENTRY_ASIDE:
                 count_cold(list_, 1)
                 if state & ENTRY_FAILED:
@@ -306,9 +314,11 @@ def run_release(queue, entries, count):
             at_store64(cython.address(list_.released), list_.released + 1)
             if lowest == 0 or position < lowest:
                 lowest = position
+        if lowest:
+            count_behind(list_, lowest)
         spin_unlock(cython.address(list_.lock))
         if lowest:
-            _came(queue, lowest)
+            _came(queue)
 
 
 def run_settle(queue, entries, count):
@@ -343,6 +353,7 @@ def run_settle(queue, entries, count):
                 spilled_count += 1
             list_delete_locked(list_, slot, segment)
         spin_unlock(cython.address(list_.lock))
+        due_worked(queue)
         for i in range(content_count):
             content_decref(contents[i])
         if queue.port != cython.NULL and queue.port.unspill != cython.NULL:
@@ -404,7 +415,6 @@ def run_publish(queue, placed, count):
     list_: cython.pointer(list_t) = cython.address(queue.entries)
     segment: cython.pointer(segment_t) = cython.NULL
     slot: cython.pointer(slot_t)
-    level: cython.pointer(level_t)
     one: cython.pointer(placed_t)
     state: uint64_t
     index: uint64_t
@@ -427,19 +437,17 @@ def run_publish(queue, placed, count):
             index = one.position & INDEX_MASK
             if one.expires_at_ms:
                 list_set_expiry_locked(list_, segment, index, one.expires_at_ms)
-            level = list_.levels + segment.level
             count_arrival(list_, one.body_len)
             count_cold(list_, 1)
-            if level.floor > index:
-                at_store64(cython.address(level.floor), index)
-            if one.position < list_.expiry_resume:
-                list_.expiry_resume = one.position
             if lowest == 0 or one.position < lowest:
                 lowest = one.position
             at_store64(cython.address(slot.state), ENTRY_AVAILABLE | ENTRY_LOGGED | ENTRY_NOT_RESIDENT)
+            list_came_back_locked(list_, segment, index)
+        if lowest:
+            count_behind(list_, lowest)
         spin_unlock(cython.address(list_.lock))
         if lowest:
-            _came(queue, lowest)
+            _came(queue)
 
 
 # --- the Python face ----------------------------------------------------------------------------------------------------------------

@@ -95,9 +95,17 @@ cdef struct place_t:            # a reader's segment between two calls; good whi
     segment_t *segment
     uint64_t generation
 
+cdef struct span_t:             # indices of one level, both ends included
+    uint64_t first
+    uint64_t last
+
 cdef struct level_t:            # one sub-list
     uint64_t tail               # atomic: last index in use; 0 = none yet
-    uint64_t floor              # atomic: no available entry has a lower index; changed under the list lock
+    uint64_t floor              # atomic: an available entry with a lower index is in one of `spans`; changed under the list lock
+    span_t *spans               # where entries below the floor came back: disjoint, rising, from spans[span_start]; under the list lock
+    uint32_t span_start
+    uint32_t span_count         # atomic
+    uint32_t span_room
     uint64_t live
     segment_t *first
     segment_t *last
@@ -107,6 +115,9 @@ cdef struct level_t:            # one sub-list
     uint32_t count
     uint32_t capacity
     uint32_t grown              # a small segment was filled: next ones are large
+
+cdef enum:
+    BEHIND_RING = 4             # see list_t.behind_ring
 
 cdef struct list_t
 
@@ -127,6 +138,9 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint64_t generation         # atomic: segments unlinked so far
     uint64_t enqueued           # atomic figures, written under `lock`
     uint64_t enqueued_bytes
+    uint64_t behind             # events after which an entry may be available before a reader's pointer: it came back, or at a higher level
+    uint64_t behind_ring[BEHIND_RING]  # atomic: lowest positions of the latest of them
+    uint64_t passed             # slots that scans passed over without finding one: what holes cost (about, not exact between threads)
     uint64_t released           # entries that became available again
     uint64_t released_bytes
     uint64_t dequeued
@@ -151,6 +165,7 @@ cdef struct found_t:            # what a scan found
     uint64_t position
     uint64_t end                # nothing found: the last position looked at
     uint32_t skipped            # entries passed on the way
+    bint returned               # of an attempt to acquire (queue/pull.py)
 
 cdef struct queue_t
 cdef struct consumer_t
@@ -253,9 +268,11 @@ cdef struct manager_t:
     consumer_t *all             # every attached consumer
     consumer_t *exclusive       # atomic: the exclusive consumer, or NULL
     uint64_t changes            # atomic: events other than arrival and release that can give someone work
-    uint64_t acquired           # figures of consumers that left
+    consumer_t *hot             # those on NOTIFIED: what they acquired is not in `acquired` yet
+    uint64_t acquired           # figures of all others, those that left included
     uint64_t acquired_bytes
-    uint64_t delivered
+    uint64_t delivered          # of consumers that left
+    uint64_t visited            # consumers looked at in loops under the lock: what many consumers cost
 
 cdef struct consumer_t:
     uint32_t id                 # unique in the process, never reused, never 0
@@ -269,7 +286,8 @@ cdef struct consumer_t:
     consumer_t *prev            # links of that list
     consumer_t *next
     uint64_t last_seen          # atomic position: everything up to it was looked at
-    uint64_t released           # atomic position: earliest entry that came back behind last_seen; 0 = none
+    uint64_t released           # earliest position before last_seen that may be available; 0 = none. Under send_lock
+    uint64_t behind             # list_t.behind as far as it is in `released`; under send_lock
     uint64_t browsed[1]         # browser: see browse_levels
     uint64_t *browse_levels     # browser of a priority queue: one pointer per level, which release never lowers
     credit_t credit             # the consumer's own prefetch
@@ -289,6 +307,10 @@ cdef struct consumer_t:
     uint64_t idle_version       # atomic: queue_version() at which it found nothing; it isn't woken again for the same
     uint64_t acquired           # entries and bytes of bodies acquired for it; written under send_lock
     uint64_t acquired_bytes
+    uint64_t counted            # how much of them is in the manager's figures; under the manager lock
+    uint64_t counted_bytes
+    consumer_t *hot_prev        # links of manager_t.hot
+    consumer_t *hot_next
     uint32_t offer_round        # the last round of `immediate` that asked it
 
 cdef struct target_t:           # broker-side representation of a consuming client (seed 004): one or more consumers
@@ -297,6 +319,7 @@ cdef struct target_t:           # broker-side representation of a consuming clie
     uint32_t next_consumer      # round robin over them
     uint32_t pending            # atomic: already in its session's set of targets that want to work
     uint32_t suspended          # atomic: transport blocked or channel.flow(off); its consumers take nothing
+    uint32_t credit_back        # atomic: credit that its consumers share with others came back from another thread: the session resumes them
     target_t *next_pending      # the session's list link
     notify_work_t notify_work
     void *context               # the session's own record
@@ -304,7 +327,8 @@ cdef struct target_t:           # broker-side representation of a consuming clie
 cdef struct puller_t:           # the pointer of basic.get and of the broker's own takes
     uint32_t lock
     uint64_t last_seen
-    uint64_t released           # atomic, as in consumer_t
+    uint64_t released           # as in consumer_t, under `lock`
+    uint64_t behind
     place_t place
     uint64_t acquired           # figures, written under `lock`
     uint64_t acquired_bytes
@@ -346,6 +370,16 @@ cdef struct queue_ops_t:
     void (*free_reader)(void *reader) noexcept nogil          # with the last reference of its consumer
     void (*destroy)(queue_t *queue) noexcept nogil            # with the last reference of the queue
 
+# Something is to be done at this time (wall clock, milliseconds). Any thread, under the index's lock: short, must not block.
+ctypedef void (*due_soon_t)(void *context, int64_t at_ms) noexcept nogil
+
+cdef struct due_index_t:        # queues that have something to do: one for all queues of a broker (queue/due.pxd)
+    uint32_t lock
+    queue_t *due                # an entry of theirs expires earlier than was known; each a counted reference
+    queue_t *worked             # they worked since their last housekeeping; each a counted reference
+    due_soon_t soon             # NULL: nobody waits
+    void *context
+
 cdef struct queue_t:
     list_t entries              # first: what every message touches
     manager_t manager
@@ -362,3 +396,10 @@ cdef struct queue_t:
     void *ops_context
     uint64_t logged_at          # atomic: LSN of its last enqueue (or mark) in the message log; the store's own
     waiter_t *waiters           # atomic head; changed under the manager lock
+    due_index_t *due            # NULL: nobody looks after it but who calls its housekeeping
+    queue_t *due_next           # links of the index's two lists
+    queue_t *worked_next
+    int64_t due_at              # atomic: when its next entry expires, as the index knows it; 0: it knows of none
+    uint32_t due_listed         # atomic: it is on the list
+    uint32_t worked             # atomic: it is on the list of those that worked since their last housekeeping
+    uint64_t worked_before      # what it had done at its last housekeeping

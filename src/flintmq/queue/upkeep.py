@@ -9,14 +9,16 @@ are exact when nothing runs.
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_sub32
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_load_ptr, at_store32, at_sub32
 from cython.cimports.flintmq.core.content import content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
+    manager_delivered,
     manager_figures,
     manager_quiet,
     manager_wake_one,
     manager_wake_waiters,
 )
+from cython.cimports.flintmq.queue.due import due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_next
 from cython.cimports.flintmq.queue.list_upkeep import list_free_retired, list_memory, list_put_back_retired, list_shrink, list_take_retired
 from cython.cimports.flintmq.queue.pull import delivery_fill, queue_has_available
@@ -58,6 +60,8 @@ def queue_next_expiry(queue):
 def queue_housekeeping(queue):
     place: place_t
     level: uint32_t
+    done: uint64_t
+    waits: cython.bint = False
     if queue.ops != cython.NULL:
         queue.ops.housekeeping(queue)
         return
@@ -73,17 +77,31 @@ def queue_housekeeping(queue):
     queue_reclaim(queue, False)
     if at_load32(cython.address(queue.entries.wanted)) and queue_has_available(queue):
         manager_wake_one(queue, cython.NULL, True)
+        waits = True
     manager_wake_waiters(queue)
+    done = (
+        at_load64(cython.address(queue.entries.enqueued))
+        + at_load64(cython.address(queue.entries.released))
+        + at_load64(cython.address(queue.entries.dequeued))
+    )
+    # Once more after the last work, which gives back what an empty queue keeps; and as long as somebody waits for what is there.
+    if (
+        waits
+        or done != queue.worked_before
+        or at_load32(cython.address(queue.entries.retired_count))
+        or at_load_ptr(cython.address(queue.waiters)) != cython.NULL
+    ):
+        queue.worked_before = done
+        due_worked(queue)
 
 
 def queue_ready_count(queue):
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
-    delivered: uint64_t = 0
     given: uint64_t
     if queue.ops != cython.NULL:
         return queue.ops.figure(queue, FIGURE_READY)
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
+    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
     acquired += at_load64(cython.address(queue.puller.acquired)) + at_load64(cython.address(queue.entries.taken))
     given = at_load64(cython.address(queue.entries.enqueued)) + at_load64(cython.address(queue.entries.released))
     return given - acquired if given > acquired else 0
@@ -92,11 +110,10 @@ def queue_ready_count(queue):
 def queue_unacked_count(queue):
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
-    delivered: uint64_t = 0
     back: uint64_t = at_load64(cython.address(queue.entries.released)) + at_load64(cython.address(queue.entries.dequeued))
     if queue.ops != cython.NULL:
         return queue.ops.figure(queue, FIGURE_UNACKED)
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
+    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
     acquired += at_load64(cython.address(queue.puller.acquired)) + at_load64(cython.address(queue.entries.taken))
     return acquired - back if acquired > back else 0
 
@@ -104,11 +121,10 @@ def queue_unacked_count(queue):
 def queue_ready_bytes(queue):
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
-    delivered: uint64_t = 0
     given: uint64_t
     if queue.ops != cython.NULL:
         return queue.ops.figure(queue, FIGURE_READY_BYTES)
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
+    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
     bytes_ += at_load64(cython.address(queue.puller.acquired_bytes)) + at_load64(cython.address(queue.entries.taken_bytes))
     given = at_load64(cython.address(queue.entries.enqueued_bytes)) + at_load64(cython.address(queue.entries.released_bytes))
     return given - bytes_ if given > bytes_ else 0
@@ -129,11 +145,7 @@ def queue_enqueued_total(queue):
 
 
 def queue_delivered_total(queue):
-    acquired: uint64_t = 0
-    bytes_: uint64_t = 0
-    delivered: uint64_t = 0
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_), cython.address(delivered))
-    return delivered + at_load64(cython.address(queue.puller.delivered))
+    return manager_delivered(queue) + at_load64(cython.address(queue.puller.delivered))
 
 
 def queue_memory(queue):

@@ -22,7 +22,7 @@ from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
-from flintmq.session import publishing
+from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.state import Consumer
@@ -111,6 +111,8 @@ class Broker:
         self.pending = Pending()
         # queues with a length limit whose overflow is dead-lettered
         self.limited_queues: set[Any] = set()
+        # messages end at their time, and queues that worked get their upkeep
+        self.expiry = Expiry(self)
         self.drops: Counter[str] = Counter()
         # keeps memory in bounds (session.memory_keeper); None: a broker without a node
         self.memory: Any = None
@@ -145,6 +147,7 @@ class Broker:
         if policy.qpid_priorities is not None:
             kind, rule = LIST_PRIORITY, LEVEL_QPID
         core = QueueHandle(queue_id, kind, policy.levels, rule)
+        core.watch(self.expiry.index)
         core.set_durable(spec.durable)
         if self.log is not None:
             core.attach_log(self.log)
@@ -188,6 +191,7 @@ class Broker:
         """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it."""
         self.queues.pop(queue.queue_id, None)
         self.limited_queues.discard(queue)
+        self.expiry.forget(queue.queue_id)
         with self.lock:
             consumers = self.consumers.pop(queue.queue_id, {})
         for consumer in consumers:
@@ -390,17 +394,9 @@ class Broker:
     # --- housekeeping -----------------------------------------------------------------------------------------------
 
     def housekeeping(self, now_ms: int) -> None:
-        """Expiry, limits, idle pointers, queue expiry (x-expires), transactions whose time is over. `now_ms`: monotonic."""
-        wall = self.clock.wall_ms()
-        for queue in list(self.queues.values()):
-            core = queue.core
-            if queue.policy.is_stream:
-                continue  # it has a housekeeping of its own
-            if core.ready_count() or core.unacked_count():
-                guarded("housekeeping of queues", f"queue {queue.name!r}", publishing.expire, self, queue, wall)
-                core.housekeeping()
-        if self.limited_queues:
-            publishing.apply_policies(self)
+        """Expiry, limits, upkeep, queue expiry (x-expires), transactions whose time is over: only where something is to be done.
+        `now_ms`: monotonic."""
+        self.expiry.tick()
         for vhost in list(self.vhosts.values()):
             guarded("housekeeping of virtual hosts", f"vhost {vhost.name!r}", vhost.expire_queues)
         if self.transactions is not None:

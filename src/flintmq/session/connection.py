@@ -339,13 +339,18 @@ class Connection(ConnectionBase):
     def get(self, number: int, handle: QueueHandle, no_ack: bool) -> bool | None:
         """basic.get: writes get-ok with the first message, or returns False when the queue has none.
 
-        None: the first message has to be read from disk. handler.head_came is called when it may be there; then ask again.
+        None: the first message has to be read from disk, or others have to expire first. handler.head_came is called when it may be there; then ask again.
         """
         channel: cython.pointer(channel_t) = self.channel(number)
         delivery: delivery_t
         item: cython.pointer(unacked_t)
         if queue_next_expiry(handle.queue) and queue_next_expiry(handle.queue) <= wall_ms():
-            expire_now(cython.address(self.connection), handle.queue)
+            if not expire_now(cython.address(self.connection), handle.queue):
+                # More are past their time: the request is made again after the next pass, for the next slice of them.
+                at_store32(cython.address(self.connection.head_came), 1)
+                if not at_swap32(cython.address(self.connection.scheduled), 1):
+                    self.connection.schedule(cython.address(self.connection))
+                return None
         if channel.getter == 0:
             channel.getter = owner_id_new()
             if channel.getter == 0:

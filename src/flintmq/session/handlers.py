@@ -24,6 +24,7 @@ from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
 from flintmq.session import commits, handshake, publishing, verbs
+from flintmq.session.expiry import STEP_NS
 from flintmq.session.state import ChannelState
 
 if TYPE_CHECKING:
@@ -312,11 +313,17 @@ class ConnectionHandler:
         """A queue of a message's route is deleted: the queues it goes to by the routing table of now."""
         return publishing.route_again(self, exchange, keys, header)
 
-    def expire(self, queue_id: int) -> None:
-        """A consumer or basic.get is about to read a queue in which messages are past their time."""
+    def expire(self, queue_id: int) -> bool:
+        """A consumer or basic.get is about to read a queue in which messages are past their time: a slice of them ends. True: all did."""
         queue = self.broker.queues.get(queue_id)
-        if queue is not None:
-            guarded("expiry", f"queue {queue.name!r}", publishing.expire, self.broker, queue, time.time_ns() // 1_000_000)
+        if queue is None:
+            return True
+        until_ns = self.broker.clock.monotonic_ns() + STEP_NS
+        left = partial(publishing.expire, self.broker, queue, time.time_ns() // 1_000_000, until_ns)
+        done: list[bool] = []
+        # What can't be done now must not keep the consumer from what is not expired.
+        guarded("expiry", f"queue {queue.name!r}", lambda: done.append(left()))
+        return not done or done[0]
 
     # --- output -----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 )
 from cython.cimports.flintmq.queue.types import CONSUMER_NO_ACK
 from cython.cimports.flintmq.session.delivery import subscription_set_prefix
+from cython.cimports.flintmq.session.settlement import channel_resume
 from cython.cimports.flintmq.session.types import subscription_t
 from cython.cimports.flintmq.session.work import forget_target, target_notify
 from cython.cimports.libc.stdlib import calloc, free
@@ -72,7 +73,9 @@ def subscription_detach(subscription):
     link[0] = subscription.next
     subscription.channel.subscription_count -= 1
     subscription.cancelled = True
-    queue_remove_consumer(subscription.queue, subscription.consumer)
+    offer_back: cython.bint = queue_remove_consumer(subscription.queue, subscription.consumer)
+    if offer_back and subscription.channel.credit.limit:
+        channel_resume(subscription.channel)  # credit that it shared with others
     forget_target(subscription.channel.connection, subscription.channel, cython.address(subscription.target))
     # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
     consumer_decref(subscription.consumer)

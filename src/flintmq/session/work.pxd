@@ -18,8 +18,9 @@ cdef void forget_channel(connection_t *connection, channel_t *channel) noexcept 
 # The transport takes no more: consumers become not interested, so that queues look for others. And back.
 cdef void connection_block_output(connection_t *connection) noexcept nogil
 cdef void connection_unblock_output(connection_t *connection) noexcept nogil
-# Takes expired messages out of a queue before it is read from. Takes the GIL: only when queue_next_expiry says that it is due.
-cdef void expire_now(connection_t *connection, queue_t *queue) noexcept nogil
+# Takes expired messages out of a queue before it is read from, for a slice at most; false: there are more, so nothing is to be read yet.
+# Takes the GIL: only when queue_next_expiry says that it is due.
+cdef bint expire_now(connection_t *connection, queue_t *queue) noexcept nogil
 # `suspended` False has no effect on a subscription that waits to become the active one (x-single-active-consumer).
 cdef void suspend_subscription(subscription_t *subscription, bint suspended) noexcept nogil
 # True when some channel has consumers or unacked deliveries.

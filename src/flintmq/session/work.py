@@ -30,7 +30,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 )
 from cython.cimports.flintmq.queue.types import REASON_ACK, consumer_t, delivery_t, target_t
 from cython.cimports.flintmq.session.delivery import write_deliver
-from cython.cimports.flintmq.session.settlement import channel_settle_item
+from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_add
 from cython.cimports.libc.stdint import int64_t, uint32_t
@@ -201,11 +201,14 @@ def _target_turn(
     turn: uint32_t = TURN_MESSAGES
     expiry: int64_t
     i: uint32_t
+    if at_load32(cython.address(target.credit_back)) and at_swap32(cython.address(target.credit_back), 0):
+        channel_resume(channel)
     for i in range(target.consumer_count):
         # Expiry is housekeeping's, but what is past its time must not be delivered before that comes round.
         expiry = queue_next_expiry(target.consumers[i].queue)
         if expiry != 0 and expiry <= wall_ms():
-            expire_now(connection, target.consumers[i].queue)
+            if not expire_now(connection, target.consumers[i].queue):
+                return True  # others have their turn before the next slice
     while True:
         consumer = target.consumers[target.next_consumer]
         if not queue_deliver_single(consumer.queue, consumer, cython.address(delivery)):
@@ -281,13 +284,15 @@ def _tell_head_came(connection: cython.pointer(connection_t)) -> cython.void:
 
 
 def expire_now(connection, queue):
+    done: cython.bint = True
     with cython.gil:
         try:
             handler = cython.cast(object, connection.owner).handler
             if handler is not None:
-                handler.expire(queue_get_id(queue))
+                done = handler.expire(queue_get_id(queue))
         except Exception:
             logging.getLogger("flintmq.connection").exception("internal error: expiry failed")
+    return done
 
 
 def connection_block_output(connection):

@@ -26,7 +26,12 @@ cdef class Target:
     cdef uint32_t notified        # atomic: notify_work calls
     cdef list members
 
+cdef struct gate_t:               # where an offer stops until its consumer is off the lists
+    consumer_t *consumer
+    uint32_t reached              # atomic
+
 cdef class Consumer:
+    cdef gate_t gate
     cdef consumer_t *consumer
     cdef readonly Queue queue
     cdef readonly Target target

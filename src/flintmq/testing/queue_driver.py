@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
     CONTENT_PERSISTENT,
     CONTENT_PRIORITY,
@@ -101,6 +101,7 @@ from cython.cimports.flintmq.testing.queue_ports import (
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
+from cython.cimports.posix.unistd import usleep
 from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
 
 
@@ -119,6 +120,17 @@ def _count_notify(target: cython.pointer(target_t)) -> cython.void:
 @cython.exceptval(check=False)
 def _first_byte(context: cython.p_void, content: cython.pointer(content_t)) -> cython.bint:
     return content.body_len > 0 and content_body(content)[0] == cython.cast(cython.pointer(uint8_t), context)[0]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _at_gate(context: cython.p_void, content: cython.pointer(content_t)) -> cython.bint:
+    gate: cython.pointer(gate_t) = cython.cast(cython.pointer(gate_t), context)
+    if at_swap32(cython.address(gate.reached), 1) == 0:
+        while at_load32(cython.address(gate.consumer.list)) != CONSUMER_NOT_INTERESTED:
+            usleep(20)
+    return True
 
 
 @cython.cfunc
@@ -175,10 +187,13 @@ class Queue:
             flags |= CONTENT_PERSISTENT
         content: cython.pointer(content_t) = content_from_bytes(b"", b"q", b"", body, flags, priority or 0)
         position: uint64_t
-        if immediate:
-            position = queue_enqueue_immediate(self.queue, content, 0, expires_at, cython.NULL)
-        else:
-            position = queue_enqueue(self.queue, content, 0, expires_at, cython.NULL)
+        expires_at_ms: int64_t = expires_at
+        at_once: cython.bint = immediate
+        with cython.nogil:
+            if at_once:
+                position = queue_enqueue_immediate(self.queue, content, 0, expires_at_ms, cython.NULL)
+            else:
+                position = queue_enqueue(self.queue, content, 0, expires_at_ms, cython.NULL)
         content_decref(content)
         return position
 
@@ -389,6 +404,16 @@ class Queue:
         return queue_memory(self.queue)
 
     @property
+    def passed(self) -> int:
+        """Slots that scans passed over: what holes cost."""
+        return at_load64(cython.address(self.queue.entries.passed))
+
+    @property
+    def visited(self) -> int:
+        """Consumers that loops over them looked at: what many of them cost."""
+        return self.queue.manager.visited
+
+    @property
     def wanted(self) -> int:
         """Consumers that an arrival would wake, as the producers' side sees it."""
         return at_load32(cython.address(self.queue.entries.wanted))
@@ -477,7 +502,8 @@ class Target:
 
 @cython.cclass
 class Consumer:
-    """A consumer attached to a queue; `wants`: takes only bodies that begin with this byte. Raises ValueError when refused."""
+    """A consumer attached to a queue; `wants`: takes only bodies that begin with this byte; `gated`: the first time it is
+    asked about a message, an offer waits under its send_lock until it is off the lists. Raises ValueError when refused."""
 
     def __init__(
         self,
@@ -491,6 +517,7 @@ class Consumer:
         shared: Credit | None = None,
         wants: bytes | None = None,
         suspended: bool = False,
+        gated: bool = False,
     ):
         flags: uint32_t = 0 if browser else CONSUMER_ACQUIRES
         if no_ack:
@@ -511,6 +538,10 @@ class Consumer:
             self.wanted_first = wants[0]
             self.consumer.interest = _first_byte
             self.consumer.interest_context = cython.address(self.wanted_first)
+        if gated:
+            self.gate.consumer = self.consumer
+            self.consumer.interest = _at_gate
+            self.consumer.interest_context = cython.address(self.gate)
         if not queue_add_consumer(queue.queue, self.consumer):
             raise ValueError("refused")
 
@@ -582,6 +613,10 @@ class Consumer:
     @property
     def has_credit(self) -> bool:
         return consumer_has_credit(self.consumer) != 0
+
+    @property
+    def at_gate(self) -> bool:
+        return at_load32(cython.address(self.gate.reached)) != 0
 
     @property
     def has_offer(self) -> bool:

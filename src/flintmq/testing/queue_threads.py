@@ -166,10 +166,12 @@ class Stress:
         suspend_every: int = 0,
         check_order: bool = True,
         hold: int = 0,
+        idle_suspend: bool = False,
     ) -> None:
         """Until stopped: waits to be notified, pulls until nothing comes, settles (the oldest first once it holds `hold` entries).
 
-        Reattaching closes and adds a fresh consumer.
+        Reattaching closes and adds a fresh consumer. `idle_suspend`: while it waits it is suspended and resumed all the time, so that nothing
+        but the hand-over itself brings back an offer that lands meanwhile.
         """
         state: cython.pointer(stress_t) = cython.address(self.state)
         queue: cython.pointer(queue_t) = self.queue.queue
@@ -187,6 +189,7 @@ class Stress:
         suspend: uint64_t = suspend_every
         room: uint64_t = hold + 1
         ordered: cython.bint = check_order
+        restless: cython.bint = idle_suspend
         last: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), calloc(state.producers, 8))
         held: cython.pointer(delivery_t) = cython.cast(cython.pointer(delivery_t), calloc(room, cython.sizeof(delivery_t)))
         body: cython.pointer(uint64_t)
@@ -195,7 +198,14 @@ class Stress:
                 if not at_swap32(notified, 0):
                     if at_load32(cython.address(state.stop)):
                         break
-                    usleep(20)
+                    if restless:
+                        at_store32(cython.address(raw.target.suspended), 1)
+                        queue_set_notify_work_desired(queue, raw, False)
+                        at_store32(cython.address(raw.target.suspended), 0)
+                        if consumer_has_credit(raw):
+                            queue_set_notify_work_desired(queue, raw, True)
+                    else:
+                        usleep(20)
                     continue
                 while queue_deliver_single(queue, raw, cython.address(delivery)):
                     body = cython.cast(cython.pointer(uint64_t), content_body(delivery.content))

@@ -16,6 +16,8 @@ I6  What goes by itself (x-expires, auto-delete) and can't be deleted now, becau
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -93,7 +95,11 @@ class VirtualHost:
         # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
         self.home_call: Call = lambda function: function()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
-        self._expiring: dict[str, Queue] = {}  # queues with x-expires
+        # when a queue with x-expires may be unused for so long: (monotonic nanoseconds, number, queue); one for each of them
+        self._expiring: list[tuple[int, int, Queue]] = []
+        self._expiring_numbers = itertools.count()
+        self._expiring_count = 0  # of them that are not deleted
+        self.expiry_visits = 0  # queues that were looked at for their x-expires
         # What should be gone and is not: the database refused its deletion. -> when it is tried again (monotonic, ns)
         self._put_off: dict[Queue | Exchange, int] = {}
         self._alternate_of: dict[str, dict[Exchange, None]] = {}  # name -> exchanges that name it as their alternate
@@ -680,17 +686,27 @@ class VirtualHost:
             if self._put_off:
                 self._delete_late(now)
             expired = 0
-            for queue in list(self._expiring.values()):
+            while self._expiring and self._expiring[0][0] <= now:
+                queue = heapq.heappop(self._expiring)[2]
+                if queue.deleted:
+                    continue
+                self.expiry_visits += 1
                 if queue.core.consumer_count():
                     queue.used_ns = now
                 elif self._is_expired(queue, now):
                     expired += self._remove_by_itself(queue, partial(self._is_expired, queue, now))
+                if not queue.deleted:  # it was used since, or its deletion is under way or put off
+                    self._watch_unused(queue, max(now + 1, self._unused_at(queue)))
             return expired
 
-    @staticmethod
-    def _is_expired(queue: Queue, now: int) -> bool:
-        expires_ns = (queue.policy.expires_ms or 0) * 1_000_000
-        return not queue.core.consumer_count() and now - queue.used_ns >= expires_ns
+    def _is_expired(self, queue: Queue, now: int) -> bool:
+        return not queue.core.consumer_count() and now >= self._unused_at(queue)
+
+    def _unused_at(self, queue: Queue) -> int:
+        return queue.used_ns + (queue.policy.expires_ms or 0) * 1_000_000
+
+    def _watch_unused(self, queue: Queue, at_ns: int) -> None:
+        heapq.heappush(self._expiring, (at_ns, next(self._expiring_numbers), queue))
 
     def _delete_late(self, now: int) -> None:
         """What was put off and is due."""
@@ -709,8 +725,9 @@ class VirtualHost:
         if queue.exclusive_owner is not None:
             self._exclusive.setdefault(queue.exclusive_owner, {})[queue.name] = queue
         if spec.policy.expires_ms is not None:
-            self._expiring[queue.name] = queue
             self.touch(queue)
+            self._expiring_count += 1
+            self._watch_unused(queue, self._unused_at(queue))
         self.on_queue_created(queue)
         self._default_route_changed(queue.name)
         return queue
@@ -721,7 +738,6 @@ class VirtualHost:
             record = QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {})
             self._changes.save(lambda: Delete(record), [(QUEUE, queue.name)], undo=undo)
         del self.queues[queue.name]
-        self._expiring.pop(queue.name, None)
         if queue.exclusive_owner is not None:
             owned = self._exclusive[queue.exclusive_owner]
             del owned[queue.name]
@@ -732,6 +748,11 @@ class VirtualHost:
             sources[binding.source] = None
             self._drop_binding(binding)
         queue.deleted = True
+        if queue.policy.expires_ms is not None:
+            self._expiring_count -= 1
+            if len(self._expiring) > 2 * self._expiring_count + 64:  # most of them are deleted queues, which it must not keep
+                self._expiring = [entry for entry in self._expiring if not entry[2].deleted]
+                heapq.heapify(self._expiring)
         self._put_off.pop(queue, None)
         queue.core.mark_deleted()
         self.on_queue_deleted(queue)

@@ -1,0 +1,77 @@
+"""Which queues of a broker have something to do: the housekeeping and the clock ask here, and look at no other (see due.pxd).
+
+in: what queues say of themselves. out: ids of queues.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.clock import monotonic_ns, wall_ms
+from cython.cimports.flintmq.queue.queue_core import queue_decref
+from cython.cimports.flintmq.queue.types import queue_t
+from cython.cimports.flintmq.scheduler.due_clock import DueClock, due_clock_arm, due_clock_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
+
+NS_PER_MS = cython.declare(int64_t, 1_000_000)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _arm(context: cython.p_void, at_ms: int64_t) -> cython.void:
+    """Wall clock to the clock's own, which no step of the wall clock moves: the housekeeping looks, too, for that."""
+    left_ms: int64_t = at_ms - wall_ms()
+    at_ns: int64_t = monotonic_ns()
+    if left_ms > 0:
+        at_ns += left_ms * NS_PER_MS
+    due_clock_arm(cython.cast(cython.pointer(due_clock_t), context), cython.cast(uint64_t, at_ns))
+
+
+@cython.cclass
+class DueIndex:
+    """See due_index.pyi."""
+
+    def use_clock(self, clock: DueClock) -> None:
+        self.clock = clock
+        spin_lock(cython.address(self.index.lock))
+        self.index.context = clock.clock
+        self.index.soon = _arm
+        spin_unlock(cython.address(self.index.lock))
+
+    def arm(self, at_ms: int) -> None:
+        at: int64_t = at_ms
+        if self.index.soon != cython.NULL:
+            self.index.soon(self.index.context, at)
+
+    def take_due(self) -> list:
+        queue: cython.pointer(queue_t)
+        taken: list = []
+        while True:
+            spin_lock(cython.address(self.index.lock))
+            queue = self.index.due
+            if queue != cython.NULL:
+                self.index.due = queue.due_next
+                queue.due_listed = 0
+            spin_unlock(cython.address(self.index.lock))
+            if queue == cython.NULL:
+                return taken
+            taken.append((at_load64(cython.cast(cython.pointer(uint64_t), cython.address(queue.due_at))), queue.id))
+            queue_decref(queue)
+
+    def take_worked(self) -> list:
+        queue: cython.pointer(queue_t)
+        after: cython.pointer(queue_t)
+        taken: list = []
+        spin_lock(cython.address(self.index.lock))
+        queue = self.index.worked
+        self.index.worked = cython.NULL
+        spin_unlock(cython.address(self.index.lock))
+        while queue != cython.NULL:
+            after = queue.worked_next
+            # Before its housekeeping looks: what it does from here on lists it again.
+            at_store32(cython.address(queue.worked), 0)
+            taken.append(queue.id)
+            queue_decref(queue)
+            queue = after
+        return taken

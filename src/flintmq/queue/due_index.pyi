@@ -1,0 +1,13 @@
+from flintmq.scheduler.due_clock import DueClock
+
+class DueIndex:
+    """Which of the queues that were given it (QueueHandle.watch) have something to do. One for all queues of a broker. Any thread."""
+
+    def use_clock(self, clock: DueClock) -> None:
+        """The clock that is armed with every earlier expiry from now on."""
+    def arm(self, at_ms: int) -> None:
+        """Arms the clock. Args: at_ms: wall clock, milliseconds."""
+    def take_due(self) -> list[tuple[int, int]]:
+        """(when, queue id) of queues in which an entry expires earlier than was known; when: wall clock, milliseconds. O(those)."""
+    def take_worked(self) -> list[int]:
+        """Ids of queues that worked since their last housekeeping. O(those)."""

@@ -1,0 +1,140 @@
+"""Where entries of a level came back below its floor (see spans.pxd).
+
+in: releases, scans that met holes. out: the next place below the floor where something may be available.
+
+I1  Spans are disjoint and rise; `span_count` is 0 exactly when none is left.
+I2  Memory is bounded: with SPANS_MAX of them, or without memory, neighbours become one span, or the floor goes back: dearer, never wrong.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_store32, at_store64
+from cython.cimports.flintmq.queue.types import level_t, span_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdlib import realloc
+from cython.cimports.libc.string import memmove
+
+# Entries between two that came back, so few that walking over them is cheaper than a span of its own.
+NEAR = cython.declare(uint64_t, 16)
+# Spans of one level: 64 KiB.
+SPANS_MAX = cython.declare(uint32_t, 4096)
+
+
+def span_find(level, index):
+    spans: cython.pointer(span_t) = level.spans + level.span_start
+    low: uint32_t = 0
+    high: uint32_t = level.span_count
+    middle: uint32_t
+    while low < high:
+        middle = (low + high) >> 1
+        if spans[middle].last >= index:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _merge(level: cython.pointer(level_t)) -> cython.void:
+    """Every two neighbours become one."""
+    spans: cython.pointer(span_t) = level.spans + level.span_start
+    to: uint32_t = 0
+    at: uint32_t = 0
+    while at < level.span_count:
+        spans[to].first = spans[at].first
+        spans[to].last = spans[at + 1].last if at + 1 < level.span_count else spans[at].last
+        to += 1
+        at += 2
+    at_store32(cython.address(level.span_count), to)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _room(level: cython.pointer(level_t)) -> cython.bint:
+    """Room for one more at the end; may merge spans, so that numbers found before are void. False: there is none at all."""
+    room: uint32_t = level.span_room * 2 if level.span_room else 8
+    spans: cython.pointer(span_t) = cython.NULL
+    if level.span_start + level.span_count < level.span_room:
+        return True
+    if level.span_start and (level.span_start > level.span_room // 2 or level.span_room >= SPANS_MAX):
+        memmove(level.spans, level.spans + level.span_start, level.span_count * cython.sizeof(span_t))
+        level.span_start = 0
+        return True
+    if room <= SPANS_MAX:
+        spans = cython.cast(cython.pointer(span_t), realloc(level.spans, room * cython.sizeof(span_t)))
+    if spans != cython.NULL:
+        level.spans = spans
+        level.span_room = room
+        return True
+    _merge(level)
+    return level.span_start + level.span_count < level.span_room
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _insert(level: cython.pointer(level_t), first: uint64_t, last: uint64_t) -> cython.bint:
+    """A span of its own, or a part of one when there is no room. False: not even that."""
+    spans: cython.pointer(span_t)
+    at: uint32_t
+    if not _room(level):
+        return False
+    at = span_find(level, first)
+    spans = level.spans + level.span_start
+    if at < level.span_count and spans[at].first <= first:
+        if spans[at].last < last:  # after a merge only
+            spans[at].last = last
+        return True
+    memmove(spans + at + 1, spans + at, (level.span_count - at) * cython.sizeof(span_t))
+    spans[at].first = first
+    spans[at].last = last
+    at_store32(cython.address(level.span_count), level.span_count + 1)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _remove(level: cython.pointer(level_t), at: uint32_t) -> cython.void:
+    spans: cython.pointer(span_t) = level.spans + level.span_start
+    if at == 0:
+        level.span_start += 1
+    else:
+        memmove(spans + at, spans + at + 1, (level.span_count - at - 1) * cython.sizeof(span_t))
+    at_store32(cython.address(level.span_count), level.span_count - 1)
+    if level.span_count == 0:
+        level.span_start = 0
+
+
+def span_add(level, index):
+    at: uint32_t = span_find(level, index)
+    spans: cython.pointer(span_t) = level.spans + level.span_start
+    if at < level.span_count and spans[at].first <= index:
+        return
+    if at > 0 and index - spans[at - 1].last <= NEAR:
+        spans[at - 1].last = index
+        if at < level.span_count and spans[at].first == index + 1:
+            spans[at - 1].last = spans[at].last
+            _remove(level, at)
+    elif at < level.span_count and spans[at].first - index <= NEAR:
+        spans[at].first = index
+    elif not _insert(level, index, index):
+        at_store64(cython.address(level.floor), index)  # no memory: everything from here on is walked
+
+
+def span_cut(level, at, first, last):
+    span: cython.pointer(span_t) = level.spans + level.span_start + at
+    end: uint64_t = span.last
+    if first <= span.first:
+        if last >= end:
+            _remove(level, at)
+        else:
+            span.first = last + 1
+        return
+    span.last = first - 1
+    if last < end and not _insert(level, last + 1, end):
+        span.last = end  # no room to divide it: it stays as it was

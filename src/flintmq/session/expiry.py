@@ -1,0 +1,156 @@
+"""When messages expire, and which queues the housekeeping has to see: only those that have something to do are visited.
+
+in: what queues say of themselves (queue/due.pxd), a clock that rings when the first entry expires.
+out: expired messages, to their dead-letter exchange or gone, in steps on the first loop; housekeeping of queues that worked.
+
+E1  A queue's first expiry is in the heap, or the queue is on the index's list. What is in the heap under an older time is passed over.
+E2  One step lasts some 50 us, but for one message: what is left waits for the next step; the loop shares its passes out
+    (docs/ARCHITECTURE.md, "Turns").
+E3  A queue that can't be served (its log refuses, say) is tried again at the next housekeeping, and holds up no other.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flintmq.guard import guarded
+from flintmq.queue.due_index import DueIndex
+from flintmq.scheduler.due_clock import DueClock
+from flintmq.session import publishing
+
+if TYPE_CHECKING:
+    from flintmq.session.broker import Broker
+
+# nanoseconds of one step of a job
+STEP_NS = 50_000
+# Loop.job: step, ended
+Job = Callable[[Callable[[], bool], Callable[[bool], object]], None]
+
+
+class Expiry:
+    """Expiry and upkeep of the queues of one broker. `run` and `upkeep` on the first loop; everything else on any thread.
+
+    Args: broker: its queues, clock and limits.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.index = DueIndex()
+        # (when, queue id); wall clock, milliseconds
+        self._heap: list[tuple[int, int]] = []
+        # queue id -> its time in the heap; anything else there is old
+        self._times: dict[int, int] = {}
+        self._job: Job | None = None
+        self._running = threading.Lock()
+        # ids of queues that could not be brought under their limit
+        self._over: set[int] = set()
+        self.clock = DueClock(self._rings, broker.limits.due_gap_ms)
+        # queues that were looked at, for expiry and for upkeep
+        self.visits = 0
+
+    def start(self, job: Job) -> None:
+        """From now on messages expire at their time. Args: job: `Loop.job` of the first loop; any thread."""
+        self._job = job
+        self.index.use_clock(self.clock)
+        self.clock.start()
+
+    def stop(self) -> None:
+        """Ends the clock. Idempotent."""
+        self.clock.stop()
+
+    def _rings(self) -> int:
+        self._go()
+        return 0  # `step` arms it again
+
+    def _go(self) -> None:
+        """Makes the job of what is due; one at a time, since it takes in whatever becomes due while it runs."""
+        if self._job is not None and self._running.acquire(blocking=False):
+            self._job(self.step, self._ended)
+
+    def _ended(self, done: bool) -> None:
+        self._running.release()
+        if not done:
+            return  # the loop ends
+        # What is told from here on rings; what was told while the last step ended is looked for once more.
+        self._take()
+        if self._heap and self._heap[0][0] <= self._broker.clock.wall_ms():
+            self._go()
+
+    def step(self) -> bool:
+        """A little of what is due. True: nothing is left. O(queues in which something expires)."""
+        now = self._broker.clock.wall_ms()
+        until_ns = self._broker.clock.monotonic_ns() + STEP_NS
+        self._take()
+        more = False
+        while self._heap and self._heap[0][0] <= now and not more:
+            at, queue_id = heapq.heappop(self._heap)
+            if self._times.get(queue_id) != at:
+                continue
+            del self._times[queue_id]
+            queue = self._broker.queues.get(queue_id)
+            if queue is None:
+                continue
+            self.visits += 1
+            more = self._expire(queue, now, until_ns)
+        if self._heap:
+            self.index.arm(self._heap[0][0])
+        return not more
+
+    def _expire(self, queue: Any, now: int, until_ns: int) -> bool:
+        """True: the step is over."""
+        ended: list[bool] = []
+        guarded("expiry", f"queue {queue.name!r}", lambda: ended.append(publishing.expire(self._broker, queue, now, until_ns)))
+        if not ended:
+            self._note(now + self._broker.limits.housekeeping_ms, queue.queue_id)  # E3
+        elif ended[0]:
+            self._note(queue.core.rearm(), queue.queue_id)
+        else:
+            self._note(now, queue.queue_id)  # behind the others whose time it is
+        return self._broker.clock.monotonic_ns() >= until_ns
+
+    def _take(self) -> None:
+        for at, queue_id in self.index.take_due():
+            self._note(at, queue_id)
+        if len(self._heap) > 2 * len(self._times) + 64:
+            self._heap = [(at, queue_id) for queue_id, at in self._times.items() if queue_id in self._broker.queues]
+            self._times = {queue_id: at for at, queue_id in self._heap}
+            heapq.heapify(self._heap)
+
+    def _note(self, at: int, queue_id: int) -> None:
+        known = self._times.get(queue_id)
+        if at and (known is None or at < known):
+            self._times[queue_id] = at
+            heapq.heappush(self._heap, (at, queue_id))
+
+    def forget(self, queue_id: int) -> None:
+        """The queue is deleted."""
+        self._times.pop(queue_id, None)
+
+    def tick(self) -> None:
+        """A housekeeping pass: what the clock did not ring for (the wall clock was set), and upkeep."""
+        if self._job is not None:
+            self._go()
+        else:
+            while not self.step():
+                pass
+        self.upkeep()
+
+    def upkeep(self) -> None:
+        """Housekeeping of the queues that worked since their last one, and limits that failed then. O(those)."""
+        again, self._over = self._over, set()
+        for queue_id in again.union(self.index.take_worked()):
+            queue = self._broker.queues.get(queue_id)
+            if queue is not None:
+                self.visits += 1
+                guarded("housekeeping of queues", f"queue {queue.name!r}", self._keep, queue)
+
+    def _keep(self, queue: Any) -> None:
+        core = queue.core
+        if queue in self._broker.limited_queues:
+            publishing.enforce_limits(self._broker, queue)
+            if core.ready_count() > core.max_length or core.ready_bytes() > core.max_bytes:
+                self._over.add(queue.queue_id)
+        core.housekeeping()
