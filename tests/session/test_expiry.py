@@ -87,13 +87,21 @@ def test_ttl_zero_reaches_a_waiting_consumer_and_nobody_else(start: Callable[...
     raise AssertionError("the waiting consumer got none of five")
 
 
-@pytest.mark.parametrize("value", ["abc", "-1", "1.5", "", "12x", "4294967296"])
+@pytest.mark.parametrize("value", ["abc", "-1", "1.5", "", "12x", "315360000001"])
 def test_invalid_expiration_is_refused(start: Callable[..., Any], connect: Callable[..., Any], value: str) -> None:
     channel = connect(start()).channel()
     channel.queue("q")
     channel.publish(b"body", routing_key="q", expiration=value)
     channel.expect_close(406, f"invalid expiration '{value}'")
     channel.connection.channel(2).queue("q2")
+
+
+def test_expiration_may_be_ten_years(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    channel = connect(start()).channel()
+    channel.queue("q")
+    channel.publish(b"body", routing_key="q", expiration="315360000000")
+    channel.publish(b"body", routing_key="q", expiration="4294967296")
+    channel.wait_ready("q", 2)
 
 
 def test_expiration_inside_a_transaction_counts_from_the_commit(start: Callable[..., Any], connect: Callable[..., Any]) -> None:

@@ -18,6 +18,7 @@ from flintmq.admin.errors import bad
 from flintmq.config import Limits
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
+from flintmq.vhost.policy import EXPIRY_MS_MAX
 
 CONTENT_PERSISTENT = 1
 CONTENT_EXPIRES = 2
@@ -145,8 +146,8 @@ def _properties(given: Any) -> tuple[dict[str, Any], int, int | None, int | None
                 raise bad("property 'headers' must be an object")
             flags |= CONTENT_HEADERS
         elif name == "expiration":
-            if not isinstance(value, str) or not (value.isascii() and value.isdigit() and len(value) <= 10 and int(value) < 2**32):
-                raise bad("property 'expiration' must be a text of digits (milliseconds below 2^32)")
+            if not isinstance(value, str) or not (value.isascii() and value.isdigit() and len(value) <= 12 and int(value) <= EXPIRY_MS_MAX):
+                raise bad(f"property 'expiration' must be a text of digits (milliseconds, at most {EXPIRY_MS_MAX})")
             expiration_ms = int(value)
             flags |= CONTENT_EXPIRES
         elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= (255 if name == "priority" else 2**63 - 1):

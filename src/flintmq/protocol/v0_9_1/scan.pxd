@@ -28,7 +28,7 @@ cdef enum:                      # property flags, in wire order
 
 cdef struct props_scan_t:
     uint64_t body_size
-    int64_t expiration_ms       # 0 .. 2**32 - 1, EXPIRATION_ABSENT or EXPIRATION_INVALID
+    int64_t expiration_ms       # 0 .. EXPIRATION_MAX, EXPIRATION_ABSENT or EXPIRATION_INVALID
     const uint8_t *reply_to     # NULL when absent; points into the payload
     const uint8_t *headers      # the table's bytes after its length; NULL when absent; points into the payload
     uint32_t headers_len

@@ -43,7 +43,8 @@ from flintmq.protocol.v0_9_1.spec import CLASS_BASIC
 check(SCAN_DEPTH_MAX == Limits().table_depth_max and SCAN_FIELDS_MAX == Limits().table_fields_max, "scan.pxd and Limits disagree")
 
 # RabbitMQ's ceiling of message and queue TTL (the 32-bit timer of Erlang): 4,294,967,295 ms, 49 days.
-EXPIRATION_MAX = cython.declare(int64_t, 0xFFFFFFFF)
+# milliseconds: ten years, RabbitMQ's limit (vhost/policy.EXPIRY_MS_MAX)
+EXPIRATION_MAX = cython.declare(int64_t, 315_360_000_000)
 _CLASS_BASIC = cython.declare(uint32_t, CLASS_BASIC)
 
 
