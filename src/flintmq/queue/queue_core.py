@@ -57,7 +57,6 @@ from cython.cimports.flintmq.queue.pull import (
     delivery_fill,
     queue_offer,
     queue_release,
-    queue_take_head,
     queue_unparked,
     queue_wake_if_available,
     queue_withdraw_offer,
@@ -74,9 +73,7 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_SEES_REQUEUES,
     ENTRY_LOGGED,
     REASON_DROP,
-    REASON_PURGE,
     consumer_t,
-    delivery_t,
     queue_t,
     segment_t,
     slot_t,
@@ -488,14 +485,3 @@ def queue_take_expired(queue, now_ms, out):
     delivery_fill(out, slot, slot_content(slot), position, at_load64(cython.address(slot.state)))
     queue_unparked(queue, slot)
     return True
-
-
-def queue_purge(queue):
-    delivery: delivery_t
-    removed: uint64_t = 0
-    limit: uint64_t = queue_ready_count(queue)
-    # What was there when it began; entries that arrive meanwhile need not keep it busy for ever.
-    while removed < limit and queue_take_head(queue, cython.address(delivery)):
-        if queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_PURGE):
-            removed += 1
-    return removed

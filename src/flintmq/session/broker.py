@@ -22,7 +22,7 @@ from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
-from flintmq.session import publishing
+from flintmq.session import publishing, sweeps
 from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.state import Consumer
@@ -185,7 +185,8 @@ class Broker:
             self.limited_queues.add(queue)
 
     def _queue_deleted(self, queue: Queue) -> None:
-        """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it."""
+        """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it. Its entries are swept
+        in slices."""
         self.queues.pop(queue.queue_id, None)
         self.limited_queues.discard(queue)
         with self.lock:
@@ -203,8 +204,8 @@ class Broker:
             self.transactions.queue_deleted(queue.queue_id, drop)
         elif drop is not None:
             drop()
-        queue.core.purge()
         queue.core.owner = None
+        sweeps.run(self, queue.core, True, lambda _: None)
 
     def _cancel_by_broker(self, consumer: Consumer) -> None:
         handler = consumer.handler
@@ -297,7 +298,7 @@ class Broker:
         self.reply_queues.pop((queue.vhost, queue.name), None)
         self._default_route_changed(queue.vhost, queue.name)
         queue.core.mark_deleted()
-        queue.core.purge()
+        sweeps.run(self, queue.core, True, lambda _: None)
 
     # --- consumers and connections ----------------------------------------------------------------------------------
 
