@@ -2,8 +2,8 @@
 
 in: queue.purge, deleted queues. out: entries that are gone (queue/purge.py); the answer once all is done, and the log has it.
 
-W1  purge-ok says that the purge is durable. That a deleted queue is gone for good is what its definition's end says, which is durable before
-    its entries are swept: nobody waits for that.
+W1  purge-ok says that the purge is durable. That a deleted queue is gone for good is what the end of its definition says, which is durable
+    before its entries are swept: nobody waits for that.
 W2  A sweep that is cut short by the end of its loop is not answered; what it has ended stays ended.
 """
 
