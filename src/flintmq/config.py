@@ -132,6 +132,9 @@ class Limits:
     # the log is written and synced: a slow flow would else have a sync for each message
     log_soon_ms: int = 5
     log_soon_bytes: int = 256 * KIB
+    # places that one slice of a purge, or of the end of a deleted queue, looks at: about 0.1 us each, with the queue's lock held for 256 of
+    # them at a time. What is less is done at once; the rest goes on in slices of the loop, and the answer waits for it
+    sweep_places: int = 512
     # containers of room that acks and outcomes may fill after publishers were blocked
     log_ending_containers: int = 2
     # bytes free beyond those at which blocked publishers go on: with them the reserve need not stand ready as containers

@@ -83,6 +83,10 @@ class StoreError(FlintError):
     """The durable store failed (exit code 74). Latched: after one of these nothing is confirmed any more."""
 
 
+class StoreBusyError(StoreError):
+    """The store could not do it now, for want of a file descriptor or memory. Nothing is latched: it can be tried again."""
+
+
 class InvariantError(FlintError):
     """A state that the code forbids. Carries a snapshot of the state for the log."""
 

@@ -80,6 +80,11 @@ def _message(told: Told, record: Any, values: dict[str, Any], decided: dict[int,
         told.names[values["id"]] = (values["tag"].decode(), values["group"].decode())
     elif record.type == kinds.QUEUE_END:
         told.ended_queues.add(values["queue"])
+    elif record.type == kinds.QUEUE_PURGE:
+        for first, last in values["ranges"]:
+            for position in range(first, last + 1):
+                life = told.lives[values["queue"], position]
+                life.settled, life.reason, life.consumer, life.deliveries = record.time_us, "purge", 0, 0
     elif record.type == kinds.ENQUEUE and counts:
         number = values.get("number")
         position = values["position"] if number is None else rows[record.tx][values["queue"]][number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import threading
@@ -459,3 +460,17 @@ def test_threads_serve_everybody_and_a_stop_in_the_middle_ends(tmp_path: Any, sh
         store.close()
     if actors is not None:
         actors.stop()
+
+
+def test_a_read_that_cannot_be_made_now_is_made_later(made: list[Cold]) -> None:
+    """L6: without a file descriptor nothing is set aside; who is parked waits, holds no worker, and gets the message."""
+    rig = cold(made, messages=200, size=8192, window=20 * BODY)
+    queue, files = rig.queues[0], rig.rig.disk
+    files.fail("open", 1, error=errno.EMFILE, forever=True)
+    rig.driver.park(queue, 1)
+    rig.run_ms(100)
+    assert (rig.driver.state(queue, 1), queue.failed_count) == ("loading", 0)
+    files.heal()
+    rig.run_ms(100)
+    assert rig.driver.resident(queue) == list(range(1, 21))
+    assert queue.failed_count == 0

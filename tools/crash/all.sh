@@ -18,6 +18,9 @@ run tools.crash.fail_calls --scripts 20 --seed "$seed"
 run tools.faults.syscalls --operations 200
 run tools.faults.kill_loop --json --cycles 500 --failpoints 0.6 --seed "$seed" -- $small
 run tools.faults.kill_loop --json --power-loss --cycles 100 --seed "$seed" -- $small
+run tools.faults.churn --cycles 100 --seed "$seed" -- $small
+run tools.faults.churn --power-loss --cycles 100 --seed "$seed" -- $small
+run tools.faults.kill_loop --json --cycles 100 --failpoints 0.6 --seed "$((seed + 1))" -- --io-threads 2 $small
 run tools.faults.stream_kill_loop --json --cycles 500 --failpoints 0.6 --seed "$seed"
 run tools.faults.stream_kill_loop --json --power-loss --cycles 100 --seed "$seed"
 run tools.faults.io_errors --seed "$seed" -- $small

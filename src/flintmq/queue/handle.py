@@ -49,7 +49,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_peek,
     queue_priorities,
     queue_publish_held,
-    queue_purge,
     queue_rearm,
     queue_ready_bytes,
     queue_ready_count,
@@ -68,6 +67,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_unacked_count,
 )
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
+from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
     ENTRY_LOGGED,
@@ -78,6 +78,7 @@ from cython.cimports.flintmq.queue.types import (
     restored_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from flintmq.errors import StoreBusyError
 
 NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 
@@ -187,7 +188,7 @@ class QueueHandle:
         return queue_delivered_total(self.queue)
 
     def purge(self) -> int:
-        """Removes every available message. Returns how many."""
+        """Removes every available message, in one go (queue/purge.py: in slices). Returns how many."""
         return queue_purge(self.queue)
 
     def mark_deleted(self) -> None:
@@ -215,7 +216,7 @@ class QueueHandle:
 
     def _read(self, delivery, taken):
         """The delivery's message as bytes; content that is not resident is read now. `taken`: the broker holds it, and what can't be
-        read stays with it, out of the way."""
+        read stays with it, out of the way; what can't be read now goes back to its place."""
         content: cython.pointer(content_t) = delivery.content
         if content != cython.NULL:
             return content_tuple(content)
@@ -223,6 +224,10 @@ class QueueHandle:
             raise KeyError(delivery.message_id)
         try:
             content = self.log.load_now(delivery.message_id)
+        except StoreBusyError:
+            if taken:
+                queue_release(self.queue, delivery.slot, delivery.position, 0, False)
+            raise
         except BaseException:
             if taken:
                 queue_acquired_failed(self.queue, delivery.position)

@@ -85,6 +85,10 @@ class LogPort:
     def attach(self, handle: object) -> None:
         """A durable queue that logs here."""
 
+    def when_durable(self, lsn: int, callback: object) -> None:
+        """Calls `callback()` when everything below this LSN is durable: at once, or on the thread that finds it."""
+        raise NotImplementedError
+
     def drop_queue(self, queue_id: int) -> int:
         """A durable queue was deleted. Returns an LSN, 0: nothing to wait for."""
         return 0

@@ -76,9 +76,7 @@ cdef bint queue_settle(queue_t *queue, slot_t *slot, uint64_t position, uint32_t
 # The broker takes one expired available entry (expires_at <= now_ms), earliest position first; false when there is none.
 # An expired entry that a consumer holds is found by a later sweep, once it is available again.
 cdef bint queue_take_expired(queue_t *queue, int64_t now_ms, delivery_t *out) noexcept nogil
-# Removes every available entry; returns how many. Entries in consumers' hands stay.
 # Takes and dequeues up to `most` expired entries; returns how many. For queues that dead-letter nothing.
 cdef uint64_t queue_expire_many(queue_t *queue, int64_t now_ms, uint64_t most) noexcept nogil
 # When the next entry expires, as the due index knows it from now on; 0: nothing does, or the queue stands on the index's list.
 cdef int64_t queue_rearm(queue_t *queue) noexcept nogil
-cdef uint64_t queue_purge(queue_t *queue) noexcept nogil

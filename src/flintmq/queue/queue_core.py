@@ -58,7 +58,6 @@ from cython.cimports.flintmq.queue.pull import (
     delivery_fill,
     queue_offer,
     queue_release,
-    queue_take_head,
     queue_unparked,
     queue_wake_if_available,
     queue_withdraw_offer,
@@ -76,7 +75,6 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_LOGGED,
     REASON_DROP,
     REASON_EXPIRE,
-    REASON_PURGE,
     consumer_t,
     delivery_t,
     queue_t,
@@ -513,14 +511,3 @@ def queue_rearm(queue):
     at = queue.entries.expiry_min
     spin_unlock(cython.address(queue.entries.lock))
     return at if at and at_cas64(due_at, 0, cython.cast(uint64_t, at)) else 0
-
-
-def queue_purge(queue):
-    delivery: delivery_t
-    removed: uint64_t = 0
-    limit: uint64_t = queue_ready_count(queue)
-    # What was there when it began; entries that arrive meanwhile need not keep it busy for ever.
-    while removed < limit and queue_take_head(queue, cython.address(delivery)):
-        if queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_PURGE):
-            removed += 1
-    return removed

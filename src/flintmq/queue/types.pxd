@@ -66,6 +66,13 @@ cdef struct restored_t:         # one entry that recovery found
     uint32_t body_len
     uint32_t flags              # RESTORED_*
 
+cdef enum:
+    SWEPT_MAX = 256             # entries that a sweep tells the log of at once: it holds the log's lock for some microseconds
+
+cdef struct swept_t:            # one entry that a sweep ends
+    uint64_t position
+    uint64_t message_id
+
 cdef struct credit_t:           # messages; limit 0 = unlimited
     uint32_t limit
     uint32_t used               # atomic: delivered and not settled
@@ -185,6 +192,9 @@ ctypedef void (*load_content_t)(void *context, queue_t *queue, uint64_t position
 ctypedef uint64_t (*log_enqueue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms) noexcept nogil
 # owner: consumer id, 0 the broker; delivered_us: wall clock of the delivery, 0 = not known.
 ctypedef uint64_t (*log_dequeue_t)(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
+# These entries end together (positions rising, at most SWEPT_MAX), by a purge; or `ended`: with their queue, of whose end the log has a
+# record. Returns the LSN that says so.
+ctypedef uint64_t (*log_sweep_t)(void *context, queue_t *queue, swept_t *swept, uint32_t count, bint ended) noexcept nogil
 # All queues of a CONTENT_SHARED message have been told: the store no longer keeps it for the publisher's sake.
 ctypedef void (*log_placed_t)(void *context, content_t *content) noexcept nogil
 # Writes transient content to the page log; returns its id (MESSAGE_SPILLED set), 0 when it was not taken.
@@ -215,8 +225,9 @@ cdef struct log_waker_entry_t:
 cdef struct log_port_t:         # what the message path calls; filled in by queue/log_port.LogPort's subclass
     void *context
     uint64_t hot_bytes          # atomic: bytes of available bodies a queue keeps in memory before its arrivals go cold; all bits: no limit
-    log_enqueue_t enqueue       # NULL: nothing is logged (then so are dequeue and placed)
+    log_enqueue_t enqueue       # NULL: nothing is logged (then so are dequeue, sweep and placed)
     log_dequeue_t dequeue
+    log_sweep_t sweep
     log_placed_t placed
     spill_t spill               # NULL: transient content stays in memory (then so is unspill)
     unspill_t unspill

@@ -22,6 +22,7 @@ from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
+from flintmq.session import publishing, sweeps
 from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
@@ -188,7 +189,8 @@ class Broker:
             self.limited_queues.add(queue)
 
     def _queue_deleted(self, queue: Queue) -> None:
-        """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it."""
+        """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it. Its entries are swept
+        in slices."""
         self.queues.pop(queue.queue_id, None)
         self.limited_queues.discard(queue)
         self.expiry.forget(queue.queue_id)
@@ -207,8 +209,8 @@ class Broker:
             self.transactions.queue_deleted(queue.queue_id, drop)
         elif drop is not None:
             drop()
-        queue.core.purge()
         queue.core.owner = None
+        sweeps.run(self, queue.core, True, lambda _: None)
 
     def _cancel_by_broker(self, consumer: Consumer) -> None:
         handler = consumer.handler
@@ -301,7 +303,7 @@ class Broker:
         self.reply_queues.pop((queue.vhost, queue.name), None)
         self._default_route_changed(queue.vhost, queue.name)
         queue.core.mark_deleted()
-        queue.core.purge()
+        sweeps.run(self, queue.core, True, lambda _: None)
 
     # --- consumers and connections ----------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_decref,
     queue_get_id,
     queue_incref,
+    queue_is_deleted,
     queue_is_durable,
     queue_next_expiry,
     queue_pull,
@@ -412,14 +413,14 @@ class Connection(ConnectionBase):
     def unacked_message(self, number: int, tag: int) -> tuple | None:
         """(queue id, exchange, routing key, content header payload, body) of an unacked delivery that is dead-lettered when it is refused.
 
-        None: its queue has no dead-letter exchange, or is a stream, which dead-letters by itself. A message that is not in memory is read,
-        which may block. Raises StoreError, KeyError when it can't be.
+        None: its queue has no dead-letter exchange, was deleted, or is a stream, which dead-letters by itself. A message that is not in
+        memory is read, which may block. Raises StoreError, KeyError when it can't be.
         """
         channel: cython.pointer(channel_t) = self.channel(number)
         item: cython.pointer(unacked_t) = unacked_find(cython.address(channel.unacked), tag)
         if item == cython.NULL:
             raise KeyError(tag)
-        if not item.dead_letters:
+        if not item.dead_letters or queue_is_deleted(item.queue):  # a queue that is gone dead-letters nothing, and its content may be gone
             return None
         message: tuple | None = unacked_tuple(item, self.log)
         return None if message is None else (queue_get_id(item.queue), *message)

@@ -18,7 +18,7 @@ from typing import Any
 
 from flintmq.ports import POSITION_INDEX_BITS, StoredContent
 from flintmq.queue.handle import free_owner, new_owner
-from flintmq.queue.runs import Run
+from flintmq.queue.runs import Run, reserve_many
 from flintmq.transactions.effects import HeldEntry, PendingEnqueue, Session
 
 log = logging.getLogger("flintmq.transactions")
@@ -145,8 +145,8 @@ class BrokerQueueEffects:
         core = self._core(queue_id)
         if core is None:
             return None
-        positions = [core.reserve(priority) for priority in priorities]
-        if 0 not in positions:
+        positions: list[int] = reserve_many(core, priorities)
+        if len(positions) == len(priorities):
             return positions
         # It is being deleted: its end is not in the log yet, where the commit must still say a position for each entry. Nobody adds to
         # it any more, so the ones behind its end are free, and nothing will stand there.

@@ -60,7 +60,10 @@ def channel_settle_item(connection, channel, tag, method, requeue):
 def settle_taken(connection, channel, item, method, requeue, logged_before):
     consumer: cython.pointer(consumer_t) = item.consumer
     if method != BASIC_ACK and requeue:
-        queue_release(item.queue, item.slot, item.position, item.owner, True)
+        if queue_is_deleted(item.queue) and item.queue.ops == cython.NULL:  # nobody would ever take it
+            queue_settle(item.queue, item.slot, item.position, item.owner, REASON_PURGE, item.delivered_us)
+        else:
+            queue_release(item.queue, item.slot, item.position, item.owner, True)
     else:
         if logged_before:
             queue_forget_logged(item.queue, item.slot, item.position, item.owner)

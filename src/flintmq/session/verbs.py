@@ -19,8 +19,9 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.exchange import erlang_term
-from flintmq.session import streams
+from flintmq.session import streams, sweeps
 from flintmq.session.state import ChannelState, Consumer
+from flintmq.session.sweeps import LateAnswer
 from flintmq.vhost.names import clean_name, generate_queue_name
 
 if TYPE_CHECKING:
@@ -221,9 +222,21 @@ def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbi
 def queue_purge(handler: ConnectionHandler, number: int, method: spec.QueuePurge) -> None:
     name = _queue_name(handler, number, method.queue)
     authorize(handler, "queue.purge", queue=name)
-    count = handler.vhost.purge_queue(name, connection_id=handler.connection_id)
-    if not method.no_wait:
-        handler.send(number, spec.QueuePurgeOk(count))
+    core = handler.vhost.queue_to_purge(name, connection_id=handler.connection_id).core
+    count = 0
+
+    def answer() -> None:
+        if not method.no_wait and number in handler.channels:
+            handler.send(number, spec.QueuePurgeOk(count))
+
+    def swept(sweep: Any) -> None:
+        nonlocal count
+        count = sweep.removed
+        pending.finish_durable(sweep.lsn)
+
+    pending = LateAnswer(handler, answer)
+    sweeps.run(handler.broker, core, False, swept)
+    pending.wait()
 
 
 def queue_delete(handler: ConnectionHandler, number: int, method: spec.QueueDelete) -> None:

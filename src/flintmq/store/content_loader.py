@@ -9,6 +9,7 @@ L3  One worker at a time serves a queue (actor); a worker serves a queue for one
     the disk is charged.
 L4  While messages come to queues that have nothing on disk, cold reads keep a pace (cold_pace.py); a paused queue holds no worker.
 L5  What was read comes to the queue in one go: who is parked on the first entry is woken once, not for one entry after the other.
+L6  What can't be read for want of a file descriptor or memory is asked for again after a while; it is not set aside.
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ log = logging.getLogger("flintmq.store")
 # what a step came to
 STEP_MORE = cython.declare(cython.int, 0)
 STEP_END = cython.declare(cython.int, 1)
+STEP_LATER = cython.declare(cython.int, 2)
+# nanoseconds until a read is tried again for which there was no descriptor or memory
+LATER_NS = cython.declare(int64_t, 20_000_000)
 # bytes of bodies (and STEP_ENTRIES entries) between two looks at the clock, at those who are parked, and at the pace
 STEP_BYTES = cython.declare(uint64_t, 64 * 1024)
 # ns until a queue for which there was no reader tries again
@@ -312,6 +316,10 @@ def _step(
             result = STEP_END
             break
         content = cython.cast(ContentReader, reader).read(message_id)
+        if content == cython.NULL and cython.cast(ContentReader, reader).no_means:
+            cold.position = found  # L6
+            result = STEP_LATER
+            break
         entries[0] += 1
         cold.count += 1
         cold.position = found + 1
@@ -348,6 +356,7 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
     number: cython.int
     reader: cython.p_void
     result: cython.int = PROCESS_AGAIN
+    what: cython.int
     entries: uint64_t
     bytes_: uint64_t
     pause: int64_t
@@ -363,7 +372,8 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
             break
         entries = 0
         bytes_ = 0
-        if _step(cold, reader, cython.address(entries), cython.address(bytes_)) == STEP_END:
+        what = _step(cold, reader, cython.address(entries), cython.address(bytes_))
+        if what == STEP_END:
             cold.in_run = False
         if loader.system.manual:
             cython.cast(ContentReader, reader).io_ns = loader.read_ns * entries
@@ -373,6 +383,8 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
                 started -= cython.cast(ContentReader, reader).io_ns  # as if the clock had gone on
             cython.cast(ContentReader, reader).io_ns = 0
         pause = _pace(loader, cold.queue, entries, bytes_)
+        if what == STEP_LATER:
+            pause = max(pause, system_now(loader.system) + LATER_NS)
         if pause:
             request.hold_ns = pause
             result = PROCESS_PARK

@@ -44,6 +44,7 @@ cdef class ContentReader:
     cdef uint64_t window_lsn
     cdef uint64_t window_end
     cdef int64_t io_ns                 # waited for the disk since whoever uses it set this to 0
+    cdef bint no_means                 # the last read found no descriptor or memory: it may be tried again
     cdef bint shared                   # the last read used the writer's descriptor
     cdef int descriptor                # of the sealed container that was read last; -1: none
     cdef log_t *descriptor_log
@@ -55,7 +56,7 @@ cdef class ContentReader:
     cdef uint64_t run_used             # bytes of records that were wanted, of those that the run passed
     cdef uint32_t strays               # reads outside of the ring since the last one inside
     # The content with this id (MESSAGE_SPILLED_BIT: of the page log), one reference to the caller. NULL: it can't be read (gone, or
-    # damaged: who asked knows whether the message should be there).
+    # damaged: who asked knows whether the message should be there), or can't be now (no_means).
     cdef content_t *read(self, uint64_t message_id) noexcept nogil
     cdef content_t *_content(self, log_t *source, uint64_t thing, uint64_t lsn, bint spilled) noexcept nogil
     cdef bint _record(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil

@@ -43,8 +43,10 @@ from cython.cimports.flintmq.store.log.record import (
     record_t,
 )
 from cython.cimports.flintmq.store.content_codec import content_add_chunk, content_from_record, content_total
+from cython.cimports.libc.errno import ENOMEM
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
+from flintmq.store.log.managed import NO_MEANS
 
 # bytes; a run of neighbours costs one read. A record is never longer than a write buffer, which is what the window must hold.
 WINDOW = cython.declare(uint64_t, 256 * 1024)
@@ -112,6 +114,7 @@ class ContentReader:
         thing: uint64_t = message_id & ~spilled
         content: cython.pointer(content_t)
         moved: cython.bint
+        self.no_means = False
         if message_id & spilled:
             source = self.page_log
             if source == cython.NULL:
@@ -220,6 +223,7 @@ class ContentReader:
             if io_wait_switches() != switches:
                 self.io_ns += io_wait_ns() - waited
             if done <= 0:
+                self.no_means = self.no_means or done == -ENOMEM
                 return 0
             count = done
             if self.ring is not None and not self.ring.on and not self.shared:
@@ -301,8 +305,9 @@ class ContentReader:
                 self.asked = 0
             self.descriptor_log = source
             self.descriptor_sequence = sequence
-        except OSError:
+        except OSError as error:
             self.descriptor = -1
+            self.no_means = self.no_means or error.errno in NO_MEANS
         return self.descriptor
 
     def _record(self, source, lsn, out):

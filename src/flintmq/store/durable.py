@@ -17,10 +17,11 @@ from typing import Any
 from flintmq.clock import Clock
 from flintmq.config import Config
 from flintmq.errors import OperatorError, StoreError
-from flintmq.store.directory import store_directory
+from flintmq.store.directory import make_directory, store_directory
 from flintmq.store.log.containers import round_container_size
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log_store import LogStore
+from flintmq.store.opening import missing_text
 from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.failures import DISK_ERRORS
 
@@ -55,7 +56,7 @@ class DurableStore:
         directory = store_directory(config)
         size = container_size(config)
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(directory)
         except OSError as error:
             if error.errno in DISK_ERRORS:
                 raise StoreError(f"cannot make the store directory {directory}: {error.strerror}") from error
@@ -66,6 +67,8 @@ class DurableStore:
         try:
             definitions.reserve_ids()
             known = {queue.queue_id for vhost in definitions.load_vhosts() for queue in definitions.load_queues(vhost.name)}
+            if known and not (directory / "messages").is_dir():
+                raise StoreError(missing_text(str(directory / "messages"), f"the definitions know {len(known)} durable queues"))
             files: Any = OsFiles  # compiled: its arguments are not seen by mypy
             logs = LogStore.open(
                 files(config.direct_io),

@@ -44,6 +44,7 @@ from cython.cimports.flintmq.store.message_log import (
     ml_pressure,
     ml_settle_tx,
     ml_spill,
+    ml_sweep,
     ml_unspill,
 )
 from cython.cimports.flintmq.store.recovery import Recovery, live_t
@@ -53,12 +54,12 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 from flintmq.config import Limits
-from flintmq.errors import StoreError
+from flintmq.errors import StoreBusyError, StoreError
 from flintmq.ports import TxState
 from flintmq.store import failpoints, marks
 from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
 from flintmq.store.log.space import message_floors, page_floors
-from flintmq.store.opening import clear_pages, open_log, set_damage_aside
+from flintmq.store.opening import check_whole, clear_pages, open_log, set_damage_aside, take_back_clean
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Row, Transaction, TransactionLog
 
 log = logging.getLogger("flintmq.store")
@@ -117,6 +118,7 @@ class LogEngine(LogPort):
         transaction_scan: LogScan = LogScan(self.files, f"{self.directory}/transactions", TRANSACTIONS, uuid)
         self.recovery = Recovery()
         self.recovery.run(message_scan, transaction_scan, known, high_water)
+        check_whole(self.files, self.directory, {"messages": message_scan.last_block, "transactions": transaction_scan.last_block})
         self.report = self.recovery.report
         self.was_clean = message_scan.clean and transaction_scan.clean
         set_damage_aside(self.files, self.directory, "messages", message_scan.damage, message_scan.container_size)
@@ -164,6 +166,7 @@ class LogEngine(LogPort):
         self.port.hot_bytes = hot_bytes
         self.port.enqueue = ml_enqueue
         self.port.dequeue = ml_dequeue
+        self.port.sweep = ml_sweep
         self.port.placed = ml_placed
         if self.pages is not None:
             self.port.spill = ml_spill
@@ -176,7 +179,7 @@ class LogEngine(LogPort):
 
         self.bulk = BulkTransactions(self, threads)
         self._settle_recovered()
-        self._prove_tail()
+        self._prove_tail({"messages": message_scan.last_block, "transactions": transaction_scan.last_block})
         self._open_streams(known, high_water, container_size, limits, threads)
         if threads:
             from flintmq.store.maintenance import Maintenance
@@ -194,7 +197,7 @@ class LogEngine(LogPort):
         space: StreamSpace = self.streams.space
         self.ml.stream_unwritten = cython.address(space.space.unwritten)
 
-    def _prove_tail(self):
+    def _prove_tail(self, last_blocks):
         """The first block of this run goes to disk before anything that the old base gave up is touched: until then the block that told
         the base has no durable hint above it, and a crash in the middle of recycling would look like damage."""
         reopened = [managed for managed in (self.messages, self.transaction_records) if managed.dead]
@@ -206,6 +209,12 @@ class LogEngine(LogPort):
         for managed in reopened:
             if managed.durable_lsn >= managed.tail:
                 managed.release_dead()
+        if not self.was_clean:
+            return
+        for managed in (self.messages, self.transaction_records):
+            if managed.durable_lsn < managed.tail and last_blocks[managed.name]:
+                # No container, and no room for one: then the mark itself goes.
+                take_back_clean(self.files, managed, last_blocks[managed.name])
 
     def _adopt_recovered(self):
         """Live maps, message list and transactions as recovery found them. Nothing runs yet."""
@@ -576,6 +585,9 @@ class LogEngine(LogPort):
         with self.reader_lock:
             with cython.nogil:
                 content = self.reader.read(wanted)
+            busy = content == cython.NULL and self.reader.no_means
+        if busy:
+            raise StoreBusyError(f"message {message_id} can't be read now: no file descriptor or memory; raise the limit (ulimit -n)")
         if content == cython.NULL:
             raise KeyError(message_id)
         return content

@@ -25,6 +25,7 @@ from cython.cimports.flintmq.store.message_list import list_find, message_t
 from cython.cimports.flintmq.store.message_log import (
     ml_dequeue_plain,
     ml_dequeue_tx,
+    ml_drop_places,
     ml_drop_queue,
     ml_enqueue_plain,
     ml_enqueue_tx,
@@ -337,6 +338,12 @@ class LogStore(LogEngine):
         self._run_due()
         self.writer.kick()
 
+    def when_durable(self, lsn: int, callback: object) -> None:
+        """See LogPort: `lsn` is one of the message log."""
+        with self.lock:
+            ticket = self._ticket(lsn, 0)
+        self.on_durable(ticket, callback)
+
     def in_doubt(self) -> list:
         """See ports.Store."""
         with self.lock:
@@ -397,19 +404,29 @@ class LogStore(LogEngine):
             return {key: value for (one, key), (_, value) in self.transactions.notes.items() if one == kind}
 
     def drop_queue(self, queue_id: int) -> int:
-        """See ports.Store: writes Queue-End. The caller purges the queue; entries in consumers' hands end with it, too."""
+        """See ports.Store: writes Queue-End, which ends every entry of the queue. A queue that logs here (`attach`) is swept afterwards
+        (queue/purge.py), which gives the room of its entries back; of another one that is done here: O(listed messages)."""
+        message_id: uint64_t
+        wanted: uint64_t = queue_id
         with self.lock:
-            self.queues.pop(queue_id, None)
+            known = self.queues.pop(queue_id, None) is not None and self.recovery is None
             if self.recovery is not None:
                 self.recovery.marks.pop(queue_id, None)
             end: uint64_t = marks.write_queue_end(self, queue_id)
-            ml_drop_queue(cython.address(self.ml), queue_id)
             for transaction in self.transactions.table.values():
+                if transaction.stage is not None and queue_id in transaction.stage.numbers:
+                    known = False  # its messages stand nowhere yet, so no sweep finds them
+                for one in (*transaction.enqueues, *transaction.dequeues):
+                    if one.queue_id == queue_id:
+                        message_id = one.message_id
+                        ml_drop_places(cython.address(self.ml), wanted, message_id)
                 transaction.enqueues = [one for one in transaction.enqueues if one.queue_id != queue_id]
                 transaction.dequeues = [one for one in transaction.dequeues if one.queue_id != queue_id]
                 transaction.sets = [one for one in transaction.sets if one.queue_id != queue_id]
                 if transaction.stage is not None:
                     transaction.stage.drop_queue(queue_id)
+            if not known:
+                ml_drop_queue(cython.address(self.ml), wanted)
             return self._ticket(end, 0)
 
     def entries(self, queue_id: int) -> object:

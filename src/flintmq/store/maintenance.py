@@ -17,6 +17,7 @@ from flintmq.config import Limits
 from flintmq.errors import StoreError
 from flintmq.store import marks
 from flintmq.store.copy_forward import copy_container
+from flintmq.store.log.managed import NO_MEANS
 
 log = logging.getLogger("flintmq.store")
 
@@ -69,6 +70,7 @@ class Maintenance:
         self._marked: dict[int, int] = {}
         self._archive_failed = False
         self.scans = 0  # containers that copy-forward has read
+        self._no_means = False  # the last pass found no file descriptor or memory
         self.busy = False  # the last pass left something that waits for a sync
         self._hurry = False  # and the message log is not calm
         self._tails: dict[str, tuple[int, int]] = {}  # log -> its tail's container, and when that was first seen
@@ -109,7 +111,11 @@ class Maintenance:
                 return
             try:
                 self.once()
+                self._no_means = False
             except OSError as error:
+                if error.errno in NO_MEANS:
+                    self._wait_for_means(error)
+                    continue
                 self.store.failed(StoreError(f"{error.filename or 'a container'}: {error.strerror}"))
                 return
             except StoreError:
@@ -117,6 +123,19 @@ class Maintenance:
             except Exception:
                 log.exception("internal error in the maintenance of the store")
                 self.store.hold_publishers(None)  # nobody may come to end their wait
+
+    def _wait_for_means(self, error: OSError) -> None:
+        """The process, or the system, has no descriptor or memory left. That is pressure: publishers are blocked, and the pass is made
+        again until it can be."""
+        if not self._no_means:
+            log.error(
+                "no file descriptor or memory for the logs in %s (%s): publishers are blocked until there is; raise the limit (ulimit -n)",
+                self.store.messages.directory,
+                error.strerror,
+            )
+        self._no_means = True
+        self.busy = True
+        self.store.set_disk_low(True)
 
     # --- a pass -----------------------------------------------------------------------------------------------------
 
@@ -213,7 +232,13 @@ class Maintenance:
                 self.busy = True
         except OSError as error:
             if not self._archive_failed:
-                log.error("can't archive containers of %s in %s: %s; they are kept", one.directory, one.archive, error.strerror)
+                log.error(
+                    "can't archive containers of %s in %s: %s%s; they are kept",
+                    one.directory,
+                    one.archive,
+                    f"{error.filename}: " if error.filename else "",
+                    error.strerror,
+                )
             self._archive_failed = True
         else:
             self._archive_failed = False

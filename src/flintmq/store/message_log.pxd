@@ -2,7 +2,7 @@
 # log_port_t points at. All take the log's lock for a few hundred nanoseconds (long content: once per chunk).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport queue_t, slot_t
+from flintmq.queue.types cimport queue_t, slot_t, swept_t
 from flintmq.store.log.log cimport log_t
 from flintmq.store.log.writer cimport writer_t
 from flintmq.store.message_list cimport location_t, message_list_t, message_t
@@ -33,6 +33,7 @@ cdef struct message_log_t:
 # --- ports of the message path
 cdef uint64_t ml_enqueue(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms) noexcept nogil
 cdef uint64_t ml_dequeue(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
+cdef uint64_t ml_sweep(void *context, queue_t *queue, swept_t *swept, uint32_t count, bint ended) noexcept nogil
 cdef void ml_placed(void *context, content_t *content) noexcept nogil
 cdef uint64_t ml_spill(void *context, content_t *content) noexcept nogil
 cdef void ml_unspill(void *context, uint64_t message_id) noexcept nogil
@@ -68,5 +69,7 @@ cdef void ml_ended(message_log_t *ml, uint64_t message_id, message_t *message, u
 cdef uint64_t ml_find_listed(message_log_t *ml, uint64_t queue_id, uint64_t position) noexcept nogil
 # A message that named the transaction does not any more (log lock held): told later to who holds the GIL.
 cdef void ml_release_name(message_log_t *ml, uint64_t tx) noexcept nogil
-# A queue was deleted: listed messages lose their places on it. O(listed messages).
+# A queue was deleted, and Queue-End written: the listed message loses its places on it.
+cdef void ml_drop_places(message_log_t *ml, uint64_t queue_id, uint64_t message_id) noexcept nogil
+# The same for all listed messages, for a queue whose entries nobody has. O(listed messages).
 cdef void ml_drop_queue(message_log_t *ml, uint64_t queue_id) noexcept nogil

@@ -24,6 +24,7 @@ from cython.cimports.flintmq.queue.types import (
     PRESSURE_NONE,
     queue_t,
     slot_t,
+    swept_t,
 )
 from cython.cimports.flintmq.store.content_codec import content_total, content_write
 from cython.cimports.flintmq.store.log.log import (
@@ -33,6 +34,7 @@ from cython.cimports.flintmq.store.log.log import (
     log_begin,
     log_dead,
     log_end,
+    log_is_live,
     log_t,
     log_time,
     log_where,
@@ -45,6 +47,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_LAST,
     RECORD_MESSAGE_DELETE,
     RECORD_PAGE_CONTENT,
+    RECORD_QUEUE_PURGE,
     RECORD_START,
     RECORD_TRANSACTION,
     record_encode,
@@ -70,6 +73,8 @@ from cython.cimports.flintmq.store.message_list import (
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
 
+# ranges of positions in one Queue-Purge: it must fit into the smallest write buffer
+PURGE_RANGES = cython.declare(uint32_t, 128)
 # bytes of a Message-Enqueue with expiry and transaction
 ENQUEUE_MOST = cython.declare(uint32_t, 56)
 
@@ -266,6 +271,85 @@ def ml_dequeue_plain(ml, queue_id, position, message_id, owner, reason, delivere
         return LSN_NEVER  # its enqueue found a failed log
     log_begin(ml.log)
     lsn = ml_dequeue_locked(ml, queue_id, position, message_id, owner, reason, delivered_us, delivery_count)
+    log_end(ml.log)
+    return lsn
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write_purge(
+    log: cython.pointer(log_t), queue_id: uint64_t, swept: cython.pointer(swept_t), count: uint32_t, taken: cython.pointer(uint32_t)
+) -> uint64_t:
+    """One Queue-Purge over the first entries of `swept`, as runs of positions; `*taken`: how many. LSN_NEVER: the log has failed."""
+    i: uint32_t
+    runs: uint32_t = 0
+    length: uint32_t
+    lsn: uint64_t = 0
+    own: cython.pointer(uint8_t)
+    record: cython.pointer(uint8_t)
+    taken[0] = count
+    for i in range(count):
+        if i == 0 or swept[i].position != swept[i - 1].position + 1:
+            if runs == PURGE_RANGES:
+                taken[0] = i
+                break
+            runs += 1
+    length = RECORD_HEADER + 16 + runs * 16
+    record = log_append(log, length, cython.address(lsn))
+    if record == cython.NULL:
+        return LSN_NEVER
+    own = record_encode(record, length, RECORD_QUEUE_PURGE, 0, 0, log_time(log), 0, 0, 0)
+    set64(own, queue_id)
+    set32(own + 8, runs)
+    set32(own + 12, 0)
+    for i in range(taken[0]):
+        if i == 0 or swept[i].position != swept[i - 1].position + 1:
+            own += 16
+            set64(own, swept[i].position)
+        set64(own + 8, swept[i].position)
+    log_append_done(log, record, length, lsn)
+    return lsn + length
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _end_place(
+    ml: cython.pointer(message_log_t), queue_id: uint64_t, position: uint64_t, message_id: uint64_t, by: uint64_t
+) -> cython.void:
+    """A record before LSN `by` ended this place without naming the message; position 0: all its places on the queue. Log lock held."""
+    message: cython.pointer(message_t) = list_find(cython.address(ml.messages), message_id)
+    i: uint32_t = 0
+    if message == cython.NULL:
+        if position and log_is_live(ml.log, log_where(ml.log, message_id)):
+            ml_ended(ml, message_id, cython.NULL, by)
+        return
+    while i < message.count:
+        if message.locations[i].queue_id == queue_id and (position == 0 or message.locations[i].position == position):
+            message_drop(message, cython.address(message.locations[i]))
+        else:
+            i += 1
+    if message.count == 0 and message.holds == 0:
+        # A message that names transactions needs an end of its own: as long as it lives they are valid.
+        ml_ended(ml, message_id, message, ml_write_delete(ml.log, message_id) if message.named_count else by)
+
+
+def ml_sweep(context, queue, swept, count, ended):
+    ml: cython.pointer(message_log_t) = _ml(context)
+    i: uint32_t
+    taken: uint32_t = count
+    lsn: uint64_t = 0
+    log_begin(ml.log)
+    while count:
+        # Of the end of a queue the log has a record already: before its present tail, whatever came after it.
+        lsn = ml.log.tail if ended else _write_purge(ml.log, queue.id, swept, count, cython.address(taken))
+        if lsn == LSN_NEVER:
+            break
+        for i in range(taken):
+            _end_place(ml, queue.id, swept[i].position, swept[i].message_id, lsn)
+        swept += taken
+        count -= taken
     log_end(ml.log)
     return lsn
 
@@ -481,6 +565,12 @@ def ml_find_listed(ml, queue_id, position):
         message = list_next_message(cython.address(ml.messages), cython.address(cursor))
     log_end(ml.log)
     return found
+
+
+def ml_drop_places(ml, queue_id, message_id):
+    log_begin(ml.log)
+    _end_place(ml, queue_id, 0, message_id, ml.log.tail)
+    log_end(ml.log)
 
 
 def ml_drop_queue(ml, queue_id):

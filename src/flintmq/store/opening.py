@@ -13,10 +13,23 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from flintmq.store.log.containers import SECTOR, TEMPORARY, clear_temporaries, container_name, copy_file, sequence_of
+from flintmq.core.checksum import crc32c_of
+from flintmq.errors import StoreError
+from flintmq.store.log.containers import (
+    SECTOR,
+    TEMPORARY,
+    clear_temporaries,
+    container_name,
+    copy_file,
+    in_present_format,
+    sequence_of,
+)
 from flintmq.store.log.managed import ManagedLog
 
 log = logging.getLogger("flintmq.store")
+
+# flag of a block: the last one of a clean stop (record.pxd)
+BLOCK_CLEAN = 1
 
 
 def open_log(
@@ -71,6 +84,44 @@ def open_log(
     return managed
 
 
+def check_whole(files: Any, store_dir: str, last_blocks: dict[str, int]) -> None:
+    """Both logs are there, or none is. Args: last_blocks: log -> LSN of its last block, 0 for one without any.
+
+    A directory that is there and empty stands for a log that somebody gave up. Raises: StoreError.
+    """
+    names = files.list_dir(store_dir)
+    for missing, other in (("messages", "transactions"), ("transactions", "messages")):
+        if missing not in names and last_blocks[other]:
+            raise StoreError(missing_text(f"{store_dir}/{missing}", f"{store_dir}/{other} is a log in use"))
+
+
+def missing_text(path: str, why: str) -> str:
+    """What to say of a log's directory that should be there."""
+    return (
+        f"{path} is missing, but {why}: starting without it would lose what it holds. Put it back (is its disk mounted?); to go on"
+        " without it, make an empty directory of that name"
+    )
+
+
+def take_back_clean(files: Any, managed: Any, last_block: int) -> None:
+    """The last block of a clean stop becomes an ordinary one, in its place: it holds nothing else, so it may be torn by that.
+
+    For a start that can't write a block of its own, since the disk is full: what it delivers must count as delivered after the next stop.
+    Raises: OSError.
+    """
+    fd = files.open(managed.path_of(last_block // managed.container_size))
+    try:
+        offset = last_block % managed.container_size
+        header = bytearray(files.read(fd, SECTOR, offset))
+        flags = int.from_bytes(header[56:60], "little") & ~BLOCK_CLEAN
+        header[56:60] = flags.to_bytes(4, "little")
+        header[60:64] = crc32c_of(bytes(header[:60])).to_bytes(4, "little")
+        files.write(fd, bytes(header), offset)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
 def repair_tail(files: Any, directory: str, tail: int, container_size: int, durable: int, *, zero: bool = True) -> None:
     """Writes the containers anew that may hold something which was never synced: from the durable hint's to the tail's, zeros behind the
     tail; and removes those behind it.
@@ -108,7 +159,7 @@ def _write_anew(files: Any, directory: str, sequence: int, kept: int, size: int,
     fd = files.open(temporary, create=True)
     try:
         files.allocate(fd, size, zero)
-        files.write(fd, data, 0)
+        files.write(fd, in_present_format(data), 0)
         files.sync(fd)
     finally:
         files.close(fd)

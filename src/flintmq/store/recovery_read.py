@@ -23,6 +23,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_NAME,
     RECORD_QUEUE_END,
     RECORD_QUEUE_MARK,
+    RECORD_QUEUE_PURGE,
     RECORD_REDELIVERED,
     RECORD_START,
     align8,
@@ -353,13 +354,14 @@ def _on_copy(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> 
 @cython.nogil
 @cython.exceptval(check=False)
 def _on_queue(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
-    """Queue-End, Queue-Mark, Queue-Redelivered."""
+    """Queue-End, Queue-Mark, Queue-Redelivered, Queue-Purge."""
     queue: int64_t
     count: uint64_t
     i: uint64_t
     each: uint64_t = 8 if record.type == RECORD_QUEUE_MARK else 16
     data: cython.pointer(cython.const[uint8_t]) = record.data
     span: cython.pointer(range_t)
+    purge: cython.bint = record.type == RECORD_QUEUE_PURGE
     if record.size < 8:
         work.malformed += 1
         return
@@ -378,7 +380,17 @@ def _on_queue(work: cython.pointer(work_t), record: cython.pointer(record_t)) ->
             if i < 256:
                 work_used(work, cython.cast(uint32_t, queue), i << LEVEL_SHIFT | le64(data + 16 + i * 8) & INDEX_MASK)
             continue
-        span = cython.cast(cython.pointer(range_t), vector_add(cython.address(work.ranges), cython.sizeof(range_t)))
+        if purge:
+            work_used(work, cython.cast(uint32_t, queue), le64(data + 24 + i * 16))
+            # A purge goes on in its next record where this one ends: what was one run is one run again.
+            span = cython.cast(cython.pointer(range_t), work.purges.data) + (work.purges.count - 1)
+            if work.purges.count and span.queue == queue and span.last + 1 == le64(data + 16 + i * 16):
+                span.last = le64(data + 24 + i * 16)
+                continue
+        span = cython.cast(
+            cython.pointer(range_t),
+            vector_add(cython.address(work.purges) if purge else cython.address(work.ranges), cython.sizeof(range_t)),
+        )
         if span == cython.NULL:
             work.failed = True
             return
@@ -410,7 +422,7 @@ def work_record(context, record):
         _on_chunk(work, record)
     elif kind == RECORD_COPY:
         _on_copy(work, record)
-    elif kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END:
+    elif kind == RECORD_QUEUE_MARK or kind == RECORD_REDELIVERED or kind == RECORD_QUEUE_END or kind == RECORD_QUEUE_PURGE:
         _on_queue(work, record)
     elif kind != RECORD_NAME:
         work.unknown_kinds += 1

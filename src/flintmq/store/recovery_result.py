@@ -16,6 +16,7 @@ from cython.cimports.flintmq.store.recovery_state import (
     CONTENT_DAMAGED,
     CONTENT_PRESENT,
     CONTENT_TORN,
+    DEQUEUE_PLAIN,
     ENQUEUE_PLAIN,
     LOST_NO_PLACE,
     LOST_NO_POSITION,
@@ -41,6 +42,7 @@ from cython.cimports.flintmq.store.recovery_state import (
     place_position,
     queue_at,
     queue_info_t,
+    range_t,
     seen_at,
     seen_place_t,
     seen_t,
@@ -141,6 +143,58 @@ def _stands(
     return outcome
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _by_queue(left: cython.pointer(cython.const[cython.void]), right: cython.pointer(cython.const[cython.void])) -> cython.int:
+    a: cython.pointer(range_t) = cython.cast(cython.pointer(range_t), cython.cast(cython.p_void, left))
+    b: cython.pointer(range_t) = cython.cast(cython.pointer(range_t), cython.cast(cython.p_void, right))
+    if a.queue != b.queue:
+        return -1 if a.queue < b.queue else 1
+    return -1 if a.first < b.first else cython.cast(cython.int, a.first > b.first)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _sort_purges(work: cython.pointer(work_t)) -> cython.void:
+    """Gives each queue its purged runs, in order of positions. They never overlap: a position is ended once."""
+    i: uint64_t
+    runs: cython.pointer(range_t) = cython.cast(cython.pointer(range_t), work.purges.data)
+    queue: cython.pointer(queue_info_t)
+    if work.purges.count == 0:
+        return
+    qsort(runs, work.purges.count, cython.sizeof(range_t), _by_queue)
+    for i in range(work.purges.count):
+        queue = queue_at(work, runs[i].queue)
+        if queue.purge_count == 0:
+            queue.purges = i
+        queue.purge_count += 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _purged(work: cython.pointer(work_t), queue: uint32_t, position: uint64_t) -> cython.bint:
+    """Whether a purge ended what stood there. O(log runs of the queue)."""
+    info: cython.pointer(queue_info_t) = queue_at(work, queue)
+    runs: cython.pointer(range_t)
+    low: uint64_t = 0
+    high: uint64_t = info.purge_count
+    middle: uint64_t
+    if high == 0:
+        return False
+    runs = cython.cast(cython.pointer(range_t), work.purges.data) + info.purges
+    while low < high:
+        middle = (low + high) // 2
+        if runs[middle].last < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low < info.purge_count and runs[low].first <= position
+
+
 def work_decide(work, table, last_damage, lost_max):
     i: uint64_t
     message_id: uint64_t
@@ -158,6 +212,7 @@ def work_decide(work, table, last_damage, lost_max):
     places: uint64_t
     alive: uint64_t
     _undo_torn_copies(work)
+    _sort_purges(work)
     for i in range(work.seen.count):
         entry = seen_at(work, i)
         message_id = entry.lsn
@@ -183,6 +238,8 @@ def work_decide(work, table, last_damage, lost_max):
                 places += 1
                 place.position = place_position(work, place)
                 place.row = 0
+                if _purged(work, place.queue, place.position):
+                    place.dequeue = DEQUEUE_PLAIN
                 place.outcome = _stands(
                     work,
                     message_id,
@@ -206,6 +263,8 @@ def work_decide(work, table, last_damage, lost_max):
                 work.homeless_count += 1
         elif entry.flags & SEEN_PLACE:
             places = 1
+            if _purged(work, entry.queue, entry.word):
+                entry.flags |= SEEN_GONE
             outcome = _stands(
                 work,
                 message_id,

@@ -90,6 +90,8 @@ cdef struct queue_info_t:
     uint64_t named              # places named
     uint64_t high[1]            # highest index used on level 0
     uint64_t *levels            # 256 of them, once another level was used
+    uint64_t purges             # result: the first of its purged runs, in order, and how many
+    uint64_t purge_count
     uint64_t start              # result: its entries in the array of all entries
     uint64_t count
 
@@ -151,6 +153,7 @@ cdef struct work_t:
     vector_t rows
     vector_t queues
     vector_t ranges
+    vector_t purges             # range_t: positions that Queue-Purge ended
     vector_t lost
     vector_t gaps
     map64_t moved_index         # id -> seen_t of moved ones

@@ -78,6 +78,7 @@ def work_trim(work):
     _vector_free(cython.address(work.txs))
     _vector_free(cython.address(work.rows))
     _vector_free(cython.address(work.ranges))
+    _vector_free(cython.address(work.purges))
     _vector_free(cython.address(work.lost))
     map64_free(cython.address(work.moved_index))
     map64_free(cython.address(work.expiries))

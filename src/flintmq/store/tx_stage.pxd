@@ -44,7 +44,7 @@ cdef class Stage:               # the messages of one transaction
     cdef readonly uint64_t rows # of its Commit at most
     cdef stage_queue_t *queues
     cdef uint32_t queue_count
-    cdef dict numbers           # queue id -> index in `queues`
+    cdef readonly dict numbers  # queue id -> index in `queues`
     cdef arena_t *arena
     cdef bint _add(self, Plan plan, const uint8_t *data, uint64_t size, uint64_t *at, int64_t now_ms) noexcept nogil
     cdef void _count(self, Plan plan, uint32_t place, int32_t priority) noexcept nogil

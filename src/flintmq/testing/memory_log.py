@@ -29,7 +29,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_next_cold,
     queue_resident_bytes,
 )
-from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, queue_t, slot_t
+from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_PURGE, queue_t, slot_t, swept_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memmove, memset
@@ -138,6 +138,23 @@ def _dequeue(
     log.last_delivered_us = delivered_us
     spin_unlock(cython.address(log.lock))
     at_add64(cython.address(log.dequeues), 1)  # last, as with enqueues
+    return lsn
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _sweep(
+    context: cython.p_void, queue: cython.pointer(queue_t), swept: cython.pointer(swept_t), count: uint32_t, ended: cython.bint
+) -> uint64_t:
+    log: cython.pointer(memory_log_t) = cython.cast(cython.pointer(memory_log_t), context)
+    lsn: uint64_t = _append(log)
+    spin_lock(cython.address(log.lock))
+    log.last_owner = 0
+    log.last_reason = REASON_PURGE
+    log.last_delivered_us = 0
+    spin_unlock(cython.address(log.lock))
+    at_add64(cython.address(log.dequeues), count)  # last, as with enqueues
     return lsn
 
 
@@ -276,6 +293,7 @@ class MemoryLog:
         self.port.context = cython.address(self.log)
         self.port.enqueue = _enqueue
         self.port.dequeue = _dequeue
+        self.port.sweep = _sweep
         self.port.placed = _placed
         self.port.durable_lsn = _durable
         self.port.kick = _kick
@@ -288,6 +306,7 @@ class MemoryLog:
             self.port.spill = _spill
             self.port.unspill = _unspill
         self.transactions = {}
+        self.awaited = []
         self.states = {}
         self.consumers = {}
 
@@ -321,8 +340,19 @@ class MemoryLog:
         """What the log's writer does after every sync."""
         with cython.nogil:
             log_port_wake(cython.address(self.port))
+        durable = at_load64(cython.address(self.log.durable))
+        for one in [one for one in self.awaited if one[0] <= durable]:
+            self.awaited.remove(one)
+            one[1]()
         if self.on_durable is not None:
             self.on_durable()
+
+    def when_durable(self, lsn: int, callback: object) -> None:
+        """See LogPort."""
+        if lsn <= at_load64(cython.address(self.log.durable)):
+            callback()
+        else:
+            self.awaited.append((lsn, callback))
 
     def set_brief_pressure(self, pressure: int) -> None:
         """The next enqueue brings this pressure (2: disk), and the first look at it is the last one: whoever read that publisher looks."""

@@ -58,7 +58,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_peek,
     queue_priorities,
     queue_pull,
-    queue_purge,
     queue_ready_bytes,
     queue_ready_count,
     queue_release,
@@ -71,6 +70,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_unacked_count,
 )
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
+from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
@@ -96,6 +96,7 @@ from cython.cimports.flintmq.testing.queue_ports import (
     note_enqueue,
     note_load,
     note_spill,
+    note_sweep,
     note_unspill,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
@@ -160,6 +161,7 @@ class Queue:
         self.port.load = note_load
         self.port.enqueue = note_enqueue
         self.port.dequeue = note_dequeue
+        self.port.sweep = note_sweep
         self.port.spill = note_spill
         self.port.unspill = note_unspill
         self.port.hot_bytes = ~cython.cast(uint64_t, 0)

@@ -1,7 +1,7 @@
 # Log and content ports that give out ids and count, and keep nothing: for tests that answer loads themselves.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport queue_t, slot_t, waiter_t
+from flintmq.queue.types cimport queue_t, slot_t, swept_t, waiter_t
 
 cdef struct loads_t:              # what the ports were asked for; ids are given out, nothing is kept
     uint32_t lock
@@ -15,6 +15,7 @@ cdef struct loads_t:              # what the ports were asked for; ids are given
 cdef void note_load(void *context, queue_t *queue, uint64_t position, uint64_t message_id) noexcept nogil
 cdef uint64_t note_enqueue(void *context, queue_t *queue, uint64_t position, slot_t *slot, int64_t expires_at_ms) noexcept nogil
 cdef uint64_t note_dequeue(void *context, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
+cdef uint64_t note_sweep(void *context, queue_t *queue, swept_t *swept, uint32_t count, bint ended) noexcept nogil
 cdef uint64_t note_spill(void *context, content_t *content) noexcept nogil
 cdef void note_unspill(void *context, uint64_t message_id) noexcept nogil
 # waiter_t.wake; the context is a counter.

@@ -40,6 +40,14 @@ def note_dequeue(context, queue, position, slot, owner, reason, delivered_us):
     return 1
 
 
+def note_sweep(context, queue, swept, count, ended):
+    loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
+    spin_lock(cython.address(loads.lock))
+    loads.logged -= count
+    spin_unlock(cython.address(loads.lock))
+    return 1
+
+
 def note_spill(context, content):
     loads: cython.pointer(loads_t) = cython.cast(cython.pointer(loads_t), context)
     number: uint64_t

@@ -43,7 +43,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_enqueue,
     queue_enqueue_immediate,
-    queue_purge,
     queue_ready_count,
     queue_restore_many,
     queue_set_ports,
@@ -53,6 +52,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
 )
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
+from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.sweep import queue_sweep, sweep_end, sweep_t
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOT_INTERESTED,

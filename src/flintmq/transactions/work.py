@@ -31,6 +31,8 @@ from flintmq.transactions.errors import Condition, TransactionRefused
 
 # hundreds of entries that a run takes in one go, under the coordinator's lock: less than a millisecond
 HOLD_PIECES = 32
+# places that are reserved together (queue/runs.py, CHUNK): others may come in between after so many
+ROW_LEAST = 256
 
 
 class Work:
@@ -57,6 +59,9 @@ class Work:
         self._enrolments_max = enrolments_max
         self._content_bytes_max = content_bytes_max
         self._content_bytes = 0
+        # queue id -> priority of its last enqueue, and how many stand together there; rows that the Commit may need
+        self._rows: dict[int, tuple[int | None, int]] = {}
+        self._row_count = 0
         self.tx = 0  # the store's transaction; 0 while nothing is logged
         self._messages: set[MessageRef] = set()
         self._enqueues: dict[tuple[MessageRef, int], PendingEnqueue] = {}
@@ -132,7 +137,10 @@ class Work:
         if not resident and not logged:
             text = f"a transaction keeps at most {self._content_bytes_max} bytes of transient messages"
             raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        if not logged and queue_id in self._rows:
+            self._rows[queue_id] = (ref.priority, ROW_LEAST)  # its place comes between those of others
         if logged:
+            self._count_row(queue_id, ref.priority)
             if not ref.message_id:
                 assert ref.content is not None
                 ref.message_id = self._store.append_content(ref.content, priority=ref.priority)
@@ -146,6 +154,20 @@ class Work:
         self._enqueues[ref, queue_id] = PendingEnqueue(queue_id, ref, ref.priority, expires_at_ms, logged)
         self._queue_ids.add(queue_id)
         return ref
+
+    def _count_row(self, queue_id: int, priority: int | None) -> None:
+        """The Commit says the positions of neighbours in one row, and must fit into one record. Neighbours of one priority are reserved
+        together, ROW_LEAST of them at least. Raises: TransactionRefused."""
+        last, count = self._rows.get(queue_id, (priority, ROW_LEAST))
+        fresh = last != priority or count >= ROW_LEAST
+        if fresh:
+            if self._row_count >= self._store.bulk.rows_max // 2:  # half: chunks and priorities each begin a row
+                text = (
+                    f"the messages of this transaction stand on too many queues and priorities by turns (more than {self._row_count} times)"
+                )
+                raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+            self._row_count += 1
+        self._rows[queue_id] = (priority, 1 if fresh else count + 1)
 
     def dequeue(self, queue_id: int, position: int, session: Session | None, reason: DequeueReason, consumer: str, group: str) -> None:
         """See TransactionCoordinator.dequeue."""

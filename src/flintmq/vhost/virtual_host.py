@@ -617,13 +617,19 @@ class VirtualHost:
             return self._remove_queue(queue, undo=partial(queue.core.hold_arrivals, False))
 
     def purge_queue(self, name: str, *, connection_id: int | None = None) -> int:
-        """queue.purge. Returns the number of ready messages removed. Raises: PeerError 404, 405; 540 for a stream."""
+        """queue.purge in one go. Returns the number of ready messages removed. Raises: PeerError 404, 405; 540 for a stream."""
+        with self._lock:
+            purged: int = self.queue_to_purge(name, connection_id=connection_id).core.purge()
+            return purged
+
+    def queue_to_purge(self, name: str, *, connection_id: int | None = None) -> Queue:
+        """The queue of a queue.purge, which the caller sweeps. Raises: as purge_queue."""
         with self._lock:
             queue = self.queue(name, connection_id)
             if queue.policy.is_stream:
-                raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"queue.purge not supported by stream queues {self.describe(QUEUE, queue.name)}")
-            purged: int = queue.core.purge()
-            return purged
+                text = f"queue.purge not supported by stream queues {self.describe(QUEUE, queue.name)}"
+                raise PeerError(ReplyCode.NOT_IMPLEMENTED, text)
+            return queue
 
     def consumer_added(self, queue: Queue) -> None:
         """A consumer was attached: from now on an auto-delete queue goes with its last consumer."""

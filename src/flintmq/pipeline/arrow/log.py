@@ -82,7 +82,7 @@ def list_log(directory: str | os.PathLike[str]) -> list[ContainerFacts]:
         number = int(digits)
         if len(header) == SECTOR and crc32c_of(header[:508]) == int.from_bytes(header[508:], "little"):
             magic, version, sector, uuid, _, epoch, sequence, size, time_us = _HEADER.unpack_from(header)
-            if magic == b"FLNTLOG1" and version == 1 and sector == SECTOR and sequence == number and 4096 <= size <= 1 << 30:
+            if magic == b"FLNTLOG1" and version in (1, 2) and sector == SECTOR and sequence == number and 4096 <= size <= 1 << 30:
                 found.append(ContainerFacts(number, path, size, number * size, epoch, time_us, uuid))
                 continue
         found.append(ContainerFacts(number, path, length, 0, 0, 0, b"", False))

@@ -49,6 +49,7 @@ cdef class RowMaker:
     # Puts the record, whose time is relative to its block, as rows from `*row` on. PUT_*
     cdef int put(self, Table table, uint32_t *row, record_t *record) noexcept nogil
     cdef int _put_message(self, Table table, uint32_t *row, record_t *record) noexcept nogil
+    cdef int _put_purge(self, Table table, uint32_t *row, record_t *record) noexcept nogil
     cdef int _put_record(self, Table table, uint32_t *row, record_t *record) noexcept nogil
     cdef void _common(self, Table table, uint32_t row, record_t *record) noexcept nogil
     cdef int _content(self, Table table, uint32_t row, record_t *record) noexcept nogil

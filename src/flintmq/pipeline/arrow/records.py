@@ -44,6 +44,7 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_NOTE,
     RECORD_QUEUE_END,
     RECORD_QUEUE_MARK,
+    RECORD_QUEUE_PURGE,
     RECORD_REDELIVERED,
     RECORD_START,
     RECORD_TX_COPY,
@@ -68,6 +69,7 @@ KINDS = {
     8: b"Queue-Redelivered",
     9: b"Name",
     10: b"Queue-End",
+    11: b"Queue-Purge",
     33: b"Dtx-Start",
     34: b"Tx-Start",
     35: b"Prepare",
@@ -278,6 +280,29 @@ class RowMaker:
             put_time(columns + R_PUBLISHED, row, found.published_us)
         return PUT_DONE if how == CONTENT_GOOD else PUT_SHORT
 
+    def _put_purge(self, table, row, record):
+        """A row for each run of positions: the first of them, and how many."""
+        columns: cython.pointer(column_t) = table.columns
+        data: cython.pointer(cython.const[uint8_t]) = record.data
+        size: uint64_t = record.size
+        if size < 16 or 16 + cython.cast(uint64_t, le32(data + 8)) * 16 != size or le32(data + 8) == 0:
+            return PUT_BAD
+        while True:
+            if row[0] >= table.room:
+                return PUT_MORE
+            data = record.data + 16 + cython.cast(uint64_t, self.item) * 16
+            if le64(data + 8) < le64(data):
+                return PUT_BAD
+            self._common(table, row[0], record)
+            col_int64(columns + R_QUEUE, row[0], cython.cast(int64_t, le64(record.data)))
+            col_int64(columns + R_POSITION, row[0], cython.cast(int64_t, le64(data)))
+            col_int64(columns + R_COUNT, row[0], cython.cast(int64_t, le64(data + 8) - le64(data) + 1))
+            _put_name(columns + R_REASON, row[0], _reasons[5])
+            row[0] += 1
+            self.item += 1
+            if self.item >= le32(record.data + 8):
+                return PUT_DONE
+
     def _put_record(self, table, row, record):
         columns: cython.pointer(column_t) = table.columns
         data: cython.pointer(cython.const[uint8_t]) = record.data
@@ -341,6 +366,8 @@ class RowMaker:
                 self.item += 1
                 if self.item >= count:
                     return how
+        if kind == RECORD_QUEUE_PURGE:
+            return self._put_purge(table, row, record)
         if kind == RECORD_START:
             how = self._content(table, row[0], record)
             if how == PUT_BAD:

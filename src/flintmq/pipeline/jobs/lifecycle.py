@@ -119,6 +119,7 @@ def places(reading: LogReading) -> DataFrame:
     message = Window.partitionBy("msg_lsn")
     lives = grouped.withColumn("published", f.min("published").over(message)).withColumn("exchange", f.max("exchange").over(message))
     lives = lives.where(f.col("position").isNotNull() & (f.col("enqueued").isNotNull() | f.col("copied") | f.col("end").isNotNull()))
+    lives = _with_purges(reading, lives)
     lives = lives.select(
         "msg_lsn",
         "queue_id",
@@ -133,6 +134,36 @@ def places(reading: LogReading) -> DataFrame:
         f.col("end.delivery_count").alias("delivery_count"),
     )
     return reading.in_time(reading.of_queues(lives), "enqueued")
+
+
+def _with_purges(reading: LogReading, lives: DataFrame) -> DataFrame:
+    """The ends of places that purges ended: their records name runs of positions, not messages. Runs a Spark job of its own over the
+    records' kinds; what has no end and stands in a run gets it."""
+    from pyspark.sql import functions as f
+
+    found = reading.table("records", log="messages", columns="kind,queue_id,position,count,time")
+    rows = found.where(f.col("kind") == "Queue-Purge").select("queue_id", "position", "count", "time").collect()
+    runs: list[list[Any]] = []
+    for queue, first, count, time in sorted(rows):
+        if runs and runs[-1][0] == queue and runs[-1][2] + 1 == first:
+            runs[-1][2] = first + count - 1  # slices of one purge
+        else:
+            runs.append([queue, first, first + count - 1, time])
+    if not runs:
+        return lives
+    purges = reading.spark.createDataFrame(runs, "_queue long, _first long, _last long, _time timestamp")
+    here = (f.col("queue_id") == f.col("_queue")) & f.col("position").between(f.col("_first"), f.col("_last"))
+    joined = lives.join(f.broadcast(purges), here, "left")
+    none = f.lit(None)
+    purged = f.struct(
+        f.col("_time").alias("settled"),
+        f.lit("purge").alias("reason"),
+        none.cast("long").alias("consumer_id"),
+        none.cast("timestamp").alias("delivered_time"),
+        f.lit(0).cast("int").alias("delivery_count"),
+    )
+    end = f.coalesce("end", f.when(f.col("_time").isNotNull(), purged))
+    return joined.withColumn("end", end).drop("_queue", "_first", "_last", "_time")
 
 
 def consumer_names(reading: LogReading) -> DataFrame:

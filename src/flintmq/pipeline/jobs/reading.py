@@ -5,7 +5,8 @@ in: a session and LogParameters. out: `LogReading`: a view of the log that stays
 R1  All frames of one reading see the same moment.
 R2  A record counts (`counts` true) when it is in no transaction or in a committed one. Of a transaction that the log has forgotten (it
     ended below the transaction log's horizon) the outcome is not known: its records count, as recovery takes them.
-R3  `place` is the position that an enqueue got: its own, or the one that the Commit's rows give its waiting number; null: none.
+R3  A purge's record names runs of positions: each of them is a Message-Dequeue here, whose message is not named.
+R4  `place` is the position that an enqueue got: its own, or the one that the Commit's rows give its waiting number; null: none.
 """
 
 from __future__ import annotations
@@ -71,14 +72,19 @@ class LogReading:
         return self.spark.read.format("flintmq").options(**{**self._raw, "stream": stream, **options}).load()
 
     def records(self, columns: Sequence[str]) -> DataFrame:
-        """Records of the message log with `counts`, `outcome` (null: in no transaction, or forgotten), `decided` and `place` (R2, R3).
+        """Records of the message log with `counts`, `outcome` (null: in no transaction, or forgotten), `decided` and `place` (R2 to R4).
 
         Args: columns: of the stream `records` besides lsn, kind, tx_lsn, queue_id, position, waiting.
         """
         from pyspark.sql import functions as f
 
-        needed = {"lsn", "kind", "tx_lsn", "queue_id", "position", "waiting", *columns}
+        needed = {"lsn", "kind", "tx_lsn", "queue_id", "position", "waiting", "count", *columns}
         frame = self.table("records", log="messages", columns=",".join(sorted(needed)))
+        purge = f.col("kind") == "Queue-Purge"
+        run = f.when(purge, f.sequence(f.col("position"), f.col("position") + f.col("count") - 1))
+        frame = frame.select("*", f.explode_outer(run).alias("_at"))
+        frame = frame.withColumn("position", f.coalesce("_at", "position")).drop("_at", "count")
+        frame = frame.withColumn("kind", f.when(purge, "Message-Dequeue").otherwise(f.col("kind")))
         known = self.transactions()
         if not known.num_rows:
             none = f.lit(None)

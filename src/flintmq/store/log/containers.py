@@ -7,6 +7,7 @@ I1  A container's final name appears only after its header is durable, and count
 
 from __future__ import annotations
 
+import errno
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from flintmq.core.checksum import crc32c_of
 
 MAGIC = b"FLNTLOG1"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SECTOR = 512
 HEADER_SIZE = 512
 SUFFIX = ".flog"
@@ -56,6 +57,20 @@ class ContainerHeader:
         )
         body = fields.ljust(HEADER_SIZE - 4, b"\0")
         return body + struct.pack("<I", crc32c_of(body))
+
+
+def in_present_format(data: bytes) -> bytes:
+    """A container's bytes, its header saying the present format version: what is added to an old one may be what old programs don't know.
+    One whose header is damaged stays as it is."""
+    head = data[: HEADER_SIZE - 4]
+    if (
+        len(data) < HEADER_SIZE
+        or struct.unpack_from("<I", data, HEADER_SIZE - 4)[0] != crc32c_of(head)
+        or struct.unpack_from("<I", head, 8)[0] >= FORMAT_VERSION
+    ):
+        return data
+    head = head[:8] + struct.pack("<I", FORMAT_VERSION) + head[12:]
+    return head + struct.pack("<I", crc32c_of(head)) + data[HEADER_SIZE:]
 
 
 def container_name(sequence: int) -> str:
@@ -106,9 +121,10 @@ def recycle_container(files: Any, directory: str, old_sequence: int, header: Con
     The old header goes first: from then on the file is no container, whatever else happens. Raises: OSError.
     """
     temporary = f"{directory}/{header.sequence:020d}{TEMPORARY}"
-    files.rename(f"{directory}/{container_name(old_sequence)}", temporary)
-    fd: int = files.open(temporary)
+    old = f"{directory}/{container_name(old_sequence)}"
+    fd: int = files.open(old)  # first: without a descriptor nothing has happened
     try:
+        files.rename(old, temporary)
         if direct:
             files.make_direct(fd)
         files.write(fd, header.encode(), 0)
@@ -140,16 +156,33 @@ def copy_file(files: Any, path: str, directory: str, name: str) -> None:
     files.rename(f"{directory}/{temporary}", f"{directory}/{name}")
 
 
+def _check_copy(files: Any, path: str, copy: str) -> None:
+    """Raises: FileExistsError when the headers differ."""
+    headers = []
+    for one in (path, copy):
+        fd = files.open(one)
+        try:
+            headers.append(files.read(fd, HEADER_SIZE, 0))
+        finally:
+            files.close(fd)
+    if headers[0] != headers[1]:
+        text = "it is no copy of this store's container: give each store an archive of its own (--log-archive-dir)"
+        raise FileExistsError(errno.EEXIST, text, copy)
+
+
 def archive_containers(files: Any, source: str, directory: str, sequences: list[int], most: int) -> tuple[list[int], int]:
     """Copies up to `most` containers of a log into `directory`, which is made if need be. Returns those that are there now, their names
-    durable, and how many of them were copied. Raises: OSError."""
+    durable, and how many of them were copied. Raises: OSError; FileExistsError for a file that is no copy of this log's container: another
+    store's archive is neither taken for this one's nor written over."""
     files.make_dir(directory)
     there = set(files.list_dir(directory))
     archived: list[int] = []
     copied = 0
     for sequence in sequences:
         name = container_name(sequence)
-        if name not in there:
+        if name in there:
+            _check_copy(files, f"{source}/{name}", f"{directory}/{name}")
+        else:
             if copied == most:
                 break
             copy_file(files, f"{source}/{name}", directory, name)

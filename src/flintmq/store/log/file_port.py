@@ -263,6 +263,11 @@ class FilePort:
         raise NotImplementedError
 
 
+def _failed_sync(error: OSError, path: str | None = None) -> OSError:
+    """A sync that failed says EIO whatever it failed of: nobody may take it for something to be tried again."""
+    return OSError(errno_module.EIO if error.errno == errno_module.ENOMEM else error.errno, error.strerror, path)
+
+
 @cython.cclass
 class OsFiles(FilePort):
     """The operating system's files."""
@@ -377,7 +382,10 @@ class OsFiles(FilePort):
         return min(end, size)
 
     def sync(self, fd: int) -> None:
-        os.fdatasync(fd)
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise _failed_sync(error) from None
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
@@ -390,8 +398,7 @@ class OsFiles(FilePort):
         try:
             os.fsync(fd)
         except OSError as error:
-            error.filename = path
-            raise
+            raise _failed_sync(error, path) from None
         finally:
             os.close(fd)
 

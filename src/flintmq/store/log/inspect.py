@@ -25,7 +25,8 @@ from crc32c import crc32c
 from flintmq.errors import OperatorError
 from flintmq.store.log.inspect_records import HEADER_SIZE, MESSAGES, STREAMS, TRANSACTIONS, TYPE_NAMES, Record, aligned, read_record
 
-FORMAT = 1
+FORMAT = 2
+FORMATS = (1, 2)  # 1: without Queue-Purge
 SECTOR = 512
 BLOCK_HEADER = 64
 CONTAINER_MAGIC = b"FLNTLOG1"
@@ -120,9 +121,9 @@ def read_header(data: bytes) -> Header | tuple[str, str]:
     good = crc32c(data[:508]) == int.from_bytes(data[508:512], "little")
     if magic != CONTAINER_MAGIC:
         return "header", "no container: the magic number is missing"
-    if version != FORMAT:
+    if version not in FORMATS:
         also = "" if good else ", and the CRC of the header does not match"
-        return "format" if good else "header", f"format version {version}; this program knows version {FORMAT}{also}"
+        return "format" if good else "header", f"format version {version}; this program knows versions up to {FORMAT}{also}"
     if not good:
         return "header", "the CRC of the container's header does not match"
     if sector != SECTOR or size < 4096 or size % 4096 or size > CONTAINER_MAX:

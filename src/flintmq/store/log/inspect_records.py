@@ -19,7 +19,7 @@ from flintmq.errors import FlintError
 MESSAGES, TRANSACTIONS, PAGES, STREAMS = 1, 2, 3, 4
 
 # --- record types (docs/FORMAT.md "Message log", "Transaction log", "Page log")
-START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END = range(1, 11)
+START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END, QUEUE_PURGE = range(1, 12)
 DTX_START, TX_START, PREPARE, COMMIT, ROLLBACK, TX_DELETE, END, TX_COPY, HEURISTIC, NOTE, ACQUIRE_SET = range(33, 44)
 STREAM_RECORD, STREAM_BASE = 48, 49
 STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK = 50, 51, 52
@@ -38,6 +38,7 @@ TYPE_NAMES = {
     REDELIVERED: "Queue-Redelivered",
     NAME: "Name",
     QUEUE_END: "Queue-End",
+    QUEUE_PURGE: "Queue-Purge",
     DTX_START: "Dtx-Start",
     TX_START: "Tx-Start",
     PREPARE: "Prepare",
@@ -376,6 +377,7 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
     REDELIVERED: _redelivered,
     NAME: _name,
     QUEUE_END: _queue_end,
+    QUEUE_PURGE: _redelivered,  # laid out alike
     DTX_START: _dtx_start,
     TX_START: _nothing,
     PREPARE: _nothing,
@@ -396,7 +398,7 @@ _FIELDS: dict[int, Callable[[_Fields], dict[str, Any]]] = {
 }
 
 _TYPES_OF = {
-    MESSAGES: frozenset(range(START, QUEUE_END + 1)),
+    MESSAGES: frozenset(range(START, QUEUE_PURGE + 1)),
     TRANSACTIONS: frozenset(range(DTX_START, ACQUIRE_SET + 1)),
     PAGES: frozenset((PAGE_CONTENT, CHUNK)),
     STREAMS: frozenset((NAME, STREAM_RECORD, STREAM_BASE, STREAM_MESSAGE, STREAM_CHUNK, STREAM_MARK)),

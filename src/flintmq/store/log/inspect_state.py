@@ -121,6 +121,7 @@ class Replay:
     def __init__(self, view: StoreView) -> None:
         self.view = view
         self.state = State()
+        self.purges: dict[int, list[tuple[int, int]]] = {}  # queue -> runs of positions, (first, last)
 
     def run(self) -> State:
         """Reads both logs; a log that was not opened counts as empty."""
@@ -146,6 +147,7 @@ class Replay:
                 if item.lsn >= log.base:
                     apply(log, item, values)
         if "messages" in self.view.logs:
+            self._apply_purges()
             self._apply_sets()
             self._check_messages(self.view.logs["messages"])
         return self.state
@@ -200,6 +202,22 @@ class Replay:
         elif kind == kinds.TX_DELETE:
             transaction.deleted = True
 
+    def _apply_purges(self) -> None:
+        """What purges ended: their records name positions, not messages. A position is used once, so their order says nothing."""
+        for runs in self.purges.values():
+            runs.sort()
+        for message in list(self.state.messages.values()) if self.purges else ():
+            left = [spot for spot in message.spots if not self._purged(spot)]
+            if len(left) < len(message.spots):
+                message.spots = left
+                if not left:
+                    del self.state.messages[message.id]
+
+    def _purged(self, spot: Spot) -> bool:
+        runs = self.purges.get(spot.queue, [])
+        at = bisect.bisect(runs, (spot.position, 2**64)) - 1
+        return at >= 0 and bool(spot.position) and spot.position <= runs[at][1]
+
     def _apply_sets(self) -> None:
         """What prepared transactions hold as runs; committed ones without End take what still stands there when the store opens."""
         ranges: dict[int, list[tuple[int, int, int]]] = {}
@@ -237,6 +255,9 @@ class Replay:
             return
         if kind == kinds.QUEUE_END:
             state.ended_queues.add(values["queue"])
+            return
+        if kind == kinds.QUEUE_PURGE:
+            self.purges.setdefault(values["queue"], []).extend(values["ranges"])
             return
         if kind not in (kinds.CHUNK, kinds.MESSAGE_DELETE, kinds.ENQUEUE, kinds.DEQUEUE, kinds.COPY):
             return

@@ -64,6 +64,8 @@ from flintmq.store.log.containers import (
 from flintmq.store.log.space import NO_FLOORS
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# what the process may run out of, and gets back: no failure of the disk, so it is tried again
+NO_MEANS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # dead containers that are kept for reuse, besides what retention keeps
 SPARE_DEAD = 1
 # files that a log may have unless it is told otherwise
@@ -176,8 +178,8 @@ class ManagedLog:
         """Makes up to `most` containers until `ahead` are ready in front of the tail's, or the log has all the files it may have, but
         `needed` ones then; dead ones are reused first. Returns how many.
 
-        zero: fill new ones with zeros (cheaper syncs later, twice the writing now). A full disk sets `low` and is no error.
-        Raises: OSError of another kind.
+        zero: fill new ones with zeros (cheaper syncs later, twice the writing now). A full disk sets `low` and is no error. Raises: OSError
+        of another kind; of NO_MEANS the log is as it was, and this can be called again.
         """
         tail: uint64_t = self.log.tail // self.log.container_size
         following: uint64_t = at_load64(cython.address(self.log.ready_end)) // self.log.container_size
@@ -190,6 +192,8 @@ class ManagedLog:
             try:
                 fd = self._next_file(sequence, zero and self.log.syncs)
             except OSError as error:
+                if error.errno in NO_MEANS and made:
+                    break  # those that could be made are of use
                 if error.errno not in NO_SPACE:
                     raise
                 again = not self.low
@@ -199,12 +203,12 @@ class ManagedLog:
                 break
             made.append((sequence, fd))
             if self.log.container_count == 0 and len(made) == 1:
-                self.files.sync_dir(self.directory)  # else a later one could be there without the first: no log begins like that
+                self._sync_made(made)  # else a later one could be there without the first: no log begins like that
             sequence += 1
         else:
             self.low = 0
         if made:
-            self.files.sync_dir(self.directory)
+            self._sync_made(made)
             spin_lock(cython.address(self.log.lock))
             for number, fd in made:
                 container = log_container(self.log, number)
@@ -213,6 +217,17 @@ class ManagedLog:
             at_store64(cython.address(self.log.ready_end), sequence * self.log.container_size)
             spin_unlock(cython.address(self.log.lock))
         return len(made)
+
+    def _sync_made(self, made):
+        """Their names become durable. Without a descriptor for that nobody has seen them: they go again."""
+        try:
+            self.files.sync_dir(self.directory)
+        except OSError as error:
+            if error.errno in NO_MEANS:
+                for number, fd in reversed(made):
+                    self.files.close(fd)
+                    self.files.unlink(self.path_of(number))
+            raise
 
     def _next_file(self, sequence, zero):
         header = ContainerHeader(
@@ -225,8 +240,8 @@ class ManagedLog:
         )
         old = self._expendable()
         if old is not None:
-            self._forget_dead(old)
             fd = recycle_container(self.files, self.directory, old, header, bool(self.log.syncs))
+            self._forget_dead(old)
             failpoints.hit("container-recycled")
             return fd
         if not self._has_room(sequence):
@@ -346,10 +361,10 @@ class ManagedLog:
         gone = at_load64(cython.address(self.log.base_durable)) // self.log.container_size
         if gone <= first:
             return 0
+        names = self.files.list_dir(self.directory)  # first: when it can't be read, they are retired later
         spin_lock(cython.address(self.log.lock))
         log_forget_containers(self.log, gone)
         spin_unlock(cython.address(self.log.lock))
-        names = self.files.list_dir(self.directory)
         self._dead.extend(number for number in range(first, gone) if container_name(number) in names)
         return gone - first
 

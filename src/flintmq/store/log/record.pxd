@@ -28,6 +28,7 @@ cdef enum:                      # types of records
     RECORD_REDELIVERED = 8
     RECORD_NAME = 9
     RECORD_QUEUE_END = 10
+    RECORD_QUEUE_PURGE = 11
     RECORD_DTX_START = 33
     RECORD_TX_START = 34
     RECORD_PREPARE = 35

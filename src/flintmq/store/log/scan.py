@@ -44,7 +44,9 @@ from cython.cimports.libc.string import memset
 from flintmq.errors import StoreError
 
 MAGIC = b"FLNTLOG1"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# 1: without Queue-Purge; its containers are read as they are
+FORMAT_VERSIONS = (1, 2)
 SUFFIX = ".flog"
 # bytes of a container: what the format allows; a header that says something else is not believed
 CONTAINER_MIN = 4096
@@ -248,16 +250,16 @@ class LogScan:
             good = len(header) == CONTAINER_HEADER and header[:8] == MAGIC
             version = int.from_bytes(header[8:12], "little")
             if not good or crc32c(0, cython.cast(cython.p_char, header), 508) != int.from_bytes(header[508:512], "little"):
-                if good and version != FORMAT_VERSION:
+                if good and version not in FORMAT_VERSIONS:
                     versions[path] = version
                 self.unusable.append(sequence)
                 continue
-            if version != FORMAT_VERSION:
-                raise StoreError(f"{path} has format version {version}; this FlintMQ reads version {FORMAT_VERSION}")
+            if version not in FORMAT_VERSIONS:
+                raise StoreError(f"{path} has format version {version}; this FlintMQ reads versions up to {FORMAT_VERSION}")
             self._check_header(path, sequence, header, sizes)
         if versions and not self.containers:
             path, version = next(iter(versions.items()))
-            raise StoreError(f"{path} has format version {version}; this FlintMQ reads version {FORMAT_VERSION}")
+            raise StoreError(f"{path} has format version {version}; this FlintMQ reads versions up to {FORMAT_VERSION}")
         if self.unusable and not self.containers:
             raise StoreError(f"{self._path(self.unusable[0])}: no container of this log has a good header")
 

@@ -224,11 +224,20 @@ class StreamStore:
         with self._lock:
             streams = list(self._streams.items())
             deleted, self._deleted = self._deleted, []
-        for queue_id, stream in streams:
-            if stream.maintain(*self._bounds.get(queue_id, (0, 0))):
-                busy = True
-        left = [stream for stream in deleted if not stream.finish()]
-        if left:
+        try:
+            for queue_id, stream in streams:
+                if stream.maintain(*self._bounds.get(queue_id, (0, 0))):
+                    busy = True
+        except BaseException:
+            with self._lock:
+                self._deleted += deleted
+            raise
+        left = list(deleted)
+        try:
+            for stream in deleted:
+                if stream.finish():
+                    left.remove(stream)
+        finally:  # also when the files of one of them could not be removed now
             with self._lock:
                 self._deleted += left
         return busy or bool(left)
