@@ -346,6 +346,17 @@ cdef struct queue_ops_t:
     void (*free_reader)(void *reader) noexcept nogil          # with the last reference of its consumer
     void (*destroy)(queue_t *queue) noexcept nogil            # with the last reference of the queue
 
+cdef enum:                      # queue_t.returns: what the control plane wants to know of delivered entries that come back
+    RETURNS_COUNTED = 1         # how often (queue/returns.pxd); consumers are told, too (x-delivery-count)
+    RETURNS_LIMITED = 2         # that some did: the queue has a length limit (drop-head)
+
+cdef struct returned_t:         # an entry that came back to a queue with RETURNS_COUNTED
+    returned_t *next
+    uint64_t position
+    uint32_t count              # with this return
+    bint over                   # above the limit: the broker holds it
+    bint logged
+
 cdef struct queue_t:
     list_t entries              # first: what every message touches
     manager_t manager
@@ -362,3 +373,8 @@ cdef struct queue_t:
     void *ops_context
     uint64_t logged_at          # atomic: LSN of its last enqueue (or mark) in the message log; the store's own
     waiter_t *waiters           # atomic head; changed under the manager lock
+    uint32_t returns            # RETURNS_*; set before anyone uses the queue
+    uint32_t delivery_limit     # with RETURNS_COUNTED: returns that an entry may have; all bits: any number
+    uint32_t returned_count     # atomic; the notes below are changed under the list lock
+    returned_t *returned        # oldest first
+    returned_t *returned_last

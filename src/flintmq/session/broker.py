@@ -24,6 +24,7 @@ from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import publishing
 from flintmq.session.pending import Pending
+from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.state import Consumer
 from flintmq.session.stream_service import StreamService
@@ -87,6 +88,8 @@ class Broker:
         # distributed and local transactions for callers of this process and other protocols; None: there is no durable store
         self.transactions: TransactionCoordinator | None = None
         self.effects: BrokerQueueEffects | None = None
+        # counts of deliveries over a restart; None: there is no durable store
+        self.delivery_counts: DeliveryCounts | None = None
         # None: there is no durable store, and so no stream
         self.streams: StreamService | None = None
         # `consumers` and who is active among them; taken inside a virtual host's lock, never the other way round
@@ -109,7 +112,7 @@ class Broker:
         self.connections: dict[int, ConnectionHandler] = {}
         # connections that have not opened a virtual host yet
         self.pending = Pending()
-        # queues with a length limit whose overflow is dead-lettered
+        # queues with a length limit that drop their head: the housekeeping looks at what came back to them some other way than by a publish
         self.limited_queues: set[Any] = set()
         self.drops: Counter[str] = Counter()
         # keeps memory in bounds (session.memory_keeper); None: a broker without a node
@@ -149,6 +152,8 @@ class Broker:
         if self.log is not None:
             core.attach_log(self.log)
         core.dead_letters = policy.dead_letter_exchange is not None
+        limited = policy.overflow == DROP_HEAD and (policy.max_length is not None or policy.max_length_bytes is not None)
+        core.set_returns(policy.counts_deliveries, -1 if policy.delivery_limit is None else policy.delivery_limit, limited)
         if policy.message_ttl_ms is not None:
             core.ttl_ms = policy.message_ttl_ms
         if policy.max_length is not None:
@@ -173,6 +178,7 @@ class Broker:
         core = QueueHandle(queue_id)
         core.set_durable(True)
         core.destination_flags = DEST_STREAM
+        core.set_returns(spec.policy.delivery_limit is not None, -1, False)  # its groups count and limit by themselves; consumers are told
         self.streams.open(queue_id, spec, core)
         return core
 
@@ -181,7 +187,7 @@ class Broker:
         self.queues[queue.queue_id] = queue
         if queue.durable and self.log is not None and not queue.policy.is_stream:
             self.log.attach(queue.core)
-        if queue.core.destination_flags & DEST_DEAD_LETTERS:
+        if queue.core.destination_flags & DEST_LIMITED:
             self.limited_queues.add(queue)
 
     def _queue_deleted(self, queue: Queue) -> None:
@@ -399,8 +405,12 @@ class Broker:
             if core.ready_count() or core.unacked_count():
                 guarded("housekeeping of queues", f"queue {queue.name!r}", publishing.expire, self, queue, wall)
                 core.housekeeping()
+            if core.returned_count:
+                guarded("delivery limits", f"queue {queue.name!r}", publishing.count_returns, self, queue)
         if self.limited_queues:
             publishing.apply_policies(self)
+        if self.delivery_counts is not None and len(self.delivery_counts):
+            guarded("delivery counts", "notes of entries that ended", self.delivery_counts.prune, self.queues)
         for vhost in list(self.vhosts.values()):
             guarded("housekeeping of virtual hosts", f"vhost {vhost.name!r}", vhost.expire_queues)
         if self.transactions is not None:
