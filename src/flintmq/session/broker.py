@@ -23,8 +23,8 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import publishing
-from flintmq.session.pending import Pending
 from flintmq.session.delivery_counts import DeliveryCounts
+from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.state import Consumer
 from flintmq.session.stream_service import StreamService
