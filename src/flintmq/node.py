@@ -38,6 +38,7 @@ from flintmq.scheduler.system import ActorSystem
 from flintmq.session import handshake
 from flintmq.session.broker import Broker
 from flintmq.session.connection import Connection, revoke_authorizations
+from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.handlers import ConnectionHandler
 from flintmq.session.memory_keeper import MemoryKeeper
 from flintmq.session.stream_service import StreamService
@@ -162,6 +163,8 @@ class Node:
         if self.store is None:
             return
         restored = self.store.restore([queue for queue in self.broker.queues.values() if not queue.policy.is_stream])
+        self.broker.delivery_counts = DeliveryCounts(self.store.logs)
+        self.broker.delivery_counts.restore(self.broker.queues)
         log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
         if self.broker.transactions is not None and self.broker.transactions.restore():
             # Those of the pipeline have theirs: the data plane, which comes next.

@@ -68,14 +68,18 @@ from cython.cimports.flintmq.queue.queue_core import (
 )
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
+from cython.cimports.flintmq.queue.returns import queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
     ENTRY_LOGGED,
     REASON_ACK,
     RESTORED_HELD,
     RESTORED_REDELIVERED,
+    RETURNS_COUNTED,
+    RETURNS_LIMITED,
     delivery_t,
     restored_t,
+    returned_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from flintmq.errors import StoreBusyError
@@ -138,6 +142,33 @@ class QueueHandle:
 
     def set_durable(self, durable: bool) -> None:
         queue_set_durable(self.queue, durable)
+
+    def set_returns(self, counted: bool, limit: int, limited: bool) -> None:
+        """What delivered entries that come back mean here, before anybody uses the queue. counted: `take_returns` tells how often, and
+        consumers are told; limit: returns that an entry may have, below 0: any number; limited: the queue has a length limit."""
+        queue_set_returns(
+            self.queue,
+            (RETURNS_COUNTED if counted else 0) | (RETURNS_LIMITED if limited else 0),
+            0xFFFFFFFF if limit < 0 else min(limit, 0xFFFFFFFF),
+        )
+
+    @property
+    def returned_count(self) -> int:
+        """Notes that `take_returns` would give."""
+        return self.queue.returned_count
+
+    def take_returns(self, most: int) -> list[tuple[int, int, bool, bool]]:
+        """(position, count, over, logged) of delivered entries that came back, oldest first, at most `most`; they are forgotten here.
+        over: above the limit; the broker holds the entry, and the caller ends it (`settle_held`) or gives it back (`release_held`)."""
+        note: returned_t
+        found: list = []
+        while len(found) < most and queue_take_return(self.queue, cython.address(note)):
+            found.append((note.position, note.count, bool(note.over), bool(note.logged)))
+        return found
+
+    def set_count(self, position: int, count: int) -> bool:
+        """An entry that was restored has come back `count` times. False when it is not there."""
+        return bool(queue_set_count(self.queue, position, count))
 
     def attach_log(self, log: LogPort) -> None:
         """Logs persistent messages from now on, while the queue is durable."""

@@ -44,6 +44,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan
 from cython.cimports.flintmq.queue.residency import queue_load_room
+from cython.cimports.flintmq.queue.returns import queue_count_return
 from cython.cimports.flintmq.queue.slot import (
     LOADING_FIRST,
     LOADING_NOT,
@@ -73,6 +74,7 @@ from cython.cimports.flintmq.queue.types import (
     puller_t,
     queue_t,
     slot_t,
+    RETURNS_COUNTED,
 )
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
@@ -457,6 +459,8 @@ def queue_release(queue, slot, position, owner, delivered):
     wanted: uint32_t = 0
     if queue.ops != cython.NULL:
         return queue.ops.release(queue, slot, position, owner, delivered)
+    if delivered and queue.returns & RETURNS_COUNTED and queue_count_return(queue, position, owner):
+        return True  # the broker has it, and ends it
     if not list_release(cython.address(queue.entries), position, owner, delivered, cython.address(wanted)):
         return False
     due_worked(queue)

@@ -63,6 +63,7 @@ from cython.cimports.flintmq.queue.pull import (
     queue_withdraw_offer,
 )
 from cython.cimports.flintmq.queue.residency import queue_load_room
+from cython.cimports.flintmq.queue.returns import queue_free_returns
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
@@ -110,6 +111,7 @@ def queue_decref(queue):
         if queue.ops != cython.NULL:
             queue.ops.destroy(queue)
         list_destroy(cython.address(queue.entries), queue.port)
+        queue_free_returns(queue)
         free(queue)
 
 

@@ -391,6 +391,17 @@ cdef struct due_index_t:        # queues that have something to do: one for all 
     due_soon_t soon             # NULL: nobody waits
     void *context
 
+cdef enum:                      # queue_t.returns: what the control plane wants to know of delivered entries that come back
+    RETURNS_COUNTED = 1         # how often (queue/returns.pxd); consumers are told, too (x-delivery-count)
+    RETURNS_LIMITED = 2         # that some did: the queue has a length limit (drop-head)
+
+cdef struct returned_t:         # an entry that came back to a queue with RETURNS_COUNTED
+    returned_t *next
+    uint64_t position
+    uint32_t count              # with this return
+    bint over                   # above the limit: the broker holds it
+    bint logged
+
 cdef struct queue_t:
     list_t entries              # first: what every message touches
     manager_t manager
@@ -414,3 +425,8 @@ cdef struct queue_t:
     uint32_t due_listed         # atomic: it is on the list
     uint32_t worked             # atomic: it is on the list of those that worked since their last housekeeping
     uint64_t worked_before      # what it had done at its last housekeeping
+    uint32_t returns            # RETURNS_*; set before anyone uses the queue
+    uint32_t delivery_limit     # with RETURNS_COUNTED: returns that an entry may have; all bits: any number
+    uint32_t returned_count     # atomic; the notes below are changed under the list lock
+    returned_t *returned        # oldest first
+    returned_t *returned_last

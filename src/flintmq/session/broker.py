@@ -23,6 +23,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import publishing, sweeps
+from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
@@ -88,6 +89,8 @@ class Broker:
         # distributed and local transactions for callers of this process and other protocols; None: there is no durable store
         self.transactions: TransactionCoordinator | None = None
         self.effects: BrokerQueueEffects | None = None
+        # counts of deliveries over a restart; None: there is no durable store
+        self.delivery_counts: DeliveryCounts | None = None
         # None: there is no durable store, and so no stream
         self.streams: StreamService | None = None
         # `consumers` and who is active among them; taken inside a virtual host's lock, never the other way round
@@ -110,7 +113,7 @@ class Broker:
         self.connections: dict[int, ConnectionHandler] = {}
         # connections that have not opened a virtual host yet
         self.pending = Pending()
-        # queues with a length limit whose overflow is dead-lettered
+        # queues with a length limit that drop their head: the housekeeping looks at what came back to them some other way than by a publish
         self.limited_queues: set[Any] = set()
         # messages end at their time, and queues that worked get their upkeep
         self.expiry = Expiry(self)
@@ -153,6 +156,8 @@ class Broker:
         if self.log is not None:
             core.attach_log(self.log)
         core.dead_letters = policy.dead_letter_exchange is not None
+        limited = policy.overflow == DROP_HEAD and (policy.max_length is not None or policy.max_length_bytes is not None)
+        core.set_returns(policy.counts_deliveries, -1 if policy.delivery_limit is None else policy.delivery_limit, limited)
         if policy.message_ttl_ms is not None:
             core.ttl_ms = policy.message_ttl_ms
         if policy.max_length is not None:
@@ -177,6 +182,7 @@ class Broker:
         core = QueueHandle(queue_id)
         core.set_durable(True)
         core.destination_flags = DEST_STREAM
+        core.set_returns(spec.policy.delivery_limit is not None, -1, False)  # its groups count and limit by themselves; consumers are told
         self.streams.open(queue_id, spec, core)
         return core
 
@@ -185,7 +191,7 @@ class Broker:
         self.queues[queue.queue_id] = queue
         if queue.durable and self.log is not None and not queue.policy.is_stream:
             self.log.attach(queue.core)
-        if queue.core.destination_flags & DEST_DEAD_LETTERS:
+        if queue.core.destination_flags & DEST_LIMITED:
             self.limited_queues.add(queue)
 
     def _queue_deleted(self, queue: Queue) -> None:
@@ -399,6 +405,8 @@ class Broker:
         """Expiry, limits, upkeep, queue expiry (x-expires), transactions whose time is over: only where something is to be done.
         `now_ms`: monotonic."""
         self.expiry.tick()
+        if self.delivery_counts is not None and len(self.delivery_counts):
+            guarded("delivery counts", "notes of entries that ended", self.delivery_counts.prune, self.queues)
         for vhost in list(self.vhosts.values()):
             guarded("housekeeping of virtual hosts", f"vhost {vhost.name!r}", vhost.expire_queues)
         if self.transactions is not None:

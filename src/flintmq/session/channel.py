@@ -42,6 +42,7 @@ from cython.cimports.flintmq.session.types import (
     PUBLISHED_EVER,
     PUBLISHED_NOW,
     SLOW_DEAD_LETTER,
+    SLOW_POLICY,
     SLOW_HEADER,
     SLOW_METHOD,
     SLOW_PUBLISH,
@@ -404,6 +405,10 @@ def _on_settle(
         _refuse(connection, number, 406, b"unknown delivery tag", 60 << 16 | method)
         connection.engine.error_value = tag
         return FEED_ERROR
+    if connection.refused != cython.NULL:
+        connection.slow = SLOW_POLICY  # what came back is counted, or fills its queue over the limit
+        connection.slow_channel = number
+        return FEED_PAUSE
     return FEED_MORE
 
 

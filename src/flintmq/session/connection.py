@@ -28,6 +28,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 )
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.types import (
+    RETURNS_COUNTED,
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
     CONSUMER_NO_ACK,
@@ -45,6 +46,7 @@ from cython.cimports.flintmq.session.channel import (
     channels_free,
     channels_remove,
 )
+from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.connection_base import ConnectionBase
 from cython.cimports.flintmq.session.delivery import write_get_ok
 from cython.cimports.flintmq.session.settlement import channel_recover, channel_resume, channel_settle_item
@@ -375,13 +377,21 @@ class Connection(ConnectionBase):
             item.in_tx = 0
             if self.log is not None:
                 item.delivered_us = wall_us()
-        if not write_get_ok(
+        counted: cython.pointer(content_t) = cython.NULL
+        if delivery.delivery_count and handle.queue.returns & RETURNS_COUNTED:
+            counted = content_with_count(self.connection.arena, delivery.content, delivery.delivery_count)
+            if counted != cython.NULL:
+                delivery.content = counted
+        written: cython.bint = write_get_ok(
             cython.address(self.connection),
             number,
             cython.address(delivery),
             channel.unacked.last_tag,
             cython.cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF)),
-        ):
+        )
+        if counted != cython.NULL:
+            content_decref(counted)
+        if not written:
             raise MemoryError
         if no_ack:
             queue_settle(handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK, 0 if self.log is None else wall_us())

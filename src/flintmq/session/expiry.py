@@ -149,6 +149,8 @@ class Expiry:
 
     def _keep(self, queue: Any) -> None:
         core = queue.core
+        if core.returned_count:
+            publishing.count_returns(self._broker, queue)
         if queue in self._broker.limited_queues:
             publishing.enforce_limits(self._broker, queue)
             if core.ready_count() > core.max_length or core.ready_bytes() > core.max_bytes:

@@ -405,6 +405,7 @@ class ConnectionHandler:
         """
         state = self.channels.pop(number)
         self.connection.close_channel(number, wait_for_ok)
+        guarded("what came back", self.name, publishing.after_publish, self)
         self._forget(state)
 
     def _forget(self, state: ChannelState) -> None:
@@ -431,6 +432,7 @@ class ConnectionHandler:
         self.channels.clear()
         # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.
         self.connection.close_all()
+        guarded("what came back", self.name, publishing.after_publish, self)
         self.broker.add_drops(self.connection.take_drops())
         for state in states:
             self._forget(state)

@@ -26,6 +26,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
+from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_enqueue,
@@ -305,6 +306,16 @@ def note_refused(connection, queue, content, reason):
         connection.refused_last.next = refused
     connection.refused_last = refused
     return True
+
+
+def drop_over(handle: QueueHandle) -> int:
+    """Drops the head of a queue without a dead-letter exchange until it is within its limit. Returns how many messages. Any thread."""
+    destination: destination_t
+    memset(cython.address(destination), 0, cython.sizeof(destination_t))
+    destination.queue = handle.queue
+    destination.max_length = handle.max_length
+    destination.max_bytes = handle.max_bytes
+    return drop_head(cython.address(destination))
 
 
 def expiry_on(destination, expiration_ms):

@@ -17,8 +17,9 @@ from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.exchange import erlang_term
+from flintmq.session.placing import drop_over
 from flintmq.session.verbs import REPLY_TO, authorize
-from flintmq.vhost.dead_letter import EXPIRED, MAXLEN, REJECTED, Fields, dead_letter_headers, without_cycles
+from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Fields, dead_letter_headers, without_cycles
 from flintmq.vhost.policy import DROP_HEAD
 
 if TYPE_CHECKING:
@@ -30,11 +31,14 @@ log = logging.getLogger("flintmq.publishing")
 
 BASIC_REJECT = 90
 # reasons of a dequeue (queue/types.pxd)
+REASON_REJECT = 2
 REASON_EXPIRE = 3
 REASON_DROP = 4
 CONTENT_PERSISTENT = 1
 CONTENT_HEADERS = 4
 CONTENT_PRIORITY = 16
+# entries that are counted before the next look
+RETURNS_AT_ONCE = 256
 # protocol/v0_9_1/codec.pxd
 EXPIRATION_INVALID = -2
 SHORTSTR_MAX = 255
@@ -187,6 +191,7 @@ def dead_letter_refused(handler: ConnectionHandler, channel: int, method_id: int
             connection.settle(channel, method_id, one, kept)
             continue
         connection.settle(channel, method_id, one, False)
+    after_publish(handler)
 
 
 def dead_letter(
@@ -296,6 +301,7 @@ def after_publish(handler: ConnectionHandler) -> None:
         if queue is None:
             continue
         if message is None:
+            count_returns(broker, queue)
             enforce_limits(broker, queue)
         else:
             guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == REASON_DROP else REJECTED)
@@ -323,6 +329,10 @@ def enforce_limits(broker: Broker, queue: Any) -> None:
 
 def _enforce(broker: Broker, queue: Any) -> None:
     core = queue.core
+    if not core.dead_letters:
+        if queue.policy.overflow == DROP_HEAD and (dropped := drop_over(core)):
+            broker.count_drops("maxlen", dropped)
+        return
     while True:
         with broker.limit_lock:
             if core.ready_count() <= core.max_length and core.ready_bytes() <= core.max_bytes:
@@ -338,6 +348,27 @@ def _enforce(broker: Broker, queue: Any) -> None:
         if message is None:
             return
         broker.count_drop("maxlen")
+
+
+def count_returns(broker: Broker, queue: Any) -> None:
+    """What came back to a queue that counts deliveries: the counts of logged entries are noted; who came back once too often is
+    dead-lettered, or dropped. Any thread."""
+    core = queue.core
+    while core.returned_count:
+        for position, count, over, logged in core.take_returns(RETURNS_AT_ONCE):
+            if not over:
+                if logged and broker.delivery_counts is not None:
+                    guarded("delivery counts", f"queue {queue.name!r}", broker.delivery_counts.note, queue.queue_id, position, count)
+            elif not guarded("delivery limits", f"queue {queue.name!r}", _end_over_limit, broker, queue, position):
+                core.release_held(position)  # the node is short of something: it comes back once more
+
+
+def _end_over_limit(broker: Broker, queue: Any, position: int) -> None:
+    """Raises: StoreError, MemoryError, KeyError: it could not be read or dead-lettered, and is held still."""
+    if queue.policy.dead_letter_exchange is not None:
+        dead_letter(broker, queue, queue.core.message_at(position), DELIVERY_LIMIT)
+    queue.core.settle_held(position, REASON_REJECT, False)
+    broker.count_drop("delivery_limit")
 
 
 def _unreadable(broker: Broker, queue: Any, error: Exception) -> None:

@@ -22,6 +22,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_settle,
 )
 from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, consumer_t
+from cython.cimports.flintmq.session.placing import note_refused
 from cython.cimports.flintmq.session.types import DROP_REJECTED, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, unacked_remove
 from cython.cimports.libc.stdint import uint64_t
@@ -64,6 +65,8 @@ def settle_taken(connection, channel, item, method, requeue, logged_before):
             queue_settle(item.queue, item.slot, item.position, item.owner, REASON_PURGE, item.delivered_us)
         else:
             queue_release(item.queue, item.slot, item.position, item.owner, True)
+            if item.queue.returns and item.queue.ops == cython.NULL and connection != cython.NULL:
+                note_refused(connection, item.queue, cython.NULL, REASON_REJECT)
     else:
         if logged_before:
             queue_forget_logged(item.queue, item.slot, item.position, item.owner)

@@ -378,6 +378,7 @@ def basic_recover(handler: ConnectionHandler, number: int, method: spec.BasicRec
     if not method.requeue:
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
     handler.connection.recover(number)
+    handler.after_publish()  # what came back is counted
     if method.ID == spec.BasicRecover.ID:
         handler.send(number, spec.BasicRecoverOk())
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 
 import cython
+from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_pending
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
@@ -28,7 +29,8 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.types import REASON_ACK, consumer_t, delivery_t, target_t
+from cython.cimports.flintmq.queue.types import REASON_ACK, consumer_t, delivery_t, target_t, RETURNS_COUNTED
+from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_deliver
 from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
@@ -197,6 +199,7 @@ def _target_turn(
     subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), target.context)
     consumer: cython.pointer(consumer_t)
     delivery: delivery_t
+    counted: cython.pointer(content_t)
     tried: uint32_t = 0
     turn: uint32_t = TURN_MESSAGES
     expiry: int64_t
@@ -219,7 +222,14 @@ def _target_turn(
             target.next_consumer = (target.next_consumer + 1) % target.consumer_count
             continue
         tried = 0
+        counted = cython.NULL
+        if delivery.delivery_count and consumer.queue.returns & RETURNS_COUNTED:
+            counted = content_with_count(connection.arena, delivery.content, delivery.delivery_count)
+            if counted != cython.NULL:
+                delivery.content = counted
         _send(connection, channel, subscription, consumer, cython.address(delivery))
+        if counted != cython.NULL:
+            content_decref(counted)
         budget[0] -= 1
         turn -= 1
         if target.consumer_count > 1:

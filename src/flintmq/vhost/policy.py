@@ -57,6 +57,11 @@ class QueuePolicy:
     retry_delay_ms: int | None = None
 
     @property
+    def counts_deliveries(self) -> bool:
+        """Whether consumers are told how often a message came back, and a restart keeps that."""
+        return self.queue_type == "quorum" or self.delivery_limit is not None
+
+    @property
     def is_stream(self) -> bool:
         return self.queue_type == STREAM
 
