@@ -100,17 +100,17 @@ def test_what_a_broker_makes_of_it_reads_well(store: Path) -> None:
 
 @pytest.mark.parametrize("log", ["messages", "transactions"])
 def test_a_store_of_a_later_format_is_refused_by_name(store: Path, log: str) -> None:
-    """Format version 2 in a header: the broker names the file, the version it found and the one it knows; nothing is changed."""
+    """Format version 3 in a header: the broker names the file, the version it found and the one it knows; nothing is changed."""
     number = {"messages": 1, "transactions": 2}[log]
     for file in (store / log).glob("*.flog"):
-        head = lb.container_header(int(file.stem), EXPECTED["container_size"], number, bytes.fromhex(EXPECTED["uuid"]), version=2)
+        head = lb.container_header(int(file.stem), EXPECTED["container_size"], number, bytes.fromhex(EXPECTED["uuid"]), version=3)
         file.write_bytes(head + file.read_bytes()[512:])
     before = {file: file.read_bytes() for file in store.rglob("*.flog")}
-    with pytest.raises(StoreError, match=r"\.flog has format version 2; this FlintMQ reads version 1"):
+    with pytest.raises(StoreError, match=r"\.flog has format version 3; this FlintMQ reads versions up to 2"):
         opened(store)
     assert {file: file.read_bytes() for file in store.rglob("*.flog")} == before
     found = open_store(store).logs[log].damage
-    assert found and all(item.kind == "format" and "format version 2" in item.text for item in found)
+    assert found and all(item.kind == "format" and "format version 3" in item.text for item in found)
 
 
 def test_the_script_that_made_it_still_works(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
-from flintmq.session import publishing, sweeps
+from flintmq.session import sweeps
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending

@@ -208,7 +208,7 @@ class Containers:
     def header_good(self, header, sequence):
         return (
             memcmp(header, b"FLNTLOG1", 8) == 0
-            and le32(header + 8) == 1
+            and 1 <= le32(header + 8) <= 2
             and le32(header + 12) == SECTOR
             and crc32c(0, header, 508) == le32(header + 508)
             and (not self.has_uuid or memcmp(header + 16, self.uuid, 16) == 0)

@@ -109,7 +109,7 @@ class ContainerScan:
         size = int.from_bytes(header[48:56], "little")
         if (
             len(header) < CONTAINER_HEADER
-            or header[:12] != b"FLNTLOG1\1\0\0\0"
+            or header[:12] not in (b"FLNTLOG1\1\0\0\0", b"FLNTLOG1\2\0\0\0")
             or crc32c(0, cython.cast(cython.p_char, header), 508) != int.from_bytes(header[508:512], "little")
             or size % 4096
             or not 4096 <= size <= 1 << 30

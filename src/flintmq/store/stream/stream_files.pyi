@@ -17,6 +17,7 @@ class Stream:
     gone: bool
     opened_bytes: int
 
+    def forget_hot(self) -> None: ...
     @staticmethod
     def open(
         files: Any,
