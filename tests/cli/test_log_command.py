@@ -109,6 +109,7 @@ def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     add(lb.REDELIVERED, lb.ranges(1, [(1, 2), (4, 4)]))
     add(lb.NAME, b"\1\0\0\0\0\0\0\0" + bytes(8) + b"\2\0ab\1\0c")
     add(lb.QUEUE_END, bytes(8))
+    add(lb.QUEUE_PURGE, lb.ranges(1, [(5, 6), (8, 8)]))
     add = made.transactions.add
     tx = add(lb.DTX_START, lb.xid(b"\1\2"))
     add(lb.TX_START)
@@ -123,13 +124,13 @@ def test_dump_shows_every_type_with_its_fields(tmp_path: Path) -> None:
     made.write(tmp_path)
     result = run("dump", tmp_path)
     lines = result.stdout.splitlines()
-    assert result.exit_code == 0 and len(lines) == 10 + 1 + 11 - 1
+    assert result.exit_code == 0 and len(lines) == 11 + 1 + 11 - 1
     assert {line.split()[2] for line in lines} == {
         name for name in TYPE_NAMES.values() if name != "Page-Content" and not name.startswith("Stream-")
     }
     assert "malformed" not in result.stdout
     text = result.stdout
-    for part in ("exchange='\\n' routing_key='\\x27'", "reason=expire", "levels=[1 2]", "ranges=[1:2 4:4]", "xid=0102"):
+    for part in ("exchange='\\n' routing_key='\\x27'", "reason=expire", "levels=[1 2]", "ranges=[1:2 4:4]", "ranges=[5:6 8:8]", "xid=0102"):
         assert part in text, part
     for part in ("rows=[1:2:3]", "heuristic=committed", "outcome=committed", "key='k' value='v'", "places=[1:1:9:0:0]", "expires_ms=99"):
         assert part in text, part
