@@ -128,6 +128,7 @@ static inline int64_t sim_clock_ns(clockid_t clock) {
 }
 #define wall_ms() (sim_clock_ns(CLOCK_REALTIME) / 1000000)
 #define monotonic_ms() (sim_clock_ns(CLOCK_MONOTONIC) / 1000000)
+#define monotonic_ns() sim_clock_ns(CLOCK_MONOTONIC)
 #define wall_us() ((uint64_t)(sim_clock_ns(CLOCK_REALTIME) / 1000))
 
 /* --- for the scenes that drive the simulation ------------------------------------------------------------------------------ */
