@@ -360,6 +360,7 @@ class Node:
         if self.store is not None:
             self.store.close(clean)
         self.actors.stop()
+        self.broker.expiry.close()
         figures = self.actors.gauges()
         log.info(
             "actors: %d requests in %d slices; %d busy, %d expired, %d failed, %d wakes lost",

@@ -39,6 +39,16 @@ class DueIndex:
         self.index.soon = _arm
         spin_unlock(cython.address(self.index.lock))
 
+    def release(self) -> None:
+        spin_lock(cython.address(self.index.lock))
+        self.index.soon = cython.NULL
+        self.index.context = cython.NULL
+        spin_unlock(cython.address(self.index.lock))
+        # Queues keep the index for ever (QueueHandle.watch); it must not keep them, nor through its clock the whole broker.
+        self.clock = None
+        self.take_due()
+        self.take_worked()
+
     def arm(self, at_ms: int) -> None:
         at: int64_t = at_ms
         if self.index.soon != cython.NULL:

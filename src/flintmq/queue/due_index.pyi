@@ -5,6 +5,8 @@ class DueIndex:
 
     def use_clock(self, clock: DueClock) -> None:
         """The clock that is armed with every earlier expiry from now on."""
+    def release(self) -> None:
+        """Gives up the clock and what stands on the lists; after the last thread that uses the queues has ended. O(queues on the lists)."""
     def arm(self, at_ms: int) -> None:
         """Arms the clock. Args: at_ms: wall clock, milliseconds."""
     def take_due(self) -> list[tuple[int, int]]:

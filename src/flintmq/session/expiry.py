@@ -61,6 +61,10 @@ class Expiry:
         """Ends the clock. Idempotent."""
         self.clock.stop()
 
+    def close(self) -> None:
+        """Lets go of the queues; nobody uses them any more. Idempotent."""
+        self.index.release()
+
     def _rings(self) -> int:
         self._go()
         return 0  # `step` arms it again
