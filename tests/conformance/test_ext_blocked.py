@@ -77,7 +77,8 @@ def test_pika_is_told(broker: Broker) -> None:
             connection.add_on_connection_unblocked_callback(lambda *_: events.append("unblocked"))
             channel = connection.channel()
             quiet = silent.channel(1)
-            quiet.publish(b"x" * (10 * MIB), routing_key=name)
+            for _ in range(20):  # a single one of 10 MiB could be taken for the cause while it arrives, and its connection be closed
+                quiet.publish(b"x" * (MIB // 2), routing_key=name)
             wait_until(lambda: channel.basic_publish("", name, b"y") or connection.process_data_events(0.02) or events)
             assert events == ["blocked"]
             with pytest.raises(TimeoutError):
