@@ -33,7 +33,7 @@ class Target:
 
 
 def broker_of(calls: list[Any], *targets: Target) -> Any:
-    vhost = SimpleNamespace(exchanges={"dlx"}, route_keys=lambda *_: list(targets))
+    vhost = SimpleNamespace(exchanges={"dlx"}, route_keys=lambda *_: list(targets), route_is_cacheable=lambda _: True)
     return SimpleNamespace(
         vhosts={"/": vhost},
         clock=ManualClock(wall_ms=1_000),
