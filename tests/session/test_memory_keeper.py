@@ -103,12 +103,12 @@ def test_a_message_of_many_queues_is_copied_once(start: Callable[..., Any], conn
     for number in range(10):
         channel.queue(f"q{number}")
         channel.call("queue.bind", queue=f"q{number}", exchange="amq.fanout", routing_key="")
-    for _ in range(60):
+    for _ in range(120):  # 30 MiB of chunks: more than memory that earlier tests of this process give back meanwhile
         channel.publish(bytes(8 * KIB), exchange="amq.fanout")
         for _ in range(5):
             channel.publish(bytes(52 * KIB), routing_key="traffic")
         channel.call("queue.purge", queue="traffic")
-    # Half a megabyte once, five if each queue got its own.
+    # A megabyte once, ten if each queue got its own.
     wait_until(lambda: broker.node.memory.figures()["copied"] >= 400, what="contents were moved")
     core = [core_of(broker, f"q{number}") for number in range(10)]
     sweeper = Sweeper()
