@@ -116,7 +116,7 @@ def test_a_message_of_many_queues_is_copied_once(start: Callable[..., Any], conn
         sweeper.queue(one, True)
     sweeper.end()
     assert bytes_mapped() - before < 4 * MIB
-    assert sum(one.ready_count() for one in core) == 600
+    assert sum(one.ready_count() for one in core) == 1200
 
 
 def test_another_virtual_host_goes_on_while_one_fills_memory(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
