@@ -1,4 +1,4 @@
-# Topic patterns as a trie of words, walked as a set of states: a match costs O(words x states), whatever the pattern.
+# Topic patterns as a trie of words, walked as a set of states: a match costs O(words x states); states: at most the trie's nodes.
 #
 # Called with the virtual host's lock held (one caller at a time): a match writes marks into the nodes.
 cimport cython

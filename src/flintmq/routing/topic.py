@@ -3,7 +3,8 @@
 in: patterns with destinations, routing keys as bytes. out: the set of destinations of a key.
 
 I1  Matching has no backtracking: after each word the walk holds a set of nodes, each at most once. A key has at most 256 words,
-    so `#.#.#.#` costs what `#` costs times its length, never a combination.
+    so `#.#.#.#` costs what `#` costs times its length. Across patterns the bound is (words of the key) x (nodes of the trie), which
+    tens of thousands of patterns over `*`, `#` and one word can reach (docs/SECURITY.md, "Limits of one user").
 I2  A node that no pattern needs any more is removed, so unbinding gives the memory back.
 I3  Words are bytes between dots. The empty key has no words; "a." has two, the second empty (as on RabbitMQ).
 """
