@@ -48,5 +48,9 @@ def test_full_relro() -> None:
 
 def test_stack_protector() -> None:
     # A function with an array on its stack is protected; those that answer requests have some.
-    weak = [path.name for path in compiled() if path.name.startswith(("loop.", "delivery.", "blocks.")) and b"__stack_chk_fail" not in path.read_bytes()]
+    weak = [
+        path.name
+        for path in compiled()
+        if path.name.startswith(("loop.", "delivery.", "blocks.")) and b"__stack_chk_fail" not in path.read_bytes()
+    ]
     assert weak == []
