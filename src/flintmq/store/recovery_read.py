@@ -383,10 +383,11 @@ def _on_queue(work: cython.pointer(work_t), record: cython.pointer(record_t)) ->
         if purge:
             work_used(work, cython.cast(uint32_t, queue), le64(data + 24 + i * 16))
             # A purge goes on in its next record where this one ends: what was one run is one run again.
-            span = cython.cast(cython.pointer(range_t), work.purges.data) + (work.purges.count - 1)
-            if work.purges.count and span.queue == queue and span.last + 1 == le64(data + 16 + i * 16):
-                span.last = le64(data + 24 + i * 16)
-                continue
+            if work.purges.count:
+                span = cython.cast(cython.pointer(range_t), work.purges.data) + (work.purges.count - 1)
+                if span.queue == queue and span.last + 1 == le64(data + 16 + i * 16):
+                    span.last = le64(data + 24 + i * 16)
+                    continue
         span = cython.cast(
             cython.pointer(range_t),
             vector_add(cython.address(work.purges) if purge else cython.address(work.ranges), cython.sizeof(range_t)),
