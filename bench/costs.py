@@ -7,13 +7,23 @@ a size and at `factor` times that size. The figures of a row should be the same:
 from __future__ import annotations
 
 import argparse
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from flintmq.config import Config
+from flintmq.net.loop import Loop
+from flintmq.queue.handle import QueueHandle
+from flintmq.session.connection import Connection
 from flintmq.testing.queue_driver import Consumer, Queue, new_owner
 
 ROUNDS = 300
+# content header payload of an empty message without properties
+HEADER = struct.pack(">HHQH", 60, 0, 1, 0)
+# loops and sockets of connections that are measured
+KEPT: list[tuple[object, ...]] = []
 
 
 class Timer:
@@ -108,6 +118,45 @@ def look_for_expired_beside_held(size: int, timer: Timer) -> None:
                 queue.take_expired(200 + now)
 
 
+def holding(consumers: int, unacked: int) -> Connection:
+    """A connection of a loop that does not run, with consumers that all want to work and deliveries that are not settled."""
+    loop = Loop(Config(), 1 << 30)
+    sock, peer = socket.socketpair()
+    connection = Connection(peer, Config().limits)
+    connection.opened()
+    connection.open_channel(1)
+    entry = loop.add(sock, connection, None)
+    queue = QueueHandle(1)
+    for _ in range(unacked):
+        queue.publish(b"", b"q", HEADER, b"x", 0, 0)
+        connection.get(1, queue, False)
+    for number in range(consumers):
+        connection.consume(1, queue, b"%d" % number, False, False, 0)
+        queue.publish(b"", b"q", HEADER, b"x", 0, 0)  # which notifies it
+    KEPT.append((loop, entry, peer))
+    return connection
+
+
+def close_with_consumers(size: int, timer: Timer) -> None:
+    """One consumer of a channel that ends goes, `size` others of it stand behind it."""
+    connection = holding(size + ROUNDS, 0)
+    connection.leave_channel(1, False)
+    for _ in range(ROUNDS):
+        with timer.running():
+            connection.end_some(1)
+    connection.close_all()
+
+
+def ack_of_many(size: int, timer: Timer) -> None:
+    """Sixteen deliveries of an ack that names `size` more."""
+    connection = holding(0, size + 16 * ROUNDS)
+    at = 1
+    for _ in range(ROUNDS):
+        with timer.running():
+            at = connection.settle_some(1, 80, False, at, size + 16 * ROUNDS, 16)[0]
+    connection.close_all()
+
+
 # name, operation, size
 ROWS: list[tuple[str, Callable[[int, Timer], None], int]] = [
     ("requeue and take, entries held behind it", requeue_beside_held, 10_000),
@@ -116,6 +165,8 @@ ROWS: list[tuple[str, Callable[[int, Timer], None], int]] = [
     ("drop-head, consumers", drop_head_beside_consumers, 100),
     ("urgent message, consumers", urgent_beside_consumers, 100),
     ("look for expired, expired messages held", look_for_expired_beside_held, 200),
+    ("a consumer of a close, its others", close_with_consumers, 100),
+    ("16 of an ack of many, the rest of them", ack_of_many, 10_000),
 ]
 
 

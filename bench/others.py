@@ -27,6 +27,9 @@ PIECE = 256 * 1024
 # messages of the queues that are purged, deleted, dead-lettered, expired
 MANY = 500_000
 FEWER = 100_000
+# deliveries that are settled or given back by one frame, and consumers that go with a connection
+HELD = 200_000
+CONSUMERS = 10_000
 # seconds between two connects of the others
 CONNECT_S = 0.5
 
@@ -108,6 +111,29 @@ def dead_letters(channel: RawChannel) -> bytes:
     return method_frame(1, "basic.nack", delivery_tag=message.delivery_tag, multiple=True, requeue=False)
 
 
+def unacked(channel: RawChannel) -> None:
+    channel.queue("others-big")
+    fill(channel, "others-big", HELD)
+    channel.send("basic.consume", queue="others-big", consumer_tag="c")
+    for _ in range(HELD + 1):
+        channel.connection.recv(channel.number, 60)
+
+
+def ack(channel: RawChannel) -> bytes:
+    unacked(channel)
+    return method_frame(1, "basic.ack", delivery_tag=0, multiple=True)
+
+
+def close(channel: RawChannel) -> bytes:
+    """The connection ends with CONSUMERS on three channels, and with HELD deliveries."""
+    unacked(channel)
+    for number in (2, 3, 4):
+        channel.connection.channel(number)
+        for at in range(CONSUMERS // 3):
+            channel.connection.send(method_frame(number, "basic.consume", queue="others-big", consumer_tag=f"c-{at}", no_wait=True))
+    return method_frame(0, "connection.close", reply_code=200, reply_text="")
+
+
 def expiry(channel: RawChannel) -> bytes:
     """They expire in the second second of the row."""
     channel.queue("others-big", arguments={"x-message-ttl": 3_000})
@@ -127,6 +153,8 @@ ROWS = {
     "purge": Row(f"purge of {MANY:,} durable", purge, once=True, durable=True),
     "delete": Row(f"delete of {MANY:,} durable", delete, once=True, durable=True),
     "dead": Row(f"dead-lettering of {FEWER:,}", dead_letters, once=True),
+    "ack": Row(f"one ack of {HELD:,}", ack, once=True),
+    "close": Row(f"close: {CONSUMERS:,} consumers, {HELD:,} unacked", close, once=True),
     "expiry": Row(f"expiry of {MANY:,}", expiry, once=True),
 }
 

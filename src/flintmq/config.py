@@ -135,6 +135,9 @@ class Limits:
     # places that one slice of a purge, or of the end of a deleted queue, looks at: about 0.1 us each, with the queue's lock held for 256 of
     # them at a time. What is less is done at once; the rest goes on in slices of the loop, and the answer waits for it
     sweep_places: int = 512
+    # consumers and deliveries that one slice of a close, a hang-up, an acknowledgement of many or a recover gives back: some 50 us. Four
+    # slices are done at once; the rest goes on in slices of the loop, the answer waits for it, and nothing more of the connection is read
+    work_step: int = 256
     # containers of room that acks and outcomes may fill after publishers were blocked
     log_ending_containers: int = 2
     # bytes free beyond those at which blocked publishers go on: with them the reserve need not stand ready as containers

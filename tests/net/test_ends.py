@@ -102,6 +102,9 @@ class FakeLoop:
     def remove(self, socket: Any) -> None:
         self.removed.append(socket)
 
+    def unschedule(self, socket: Any) -> None:
+        pass
+
 
 class FakeConnection:
     """A connection that holds nothing."""
@@ -118,8 +121,14 @@ class FakeConnection:
     def write(self, data: bytes) -> None:
         self.written += data
 
-    def close_all(self) -> None:
+    def leave(self) -> None:
         pass
+
+    def end_some(self, most: int) -> bool:
+        return True
+
+    def take_refused(self) -> list[Any]:
+        return []
 
 
 @pytest.fixture

@@ -196,6 +196,11 @@ class LoopBase:
             # Handler and connection name each other: without this they would wait for the cycle collector.
             entry.connection.handler = None
 
+    def unschedule(self, entry: Socket) -> None:
+        """No consumer of the connection is left: it has no turn to come, and its memory may go. O(connections that wait for a turn)."""
+        if entry.socket.connection != cython.NULL:
+            run_queue_forget(cython.address(self.run_queue), entry.socket.connection)
+
     @property
     def socket_count(self) -> int:
         """Sockets that the loop holds, listeners included. Any thread."""

@@ -6,6 +6,7 @@ Control-plane code runs under the GIL on a loop's thread; with several loops `lo
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 import secrets
@@ -54,6 +55,8 @@ LIST_STANDARD = 0
 LIST_PRIORITY = 1
 LEVEL_RABBITMQ = 0
 LEVEL_QPID = 1
+# consumers of a deleted queue that are cancelled before others of the loop have their turn
+CANCELS_AT_ONCE = 32
 
 
 class ReplyQueue:
@@ -107,8 +110,8 @@ class Broker:
         self.loops: list[Loop] = []
         # (vhost, exchange) -> routes
         self.route_caches: dict[tuple[str, str], RouteCache] = {}
-        # queue id -> its consumers, in the order they came
-        self.consumers: dict[int, dict[Consumer, None]] = {}
+        # queue id -> its consumers, in the order they came; ordered, as a dict walks over all who left before its first one
+        self.consumers: dict[int, collections.OrderedDict[Consumer, None]] = {}
         self.reply_queues: dict[tuple[str, str], ReplyQueue] = {}
         self.connections: dict[int, ConnectionHandler] = {}
         # connections that have not opened a virtual host yet
@@ -201,9 +204,15 @@ class Broker:
         self.limited_queues.discard(queue)
         self.expiry.forget(queue.queue_id)
         with self.lock:
-            consumers = self.consumers.pop(queue.queue_id, {})
-        for consumer in consumers:
-            guarded("consumers of a deleted queue", f"queue {queue.name!r}", self._cancel_by_broker, consumer)
+            consumers = collections.deque(self.consumers.pop(queue.queue_id, ()))
+
+        def cancel() -> bool:
+            for _ in range(min(CANCELS_AT_ONCE, len(consumers))):
+                guarded("consumers of a deleted queue", f"queue {queue.name!r}", self._cancel_by_broker, consumers.popleft())
+            return not consumers
+
+        if not cancel():
+            self.in_slices(cancel)
         if queue.policy.is_stream:
             if self.streams is not None:
                 self.streams.delete(queue.queue_id)
@@ -322,7 +331,7 @@ class Broker:
             # The virtual host sets `deleted` before it calls _queue_deleted: one of the two sees the other.
             if queue.deleted:
                 return False
-            known = self.consumers.setdefault(queue.queue_id, {})
+            known = self.consumers.setdefault(queue.queue_id, collections.OrderedDict())
             known[consumer] = None
             first = len(known) == 1
         self.vhosts[queue.vhost].consumer_added(queue)

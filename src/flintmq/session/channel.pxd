@@ -7,8 +7,9 @@ from flintmq.routing.route_cache cimport route_t
 from flintmq.session.types cimport channel_t, connection_t, subscription_t
 
 cdef channel_t *channel_new(connection_t *connection, uint16_t number) noexcept nogil
-# Releases every unacked delivery to its place, drops what is buffered. Consumers must have been removed before.
-cdef void channel_release_all(channel_t *channel) noexcept nogil
+# Drops the open transaction and releases unacked deliveries to their places, `most` of both at most, the oldest tags first. Consumers must
+# have been removed before. `*at`: 1 at first; 0 afterwards: nothing is left. Returns what is left of `most`.
+cdef uint32_t channel_release_some(channel_t *channel, uint64_t *at, uint32_t most) noexcept nogil
 cdef void channel_free(channel_t *channel) noexcept nogil
 cdef sink_t *session_sink() noexcept nogil
 # Accepts the message in channel.content along `route`: into the transaction, or published now. Takes both references. FEED_*.

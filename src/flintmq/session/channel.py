@@ -35,7 +35,14 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
 from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.flintmq.session.placing import publish_to_queues
-from cython.cimports.flintmq.session.settlement import channel_settle, channel_settle_item
+from cython.cimports.flintmq.session.settlement import (
+    SETTLE_AT_ONCE,
+    SETTLE_MORE,
+    SETTLE_UNKNOWN,
+    channel_settle,
+    channel_settle_some,
+    part_t,
+)
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
     CHANNELS_PAGE,
@@ -55,7 +62,7 @@ from cython.cimports.flintmq.session.types import (
     tx_settle_t,
     unacked_t,
 )
-from cython.cimports.flintmq.session.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_clear
+from cython.cimports.flintmq.session.tx_buffer import TX_NO_MEMORY, TX_TAKEN, TX_TOO_LARGE, tx_add_publish, tx_add_settle, tx_drop_some
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_free, unacked_next
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
@@ -63,6 +70,9 @@ from cython.cimports.libc.string import memcmp, memcpy, memset
 
 BASIC_ACK = cython.declare(cython.int, 80)
 BASIC_REJECT = cython.declare(cython.int, 90)
+# slow_size of SLOW_DEAD_LETTER, bits
+SETTLING_MULTIPLE = cython.declare(uint32_t, 1)
+SETTLING_REQUEUE = cython.declare(uint32_t, 2)
 BASIC_NACK = cython.declare(cython.int, 120)
 # property flag bits of a content header (specification 1.8, class basic)
 FLAG_DELIVERY_MODE = cython.declare(uint16_t, 1 << 12)
@@ -104,15 +114,19 @@ def channel_set_route(channel, route):
     channel.route = route
 
 
-def channel_release_all(channel):
-    tag: uint64_t = unacked_next(cython.address(channel.unacked), 1)
-    while tag:
-        channel_settle_item(channel.connection, channel, tag, BASIC_NACK, True)
-        tag = unacked_next(cython.address(channel.unacked), tag + 1)
-    tx_clear(channel)
-    if channel.content != cython.NULL:
-        content_decref(channel.content)
-        channel.content = cython.NULL
+def channel_release_some(channel, at, most):
+    part: part_t
+    part.most = tx_drop_some(channel, most)
+    part.upto = channel.unacked.last_tag
+    part.in_tx = True
+    part.at = at[0]
+    if part.most:
+        channel_settle_some(channel.connection, channel, BASIC_NACK, True, cython.address(part))
+        if part.at == 0 and channel.content != cython.NULL:
+            content_decref(channel.content)
+            channel.content = cython.NULL
+    at[0] = part.at
+    return part.most
 
 
 def channel_free(channel):
@@ -392,16 +406,15 @@ def _on_settle(
 ) -> cython.int:
     connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), context)
     channel: cython.pointer(channel_t) = connection_channel(connection, number)
+    settled: cython.int
     if channel.tx:
         return _tx_answer(connection, channel, tx_add_settle(connection, channel, method, tag, multiple, requeue), method, tag)
     if method != BASIC_ACK and not requeue and _may_dead_letter(channel, tag, multiple):
-        connection.slow = SLOW_DEAD_LETTER
-        connection.slow_channel = number
-        connection.slow_method = method
-        connection.slow_tag = tag
-        connection.slow_size = 1 if multiple else 0
-        return FEED_PAUSE
-    if channel_settle(connection, channel, method, tag, multiple, requeue) != 0:
+        return _settle_slowly(connection, number, method, tag, SETTLING_MULTIPLE if multiple else 0)
+    settled = channel_settle(connection, channel, method, tag, multiple, requeue)
+    if settled == SETTLE_MORE:
+        return _settle_slowly(connection, number, method, tag, SETTLING_MULTIPLE | (SETTLING_REQUEUE if requeue else 0))
+    if settled == SETTLE_UNKNOWN:
         _refuse(connection, number, 406, b"unknown delivery tag", 60 << 16 | method)
         connection.engine.error_value = tag
         return FEED_ERROR
@@ -415,16 +428,34 @@ def _on_settle(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _settle_slowly(
+    connection: cython.pointer(connection_t), number: uint16_t, method: cython.int, tag: uint64_t, how: uint32_t
+) -> cython.int:
+    """What is dead-lettered needs Python; so do the slices of what is too much for one piece."""
+    connection.slow = SLOW_DEAD_LETTER
+    connection.slow_channel = number
+    connection.slow_method = method
+    connection.slow_tag = tag
+    connection.slow_size = how
+    return FEED_PAUSE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _may_dead_letter(channel: cython.pointer(channel_t), tag: uint64_t, multiple: cython.bint) -> cython.bint:
+    """Whether the first of them, those that would be settled at once, have to be dead-lettered."""
     item: cython.pointer(unacked_t)
     at: uint64_t
+    most: cython.int = SETTLE_AT_ONCE
     if not multiple:
         item = unacked_find(cython.address(channel.unacked), tag)
         return item != cython.NULL and item.dead_letters
     at = unacked_next(cython.address(channel.unacked), 1)
-    while at and (at <= tag or tag == 0):
+    while at and (at <= tag or tag == 0) and most:
         if unacked_find(cython.address(channel.unacked), at).dead_letters:
             return True
+        most -= 1
         at = unacked_next(cython.address(channel.unacked), at + 1)
     return False
 

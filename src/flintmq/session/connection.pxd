@@ -1,5 +1,5 @@
 # A connection's face towards the method handlers.
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from flintmq.queue.types cimport delivery_t, queue_t, waiter_t
 from flintmq.session.connection_base cimport ConnectionBase
 from flintmq.queue.log_port cimport LogPort
@@ -13,6 +13,10 @@ cdef class Connection(ConnectionBase):
     cdef waiter_t waiter                # on the queue whose head a basic.get waits for
     cdef queue_t *waited                # that queue (counted), or NULL
     cdef subscription_t *graves         # cancelled subscriptions, freed by reap()
+    cdef channel_t *leaving             # channels that end (by next_open), and have consumers perhaps
+    cdef channel_t *ending              # those that have none any more, and have unacked deliveries perhaps
+    cdef uint64_t ending_at             # first tag of the first of `ending` that may be unacked
+    cdef void _leave(self, channel_t *channel)
     cdef void _stop_waiting(self)
     cdef bint _pull(self, queue_t *queue, uint32_t getter, delivery_t *delivery)
     cdef subscription_t *_find(self, channel_t *channel, bytes tag)

@@ -41,7 +41,7 @@ from cython.cimports.flintmq.session.channel import (
     authorization_changed,
     channel_free,
     channel_new,
-    channel_release_all,
+    channel_release_some,
     channels_add,
     channels_free,
     channels_remove,
@@ -49,7 +49,7 @@ from cython.cimports.flintmq.session.channel import (
 from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.connection_base import ConnectionBase
 from cython.cimports.flintmq.session.delivery import write_get_ok
-from cython.cimports.flintmq.session.settlement import channel_recover, channel_resume, channel_settle_item
+from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item, channel_settle_some, part_t
 from cython.cimports.flintmq.session.subscription import (
     subscription_attach,
     subscription_detach,
@@ -57,7 +57,7 @@ from cython.cimports.flintmq.session.subscription import (
     subscription_new,
 )
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
-from cython.cimports.flintmq.session.work import expire_now, forget_channel, suspend_subscription
+from cython.cimports.flintmq.session.work import connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_content, unacked_find, unacked_next
 from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
@@ -124,9 +124,20 @@ class Connection(ConnectionBase):
     """
 
     def __dealloc__(self):
+        channel: cython.pointer(channel_t)
         self._stop_waiting()
+        for ending in range(2):
+            # Left behind by a loop that ended: the entries are its broker's, which ends, too.
+            while (self.ending if ending else self.leaving) != cython.NULL:
+                channel = self.ending if ending else self.leaving
+                if ending:
+                    self.ending = channel.next_open
+                else:
+                    self.leaving = channel.next_open
+                channel_free(channel)
         channels_free(cython.address(self.connection))
-        self.reap()
+        while not self.reap():
+            pass
 
     # --- channels -------------------------------------------------------------------------------------------------------
 
@@ -174,32 +185,69 @@ class Connection(ConnectionBase):
         numbers.sort()
         return numbers
 
-    def close_channel(self, number: int, wait_for_ok: bool) -> None:
-        """Removes consumers, releases unacked deliveries to their places, frees the channel.
+    def leave_channel(self, number: int, wait_for_ok: bool) -> None:
+        """A channel ends: nothing more is delivered to it, its number is free, and `end_some` gives back what it holds.
 
         Args: wait_for_ok: channel.close was sent, so what still arrives on it is ignored until close-ok.
         """
         channel: cython.pointer(channel_t) = self.channel(number)
-        for transaction in self.committing.pop(number, ()):
+        self._leave(channel)
+        engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSING if wait_for_ok else RX_CLOSED)
+
+    def _leave(self, channel):
+        # An answer that nobody waits for any more; what is committed takes effect all the same.
+        for transaction in self.committing.pop(channel.number, ()):
             transaction.detach()
-        while channel.subscriptions != cython.NULL:
-            self._remove(channel, channel.subscriptions)
-        channel_release_all(channel)
         forget_channel(cython.address(self.connection), channel)
         channels_remove(cython.address(self.connection), channel)
-        channel_free(channel)
-        engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSING if wait_for_ok else RX_CLOSED)
+        channel.next_open = self.leaving
+        self.leaving = channel
 
     def channel_closed(self, number: int) -> None:
         """channel.close-ok arrived: the number may be used again."""
         engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSED)
 
-    def close_all(self) -> None:
-        """The connection ends: every channel is closed, everything unacked goes back to its place."""
-        self.connection.closed = True
+    def leave(self) -> None:
+        """The connection ends: nothing more is delivered, and `end_some` gives back what its channels hold. O(1)."""
+        connection_leave(cython.address(self.connection))
         self._stop_waiting()
-        for number in self.channel_numbers():
-            self.close_channel(number, False)
+
+    def end_some(self, most: int) -> bool:
+        """A slice of the end of channels: consumers go, then unacked deliveries return to their places, `most` of them together.
+
+        Returns True when nothing is left. O(most), however much the channels hold.
+        """
+        left: uint32_t = most
+        channel: cython.pointer(channel_t)
+        while left:
+            if self.leaving != cython.NULL:
+                channel = self.leaving
+                if channel.subscriptions != cython.NULL:
+                    self._remove(channel, channel.subscriptions)
+                else:
+                    self.leaving = channel.next_open
+                    channel.next_open = self.ending
+                    self.ending = channel
+                    self.ending_at = 1
+                left -= 1
+            elif self.connection.closed and self.connection.open_channels != cython.NULL:
+                self._leave(self.connection.open_channels)
+            elif self.ending != cython.NULL:
+                left = channel_release_some(self.ending, cython.address(self.ending_at), left)
+                if self.ending_at == 0:
+                    channel = self.ending
+                    self.ending = channel.next_open
+                    self.ending_at = 1
+                    channel_free(channel)
+            else:
+                return True
+        return False
+
+    def close_all(self) -> None:
+        """The connection ends in one piece: every channel is closed, everything unacked goes back to its place. O(all that)."""
+        self.leave()
+        while not self.end_some(1024):
+            pass
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
@@ -262,13 +310,16 @@ class Connection(ConnectionBase):
             subscription.waiting = False
             suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
 
-    def reap(self) -> None:
-        """Frees subscriptions that were cancelled; the loop's housekeeping calls it, long after their last use."""
+    def reap(self, most: int = 1024) -> bool:
+        """Frees subscriptions that were cancelled, `most` at most; the loop's housekeeping calls it, long after their last use. True: that was
+        all of them."""
         subscription: cython.pointer(subscription_t)
-        while self.graves != cython.NULL:
+        while self.graves != cython.NULL and most:
             subscription = self.graves
             self.graves = subscription.next
             free(subscription)
+            most -= 1
+        return self.graves == cython.NULL
 
     def cancel(self, number: int, tag: bytes) -> bool:
         """basic.cancel. Deliveries under way stay unacked. False when there is no such consumer."""
@@ -400,25 +451,30 @@ class Connection(ConnectionBase):
         channel.delivered += 1
         return True
 
-    def recover(self, number: int) -> None:
-        """basic.recover(requeue = true): every unacked delivery goes back to its place."""
-        channel_recover(cython.address(self.connection), self.channel(number))
+    def last_tag(self, number: int) -> int:
+        """The latest delivery tag of a channel; 0 = none yet."""
+        return self.channel(number).unacked.last_tag
 
-    def refused(self, number: int, tag: int, multiple: bool) -> list[int] | None:
-        """Tags that a reject or nack without requeue names, oldest first; None when the tag is unknown."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        upto: uint64_t = tag
-        at: uint64_t
-        tags: list = []
-        if not multiple:
-            return [tag] if unacked_find(cython.address(channel.unacked), upto) != cython.NULL else None
-        if upto == 0:
-            upto = channel.unacked.last_tag
-        at = unacked_next(cython.address(channel.unacked), 1)
-        while at and at <= upto:
-            tags.append(at)
-            at = unacked_next(cython.address(channel.unacked), at + 1)
-        return tags if tags or tag == 0 else None
+    def first_unacked(self, number: int) -> int:
+        """The oldest delivery tag that is not settled; 0 = none."""
+        return unacked_next(cython.address(self.channel(number).unacked), 1)
+
+    def is_unacked(self, number: int, tag: int) -> bool:
+        """Whether a delivery tag is known and not settled."""
+        return unacked_find(cython.address(self.channel(number).unacked), tag) != cython.NULL
+
+    def settle_some(self, number: int, method: int, requeue: bool, at: int, upto: int, most: int) -> tuple[int, int, bool]:
+        """A slice of a settlement of many: the deliveries from tag `at` to `upto`, `most` of them, but for those of an open transaction.
+
+        Returns (first tag that is left, 0 when none is; what is left of `most`; whether that tag must be dead-lettered before it goes on).
+        """
+        part: part_t
+        part.at = at
+        part.upto = upto
+        part.most = most
+        part.in_tx = False
+        channel_settle_some(cython.address(self.connection), self.channel(number), method, requeue, cython.address(part))
+        return part.at, part.most, part.dead
 
     def unacked_message(self, number: int, tag: int) -> tuple | None:
         """(queue id, exchange, routing key, content header payload, body) of an unacked delivery that is dead-lettered when it is refused.

@@ -7,7 +7,8 @@ The handshake is a table (HANDSHAKE): (state, method) -> step; a pair that is no
 are looked up by id in `verbs.VERBS`.
 
 I1  A PeerError closes the channel or the connection with its code, and nothing of the refused request happened.
-I2  After the end (closed, failed, or a finished close) the connection holds no entry, no consumer and no exclusive queue.
+I2  After the end (closed, failed, or a finished close) and its slices (session.works) the connection holds no entry, no consumer and no
+    exclusive queue; none of them was given anything meanwhile.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
-from flintmq.session import commits, handshake, publishing, verbs
+from flintmq.session import commits, handshake, publishing, verbs, works
 from flintmq.session.expiry import STEP_NS
 from flintmq.session.state import ChannelState
+from flintmq.session.works import Ending, Works
 
 if TYPE_CHECKING:
     from flintmq.access.checks import Check
@@ -46,6 +48,9 @@ SLOW_ERROR = 5
 SLOW_VERSION = 6
 SLOW_POLICY = 7
 SLOW_HEADER = 8
+# session/channel.py, size of SLOW_DEAD_LETTER
+SETTLING_MULTIPLE = 1
+SETTLING_REQUEUE = 2
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -94,6 +99,7 @@ class ConnectionHandler:
         self.deferred: Callable[[], None] | None = None
         # what must not go out before the answer to the method that is being served; None: nothing has to wait
         self.after_answer: list[tuple[int, spec.Method]] | None = None
+        self.works = Works()
 
     # --- called by the loop -----------------------------------------------------------------------------------------
 
@@ -109,7 +115,7 @@ class ConnectionHandler:
             elif kind == SLOW_PUBLISH:
                 publishing.publish(self, channel)
             elif kind == SLOW_DEAD_LETTER:
-                publishing.dead_letter_refused(self, channel, method_id, tag, bool(size))
+                works.settle(self, channel, method_id, tag, bool(size & SETTLING_MULTIPLE), bool(size & SETTLING_REQUEUE))
             elif kind == SLOW_POLICY:
                 publishing.after_publish(self)
             elif kind == SLOW_HEADER:
@@ -351,8 +357,9 @@ class ConnectionHandler:
             self.close(error.code, text, class_id, method)
             return
         log.error("channel error on connection %s, channel %d: %s", self.name, channel, text)
-        self.drop_channel(channel, wait_for_ok=True)
+        # What the client does after its close-ok finds everything given back: it is not read before that.
         self.send(channel, spec.ChannelClose(int(error.code), text, class_id, method))
+        self.drop_channel(channel, lambda: None, wait_for_ok=True)
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Ends the connection from our side: connection.close, wait for close-ok, at most close_ms_max."""
@@ -398,24 +405,35 @@ class ConnectionHandler:
             self.loop.remove(self.socket)
             self.socket = None
 
-    def drop_channel(self, number: int, *, wait_for_ok: bool) -> None:
-        """Ends an open channel: unacked deliveries return to their places, then queues learn that consumers are gone.
+    def drop_channel(self, number: int, done: Callable[[], object], *, wait_for_ok: bool) -> None:
+        """Ends an open channel: unacked deliveries return to their places, then queues learn that consumers are gone; then `done`.
 
         Args: wait_for_ok: channel.close is being sent; what still arrives is ignored until its answer.
         """
         state = self.channels.pop(number)
-        self.connection.close_channel(number, wait_for_ok)
-        guarded("what came back", self.name, publishing.after_publish, self)
-        self._forget(state)
+        self.connection.leave_channel(number, wait_for_ok)
+        self.works.add(self, Ending(self, [state], None).step, done)
 
-    def _forget(self, state: ChannelState) -> None:
-        for consumer in state.consumers.values():
-            guarded("consumers that end", self.name, self.broker.consumer_gone, consumer)
-        if state.reply_queue is not None:
-            guarded("consumers that end", self.name, self.broker.drop_reply_queue, state.reply_queue)
+    def agree(self) -> None:
+        """connection.close of the client: everything it holds goes back, then it is answered, and nothing more is read."""
+        self.connection.closing()
+        self._end("closed")
+        self.works.add(self, lambda: True, self._agreed)
+        if self.works:
+            self.connection.waiting = True
+
+    def _agreed(self) -> None:
+        if self.connection.handler is None:
+            return  # it hung up meanwhile
+        self.connection.waiting = False
+        self.send(0, spec.ConnectionCloseOk())
+        self.finish()
+        if self.socket is not None:
+            self.loop.resume(self.socket)
+            self.loop.touch(self.socket)
 
     def _end(self, reason: str) -> None:
-        """Gives back everything the connection holds, once (I2)."""
+        """Gives back everything the connection holds, once (I2): at once what is little, else in slices."""
         if self.ended:
             return
         self.ended = True
@@ -430,12 +448,14 @@ class ConnectionHandler:
                 self.loop.resume(self.socket)
         states = list(self.channels.values())
         self.channels.clear()
-        # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.
-        self.connection.close_all()
-        guarded("what came back", self.name, publishing.after_publish, self)
+        self.connection.leave()
+        self.works.add(self, Ending(self, states, partial(self._gone, self.socket, reason)).step, lambda: None)
+
+    def _gone(self, socket: Socket | None, reason: str) -> None:
+        """All its channels are gone."""
         self.broker.add_drops(self.connection.take_drops())
-        for state in states:
-            self._forget(state)
+        if socket is not None:
+            self.loop.unschedule(socket)
         if self.vhost is not None:
             guarded("connections that end", self.name, self.vhost.connection_closed, self.connection_id)
         self.broker.connection_ended(self, reason)

@@ -174,8 +174,7 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
 
 def _close(handler: ConnectionHandler, method: spec.ConnectionClose) -> None:
     log.debug("connection %s: closed by the client (%d %s)", handler.name, method.reply_code, method.reply_text)
-    handler.send(0, spec.ConnectionCloseOk())
-    handler.finish()
+    handler.agree()
 
 
 def _close_ok(handler: ConnectionHandler, method: spec.ConnectionCloseOk) -> None:

@@ -169,29 +169,24 @@ def extra_keys(headers: dict[str, object], name: str) -> list[bytes]:
 # --- dead letters -----------------------------------------------------------------------------------------------------------
 
 
-def dead_letter_refused(handler: ConnectionHandler, channel: int, method_id: int, tag: int, multiple: bool) -> None:
-    """reject or nack without requeue of deliveries whose queue has a dead-letter exchange: publish first, then settle."""
+def dead_letter_one(handler: ConnectionHandler, channel: int, method_id: int, tag: int) -> None:
+    """reject or nack without requeue of a delivery whose queue has a dead-letter exchange: publish first, then settle. The caller calls
+    `after_publish`."""
     connection, broker = handler.connection, handler.broker
-    tags = connection.refused(channel, tag, multiple)
-    if tags is None:
-        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-    for one in tags:
-        try:
-            found = connection.unacked_message(channel, one)
-        except (StoreError, KeyError) as error:
-            # It goes back to its place instead: a delivery of it finds out whether it can be read then.
-            broker.count_drop("unreadable_content")
-            log.error("a refused message can't be read for its dead-letter exchange, it stays in its queue: %s", error)
-            connection.settle(channel, method_id, one, True)
-            continue
-        queue = None if found is None else broker.queues.get(found[0])
-        if found is not None and queue is not None:
-            # Not done: the node is short of something, so it stays in its queue.
-            kept = not guarded("dead letters", queue.name, dead_letter, broker, queue, found[1:], REJECTED)
-            connection.settle(channel, method_id, one, kept)
-            continue
-        connection.settle(channel, method_id, one, False)
-    after_publish(handler)
+    try:
+        found = connection.unacked_message(channel, tag)
+    except (StoreError, KeyError) as error:
+        # It goes back to its place instead: a delivery of it finds out whether it can be read then.
+        broker.count_drop("unreadable_content")
+        log.error("a refused message can't be read for its dead-letter exchange, it stays in its queue: %s", error)
+        connection.settle(channel, method_id, tag, True)
+        return
+    queue = None if found is None else broker.queues.get(found[0])
+    # Not done: the node is short of something, so it stays in its queue.
+    kept = (
+        found is not None and queue is not None and not guarded("dead letters", queue.name, dead_letter, broker, queue, found[1:], REJECTED)
+    )
+    connection.settle(channel, method_id, tag, kept)
 
 
 def dead_letter(

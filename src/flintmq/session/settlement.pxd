@@ -1,14 +1,27 @@
 # Settling deliveries of a channel.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from flintmq.session.types cimport channel_t, connection_t, unacked_t
 
-# Settles one tag (or all up to it; 0 = all). method: 80 ack, 90 reject, 120 nack. 0 = done, -1 = unknown delivery tag.
+cdef enum:
+    SETTLE_AT_ONCE = 256      # deliveries of one `multiple` that are looked at in one piece, some 50 us; what is left goes on in slices
+    SETTLE_DONE = 0
+    SETTLE_UNKNOWN = -1       # no such delivery tag
+    SETTLE_MORE = 1           # the first SETTLE_AT_ONCE are settled: session.settling does the rest
+
+cdef struct part_t:           # a part of a settlement of many
+    uint64_t at               # first tag to look at; afterwards the first one that is left, 0 = none is
+    uint64_t upto             # last tag
+    uint32_t most             # deliveries to look at; afterwards what is left of that
+    bint in_tx                # those that an open transaction has settled, too: the channel ends
+    bint dead                 # afterwards: it stopped at `at`, which is to be dead-lettered first
+
+# Settles one tag, or the first SETTLE_AT_ONCE of all up to it (0 = all). method: 80 ack, 90 reject, 120 nack. SETTLE_*.
 cdef int channel_settle(connection_t *connection, channel_t *channel, int method, uint64_t tag, bint multiple, bint requeue) noexcept nogil
 cdef void channel_settle_item(connection_t *connection, channel_t *channel, uint64_t tag, int method, bint requeue) noexcept nogil
 # The same for a delivery that is no longer in the channel's map (a transaction took it out). `logged_before`: its dequeue is in the
 # log already. connection and channel may be NULL (the channel ended): then item.consumer is NULL and item.queue is counted.
 cdef void settle_taken(connection_t *connection, channel_t *channel, unacked_t *item, int method, bint requeue, bint logged_before) noexcept nogil
-# basic.recover: everything unacked goes back to its place.
-cdef void channel_recover(connection_t *connection, channel_t *channel) noexcept nogil
+# The next part of a settlement of many. O(part.most).
+cdef void channel_settle_some(connection_t *connection, channel_t *channel, int method, bint requeue, part_t *part) noexcept nogil
 # Makes the channel's consumers that wait for credit want work again (after a settlement of shared credit, flow, qos).
 cdef void channel_resume(channel_t *channel) noexcept nogil

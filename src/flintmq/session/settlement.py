@@ -4,6 +4,7 @@ in: delivery tags from the client. out: entries dequeued or released to their pl
 
 I1  Every delivery that was acquired for a channel is in its `unacked`, settled, or back in its queue.
 I2  One settled delivery gives back exactly one unit of credit.
+I3  Many deliveries are settled in parts, in the order of their tags; nobody else settles for the channel between two parts.
 """
 
 from __future__ import annotations
@@ -28,28 +29,42 @@ from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, 
 from cython.cimports.libc.stdint import uint64_t
 
 BASIC_ACK = cython.declare(cython.int, 80)
-BASIC_NACK = cython.declare(cython.int, 120)
 
 
 def channel_settle(connection, channel, method, tag, multiple, requeue):
-    upto: uint64_t
-    at: uint64_t
-    settled: cython.bint = False
+    part: part_t
     if not multiple:
         if unacked_find(cython.address(channel.unacked), tag) == cython.NULL:
-            return -1
+            return SETTLE_UNKNOWN
         channel_settle_item(connection, channel, tag, method, requeue)
-        return 0
+        return SETTLE_DONE
     # Tag 0 with multiple means everything that is outstanding (specification 1.8.3.13), which may be nothing.
-    upto = tag if tag else channel.unacked.last_tag
-    if upto > channel.unacked.last_tag:
-        return -1
-    at = unacked_next(cython.address(channel.unacked), 1)
-    while at and at <= upto:
-        channel_settle_item(connection, channel, at, method, requeue)
-        settled = True
+    if tag > channel.unacked.last_tag:
+        return SETTLE_UNKNOWN
+    part.at = 1
+    part.upto = tag if tag else channel.unacked.last_tag
+    part.most = SETTLE_AT_ONCE
+    part.in_tx = False
+    channel_settle_some(connection, channel, method, requeue, cython.address(part))
+    if part.at:
+        return SETTLE_MORE
+    return SETTLE_DONE if part.most < SETTLE_AT_ONCE or tag == 0 else SETTLE_UNKNOWN
+
+
+def channel_settle_some(connection, channel, method, requeue, part):
+    at: uint64_t = unacked_next(cython.address(channel.unacked), part.at)
+    item: cython.pointer(unacked_t)
+    part.dead = False
+    while at and at <= part.upto and part.most:
+        item = unacked_find(cython.address(channel.unacked), at)
+        part.most -= 1
+        if part.in_tx or not item.in_tx:
+            if item.dead_letters and method != BASIC_ACK and not requeue:
+                part.dead = True
+                break
+            channel_settle_item(connection, channel, at, method, requeue)
         at = unacked_next(cython.address(channel.unacked), at + 1)
-    return 0 if settled or tag == 0 else -1
+    part.at = at if at <= part.upto else 0
 
 
 def channel_settle_item(connection, channel, tag, method, requeue):
@@ -106,12 +121,3 @@ def channel_resume(channel):
         ):
             queue_set_notify_work_desired(consumer.queue, consumer, True)
         subscription = subscription.next
-
-
-def channel_recover(connection, channel):
-    last: uint64_t = channel.unacked.last_tag
-    tag: uint64_t = unacked_next(cython.address(channel.unacked), 1)
-    while tag and tag <= last:
-        if not unacked_find(cython.address(channel.unacked), tag).in_tx:
-            channel_settle_item(connection, channel, tag, BASIC_NACK, True)
-        tag = unacked_next(cython.address(channel.unacked), tag + 1)

@@ -74,9 +74,10 @@ def subscription_detach(subscription):
     subscription.channel.subscription_count -= 1
     subscription.cancelled = True
     offer_back: cython.bint = queue_remove_consumer(subscription.queue, subscription.consumer)
-    if offer_back and subscription.channel.credit.limit:
-        channel_resume(subscription.channel)  # credit that it shared with others
-    forget_target(subscription.channel.connection, subscription.channel, cython.address(subscription.target))
+    if subscription.channel.open:  # else all its consumers go, and its work list is gone already
+        if offer_back and subscription.channel.credit.limit:
+            channel_resume(subscription.channel)  # credit that it shared with others
+        forget_target(subscription.channel.connection, subscription.channel, cython.address(subscription.target))
     # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
     consumer_decref(subscription.consumer)
     queue_decref(subscription.queue)

@@ -22,4 +22,6 @@ cdef void tx_apply(connection_t *connection, channel_t *channel) noexcept nogil
 cdef void tx_rollback(channel_t *channel) noexcept nogil
 # Drops the records after somebody else has taken over what they name; marks of deliveries stay.
 cdef void tx_clear(channel_t *channel) noexcept nogil
+# Drops the latest messages of the transaction, `most` at most, for a channel that ends. Returns what is left of `most`.
+cdef uint32_t tx_drop_some(channel_t *channel, uint32_t most) noexcept nogil
 cdef int64_t expiration_of(content_t *content) noexcept nogil   # the expiration property, milliseconds; -1 = none

@@ -143,13 +143,19 @@ def tx_rollback(channel):
 
 
 def tx_clear(channel):
-    i: uint32_t
-    for i in range(channel.tx_publish_count):
-        route_decref(channel.tx_publishes[i].route)
-        content_decref(channel.tx_publishes[i].content)
-    channel.tx_publish_count = 0
+    while channel.tx_publish_count:
+        tx_drop_some(channel, channel.tx_publish_count)
     channel.tx_settle_count = 0
     channel.tx_bytes = 0
+
+
+def tx_drop_some(channel, most):
+    while channel.tx_publish_count and most:
+        channel.tx_publish_count -= 1
+        route_decref(channel.tx_publishes[channel.tx_publish_count].route)
+        content_decref(channel.tx_publishes[channel.tx_publish_count].content)
+        most -= 1
+    return most
 
 
 def expiration_of(content):

@@ -19,7 +19,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.exchange import erlang_term
-from flintmq.session import streams, sweeps
+from flintmq.session import streams, sweeps, works
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.sweeps import LateAnswer
 from flintmq.vhost.names import clean_name, generate_queue_name
@@ -70,10 +70,10 @@ def channel_open(handler: ConnectionHandler, number: int, method: spec.ChannelOp
 
 def channel_close(handler: ConnectionHandler, number: int, method: spec.ChannelClose) -> None:
     if number in handler.channels:
-        handler.drop_channel(number, wait_for_ok=False)
+        handler.drop_channel(number, partial(handler.send, number, spec.ChannelCloseOk()), wait_for_ok=False)
     else:
         handler.connection.channel_closed(number)
-    handler.send(number, spec.ChannelCloseOk())
+        handler.send(number, spec.ChannelCloseOk())
 
 
 def channel_close_ok(handler: ConnectionHandler, number: int, method: spec.ChannelCloseOk) -> None:
@@ -377,10 +377,8 @@ def _again(handler: ConnectionHandler, number: int, method: spec.BasicGet | spec
 def basic_recover(handler: ConnectionHandler, number: int, method: spec.BasicRecover) -> None:
     if not method.requeue:
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
-    handler.connection.recover(number)
-    handler.after_publish()  # what came back is counted
-    if method.ID == spec.BasicRecover.ID:
-        handler.send(number, spec.BasicRecoverOk())
+    answers = method.ID == spec.BasicRecover.ID
+    works.recover(handler, number, partial(handler.send, number, spec.BasicRecoverOk()) if answers else lambda: None)
 
 
 # --- confirm and tx -----------------------------------------------------------------------------------------------------------

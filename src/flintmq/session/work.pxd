@@ -12,9 +12,12 @@ cdef enum:
 cdef void target_notify(target_t *target) noexcept nogil
 # Gives every target that wants to work one turn. `budget` messages at most for the whole connection.
 cdef int connection_work(connection_t *connection, uint32_t budget) noexcept nogil
-# Takes a target or channel that ends off the work lists, if it is there. O(entries of the list).
+# Takes a target whose consumer is detached off its channel's list. O(1) when it is not there, else O(targets that want to work).
 cdef void forget_target(connection_t *connection, channel_t *channel, target_t *target) noexcept nogil
+# A channel ends: nothing of it is delivered any more, whatever its consumers are told. O(channels that want to work).
 cdef void forget_channel(connection_t *connection, channel_t *channel) noexcept nogil
+# The same for the whole connection. O(1).
+cdef void connection_leave(connection_t *connection) noexcept nogil
 # The transport takes no more: consumers become not interested, so that queues look for others. And back.
 cdef void connection_block_output(connection_t *connection) noexcept nogil
 cdef void connection_unblock_output(connection_t *connection) noexcept nogil

@@ -7,6 +7,8 @@ I1  A target is on its channel's list exactly while target.pending is set; a cha
     arrives meanwhile schedules it again (pairs with the at_swap32 in target_notify).
 I2  In one pass a target gets one turn: one message when others want the same queue (delivery.rotate), else up to the budget.
 I3  While output is above its high mark no consumer of the connection is Interested or Notified.
+I4  Of a channel or connection that ends nothing is on a work list, from its first step on (connection_leave, forget_channel): its
+    consumers are told, and nobody listens, until they are detached one after another.
 """
 
 from __future__ import annotations
@@ -80,6 +82,9 @@ def target_notify(target):
     if at_swap32(cython.address(target.pending), 1):
         return
     spin_lock(cython.address(connection.work_lock))
+    if connection.closed or not channel.open:
+        spin_unlock(cython.address(connection.work_lock))
+        return  # I4
     _append_target(connection, channel, target)
     spin_unlock(cython.address(connection.work_lock))
     if not at_swap32(cython.address(connection.scheduled), 1):
@@ -90,6 +95,8 @@ def forget_target(connection, channel, target):
     """Takes a target off its channel's list, if it is there. O(targets that want to work)."""
     at: cython.pointer(target_t)
     before: cython.pointer(target_t) = cython.NULL
+    if not at_load32(cython.address(target.pending)):
+        return  # it is on no list, and its consumer, which is detached, puts it on none (I1)
     spin_lock(cython.address(connection.work_lock))
     at = channel.work_first
     while at != cython.NULL and at != target:
@@ -109,6 +116,9 @@ def forget_channel(connection, channel):
     at: cython.pointer(channel_t)
     before: cython.pointer(channel_t) = cython.NULL
     spin_lock(cython.address(connection.work_lock))
+    channel.open = False
+    channel.work_first = cython.NULL
+    channel.work_last = cython.NULL
     at = connection.work_first
     while at != cython.NULL and at != channel:
         before = at
@@ -133,12 +143,23 @@ def forget_channel(connection, channel):
             before.next_confirming = channel.next_confirming
 
 
+def connection_leave(connection):
+    spin_lock(cython.address(connection.work_lock))
+    connection.closed = True
+    connection.work_first = cython.NULL
+    connection.work_last = cython.NULL
+    spin_unlock(cython.address(connection.work_lock))
+    connection.confirming = cython.NULL
+
+
 def connection_work(connection, budget):
     channel: cython.pointer(channel_t)
     target: cython.pointer(target_t)
     last: cython.pointer(channel_t)
     again: cython.bint
     final: cython.bint = False
+    if connection.closed:
+        return WORK_DONE
     if at_load32(cython.address(connection.head_came)):
         _tell_head_came(connection)
     if connection.port != cython.NULL:
@@ -308,7 +329,7 @@ def expire_now(connection, queue):
 def connection_block_output(connection):
     channel: cython.pointer(channel_t) = connection.open_channels
     subscription: cython.pointer(subscription_t)
-    if connection.write_blocked:
+    if connection.write_blocked or connection.closed:
         return
     connection.write_blocked = True
     while channel != cython.NULL:
@@ -322,7 +343,7 @@ def connection_block_output(connection):
 def connection_unblock_output(connection):
     channel: cython.pointer(channel_t) = connection.open_channels
     subscription: cython.pointer(subscription_t)
-    if not connection.write_blocked:
+    if not connection.write_blocked or connection.closed:
         return
     connection.write_blocked = False
     while channel != cython.NULL:

@@ -1,0 +1,334 @@
+"""Closes, hang-ups and settlements of many, in slices: what each slice does, what waits for them, and what does not. Counted, not timed."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flintmq.session.connection")
+from flintmq.config import Config
+from flintmq.net.loop import Loop
+from flintmq.queue.handle import QueueHandle
+from flintmq.session.connection import Connection
+from tests.support.broker import wait_until
+from tests.support.rawamqp import RawChannel, RawConnection, publish_bytes
+
+Start = Callable[..., Any]
+Connect = Callable[..., Any]
+HEADER = struct.pack(">HHQH", 60, 0, 1, 0)
+# deliveries and consumers of the slices here, and what a request does of them at once
+STEP = 8
+AT_ONCE = 4 * STEP
+# what channel_settle settles in the compiled half
+SETTLE_AT_ONCE = 256
+
+
+# --- what one slice does ----------------------------------------------------------------------------------------------------
+
+
+def holding(channels: int, consumers: int, unacked: int) -> tuple[Connection, QueueHandle]:
+    """A connection whose channels have so many consumers each, and unacked deliveries by basic.get."""
+    connection = Connection("peer", Config().limits)
+    connection.opened()
+    queue = QueueHandle(1)
+    for number in range(1, channels + 1):
+        connection.open_channel(number)
+        for at in range(unacked):
+            queue.publish(b"", b"q", HEADER, b"%d" % at, 0, 0)
+            assert connection.get(number, queue, False)
+        for at in range(consumers):
+            assert connection.consume(number, queue, b"c%d" % at, False, False, 0, waiting=True)
+    return connection, queue
+
+
+def test_a_slice_of_an_end_gives_back_as_much_as_it_is_told() -> None:
+    connection, queue = holding(3, 50, 100)
+    connection.leave()
+    held, slices, over = 3 * 150, 0, False
+    while not over:
+        over = connection.end_some(10)
+        slices += 1
+        left = queue.consumer_count() + queue.unacked_count()
+        assert held - left <= 10
+        held = left
+        assert queue.consumer_count() == 0 or queue.ready_count() == 0, "consumers go first"
+    assert held == 0 and queue.ready_count() == 300
+    # Each thing that is held costs one, each channel one more.
+    assert slices <= (3 * 150 + 3) // 10 + 2
+    assert connection.channel_numbers() == []
+
+
+def test_the_end_of_a_channel_leaves_the_others_alone() -> None:
+    connection, queue = holding(2, 5, 20)
+    connection.leave_channel(1, False)
+    connection.open_channel(1)  # its number is free at once
+    while not connection.end_some(4):
+        pass
+    assert (queue.consumer_count(), queue.unacked_count(), queue.ready_count()) == (5, 20, 20)
+    assert connection.channel_numbers() == [1, 2]
+    connection.close_all()
+    assert (queue.consumer_count(), queue.unacked_count(), queue.ready_count()) == (0, 0, 40)
+
+
+def test_consumers_that_want_work_are_off_the_work_lists_at_once() -> None:
+    """All were told of a message when their channel ends. The loop's turn that comes then finds nobody."""
+    loop = Loop(Config(), 1 << 30)
+    ours, theirs = socket.socketpair()
+    connection = Connection("peer", Config().limits)
+    connection.handler = SimpleNamespace(closed=lambda reason: None)
+    connection.opened()
+    connection.open_channel(1)
+    connection.open_channel(2)
+    entry = loop.add(ours, connection, None)
+    queue = QueueHandle(1)
+    for at in range(100):
+        assert connection.consume(1 + at % 2, queue, b"c%d" % at, True, False, 0)
+        queue.publish(b"", b"q", HEADER, b"x", 0, 0)
+    connection.leave_channel(1, False)
+    assert not connection.end_some(25)
+
+    def stop() -> None:
+        loop.stopping = True
+
+    loop.on_timer = lambda now_ms: None
+    loop.call(stop)
+    loop.run()
+    assert queue.ready_count() == 0, "the other channel's consumers take what was left for those that go"
+    assert queue.consumer_count() == 75
+    while not connection.end_some(7):
+        pass
+    assert queue.consumer_count() == 50
+    connection.close_all()
+    loop.remove(entry)
+    theirs.close()
+
+
+def test_a_slice_of_a_settlement_goes_on_where_the_last_one_ended() -> None:
+    connection, queue = holding(1, 0, 1_000)
+    at, slices = 1, 0
+    while at:
+        before = queue.unacked_count()
+        at, most, dead = connection.settle_some(1, 80, False, at, 900, 64)
+        assert before - queue.unacked_count() == 64 - most and not dead
+        slices += 1
+    assert queue.unacked_count() == 100 and slices == 900 // 64 + 1
+    assert connection.first_unacked(1) == 901
+
+
+def test_what_is_dead_lettered_stops_a_slice() -> None:
+    connection, queue = holding(1, 0, 5)
+    queue.dead_letters = True
+    queue.publish(b"", b"q", HEADER, b"x", 0, 0)
+    assert connection.get(1, queue, False)
+    assert connection.settle_some(1, 120, False, 1, 6, 64) == (6, 58, True)
+    assert queue.unacked_count() == 1
+    assert connection.settle_some(1, 120, True, 1, 6, 64)[0] == 0  # requeued, it is not
+    assert queue.ready_count() == 1
+
+
+# --- what waits for the slices, and what does not ---------------------------------------------------------------------------
+
+
+class Gate:
+    """Stands before the loop of one connection and keeps its jobs until they are let go."""
+
+    def __init__(self, broker: Any) -> None:
+        self.handler = next(iter(broker.node.broker.connections.values()))
+        self.loop = self.handler.loop
+        self.jobs: list[tuple[Any, Any]] = []
+        self.handler.loop = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    def job(self, step: Any, ended: Any) -> None:
+        self.jobs.append((step, ended))
+
+    def caught(self) -> None:
+        wait_until(lambda: self.jobs)
+
+    def open(self) -> None:
+        self.handler.loop = self.loop
+        for step, ended in self.jobs:
+            self.loop.job(step, ended)
+
+
+def fill(channel: RawChannel, count: int, queue: str = "q") -> None:
+    channel.queue(queue)
+    channel.connection.send(b"".join(publish_bytes(channel.number, b"%d" % number, routing_key=queue) for number in range(count)))
+    channel.wait_ready(queue, count)
+
+
+@pytest.fixture
+def held(start: Start, connect: Connect) -> tuple[Any, RawConnection, RawChannel, Gate]:
+    """(broker, a client whose channel 1 has 600 unacked deliveries, another client's channel, the gate of the first)."""
+    broker = start(limits={"work_step": STEP})
+    client = connect(broker)
+    gate = Gate(broker)
+    other = connect(broker).channel()
+    fill(other, 600)
+    channel = client.channel()
+    channel.consume("q", tag="c")
+    channel.deliveries(600)
+    return broker, client, other, gate
+
+
+def numbers(channel: RawChannel, count: int) -> list[int]:
+    channel.consume("q", tag="again", no_ack=True)
+    return [int(message.body) for message in channel.deliveries(count)]
+
+
+def test_frames_behind_an_ack_of_many_wait_and_others_do_not(held: Any) -> None:
+    _, client, other, gate = held
+    second = client.channel(2)
+    second.queue("mine")
+    second.consume("mine", tag="m", no_ack=True)
+    client.waiting.clear()
+    RawChannel(client, 1).send("basic.ack", delivery_tag=590, multiple=True)
+    second.send("queue.declare", queue="q", passive=True)
+    gate.caught()
+    other.publish(b"go on", routing_key="mine")
+    assert second.expect("basic.deliver").body == b"go on"  # deliveries of the connection's other channels go on
+    assert other.call("queue.declare", queue="q", passive=True).message_count == 0
+    second.nothing()
+    gate.open()
+    assert second.expect("queue.declare-ok").message_count == 0
+    RawChannel(client, 1).call("channel.close", reply_code=200, reply_text="")
+    assert numbers(other, 10) == list(range(590, 600))
+    # 256 in the compiled half, then slices of STEP.
+    assert gate.handler.works.slices >= (590 - SETTLE_AT_ONCE) // STEP
+
+
+def test_an_ack_that_came_before_the_hang_up_is_whole(held: Any) -> None:
+    broker, client, other, gate = held
+    RawChannel(client, 1).send("basic.ack", delivery_tag=0, multiple=True)
+    gate.caught()
+    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset is seen although nothing is read
+    client.drop()
+    wait_until(lambda: gate.handler.ended)
+    gate.open()
+    wait_until(lambda: gate.handler.connection_id not in broker.node.broker.connections)
+    assert other.call("queue.delete", queue="q").message_count == 0
+
+
+def test_recover_of_many_answers_when_all_is_back(held: Any) -> None:
+    _, client, other, gate = held
+    channel = RawChannel(client, 1)
+    channel.call("basic.cancel", consumer_tag="c")
+    channel.send("basic.recover", requeue=True)
+    gate.caught()
+    channel.nothing()
+    assert other.ready("q") == AT_ONCE
+    gate.open()
+    channel.expect("basic.recover-ok")
+    assert numbers(other, 600) == list(range(600))
+
+
+def test_rejects_of_many_are_dead_lettered_in_slices(start: Start, connect: Connect) -> None:
+    broker = start(limits={"work_step": STEP})
+    client = connect(broker)
+    gate = Gate(broker)
+    other = connect(broker).channel()
+    other.queue("dead")
+    other.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    other.connection.send(b"".join(publish_bytes(1, b"%d" % number, routing_key="q") for number in range(100)))
+    other.wait_ready("q", 100)
+    channel = client.channel()
+    channel.consume("q")
+    channel.deliveries(100)
+    channel.send("basic.nack", delivery_tag=0, multiple=True, requeue=False)
+    gate.caught()
+    assert other.ready("dead") <= AT_ONCE
+    gate.open()
+    other.wait_ready("dead", 100)
+    other.consume("dead", no_ack=True)
+    assert [int(message.body) for message in other.deliveries(100)] == list(range(100))
+
+
+@pytest.mark.parametrize("tag", [0, 601])
+def test_unknown_tags_of_nacks_are_refused_as_ever(held: Any, tag: int) -> None:
+    _, client, _, _ = held
+    channel = RawChannel(client, 1)
+    if not tag:
+        channel.send("basic.ack", delivery_tag=1, multiple=False)
+        channel.send("basic.ack", delivery_tag=1, multiple=False)
+        channel.expect_close(406, "unknown delivery tag 1")
+    else:
+        channel.send("basic.nack", delivery_tag=tag, multiple=True, requeue=False)
+        channel.expect_close(406, f"unknown delivery tag {tag}")
+
+
+def test_close_ok_of_a_channel_comes_when_all_is_back(held: Any) -> None:
+    _, client, other, gate = held
+    channel = RawChannel(client, 1)
+    for number in range(2 * AT_ONCE):
+        channel.consume("q", tag=f"more-{number}")
+    channel.send("channel.close", reply_code=200, reply_text="")
+    gate.caught()
+    other.publish(b"600", routing_key="q")
+    channel.nothing()  # no close-ok, and nothing is delivered any more although there are consumers
+    gate.open()
+    channel.expect("channel.close-ok")
+    assert other.call("queue.declare", queue="q", passive=True).message_count == 601
+    assert other.call("queue.declare", queue="q", passive=True).consumer_count == 0
+    assert numbers(other, 601) == list(range(601))
+
+
+def test_close_ok_of_a_connection_comes_when_all_is_back(held: Any) -> None:
+    broker, client, other, gate = held
+    auto = RawChannel(client, 2)
+    auto.call("channel.open")
+    auto.queue("auto", auto_delete=True)
+    for number in range(2 * AT_ONCE):
+        auto.consume("auto", tag=f"more-{number}")
+    auto.queue("own", exclusive=True)
+    RawChannel(client, 0).send("connection.close", reply_code=200, reply_text="")
+    gate.caught()
+    RawChannel(client, 0).nothing()
+    gate.open()
+    client.expect(0, "connection.close-ok")
+    assert other.ready("q") == 600
+    assert not {"auto", "own"} & set(broker.node.broker.vhosts["/"].queues)
+    assert numbers(other, 600) == list(range(600))
+
+
+@pytest.mark.parametrize("how", ["hang-up", "error", "stop"])
+def test_an_end_that_nobody_waits_for_is_whole(held: Any, how: str) -> None:
+    broker, client, other, gate = held
+    handler = gate.handler
+    if how == "hang-up":
+        client.drop()
+    elif how == "error":
+        RawChannel(client, 1).send("basic.cancel-ok", consumer_tag="x")
+        RawChannel(client, 0).send("connection.open", virtual_host="/")
+        client.expect(0, "connection.close")
+    else:
+        gate.loop.call(lambda: handler.close(320, "CONNECTION_FORCED - test"))
+    gate.caught()
+    if how == "stop":
+        # The loop ends before the slices have had their turns.
+        for step, ended in gate.jobs:
+            del step
+            gate.loop.call(lambda ended=ended: ended(False))
+    else:
+        gate.open()
+    wait_until(lambda: handler.connection_id not in broker.node.broker.connections)
+    assert numbers(other, 600) == list(range(600))
+
+
+def test_consumers_of_a_deleted_queue_are_cancelled_in_slices(start: Start, connect: Connect) -> None:
+    broker = start()
+    channel = connect(broker).channel()
+    channel.queue("q")
+    for number in range(100):
+        channel.consume("q", tag=f"c{number}")
+    channel.send("queue.delete", queue="q")
+    gone = {channel.expect("basic.cancel").consumer_tag for _ in range(32)}
+    channel.expect("queue.delete-ok")
+    gone |= {channel.expect("basic.cancel").consumer_tag for _ in range(68)}
+    assert len(gone) == 100
