@@ -30,8 +30,8 @@ cdef struct outbuf_t:
     uint32_t ref_count
     uint64_t ref_bytes        # bytes of all their frames that are not sent
 
-# Room for `count` more bytes at the returned address, which stays valid until the next call; NULL when memory is exhausted.
-cdef uint8_t *out_reserve(outbuf_t *out, size_t count) noexcept nogil
+# For out_reserve below: makes the room.
+cdef uint8_t *out_grow(outbuf_t *out, size_t count) noexcept nogil
 # The body frames of `content` on `channel`, each with at most `most` bytes of payload, come next. Takes a reference. False: no memory.
 cdef bint out_refer(outbuf_t *out, content_t *content, uint16_t channel, uint32_t most) noexcept nogil
 cdef void out_sent(outbuf_t *out, size_t count) noexcept nogil       # drops `count` bytes from the front
@@ -42,6 +42,10 @@ cdef int out_gather(outbuf_t *out, iovec *pieces, uint8_t *scratch) noexcept nog
 cdef size_t out_take(outbuf_t *out, uint8_t *place, size_t room) noexcept nogil
 cdef void out_release(outbuf_t *out) noexcept nogil                  # gives all memory back
 cdef void out_trim(outbuf_t *out) noexcept nogil                     # gives memory of an empty buffer back
+
+# Room for `count` more bytes at the returned address, which stays valid until the next call; NULL when memory is exhausted.
+cdef inline uint8_t *out_reserve(outbuf_t *out, size_t count) noexcept nogil:
+    return out.data + out.end if out.size - out.end >= count else out_grow(out, count)
 
 # Bytes that wait to be sent.
 cdef inline uint64_t out_pending(outbuf_t *out) noexcept nogil:

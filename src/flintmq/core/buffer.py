@@ -25,25 +25,24 @@ FRAME_AROUND = cython.declare(uint64_t, 8)
 FRAME_END = cython.declare(uint8_t, 0xCE)
 
 
-def out_reserve(out, count):
-    if out.size - out.end < count:
-        used: cython.size_t = out.end - out.start
-        if out.start and out.size - used >= count and out.start >= used:
-            # At least half of the buffer is sent already: moving the rest costs less than growing.
-            memmove(out.data, out.data + out.start, used)
-        else:
-            size: cython.size_t = out.size if out.size else INITIAL_SIZE
-            while size - out.end < count:
-                size *= 2
-            data: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), realloc(out.data, size))
-            if data == cython.NULL:
-                return cython.NULL
-            memory_add(MEMORY_OUTPUT, cython.cast(int64_t, size - out.size))
-            out.data = data
-            out.size = size
-            return out.data + out.end
+def out_grow(out, count):
+    used: cython.size_t = out.end - out.start
+    size: cython.size_t = out.size if out.size else INITIAL_SIZE
+    data: cython.pointer(uint8_t)
+    if out.start and out.size - used >= count and out.start >= used:
+        # At least half of the buffer is sent already: moving the rest costs less than growing.
+        memmove(out.data, out.data + out.start, used)
         out.start = 0
         out.end = used
+        return out.data + out.end
+    while size - out.end < count:
+        size *= 2
+    data = cython.cast(cython.pointer(uint8_t), realloc(out.data, size))
+    if data == cython.NULL:
+        return cython.NULL
+    memory_add(MEMORY_OUTPUT, cython.cast(int64_t, size - out.size))
+    out.data = data
+    out.size = size
     return out.data + out.end
 
 

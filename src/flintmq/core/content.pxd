@@ -10,6 +10,7 @@
 # Header and body stand there as the frames of a delivery, so a delivery is one copy plus the channel number; a body longer
 # than the consumer's frame_max is cut up again while it is copied.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from flintmq.core.atomics cimport at_add32, at_sub32
 
 cdef enum:
     CONTENT_PERSISTENT = 1    # delivery-mode 2
@@ -37,7 +38,7 @@ cdef struct content_t:
     uint64_t message_id       # persistence id, once the store wrote it; 0 before. Written by the creator's thread only
 
 cdef struct chunk_t:
-    uint64_t refs             # atomic: bytes of live contents in it, plus one while an arena allocates from it
+    uint64_t refs             # atomic: bytes of live contents in it; while an arena allocates from it: ARENA_SHARE less the bytes that went
     uint64_t size             # mapped bytes, this header included
     uint64_t used             # bump offset; only the owning arena moves it
     chunk_t *next             # free list link
@@ -56,14 +57,29 @@ cdef content_t *content_grow(arena_t *arena, content_t *content, uint32_t filled
 cdef content_t *content_copy(arena_t *arena, content_t *content) noexcept nogil
 # Whether little but this content keeps its chunk: moved elsewhere, it gives memory back.
 cdef bint content_is_thin(content_t *content) noexcept nogil
-cdef void content_incref(content_t *content) noexcept nogil
-cdef void content_decref(content_t *content) noexcept nogil
+# The last reference is gone.
+cdef void content_free(content_t *content) noexcept nogil
 # Writes the frame headers and ends around header and body (channel 0): the last step of filling a content.
 cdef void content_frame(content_t *content) noexcept nogil
-cdef uint8_t *content_route(content_t *content) noexcept nogil
-cdef uint8_t *content_header(content_t *content) noexcept nogil   # the header payload, past its frame header
-cdef uint8_t *content_body(content_t *content) noexcept nogil     # the body, past its frame header
 # Bytes mapped by all arenas of the process (chunks in use; the bounded free list is not counted).
 cdef uint64_t content_bytes_mapped() noexcept nogil
 # A content from Python values, for tests, management and the pipeline. Takes the GIL's arena.
 cdef content_t *content_from_bytes(bytes exchange, bytes routing_key, bytes header, bytes body, uint8_t flags, uint8_t priority) except NULL
+
+cdef inline void content_incref(content_t *content) noexcept nogil:
+    at_add32(&content.refs, 1)
+
+cdef inline void content_decref(content_t *content) noexcept nogil:
+    if at_sub32(&content.refs, 1) == 1:
+        content_free(content)
+
+cdef inline uint8_t *content_route(content_t *content) noexcept nogil:
+    return <uint8_t *>(content + 1)
+
+# The header payload, past its frame header.
+cdef inline uint8_t *content_header(content_t *content) noexcept nogil:
+    return content_route(content) + content.route_len + FRAME_HEADER_SIZE
+
+# The body, past its frame header.
+cdef inline uint8_t *content_body(content_t *content) noexcept nogil:
+    return content_header(content) + content.header_len + 1 + FRAME_HEADER_SIZE

@@ -5,7 +5,8 @@ in: a loop thread that received a publish, or a Python caller. out: pointers tha
 I1  A content's bytes never change after its creator handed it out.
 I2  A chunk is unmapped or recycled only when no content in it is referenced and no arena allocates from it.
 I3  Mapped bytes are exact: the memory watermark reads them. They grow as body bytes arrive, never by an announced length.
-I4  chunk.refs is the sum of the sizes of its live contents (multiples of 8), plus 1 while an arena allocates from it.
+I4  chunk.refs is the sum of the sizes of its live contents; while an arena allocates from it, ARENA_SHARE less the sizes of those that
+    went, so that a new content costs no atomic operation: what was allocated is subtracted from the share once, when the arena leaves.
 
 Chunks are aligned to their size so that a content finds its chunk by masking its own address: no back pointer per message.
 Price of the scheme: one old message keeps its whole chunk alive (256 KiB). Who holds a content in a thin chunk, one of which little is
@@ -15,7 +16,7 @@ alive (I4), copies it into a fresh one when memory is short (queue/sweep.py).
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load64, at_sub32, at_sub64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_sub64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import put32
 from cython.cimports.flintmq.core.sanitizer import FLINTMQ_ASAN
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
@@ -30,6 +31,8 @@ CHUNK_SIZE = cython.declare(uint64_t, 256 * 1024)
 LARGE_SIZE = cython.declare(uint64_t, 64 * 1024)
 # bytes of live contents below which a chunk is thin: an eighth of it, so that moving them costs little and gives back much
 THIN_SIZE = cython.declare(uint64_t, 32 * 1024)
+# Far above every size, so that a chunk never looks empty while its arena allocates from it.
+ARENA_SHARE = cython.declare(uint64_t, 1 << 62)
 # At most this many empty chunks (16 MiB) wait for reuse; the rest goes back to the system at once.
 FREE_CHUNKS_MAX = cython.declare(uint32_t, 64)
 
@@ -65,6 +68,7 @@ def _map_aligned(size: uint64_t) -> cython.p_char:
 @cython.nogil
 @cython.exceptval(check=False)
 def _chunk_new(size: uint64_t) -> cython.pointer(chunk_t):
+    """An empty chunk, whose `refs` the caller sets; NULL: no memory."""
     global _free_chunks, _free_count
     chunk: cython.pointer(chunk_t) = cython.NULL
     if size == CHUNK_SIZE:
@@ -78,7 +82,6 @@ def _chunk_new(size: uint64_t) -> cython.pointer(chunk_t):
         chunk = cython.cast(cython.pointer(chunk_t), _map_aligned(size))
         if chunk == cython.NULL:
             return cython.NULL
-    chunk.refs = 1
     chunk.size = size
     chunk.used = cython.sizeof(chunk_t)
     chunk.next = cython.NULL
@@ -90,7 +93,7 @@ def _chunk_new(size: uint64_t) -> cython.pointer(chunk_t):
 @cython.nogil
 @cython.exceptval(check=False)
 def _chunk_drop(chunk: cython.pointer(chunk_t), amount: uint64_t) -> cython.void:
-    """Gives up a content's size, or the arena's 1; the last one recycles or unmaps. Pairs with the at_add64 of content_new."""
+    """Gives up a content's size, or what is left of the arena's share; the last one recycles or unmaps."""
     global _free_chunks, _free_count
     if at_sub64(cython.address(chunk.refs), amount) != amount:
         return
@@ -118,8 +121,25 @@ def arena_new():
 
 def arena_free(arena):
     if arena.current != cython.NULL:
-        _chunk_drop(arena.current, 1)
+        _leave(arena.current)
     free(arena)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _allocated(chunk: cython.pointer(chunk_t)) -> uint64_t:
+    """Bytes of all contents that an arena made in it, live or not."""
+    return chunk.used - cython.sizeof(chunk_t)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _leave(chunk: cython.pointer(chunk_t)) -> cython.void:
+    """Its arena allocates from it no more."""
+    _chunk_drop(chunk, ARENA_SHARE - _allocated(chunk))
 
 
 @cython.cfunc
@@ -159,6 +179,25 @@ def _own_chunk_size(size: uint64_t) -> uint64_t:
     return (size + cython.sizeof(chunk_t) + 4095) & ~cython.cast(uint64_t, 4095)
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _next_chunk(arena: cython.pointer(arena_t)) -> cython.pointer(chunk_t):
+    """An empty chunk for the arena, in the place of its full one; NULL: no memory."""
+    chunk: cython.pointer(chunk_t) = arena.current
+    if chunk != cython.NULL and at_load64(cython.address(chunk.refs)) == ARENA_SHARE - _allocated(chunk):
+        chunk.used = cython.sizeof(chunk_t)  # everything in it is gone: start over in memory that is still warm
+        chunk.refs = ARENA_SHARE
+        return chunk
+    if chunk != cython.NULL:
+        _leave(chunk)
+    chunk = _chunk_new(CHUNK_SIZE)
+    arena.current = chunk
+    if chunk != cython.NULL:
+        chunk.refs = ARENA_SHARE
+    return chunk
+
+
 def content_new(arena, route_len, header_len, body_len):
     size: uint64_t = _size_of(route_len, header_len, body_len)
     chunk: cython.pointer(chunk_t) = arena.current
@@ -171,18 +210,11 @@ def content_new(arena, route_len, header_len, body_len):
         content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + cython.sizeof(chunk_t))
     else:
         if chunk == cython.NULL or chunk.used + size > CHUNK_SIZE:
-            if chunk != cython.NULL and at_load64(cython.address(chunk.refs)) == 1:
-                chunk.used = cython.sizeof(chunk_t)  # everything in it is gone: start over in memory that is still warm
-            else:
-                if chunk != cython.NULL:
-                    _chunk_drop(chunk, 1)
-                chunk = _chunk_new(CHUNK_SIZE)
-                arena.current = chunk
-                if chunk == cython.NULL:
-                    return cython.NULL
+            chunk = _next_chunk(arena)
+            if chunk == cython.NULL:
+                return cython.NULL
         content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + chunk.used)
         chunk.used += size
-        at_add64(cython.address(chunk.refs), size)
     content.refs = 1
     content.header_len = header_len
     content.body_len = body_len
@@ -193,13 +225,8 @@ def content_new(arena, route_len, header_len, body_len):
     return content
 
 
-def content_incref(content):
-    at_add32(cython.address(content.refs), 1)
-
-
-def content_decref(content):
-    if at_sub32(cython.address(content.refs), 1) == 1:
-        _chunk_drop(_chunk_of(content), _size_of(content.route_len, content.header_len, content.body_len))
+def content_free(content):
+    _chunk_drop(_chunk_of(content), _size_of(content.route_len, content.header_len, content.body_len))
 
 
 @cython.cfunc
@@ -230,7 +257,6 @@ def content_grow(arena, content, filled, body_len):
     fresh: cython.pointer(content_t)
     if chunk == arena.current and end + old == chunk.used and size <= LARGE_SIZE and end + size <= CHUNK_SIZE:
         chunk.used += size - old  # it is the last one there
-        at_add64(cython.address(chunk.refs), size - old)
         content.body_len = body_len
         return content
     if old > LARGE_SIZE and not FLINTMQ_ASAN:
@@ -279,19 +305,7 @@ def content_copy(arena, content):
 
 def content_is_thin(content):
     refs: uint64_t = at_load64(cython.address(_chunk_of(content).refs))
-    return not refs & 1 and refs < THIN_SIZE and _chunk_of(content).size == CHUNK_SIZE
-
-
-def content_route(content):
-    return cython.cast(cython.pointer(uint8_t), content) + cython.sizeof(content_t)
-
-
-def content_header(content):
-    return content_route(content) + content.route_len + FRAME_HEADER_SIZE
-
-
-def content_body(content):
-    return content_header(content) + content.header_len + 1 + FRAME_HEADER_SIZE
+    return refs < THIN_SIZE and _chunk_of(content).size == CHUNK_SIZE
 
 
 def content_bytes_mapped():

@@ -32,6 +32,8 @@ from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, co
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_dequeue, slot_release, slot_set_cold
 from cython.cimports.flintmq.queue.spans import span_add, span_cut, span_find
 from cython.cimports.flintmq.queue.types import (
+    INDEX_MASK,
+    LEVEL_SHIFT,
     BEHIND_RING,
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
@@ -66,8 +68,6 @@ ALL_HOT = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 HOLES_MAX = cython.declare(uint64_t, 2048)
 # Slots before the start of a scan that it looks at, too, to take them out of a span whose start is used up.
 TRIM = cython.declare(uint64_t, 32)
-INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
-LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
 # --- segments (all locked) --------------------------------------------------------------------------------------------------
 
@@ -578,6 +578,28 @@ def _scan_from(
 
 
 def list_scan(entries, place, start, found):
+    segment: cython.pointer(segment_t) = place.segment
+    index: uint64_t = start & INDEX_MASK
+    level: cython.pointer(level_t)
+    slot: cython.pointer(slot_t)
+    # What readers ask most: is the entry right behind the last one available, in the segment they are in?
+    if (
+        segment != cython.NULL
+        and place.generation == at_load64(cython.address(entries.generation))
+        and segment.level == start >> LEVEL_SHIFT
+        and index - segment.base < segment.count
+    ):
+        level = entries.levels + segment.level
+        slot = segment.slots + (index - segment.base)
+        if (
+            index <= at_load64(cython.address(level.tail))
+            and index >= at_load64(cython.address(level.floor))
+            and at_load64(cython.address(slot.state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE
+        ):
+            found.slot = slot
+            found.position = start
+            found.skipped = 0
+            return True
     return _scan_from(entries, place, start, found, False)
 
 

@@ -12,6 +12,8 @@ from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, co
 from cython.cimports.flintmq.queue.entry_list import list_came_back_locked, list_claim_locked, list_slot_locked
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
+    INDEX_MASK,
+    LEVEL_SHIFT,
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
     ENTRY_AVAILABLE,
@@ -32,8 +34,6 @@ from cython.cimports.flintmq.queue.types import (
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 ALL_HOT = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
-INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
-LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
 
 @cython.cfunc

@@ -12,6 +12,8 @@ from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.entry_list import list_directory_find, list_unlink_locked, segment_free
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
+    INDEX_MASK,
+    LEVEL_SHIFT,
     ENTRY_ACQUIRED,
     ENTRY_DEQUEUED,
     ENTRY_EMPTY,
@@ -25,9 +27,6 @@ from cython.cimports.flintmq.queue.types import (
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
-
-INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
-LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
 
 @cython.cfunc

@@ -24,6 +24,8 @@ from cython.cimports.flintmq.queue.pull import queue_wake_if_available
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content, slot_dequeue
 from cython.cimports.flintmq.queue.types import (
+    INDEX_MASK,
+    LEVEL_SHIFT,
     ENTRY_ACQUIRED,
     ENTRY_AVAILABLE,
     ENTRY_BUSY,
@@ -44,8 +46,6 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memset
 
-INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
-LEVEL_SHIFT = cython.declare(uint32_t, 56)
 # places looked at under the list's lock in one go: producers and consumers wait for it
 LOCKED_MOST = cython.declare(uint64_t, 256)
 # retired segments after which memory is given back

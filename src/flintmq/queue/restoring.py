@@ -22,6 +22,8 @@ from cython.cimports.flintmq.queue.queue_core import queue_settle
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_pass_on, slot_set, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
+    INDEX_MASK,
+    LEVEL_SHIFT,
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
     ENTRY_AVAILABLE,
@@ -38,9 +40,6 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
 )
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
-
-INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
-LEVEL_SHIFT = cython.declare(uint32_t, 56)
 
 
 # --- recovery ---------------------------------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ from cython.cimports.flintmq.queue.slot import (
 )
 from cython.cimports.flintmq.queue.spans import span_find
 from cython.cimports.flintmq.queue.types import (
+    INDEX_MASK,
+    LEVEL_SHIFT,
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
     ENTRY_AVAILABLE,
@@ -64,8 +66,6 @@ from cython.cimports.libc.stdint import int32_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
 
-INDEX_MASK = cython.declare(uint64_t, 0x00FFFFFFFFFFFFFF)
-LEVEL_SHIFT = cython.declare(uint32_t, 56)
 # entries in one section under the list's lock (about 10 us), and slots passed there
 CHUNK = cython.declare(uint32_t, 256)
 PASSED_MAX = cython.declare(uint32_t, 2048)

@@ -7,6 +7,17 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 
+cdef extern from *:             # the two parts of a position
+    """
+    #ifndef FLINTMQ_POSITION_H
+    #define FLINTMQ_POSITION_H
+    #define FLINTMQ_INDEX_MASK UINT64_C(0x00FFFFFFFFFFFFFF)
+    #define FLINTMQ_LEVEL_SHIFT 56
+    #endif
+    """
+    const uint64_t INDEX_MASK "FLINTMQ_INDEX_MASK"
+    const uint32_t LEVEL_SHIFT "FLINTMQ_LEVEL_SHIFT"
+
 cdef enum:                      # entry states, bits 0..2 of slot_t.state
     ENTRY_EMPTY = 0             # nothing was ever put here (or a gap that recovery left)
     ENTRY_AVAILABLE = 1

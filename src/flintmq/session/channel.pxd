@@ -12,7 +12,8 @@ cdef channel_t *channel_new(connection_t *connection, uint16_t number) noexcept 
 cdef uint32_t channel_release_some(channel_t *channel, uint64_t *at, uint32_t most) noexcept nogil
 cdef void channel_free(channel_t *channel) noexcept nogil
 cdef sink_t *session_sink() noexcept nogil
-# Accepts the message in channel.content along `route`: into the transaction, or published now. Takes both references. FEED_*.
+# Accepts the message in channel.content along `route`: into the transaction, or published now. Takes the reference on the content,
+# not the one on the route. FEED_*.
 cdef int channel_accept(connection_t *connection, channel_t *channel, route_t *route) noexcept nogil
 cdef void channel_set_route(channel_t *channel, route_t *route) noexcept nogil   # takes the reference
 cdef void authorization_changed() noexcept nogil   # every channel asks again before its next publish

@@ -179,6 +179,7 @@ def channels_add(connection, channel):
 
 def channels_remove(connection, channel):
     connection.channels[channel.number // CHANNELS_PAGE][channel.number % CHANNELS_PAGE] = cython.NULL
+    connection.last_channel = cython.NULL
     if channel.next_open != cython.NULL:
         channel.next_open.previous_open = channel.previous_open
     if channel.previous_open != cython.NULL:
@@ -364,7 +365,6 @@ def _complete(connection: cython.pointer(connection_t), channel: cython.pointer(
         connection.slow = SLOW_PUBLISH
         connection.slow_channel = channel.number
         return FEED_PAUSE
-    route_incref(channel.route)
     return channel_accept(connection, channel, channel.route)
 
 
@@ -373,6 +373,7 @@ def channel_accept(connection, channel, route):
     channel.content = cython.NULL
     if not channel.tx:
         return publish_to_queues(connection, channel, route, content, channel.publish_bits, channel.expiration_ms)
+    route_incref(route)
     return _tx_answer(connection, channel, tx_add_publish(connection, channel, route, content), 40, 0)
 
 

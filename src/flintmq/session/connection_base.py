@@ -27,6 +27,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     exchange_decref,
     exchange_incref,
     exchange_t,
+    route_decref,
     route_new,
     route_t,
 )
@@ -282,7 +283,9 @@ class ConnectionBase:
         """
         channel: cython.pointer(channel_t) = self.channel(number)
         route: cython.pointer(route_t) = route_new(channel.route.key, channel.route.key_len, handles, pack_keys(more_keys))
-        return channel_accept(cython.address(self.connection), channel, route) != 0
+        result: cython.int = channel_accept(cython.address(self.connection), channel, route)
+        route_decref(route)
+        return result != 0
 
     def take_refused(self) -> list[tuple[int, int, tuple | None]]:
         """(queue id, REASON_*, message) of what is to be dead-lettered after this event, oldest first; it is forgotten here. Message

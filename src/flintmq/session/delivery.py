@@ -11,14 +11,10 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.buffer import out_refer, out_reserve, put16, put32, put64
 from cython.cimports.flintmq.core.content import FRAME_HEADER_SIZE, FRAME_OVERHEAD, content_body, content_header, content_route, content_t
+from cython.cimports.flintmq.protocol.v0_9_1.engine import FRAME_END
 from cython.cimports.flintmq.session.types import connection_t
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy, strlen
-
-FRAME_END = cython.declare(cython.int, 0xCE)
-# bytes; a body of so many is sent from the message's own memory: a copy for each of its readers would cost more than two more pieces of
-# a send, and slow readers would hold a copy each. Such a content has its memory for itself, so that a reader pins no others'.
-REFER_SIZE = cython.declare(uint32_t, 64 * 1024)
 
 
 def subscription_set_prefix(subscription, channel, tag, tag_len):
@@ -40,15 +36,20 @@ def _content_size(connection: cython.pointer(connection_t), content: cython.poin
     """Bytes of the header and body frames that _put_content copies into the output."""
     size: cython.size_t = content.header_len
     size += FRAME_OVERHEAD
+    if content.body_len == 0 or content.body_len >= REFER_SIZE:
+        return size
+    size += content.body_len
+    if content.body_len <= connection.frame_size_max - FRAME_OVERHEAD:
+        return size + FRAME_OVERHEAD
+    return size + _body_frames(connection, content) * FRAME_OVERHEAD
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _body_frames(connection: cython.pointer(connection_t), content: cython.pointer(content_t)) -> cython.size_t:
     most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
-    if content.body_len >= REFER_SIZE:
-        return size
-    if content.body_len <= most:
-        if content.body_len:
-            size += content.body_len
-            size += FRAME_OVERHEAD
-        return size
-    return size + content.body_len + cython.cast(cython.size_t, (content.body_len + most - 1) // most) * FRAME_OVERHEAD
+    return (content.body_len + most - 1) // most
 
 
 @cython.cfunc
@@ -61,28 +62,37 @@ def _put_content(
     """The header frame and the body's frames, or a reference to them; all that comes before stands in the output already. False: no
     memory for that."""
     frames: cython.pointer(uint8_t) = content_header(content) - FRAME_HEADER_SIZE
+    header_size: cython.size_t = content.header_len + FRAME_OVERHEAD
+    if content.body_len == 0:
+        memcpy(p, frames, header_size)
+    elif content.body_len < REFER_SIZE and content.body_len <= connection.frame_size_max - FRAME_OVERHEAD:
+        memcpy(p, frames, header_size + content.body_len + FRAME_OVERHEAD)
+        put16(p + header_size + 1, channel)
+    else:
+        return _put_large(connection, channel, p, content)
+    put16(p + 1, channel)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_large(
+    connection: cython.pointer(connection_t), channel: uint16_t, p: cython.pointer(uint8_t), content: cython.pointer(content_t)
+) -> cython.bint:
+    """_put_content of a body that needs several frames, or is not copied."""
     header_size: uint32_t = content.header_len + FRAME_OVERHEAD
     most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
-    body: cython.pointer(uint8_t)
-    left: uint32_t
+    body: cython.pointer(uint8_t) = content_body(content)
+    left: uint32_t = content.body_len
     piece: uint32_t
-    if content.body_len <= most and content.body_len < REFER_SIZE:
-        if content.body_len:
-            memcpy(p, frames, header_size + content.body_len + FRAME_OVERHEAD)
-            put16(p + header_size + 1, channel)
-        else:
-            memcpy(p, frames, header_size)
-        put16(p + 1, channel)
-        return True
     if content.body_len > connection.largest_out:
         connection.largest_out = content.body_len
-    memcpy(p, frames, header_size)
+    memcpy(p, content_header(content) - FRAME_HEADER_SIZE, header_size)
     put16(p + 1, channel)
     if content.body_len >= REFER_SIZE:
         return out_refer(cython.address(connection.out), content, channel, most)
     p += header_size
-    body = content_body(content)
-    left = content.body_len
     while left:
         piece = left if left < most else most
         p[0] = 3

@@ -8,6 +8,10 @@ from flintmq.session.types cimport channel_t, connection_t
 cdef enum:
     ROUTE_ATTEMPTS = 16       # routes that one message is tried on before it is refused
 
+cdef enum:                    # `bits` of basic.publish
+    PUBLISH_MANDATORY = 1
+    PUBLISH_IMMEDIATE = 2
+
 cdef enum:                    # what place_on_stream answers
     STREAM_REFUSED = 0        # damage, no memory
     STREAM_TOOK = 1
@@ -22,8 +26,9 @@ cdef struct tally_t:          # what became of one message on the queues of its 
     uint32_t gone             # queues that were deleted when it came
     bint policy               # Connection.take_refused and the policies are due
 
-# Puts the message on every queue of its route, answers mandatory and immediate, notes the confirm. Takes both references.
-# `bits`: of basic.publish; `expiration_ms`: of the message, -1 = none. FEED_PAUSE: Connection.take_refused and the policies are due.
+# Puts the message on every queue of its route, answers mandatory and immediate, notes the confirm. Takes the reference on the content,
+# not the one on the route. `bits`: of basic.publish; `expiration_ms`: of the message, -1 = none. FEED_PAUSE: Connection.take_refused and
+# the policies are due.
 cdef int publish_to_queues(
     connection_t *connection, channel_t *channel, route_t *route, content_t *content, uint8_t bits, int64_t expiration_ms
 ) noexcept nogil

@@ -65,42 +65,41 @@ from cython.cimports.libc.stdlib import calloc
 from cython.cimports.libc.string import memset
 
 _drop_lock = cython.declare(uint32_t, 0)
-PUBLISH_MANDATORY = cython.declare(uint8_t, 1)
-PUBLISH_IMMEDIATE = cython.declare(uint8_t, 2)
 # milliseconds; a TTL of 0 means "to a consumer now, or not at all": what a pass of the loop may take until the consumer's turn
 ZERO_TTL_MS = cython.declare(int64_t, 20)
 
 
 def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
     tally: tally_t
+    destination: cython.pointer(destination_t)
     i: uint32_t
     memset(cython.address(tally), 0, cython.sizeof(tally_t))
     channel.published += 1
     if route.count > 1 and connection.port != cython.NULL and content.flags & CONTENT_PERSISTENT:
         content.flags |= CONTENT_SHARED  # nobody else has the content yet
     for i in range(route.count):
-        _place(connection, cython.address(route.destinations[i]), content, bits, expiration_ms, cython.address(tally))
+        destination = cython.address(route.destinations[i])
+        if destination.flags or destination.ttl_ms >= 0 or expiration_ms >= 0 or bits & PUBLISH_IMMEDIATE:
+            _place(connection, destination, content, bits, expiration_ms, cython.address(tally))
+        elif queue_enqueue(destination.queue, content, 0, 0, cython.address(tally.lsn)):
+            tally.placed += 1  # most messages: nothing but the queue has a say
+        else:
+            _count_not_placed(connection, destination, bits, cython.address(tally))
     if tally.gone:
         _place_anew(connection, route, content, bits, expiration_ms, cython.address(tally))
-    if tally.placed == 0 and bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and tally.unwanted == 0 and tally.refused == 0:
-        write_return(connection, channel.number, 312, b"NO_ROUTE", content)
-        channel.returned += 1
-    elif tally.placed == 0 and bits & PUBLISH_IMMEDIATE:
-        write_return(connection, channel.number, 313, b"NO_CONSUMERS", content)
-        channel.returned += 1
-    elif tally.placed == 0 and tally.refused == 0:
-        connection.dropped[DROP_UNROUTABLE] += 1
-    if tally.lsn > connection.logged:
-        connection.logged = tally.lsn
-    if tally.ticket and connection.logged == 0:
-        connection.logged = 1
-    if tally.ticket or (tally.lsn and channel.confirm):
-        connection.awaited = True
-    if content.message_id and content.flags & CONTENT_SHARED:
-        connection.port.placed(connection.port.context, content)
+    if tally.placed == 0:
+        _answer_not_placed(connection, channel, content, bits, cython.address(tally))
+    elif tally.lsn or tally.ticket:
+        if tally.lsn > connection.logged:
+            connection.logged = tally.lsn
+        if tally.ticket and connection.logged == 0:
+            connection.logged = 1
+        if tally.ticket or channel.confirm:
+            connection.awaited = True
+        if content.message_id and content.flags & CONTENT_SHARED:
+            connection.port.placed(connection.port.context, content)
     if channel.confirm:
         channel_note_confirm(connection, channel, tally.lsn, tally.ticket, tally.refused != 0)
-    route_decref(route)
     content_decref(content)
     if tally.policy:
         connection.slow = SLOW_POLICY
@@ -110,7 +109,27 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
 
 
 @cython.cfunc
-@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _answer_not_placed(
+    connection: cython.pointer(connection_t),
+    channel: cython.pointer(channel_t),
+    content: cython.pointer(content_t),
+    bits: uint8_t,
+    tally: cython.pointer(tally_t),
+) -> cython.void:
+    """No queue has it: returned when its publisher asked for that, else counted."""
+    if bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and tally.unwanted == 0 and tally.refused == 0:
+        write_return(connection, channel.number, 312, b"NO_ROUTE", content)
+        channel.returned += 1
+    elif bits & PUBLISH_IMMEDIATE:
+        write_return(connection, channel.number, 313, b"NO_CONSUMERS", content)
+        channel.returned += 1
+    elif tally.refused == 0:
+        connection.dropped[DROP_UNROUTABLE] += 1
+
+
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _place(

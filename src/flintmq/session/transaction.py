@@ -499,7 +499,6 @@ class Transaction:
         # the log's transaction. The answer waits for its own record.
         self.channel.published -= 1
         connection.logged = 0
-        route_incref(held.route)
         content_incref(held.content)
         publish_to_queues(connection, self.channel, held.route, held.content, held.bits, expiration_of(held.content))
         if connection.logged > self.wait_lsn:

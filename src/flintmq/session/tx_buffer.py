@@ -121,6 +121,7 @@ def tx_apply(connection, channel):
     for i in range(channel.tx_publish_count):
         publish = cython.address(channel.tx_publishes[i])
         publish_to_queues(connection, channel, publish.route, publish.content, publish.bits, expiration_of(publish.content))
+        route_decref(publish.route)
     channel.tx_publish_count = 0
     for i in range(channel.tx_settle_count):
         settle = cython.address(channel.tx_settles[i])

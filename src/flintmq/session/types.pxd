@@ -160,6 +160,7 @@ cdef struct connection_t:
     jobs_t *jobs              # the loop's: long work in slices
     channel_t ***channels     # pages of CHANNELS_PAGE by number (connection_channel finds one); NULL = none of the page is open
     uint32_t channel_pages
+    channel_t *last_channel   # the one that connection_channel found last; NULL: none, or it was closed
     channel_t *open_channels  # all of them, the newest first
     uint32_t frame_size_max   # negotiated, for what we send
     schedule_t schedule       # puts the connection on its loop's run queue; any thread
@@ -203,7 +204,11 @@ cdef struct connection_t:
 
 # The open channel of that number, else NULL.
 cdef inline channel_t *connection_channel(connection_t *connection, uint32_t number) noexcept nogil:
-    cdef uint32_t page = number // CHANNELS_PAGE
+    cdef uint32_t page
+    if connection.last_channel != NULL and connection.last_channel.number == number:
+        return connection.last_channel  # frames of one channel come in a row
+    page = number // CHANNELS_PAGE
     if page >= connection.channel_pages or connection.channels[page] == NULL:
         return NULL
-    return connection.channels[page][number % CHANNELS_PAGE]
+    connection.last_channel = connection.channels[page][number % CHANNELS_PAGE]
+    return connection.last_channel

@@ -27,6 +27,27 @@ cdef enum:                    # result of engine_feed and of sink functions
 cdef enum:
     RX_PAGE = 64              # a client chooses its numbers: one high number must not cost a table of all below it
 
+cdef enum:                    # frame types (specification 2.3.5); constants of C, for every frame is compared with them
+    FRAME_METHOD = 1
+    FRAME_HEADER = 2
+    FRAME_BODY = 3
+    FRAME_HEARTBEAT = 8
+    FRAME_TYPES = 270         # bit n: n is one of them
+    FRAME_END = 206
+
+cdef enum:                    # class << 16 | method
+    CHANNEL_OPEN = 1310730
+    CHANNEL_CLOSE = 1310760
+    CHANNEL_CLOSE_OK = 1310761
+    CONNECTION_CLOSE = 655410
+    CONNECTION_CLOSE_OK = 655411
+    BASIC_PUBLISH = 3932200
+    BASIC_ACK = 3932240
+    BASIC_REJECT = 3932250
+    BASIC_NACK = 3932280
+    CLASS_CONNECTION = 10
+    CLASS_BASIC = 60
+
 cdef struct channel_rx_t:
     uint8_t state
     uint64_t body_left
@@ -53,6 +74,8 @@ cdef struct engine_t:
     uint64_t handshake_bytes_left     # budget before connection.open
     channel_rx_t **rx                 # pages of RX_PAGE channels by number, NULL = none of them was opened yet
     uint32_t rx_pages
+    channel_rx_t *last_rx             # of the channel that the last frame was of (pages stay where they are); NULL: none yet
+    uint16_t last_channel
     const sink_t *sink
     void *context
     int error_code                    # AMQP reply code of FEED_ERROR

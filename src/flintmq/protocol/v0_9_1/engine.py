@@ -18,23 +18,6 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memset
 
-FRAME_METHOD = cython.declare(cython.int, 1)
-FRAME_HEADER = cython.declare(cython.int, 2)
-FRAME_BODY = cython.declare(cython.int, 3)
-FRAME_HEARTBEAT = cython.declare(cython.int, 8)
-FRAME_END = cython.declare(cython.int, 0xCE)
-
-CLASS_CONNECTION = cython.declare(uint32_t, 10)
-CHANNEL_OPEN = cython.declare(uint32_t, 20 << 16 | 10)
-CHANNEL_CLOSE = cython.declare(uint32_t, 20 << 16 | 40)
-CHANNEL_CLOSE_OK = cython.declare(uint32_t, 20 << 16 | 41)
-CONNECTION_CLOSE = cython.declare(uint32_t, 10 << 16 | 50)
-CONNECTION_CLOSE_OK = cython.declare(uint32_t, 10 << 16 | 51)
-BASIC_PUBLISH = cython.declare(uint32_t, 60 << 16 | 40)
-BASIC_ACK = cython.declare(uint32_t, 60 << 16 | 80)
-BASIC_REJECT = cython.declare(uint32_t, 60 << 16 | 90)
-BASIC_NACK = cython.declare(uint32_t, 60 << 16 | 120)
-
 
 def engine_init(engine, sink, context, frame_size_before_open, handshake_bytes, message_size_max):
     memset(engine, 0, cython.sizeof(engine_t))
@@ -56,6 +39,7 @@ def engine_free(engine):
     free(engine.rx)
     engine.rx = cython.NULL
     engine.rx_pages = 0
+    engine.last_rx = cython.NULL
 
 
 @cython.cfunc
@@ -64,10 +48,21 @@ def engine_free(engine):
 @cython.exceptval(check=False)
 def _rx(engine: cython.pointer(engine_t), channel: uint16_t) -> cython.pointer(channel_rx_t):
     """The channel's receiving state, NULL when no channel of its page was ever open."""
+    if engine.last_rx != cython.NULL and engine.last_channel == channel:
+        return engine.last_rx
+    return _rx_other(engine, channel)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _rx_other(engine: cython.pointer(engine_t), channel: uint16_t) -> cython.pointer(channel_rx_t):
     page: uint32_t = channel // RX_PAGE
     if page >= engine.rx_pages or engine.rx[page] == cython.NULL:
         return cython.NULL
-    return engine.rx[page] + channel % RX_PAGE
+    engine.last_rx = engine.rx[page] + channel % RX_PAGE
+    engine.last_channel = channel
+    return engine.last_rx
 
 
 def engine_channel_state(engine, channel):
@@ -149,7 +144,7 @@ def engine_feed(engine, buffer, size, consumed):
         if payload_size > engine.frame_size_max or payload_size > 0x7FFFFFF0:
             consumed[0] = at
             return _lost(engine, b"frame is larger than the negotiated frame_max")
-        if frame_type != FRAME_METHOD and frame_type != FRAME_HEADER and frame_type != FRAME_BODY and frame_type != FRAME_HEARTBEAT:
+        if frame_type > FRAME_HEARTBEAT or not (FRAME_TYPES >> frame_type) & 1:
             consumed[0] = at
             return _lost(engine, b"unknown frame type")
         if size - at < payload_size + 8:
@@ -190,9 +185,10 @@ def _method_frame(
     if size < 4:
         return _refuse(engine, 501, b"method frame without class and method id", 0)
     method: uint32_t = get32(payload)
-    state: cython.int
-    exchange_len: uint32_t
-    key_len: uint32_t
+    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
+    # The common case first: a method of class basic on an open channel.
+    if method >> 16 == CLASS_BASIC and engine.phase == PHASE_OPEN and rx != cython.NULL and rx.state == RX_OPEN:
+        return _basic_method(engine, rx, channel, method, payload, size)
     if channel == 0:
         if method >> 16 != CLASS_CONNECTION:
             if engine.phase == PHASE_CLOSING:
@@ -205,7 +201,21 @@ def _method_frame(
         return FEED_MORE
     if engine.phase != PHASE_OPEN:
         return _refuse(engine, 503, b"connection is not open", method)
-    state = engine_channel_state(engine, channel)
+    return _channel_method(engine, RX_CLOSED if rx == cython.NULL else rx.state, channel, method, payload, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _channel_method(
+    engine: cython.pointer(engine_t),
+    state: cython.int,
+    channel: uint16_t,
+    method: uint32_t,
+    payload: cython.pointer(cython.const[uint8_t]),
+    size: uint32_t,
+) -> cython.int:
+    """A method that is none of class basic on an open channel."""
     if state == RX_CLOSING:
         if method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
             return engine.sink.method(engine.context, channel, method, payload, size)
@@ -225,6 +235,23 @@ def _method_frame(
         return _refuse(engine, 505, b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
     if state == RX_BODY:
         return _refuse(engine, 505, b"expected content body, got non content body frame instead", BASIC_PUBLISH)
+    return engine.sink.method(engine.context, channel, method, payload, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _basic_method(
+    engine: cython.pointer(engine_t),
+    rx: cython.pointer(channel_rx_t),
+    channel: uint16_t,
+    method: uint32_t,
+    payload: cython.pointer(cython.const[uint8_t]),
+    size: uint32_t,
+) -> cython.int:
+    """A method of class basic on an open channel."""
+    exchange_len: uint32_t
+    key_len: uint32_t
     if method == BASIC_PUBLISH:
         # ticket (2), exchange (shortstr), routing key (shortstr), bits (1)
         if size < 9:
@@ -235,7 +262,7 @@ def _method_frame(
         key_len = payload[7 + exchange_len]
         if size != 9 + exchange_len + key_len:
             return _refuse(engine, 502, b"basic.publish is malformed", method)
-        _rx(engine, channel).state = RX_HEADER
+        rx.state = RX_HEADER
         return engine.sink.publish(engine.context, channel, payload + 6, exchange_len + key_len + 2, payload[size - 1])
     if method == BASIC_ACK or method == BASIC_NACK or method == BASIC_REJECT:
         if size != 13:
@@ -249,19 +276,29 @@ def _method_frame(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _refuse_content(engine: cython.pointer(engine_t), rx: cython.pointer(channel_rx_t), header: cython.bint) -> cython.int:
+    """A header or body frame that is not due."""
+    if engine.phase == PHASE_CLOSING or (rx != cython.NULL and rx.state == RX_CLOSING):
+        return FEED_MORE
+    if engine.phase != PHASE_OPEN or rx == cython.NULL or rx.state == RX_CLOSED:
+        if header:
+            return _refuse(engine, 505, b"content header on a channel that is not open", 0)
+        return _refuse(engine, 505, b"content body on a channel that is not open", 0)
+    if header:
+        return _refuse(engine, 505, b"content header without a method that carries content", 0)
+    return _refuse(engine, 505, b"content body without a content header", 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _header_frame(
     engine: cython.pointer(engine_t), channel: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
 ) -> cython.int:
-    if engine.phase == PHASE_CLOSING:
-        return FEED_MORE
-    state: cython.int = engine_channel_state(engine, channel)
-    if state == RX_CLOSING:
-        return FEED_MORE
-    if engine.phase != PHASE_OPEN or state == RX_CLOSED:
-        return _refuse(engine, 505, b"content header on a channel that is not open", 0)
-    if state != RX_HEADER:
-        return _refuse(engine, 505, b"content header without a method that carries content", 0)
-    if size < 14 or get16(payload) != 60:
+    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
+    if engine.phase != PHASE_OPEN or rx == cython.NULL or rx.state != RX_HEADER:
+        return _refuse_content(engine, rx, True)
+    if size < 14 or get16(payload) != CLASS_BASIC:
         return _refuse(engine, 501, b"content header is malformed or not of class 60", BASIC_PUBLISH)
     body_size: uint64_t = get64(payload + 4)
     if body_size > engine.message_size_max:
@@ -270,10 +307,10 @@ def _header_frame(
         engine.error_value = body_size
         return FEED_ERROR
     if body_size == 0:
-        _rx(engine, channel).state = RX_OPEN
+        rx.state = RX_OPEN
     else:
-        _rx(engine, channel).state = RX_BODY
-        _rx(engine, channel).body_left = body_size
+        rx.state = RX_BODY
+        rx.body_left = body_size
     return engine.sink.header(engine.context, channel, body_size, payload, size)
 
 
@@ -283,16 +320,9 @@ def _header_frame(
 def _body_frame(
     engine: cython.pointer(engine_t), channel: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
 ) -> cython.int:
-    if engine.phase == PHASE_CLOSING:
-        return FEED_MORE
     rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
-    state: cython.int = RX_CLOSED if rx == cython.NULL else rx.state
-    if state == RX_CLOSING:
-        return FEED_MORE
-    if engine.phase != PHASE_OPEN or state == RX_CLOSED:
-        return _refuse(engine, 505, b"content body on a channel that is not open", 0)
-    if state != RX_BODY:
-        return _refuse(engine, 505, b"content body without a content header", 0)
+    if engine.phase != PHASE_OPEN or rx == cython.NULL or rx.state != RX_BODY:
+        return _refuse_content(engine, rx, False)
     if size > rx.body_left:
         return _refuse(engine, 501, b"content body is longer than its header said", BASIC_PUBLISH)
     rx.body_left -= size
