@@ -6,6 +6,8 @@
 set -u
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
+# Hundreds of processes are started below: each would compile what it imports, a fifth of a second for a broker.
+unset PYTHONDONTWRITEBYTECODE
 spark="tests/pipeline tests/jobs tests/crash_spark tests/flight tests/cli/test_pipeline_spark.py"
 brokers="tests/admin tests/cli tests/conformance tests/faults tests/interop tests/net tests/perf tests/store_sql"
 for option in "$@"; do

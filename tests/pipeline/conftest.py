@@ -26,6 +26,12 @@ LONG = ["test_sink_speculation.py", "test_amqp_kill_driver.py"]
 collect_ignore = [] if os.environ.get("FLINTMQ_LONG") == "1" else LONG
 
 
+# A JVM of the tests ends within minutes: what its second compiler makes hardly runs, and takes a third of the processor time of all. For
+# the shared session, the drivers that tests start, and the small JVM that makes the command line of each.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1")
+
+
 @pytest.fixture(scope="session")
 def amqp_url() -> Iterator[str]:
     with Broker() as broker:

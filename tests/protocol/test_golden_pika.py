@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pika = pytest.importorskip("pika")
@@ -18,6 +18,7 @@ from pika import spec as pika_spec  # noqa: E402
 
 from flintmq.protocol.v0_9_1 import codec, spec  # noqa: E402
 from flintmq.protocol.v0_9_1.codec import Timestamp  # noqa: E402
+from tests.support.effort import tries  # noqa: E402
 
 # What pika calls differently from the specification.
 PIKA_NAMES = {"type": "type", "global_": "global_qos", "no_wait": "nowait", "no_ack": "auto_ack"}
@@ -66,6 +67,8 @@ def pika_attributes(class_: type[spec.Method], theirs: Any) -> dict[str, str]:
     return {name: name if hasattr(theirs, name) else PIKA_NAMES[name] for name, _ in class_.FIELDS}
 
 
+# of each method; all of them together are two thousand
+@settings(max_examples=tries(30, 100))
 @pytest.mark.parametrize("class_", COMMON, ids=lambda class_: class_.NAME)
 @given(data_=st.data())
 def test_methods(class_: type[spec.Method], data_: st.DataObject) -> None:

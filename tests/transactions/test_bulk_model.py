@@ -17,6 +17,7 @@ pytest.importorskip("flintmq.store.log_store")
 from flintmq.transactions import TransactionRefused, XaStatus, Xid
 from flintmq.transactions.bulk import INLINE, ROW
 from tests.support import blocks
+from tests.support.effort import tries
 
 from .on_disk import LEVELS, OnDisk
 
@@ -295,4 +296,4 @@ class Bulk(RuleBasedStateMachine):
 
 
 class TestBulk(Bulk.TestCase):
-    settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=tries(15, 40), stateful_step_count=30, deadline=None)
