@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from flintmq.pulls.face import BUSY, CLOSED, EMPTY, EXPIRED, INVALID, MESSAGES
 from flintmq.pulls.service import BUSY as REFUSED_BUSY
 from flintmq.pulls.service import INVALID as REFUSED_INVALID
 from flintmq.pulls.service import NO_QUEUE, STOPPING, PullRefused
+from flintmq.session import publishing
 from tests.pulls.rig import Rig, bodies
 
 ACTORS_PULL = 3  # scheduler/actor.pxd
@@ -288,6 +290,25 @@ def test_expired_messages_are_not_handed_out(rig: Rig) -> None:
     rig.publish(queue, b"new")
     assert bodies(rig.now(queue, most=5)) == [b"new"]
     assert rig.broker.drops["expired"] == 1
+
+
+def test_a_pull_ends_expired_messages_in_slices(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million of them must not keep the worker, and with it the interpreter: between two slices others have their turn."""
+    inner = publishing.expire
+    slices: list[bool] = []
+
+    def expire(broker: Any, queue: Any, now_ms: int, until_ns: int = 0) -> bool:
+        assert until_ns > rig.clock.monotonic_ns()
+        slices.append(inner(broker, queue, now_ms, 1))  # a slice is over after one look at the clock
+        return slices[-1]
+
+    monkeypatch.setattr(publishing, "expire", expire)
+    queue = rig.queue()
+    rig.publish(queue, *[b"old"] * 400, expires_in_ms=1 - rig.clock.wall_ms())
+    rig.publish(queue, b"new")
+    assert bodies(rig.now(queue, most=5)) == [b"new"]
+    assert slices == [False] * (400 // publishing.EXPIRE_AT_ONCE) + [True]
+    assert rig.broker.drops["expired"] == 400
 
 
 def test_priorities_are_respected(rig: Rig) -> None:

@@ -92,9 +92,9 @@ def test_a_publisher_looks_at_its_own_queues_only(ch: RawChannel, broker: Any, m
     looked: list[str] = []
     inner = publishing._enforce
 
-    def look(broker: Any, queue: Any) -> None:
+    def look(broker: Any, queue: Any) -> bool:
         looked.append(queue.name)
-        inner(broker, queue)
+        return inner(broker, queue)
 
     monkeypatch.setattr(publishing, "_enforce", look)
     for number in range(3):
@@ -114,6 +114,7 @@ def test_a_chain_of_full_queues_does_not_recurse(ch: RawChannel) -> None:
         ch.queue(f"c{number}", arguments={"x-max-length": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"c{number + 1}"})
     ch.queue(f"c{count}")
     ch.publish(b"x", routing_key="c0")
+    ch.wait_ready(f"c{count}", 1)  # the chain goes on in slices
     got = ch.call("basic.get", queue=f"c{count}", no_ack=True)
     assert got.body == b"x" and len(got.properties["headers"]["x-death"]) == count
 

@@ -14,6 +14,7 @@ pytest.importorskip("flintmq.session.connection")
 from flintmq.config import Config
 from flintmq.net.loop import Loop
 from flintmq.queue.handle import QueueHandle
+from flintmq.session import publishing
 from flintmq.session.connection import Connection
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawChannel, RawConnection, publish_bytes
@@ -330,3 +331,70 @@ def test_consumers_of_a_deleted_queue_are_cancelled_in_slices(start: Start, conn
     channel.send("queue.delete", queue="q")
     channel.expect("queue.delete-ok")
     assert len({channel.expect("basic.cancel").consumer_tag for _ in range(100)}) == 100
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dead_letters", [True, False])
+def test_a_queue_far_over_its_limit_is_brought_back_in_slices(
+    start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch, dead_letters: bool
+) -> None:
+    """600 unacked messages of a queue of 10 come back at once: each slice ends a few of them, and the oldest go first."""
+    inner = publishing._enforce
+    ended: list[int] = []
+
+    def enforce(broker: Any, queue: Any) -> bool:
+        before = queue.core.ready_count()
+        done = inner(broker, queue)
+        ended.append(before - queue.core.ready_count())
+        return done
+
+    monkeypatch.setattr(publishing, "_enforce", enforce)
+    broker = start()
+    other = connect(broker).channel()
+    other.queue("dead")
+    to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"} if dead_letters else {}
+    other.queue("q", arguments={"x-max-length": 10, **to_dead})
+    channel = connect(broker).channel()
+    channel.consume("q")
+    for number in range(600):
+        channel.publish(b"%d" % number, routing_key="q")
+        channel.deliveries(1)
+    ended.clear()
+    channel.call("channel.close", reply_code=200, reply_text="")
+    other.wait_ready("q", 10)
+    assert sum(ended) == 590
+    assert max(ended) <= (publishing.LETTERS_AT_ONCE if dead_letters else 256)
+    assert numbers(other, 10) == list(range(590, 600))
+    if dead_letters:
+        other.consume("dead", no_ack=True)
+        assert sorted(int(message.body) for message in other.deliveries(590)) == list(range(590))
+
+
+def test_one_job_brings_all_queues_back_under_their_limits(start: Start, connect: Connect) -> None:
+    """However many publishes find a queue far over its limit: each ends a few, and one job the rest."""
+    broker = start()
+    inner = broker.node.broker
+    jobs: list[tuple[Any, Any]] = []
+    in_slices = inner.in_slices
+    channel = connect(broker).channel()
+    channel.queue("dead")
+    for name in ("a", "b"):
+        channel.queue(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-max-length": 1})
+    queues = inner.vhosts["/"].queues
+    for name in ("a", "b"):
+        for _ in range(100):  # as a transaction or a return puts them there
+            queues[name].core.publish(b"", name.encode(), HEADER, b"", 0, 0)
+    inner.in_slices = lambda step, ended: jobs.append((step, ended))
+    for _ in range(3):
+        for name in ("a", "b"):
+            channel.publish(b"", routing_key=name)
+    channel.call("basic.qos")
+    assert len(jobs) == 1 and list(inner.over_limits) == [queues["a"], queues["b"]]
+    inner.in_slices = in_slices
+    inner.in_slices(*jobs[0])
+    for name in ("a", "b"):
+        channel.wait_ready(name, 1)
+    wait_until(lambda: not inner.enforcing)
+    assert channel.ready("dead") == 2 * (100 + 3 - 1)

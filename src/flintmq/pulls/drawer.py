@@ -92,6 +92,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     OUTCOME_EMPTY,
     OUTCOME_INVALID,
     OUTCOME_MESSAGES,
+    PROCESS_AGAIN,
     PROCESS_DONE,
     PROCESS_PARK,
     actor_close,
@@ -352,8 +353,8 @@ def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), req
         return PROCESS_DONE
     # Expiry is housekeeping's, but what is past its time must not be delivered before that comes round.
     expiry = queue_next_expiry(drawer.queue)
-    if expiry != 0 and expiry <= wall_ms():
-        _expire(drawer)
+    if expiry != 0 and expiry <= wall_ms() and not _expire(drawer):
+        return PROCESS_AGAIN  # more of them: others have the worker before the next slice
     _interest(drawer)
     while taken == TAKEN and pull.count < pull.most and (pull.count == 0 or pull.bytes < pull.bytes_max):
         taken = _take(drawer, pull)
@@ -392,13 +393,16 @@ def _is_reading(drawer: cython.pointer(drawer_t)) -> cython.bint:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _expire(drawer: cython.pointer(drawer_t)) -> cython.void:
+def _expire(drawer: cython.pointer(drawer_t)) -> cython.bint:
+    """A slice of what is past its time ends. False: there is more of it."""
+    done: cython.bint = True
     with cython.gil:
         try:
             if drawer.owner != cython.NULL:
-                cython.cast(object, drawer.owner).expire_now()
+                done = cython.cast(object, drawer.owner).expire_now()
         except Exception:
             logging.getLogger("flintmq.pulls").exception("internal error: expiry failed")
+    return done
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------------

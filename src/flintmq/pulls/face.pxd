@@ -23,4 +23,4 @@ cdef class Drawer:
     cdef readonly str group
     cdef readonly str key           # what lease ids begin with
     cdef ActorSystem system
-    cdef object on_expired          # called with the queue when entries are past their time
+    cdef object on_expired          # called with the queue when entries are past their time; whether all of them are gone then

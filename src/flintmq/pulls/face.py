@@ -252,7 +252,8 @@ class Drawer:
 
     Args: system: the node's actors; handle: of the queue; queue: what it is to the control plane; group; key: unique in the process;
     serial: the same as a number; leases_max: messages handed out and not settled; grace_ns: how long beyond its hold a pull may wait for
-    its turn; load_ns: how long one waits for a message that is read from disk; on_expired(queue): takes expired messages out.
+    its turn; load_ns: how long one waits for a message that is read from disk; on_expired(queue): takes expired messages out, a
+    slice of them; whether that was all.
     Raises: MemoryError.
     """
 
@@ -293,7 +294,7 @@ class Drawer:
         return drawer_attach(self.drawer)
 
     def expire_now(self):
-        self.on_expired(self.queue)
+        return self.on_expired(self.queue)
 
     def pull(self, answers: Answers, context: object, most: int, bytes_max: int, visibility_ns: int, hold_ns: int) -> Pull | None:
         """Asks for up to `most` messages (>= 1), about `bytes_max` bytes of bodies; waits up to `hold_ns` for the first, 0: not at all.

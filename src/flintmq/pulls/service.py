@@ -23,6 +23,7 @@ from flintmq.errors import FlintError, PeerError, StoreError
 from flintmq.pulls.face import Answers, Drawer, Pull, tend
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
+from flintmq.session.expiry import STEP_NS
 from flintmq.streams.handle import FilterDiffers, Seat
 from flintmq.vhost.dead_letter import REJECTED
 from flintmq.vhost.stream_arguments import StreamStart
@@ -205,8 +206,9 @@ class PullService:
             return PullRefused(STOPPING, "the broker stops")
         return PullRefused(NO_QUEUE, f"no queue '{queue.name}' in vhost '{queue.vhost}'")
 
-    def _expire(self, queue: Any) -> None:
-        publishing.expire(self._broker, queue, self._broker.clock.wall_ms())
+    def _expire(self, queue: Any) -> bool:
+        clock = self._broker.clock
+        return publishing.expire(self._broker, queue, clock.wall_ms(), clock.monotonic_ns() + STEP_NS)
 
     # --- leases ---------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from decimal import Decimal
 from typing import Any, ClassVar
 
+from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
 from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Binding, Destination
@@ -23,6 +24,8 @@ from flintmq.routing.topic import TopicTrie
 
 DEFAULT_EXCHANGE = ""
 X_MATCH = "x-match"
+# of an exchange whose virtual host has not told it its limits (`limit`)
+_STEPS_MAX = Limits().topic_steps_max
 X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
 
 Headers = Mapping[str, Any]
@@ -68,6 +71,9 @@ class Exchange:
 
     def validate(self, arguments: Mapping[str, Any]) -> None:
         """Refuses binding arguments this kind cannot use. Raises: PeerError 406."""
+
+    def limit(self, limits: Limits) -> None:
+        """Tells the exchange what one match may cost."""
 
     def add(self, binding: Binding) -> None:
         """Indexes a binding that is not there yet (the virtual host checked)."""
@@ -179,11 +185,21 @@ class TopicExchange(Exchange):
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self._trie = TopicTrie()
+        self._trie = TopicTrie(_STEPS_MAX)
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
-        found: Collection[Destination] = self._trie.match(routing_key)
+        """Raises: PeerError 406: more than Limits.topic_steps_max steps, which no key of up to six words takes."""
+        found: Collection[Destination] | None = self._trie.match(routing_key)
+        if found is None:
+            text = (
+                f"routing key of {routing_key.count(b'.') + 1} words takes more than {self._trie.steps_max} steps to match with the "
+                f"patterns of exchange '{self.name}': use a shorter key, or fewer patterns with '#' before other words"
+            )
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
         return found
+
+    def limit(self, limits: Limits) -> None:
+        self._trie.steps_max = limits.topic_steps_max
 
     def _index(self, binding: Binding) -> None:
         self._trie.add(binding.routing_key, binding.destination)

@@ -1,4 +1,4 @@
-# Topic patterns as a trie of words, walked as a set of states: a match costs O(words x states); states: at most the trie's nodes.
+# Topic patterns as a trie of words, walked as a set of states: a match costs O(words x states), and ends after steps_max of them.
 #
 # Called with the virtual host's lock held (one caller at a time): a match writes marks into the nodes.
 cimport cython
@@ -17,6 +17,8 @@ cdef class TopicNode:
 cdef class TopicTrie:
     cdef TopicNode root
     cdef uint64_t step            # number of the current step of a walk; never reused
-    cdef readonly Py_ssize_t pattern_count   # different (pattern, destination) pairs
+    cdef readonly Py_ssize_t pattern_count   # different (pattern, destination) pairs, `#.#` being `#`
+    cdef readonly Py_ssize_t steps           # of the last match: nodes entered
+    cdef public Py_ssize_t steps_max
     cdef void enter(self, list states, TopicNode node)
     cdef void collect(self, list states, set found)

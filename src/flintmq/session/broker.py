@@ -110,6 +110,9 @@ class Broker:
         self.loops: list[Loop] = []
         # (vhost, exchange) -> routes
         self.route_caches: dict[tuple[str, str], RouteCache] = {}
+        # queues that are brought back under their limits in slices, and whether a job does that now (session.publishing)
+        self.over_limits: collections.OrderedDict[Any, None] = collections.OrderedDict()
+        self.enforcing = False
         # queue id -> its consumers, in the order they came; ordered, as a dict walks over all who left before its first one
         self.consumers: dict[int, collections.OrderedDict[Consumer, None]] = {}
         self.reply_queues: dict[tuple[str, str], ReplyQueue] = {}

@@ -44,7 +44,7 @@ cdef int place_on_stream(log_port_t *port, queue_t *stream, content_t *content, 
 # Python dead-letters the message after this event, or, NULL, brings the queue back under its limit. `reason`: REASON_DROP or
 # REASON_REJECT. False: no memory, it is only refused.
 cdef bint note_refused(connection_t *connection, queue_t *queue, content_t *content, int reason) noexcept nogil
-# x-overflow drop-head without a dead-letter exchange: the oldest messages make room. Returns how many.
+# x-overflow drop-head without a dead-letter exchange: the oldest messages make room, 256 at most. Returns how many.
 cdef uint32_t drop_head(destination_t *destination) noexcept nogil
 # When an expiring message expires on this queue, wall clock, milliseconds; 0 = never. expiration_ms: the message's own, -1 = none.
 cdef int64_t expiry_on(destination_t *destination, int64_t expiration_ms) noexcept nogil

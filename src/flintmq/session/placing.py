@@ -65,6 +65,8 @@ from cython.cimports.libc.stdlib import calloc
 from cython.cimports.libc.string import memset
 
 _drop_lock = cython.declare(uint32_t, 0)
+# messages that are dropped in one piece, some 50 us
+DROPS_AT_ONCE = cython.declare(uint32_t, 256)
 # milliseconds; a TTL of 0 means "to a consumer now, or not at all": what a pass of the loop may take until the consumer's turn
 ZERO_TTL_MS = cython.declare(int64_t, 20)
 
@@ -328,7 +330,8 @@ def note_refused(connection, queue, content, reason):
 
 
 def drop_over(handle: QueueHandle) -> int:
-    """Drops the head of a queue without a dead-letter exchange until it is within its limit. Returns how many messages. Any thread."""
+    """Drops the head of a queue without a dead-letter exchange until it is within its limit, DROPS_AT_ONCE messages at most. Returns how
+    many. Any thread."""
     destination: destination_t
     memset(cython.address(destination), 0, cython.sizeof(destination_t))
     destination.queue = handle.queue
@@ -347,10 +350,13 @@ def expiry_on(destination, expiration_ms):
 
 def drop_head(destination):
     dropped: uint32_t = 0
+    # More than a few are over only when a limit fell or many came back: what is left is for the slices of publishing.enforce_limits.
     delivery: delivery_t
     over: cython.bint
     taken: cython.bint
-    while queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes:
+    while dropped < DROPS_AT_ONCE and (
+        queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes
+    ):
         # One at a time, or two loops would each drop a message for the same excess.
         spin_lock(cython.address(_drop_lock))
         over = queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes

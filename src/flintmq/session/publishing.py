@@ -6,6 +6,7 @@ message on its queues.
 
 from __future__ import annotations
 
+import collections
 import logging
 import threading
 from dataclasses import dataclass
@@ -47,6 +48,11 @@ LETTER_DEPTH_MAX = 256
 LETTER_FIELDS_MAX = 2**20
 # messages that end between two looks at the time: some 30 us
 EXPIRE_AT_ONCE = 128
+# queues, the first one that came first
+Queues = collections.OrderedDict[Any, None]
+# messages over a limit that are dead-lettered in one slice (20 us each or so), and queues that are looked at in it
+LETTERS_AT_ONCE = 8
+CASCADE_AT_ONCE = 8
 
 
 def split_route(route: bytes) -> tuple[str, bytes]:
@@ -107,10 +113,14 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
     except PeerError:
         connection.discard(channel)
         raise
-    handles: list[Any] = []
-    for one in keys:
-        handles += [handle for handle in broker.handles_for(vhost, exchange_name, one, headers) if handle not in handles]
-    if connection.accept(channel, handles, keys[1:]):
+    found: dict[Any, None] = {}
+    try:
+        for one in keys:
+            found.update(dict.fromkeys(broker.handles_for(vhost, exchange_name, one, headers)))
+    except PeerError:
+        connection.discard(channel)
+        raise
+    if connection.accept(channel, list(found), keys[1:]):
         after_publish(handler)
 
 
@@ -118,6 +128,7 @@ def route_again(handler: ConnectionHandler, exchange_bytes: bytes, keys: list[by
     """Queues of a message that found a queue of its route deleted, as the routing table says now. Authorized it was before.
 
     Args: header: content header payload when the message has headers, else empty. An exchange that is gone, too, leads nowhere.
+    Raises: PeerError 406: more bindings than can be looked at (Limits.topic_steps_max).
     """
     broker, vhost = handler.broker, handler.vhost
     headers: dict[str, object] = {}
@@ -125,13 +136,15 @@ def route_again(handler: ConnectionHandler, exchange_bytes: bytes, keys: list[by
         found = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)[1].get("headers")
         headers = found if isinstance(found, dict) else {}
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
-    handles: list[Any] = []
+    handles: dict[Any, None] = {}
     try:
         for one in keys:
-            handles += [handle for handle in broker.handles_for(vhost, exchange_name, one, headers) if handle not in handles]
-    except PeerError:
+            handles.update(dict.fromkeys(broker.handles_for(vhost, exchange_name, one, headers)))
+    except PeerError as error:
+        if error.code != ReplyCode.NOT_FOUND:
+            raise  # where it goes can't be found out: it is refused
         return []
-    return handles
+    return list(handles)
 
 
 def _changed(header: bytes, reply_to: str | None) -> bytes:
@@ -207,6 +220,7 @@ def dead_letter(
     if vhost is None or target not in vhost.exchanges:
         broker.count_drop("no_dead_letter_exchange")
         return 0
+    letter = None
     try:
         letter = _letter(broker, queue, message, reason)
         headers = None if vhost.route_is_cacheable(target) else decode_table(letter.headers, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX)
@@ -214,7 +228,7 @@ def dead_letter(
     except (StoreError, MemoryError):
         raise
     except PeerError as error:
-        broker.count_drop("unreadable_properties")
+        broker.count_drop("unreadable_properties" if letter is None else "dead_letter_failed")
         caught("dead letters", f"a message of queue {queue.name!r}", error)
         return 0
     except Exception as error:
@@ -307,31 +321,67 @@ _cascade = threading.local()  # pending: queues that the enforcement under way o
 
 def enforce_limits(broker: Broker, queue: Any) -> None:
     """Brings a queue back under its limit, and then those that its dead letters filled: in a row, not one inside the other. What fails
-    ends the work on that queue only; the housekeeping tries again."""
-    pending: dict[Any, None] | None = getattr(_cascade, "pending", None)
+    ends the work on that queue only; the housekeeping tries again.
+
+    What is over by more than a few messages (a limit of 10, and 200,000 that came back) is brought back in slices of the loop: each takes
+    from the queues in turn.
+    """
+    pending: Queues | None = getattr(_cascade, "pending", None)
     if pending is not None:
         pending[queue] = None
         return
-    pending = _cascade.pending = {queue: None}
+    pending = collections.OrderedDict({queue: None})
+    if not _enforce_some(broker, pending):
+        broker.over_limits.update(pending)
+        _enforce_on(broker)
+
+
+def _enforce_on(broker: Broker) -> None:
+    """What is left goes on as a job, one for all queues."""
+    if not broker.enforcing:
+        broker.enforcing = True
+        broker.in_slices(partial(_enforce_some, broker, broker.over_limits), partial(_enforced, broker))
+
+
+def _enforced(broker: Broker, done: bool) -> None:
+    broker.enforcing = False
+    if done and broker.over_limits:  # another loop's, noted while the last slice ended
+        _enforce_on(broker)
+
+
+def _enforce_some(broker: Broker, pending: Queues) -> bool:
+    """A slice for the first of the queues. True: all are within their limits, or can't be brought there now."""
+    left: list[bool] = []
+    _cascade.pending = pending
     try:
-        while pending:
-            one = next(iter(pending))
-            del pending[one]
-            guarded("queue limits", f"queue {one.name!r}", _enforce, broker, one)
+        for _ in range(CASCADE_AT_ONCE):
+            if not pending:
+                return True
+            queue, _none = pending.popitem(last=False)
+            left.clear()
+            guarded("queue limits", f"queue {queue.name!r}", lambda one: left.append(not _enforce(broker, one)), queue)
+            if left == [True]:
+                pending[queue] = None  # behind the others
+                return False
+        return not pending
     finally:
         _cascade.pending = None
 
 
-def _enforce(broker: Broker, queue: Any) -> None:
+def _enforce(broker: Broker, queue: Any) -> bool:
+    """Some of what is too much in a queue goes. True: nothing is left to do."""
     core = queue.core
     if not core.dead_letters:
-        if queue.policy.overflow == DROP_HEAD and (dropped := drop_over(core)):
+        if queue.policy.overflow != DROP_HEAD:
+            return True
+        dropped = drop_over(core)
+        if dropped:
             broker.count_drops("maxlen", dropped)
-        return
-    while True:
+        return not dropped or (core.ready_count() <= core.max_length and core.ready_bytes() <= core.max_bytes)
+    for _ in range(LETTERS_AT_ONCE):
         with broker.limit_lock:
             if core.ready_count() <= core.max_length and core.ready_bytes() <= core.max_bytes:
-                return
+                return True
             unreadable = core.failed_count
             try:
                 message = core.take_head(REASON_DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
@@ -341,8 +391,9 @@ def _enforce(broker: Broker, queue: Any) -> None:
                 _unreadable(broker, queue, error)
                 continue
         if message is None:
-            return
+            return True
         broker.count_drop("maxlen")
+    return False
 
 
 def count_returns(broker: Broker, queue: Any) -> None:

@@ -106,6 +106,7 @@ class VirtualHost:
         self.exchanges[DEFAULT_EXCHANGE] = DefaultExchange(self.queues.get)
         for exchange_name, kind, internal in PREDECLARED:
             self.exchanges[exchange_name] = EXCHANGE_KINDS[kind](exchange_name, durable=True, internal=internal)
+            self.exchanges[exchange_name].limit(self._limits)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
@@ -325,6 +326,7 @@ class VirtualHost:
             return True
 
     def _add_exchange(self, exchange: Exchange) -> None:
+        exchange.limit(self._limits)
         self.exchanges[exchange.name] = exchange
         if exchange.alternate is not None:
             self._alternate_of.setdefault(exchange.alternate, {})[exchange] = None
