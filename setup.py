@@ -69,7 +69,7 @@ def extensions() -> list[Extension]:
     flags = ["-O2", "-g1", "-fno-strict-aliasing", "-Wno-unused-function", *hardened, *asked]
     links = [*linked, *shlex.split(os.environ.get("FLINTMQ_LDFLAGS", ""))]
     built = [Extension(name, [path], extra_compile_args=flags, extra_link_args=links) for name, path in compiled_modules().items()]
-    return cythonize(
+    made: list[Extension] = cythonize(
         built,
         include_path=[str(SOURCE)],
         build_dir=os.environ.get("FLINTMQ_BUILD_DIR", "build/cython"),
@@ -86,6 +86,8 @@ def extensions() -> list[Extension]:
         },
         show_all_warnings=False,
     )
+    # The largest first: the one that a compiler begins last keeps the other cores waiting, so it should be a small one.
+    return sorted(made, key=lambda one: os.path.getsize(one.sources[0]), reverse=True)
 
 
 # An editable install takes what `build_ext --inplace` left in src/; compiling there again would only cost time.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import Broker, wait_until
+from tests.support.effort import tries
 from tests.support.rawamqp import ConnectionLost, RawChannel, RawConnection
 
 ARGUMENTS = {"x-queue-type": "stream", "x-retry-delay": 10, "x-stream-max-segment-size-bytes": 600_000}
@@ -190,7 +191,7 @@ def test_kill_9_under_load(tmp_path: Path) -> None:
             for offset, body in member.bodies.items():
                 assert bodies.setdefault(offset, body) == body, f"offset {offset} is another message now"
 
-    for life in range(6):
+    for life in range(tries(3, 6)):
         with Broker(*store) as broker:
             open_channel(broker).queue("s", durable=True, arguments=ARGUMENTS)
             members = [Member(broker, "g", life * 10 + number, drops=False) for number in range(2)]

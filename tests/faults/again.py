@@ -15,9 +15,9 @@ def until_found(loop: KillLoop, cycles: int) -> Summary:
     return summary
 
 
-def until_enough(loop: KillLoop, cycles: int, enough: Callable[[Summary], bool]) -> Summary:
-    """So many cycles without a violation; again, three times at most, as long as too little happened."""
-    for first in range(0, 3 * cycles, cycles):
+def until_enough(loop: KillLoop, cycles: int, enough: Callable[[Summary], bool], times: int = 3) -> Summary:
+    """So many cycles without a violation; again, `times` in all at most, as long as too little happened."""
+    for first in range(0, times * cycles, cycles):
         summary = loop.run(cycles, first)
         assert summary.ok and summary.cycles == first + cycles, summary.to_json()
         if enough(summary):

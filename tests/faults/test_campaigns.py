@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.again import until_enough, until_found
+from tests.support.effort import tries
 from tools.faults import disk_full, io_errors, shim, slow_disk, syscalls
 from tools.faults.client import Plan
 from tools.faults.kill_loop import NO_RETENTION, KillLoop, Summary
@@ -41,15 +42,16 @@ def test_memory_broker_loses_and_is_found_out(folder: Path) -> None:
 
 @pytest.mark.timeout(1200)
 def test_t4_kill_9(durable: None, folder: Path) -> None:
-    """T4: 20 lives under load, ended by kill -9, at named points or by SIGTERM: no violation, and enough happened to say so."""
+    """T4: some lives under load (`make crash`: 500), ended by kill -9, at named points or by SIGTERM: no violation, and enough happened."""
     target = Flint(folder / "data", (*SMALL, *NO_RETENTION))
-    loop = KillLoop(target, Plan(), folder, seed=1, epoch=20, failpoints=0.3, load_s=(0.05, 0.2))
+    lives = tries(8, 20)
+    loop = KillLoop(target, Plan(), folder, seed=1, epoch=lives, failpoints=0.3, load_s=(0.05, 0.2))
 
     def enough(summary: Summary) -> bool:
         counts = summary.counts
         return counts["confirmed"] > 500 and counts["redelivered"] > 50 and counts["tx_ok"] > 50 and sum(summary.failpoints.values()) >= 2
 
-    summary = until_enough(loop, 20, enough)
+    summary = until_enough(loop, lives, enough, times=7)
     assert summary.restart_s_max < RESTART_S_MAX
 
 

@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.effort import tries
+
 queue_driver = pytest.importorskip("flintmq.testing.queue_driver")
 Consumer, Credit, Queue, Waiter = queue_driver.Consumer, queue_driver.Credit, queue_driver.Queue, queue_driver.Waiter
 
@@ -690,7 +692,7 @@ class PriorityQueueMachine(QueueMachine):
 
 
 profile = settings(
-    max_examples=int(os.environ.get("FLINTMQ_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("FLINTMQ_EXAMPLES", tries(40, 100))),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
