@@ -58,6 +58,16 @@ class Limits:
     # time (heartbeats, handshakes, closes) begins anew
     loop_late_ms: int = 250
 
+    # --- user (an operator may set others: `flintmq user limit`; a node with one user has no such limits) -------------------------
+    # share of the connections that the node takes; one more of this user is refused with 530
+    user_connections_share: float = 0.9
+    # channels, and consumers, on all connections of the user (about 1.5 and 2 KiB of memory each); one more closes its connection with 530
+    user_channels_max: int = 500_000
+    user_consumers_max: int = 500_000
+    # share of the memory limit that connections of one user may hold (messages that are not complete, open transactions, output, unacked
+    # maps, consumers) while others are connected, whether memory is short or not; above it the largest is closed with 506, one a round
+    user_memory_share: float = 0.5
+
     # --- content ----------------------------------------------------------------------------------------------------
     # bytes of one message body (RabbitMQ 4: 16 MiB; older 128 MiB, which clients' tests still use); 406 at the header, before any body byte
     message_size_max: int = 128 * MIB
@@ -99,6 +109,10 @@ class Limits:
     # carry 128 KiB of them, and 1,000,000 bindings may carry a frame each; one more is refused with 406
     binding_arguments_bytes_max: int = 64 * KIB
     bindings_arguments_bytes_max: int = 256 * MIB
+    # shares of the memory limit that the definitions (queues, exchanges, bindings, with their arguments and what finds them) of one vhost,
+    # and those of all together, may take: they never leave memory, so an alarm that they raise would not end; one more is refused with 406
+    definitions_vhost_share: float = 0.5
+    definitions_share: float = 0.7
     # bytes of an exchange, queue or routing key name: what a shortstr can hold
     name_bytes_max: int = 255
     # steps (about 30 ns each) of matching one routing key with the patterns of a topic exchange, so some 1.5 ms of a loop. The publish that
@@ -154,8 +168,12 @@ class Limits:
     start_read_ahead_bytes: int = 1024 * MIB
     # streams of a multiplexed log (about 100 in CLFS, seed 003; a record's stream number has 8 bits); one more is refused
     log_streams_max: int = 100
-    # streams of a node (a log each: some descriptors and files); one more is refused with 406
+    # streams of a node (a log each: some descriptors and files), and of one vhost; one more is refused with 406
     streams_max: int = 1_000
+    streams_vhost_max: int = 900
+    # consumer groups of one stream (3 KiB each, and 24 bytes for each message that they have delivered and that is not settled); they are
+    # remembered as long as the stream. A consumer of one more is refused with 406, a pull with 400
+    stream_groups_max: int = 1_000
     # bytes of a stream's container at most, whatever x-stream-max-segment-size-bytes says: it is a write buffer, and a start reads one
     stream_container_bytes_max: int = 16 * MIB
     # bytes of messages of one stream kept in memory, ready to be sent; what is older is read from the disk

@@ -42,6 +42,7 @@ from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.handlers import ConnectionHandler
 from flintmq.session.memory_keeper import MemoryKeeper
 from flintmq.session.stream_service import StreamService
+from flintmq.session.weights import TLS_BYTES
 from flintmq.store.definitions import MemoryDefinitions
 
 if TYPE_CHECKING:
@@ -127,12 +128,14 @@ class Node:
         self.users = Users(definitions, self.clock, config.limits)
         self.permissions = Permissions(definitions)
         self.permissions.on_changed = revoke_authorizations
-        self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, f"flintmq@{socket.gethostname()}")
+        name = f"flintmq@{socket.gethostname()}"
+        self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, name, self.memory_limit)
         self.broker.log = store_log
         self._restore(definitions)
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)
         self.descriptors = shares(config.limits)
+        self.broker.quotas.connections_all = min(config.limits.connections_max, self.descriptors.amqp)
         self.pulls = PullService(self.broker, self.actors)
         self.broker.on_housekeeping.append(self.pulls.tick)
         self.http: HttpServer | None = None
@@ -296,6 +299,8 @@ class Node:
         if self.broker.log is not None:
             connection.attach_log(self.broker.log)
         tls = TlsLayer(self.tls) if secure and self.tls is not None else None
+        if tls is not None:
+            handler.memory.add(TLS_BYTES)
         handler.socket = loop.add(sock, connection, tls)
         self.broker.pending.add(handler)
 

@@ -363,6 +363,15 @@ class PermissionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsRecord:
+    """What an operator lets a user or a virtual host have: RabbitMQ's name of the limit -> number, below 0: any. Empty: the defaults."""
+
+    kind: str  # "user" or "vhost"
+    name: str
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeRecord:
     """A durable exchange."""
 
@@ -416,7 +425,7 @@ class Definitions(Protocol):
 
     def save_vhost(self, record: VhostRecord) -> None: ...
     def delete_vhost(self, name: str) -> None:
-        """Deletes the vhost with all that is in it: permissions, exchanges, queues, bindings."""
+        """Deletes the vhost with all that is in it: permissions, limits, exchanges, queues, bindings."""
         ...
 
     def load_vhosts(self) -> Sequence[VhostRecord]:
@@ -425,13 +434,20 @@ class Definitions(Protocol):
 
     def save_user(self, record: UserRecord) -> None: ...
     def delete_user(self, name: str) -> None:
-        """Deletes the user and its permissions."""
+        """Deletes the user, its permissions and its limits."""
         ...
 
     def load_users(self) -> Sequence[UserRecord]: ...
     def save_permission(self, record: PermissionRecord) -> None: ...
     def delete_permission(self, user: str, vhost: str) -> None: ...
     def load_permissions(self) -> Sequence[PermissionRecord]: ...
+    def save_limits(self, record: LimitsRecord) -> None:
+        """Replaces all limits of the user or vhost; an empty record takes them away. They may be there before whom they are for."""
+        ...
+
+    def load_limits(self) -> Sequence[LimitsRecord]:
+        """By kind and name."""
+        ...
 
     def save_exchange(self, record: ExchangeRecord) -> None: ...
     def delete_exchange(self, vhost: str, name: str) -> None:

@@ -14,6 +14,7 @@ from flintmq.cli.main import cli
 from flintmq.cli.store import store_locked
 from flintmq.errors import OperatorError
 from flintmq.store.sql.definitions import SqlDefinitions
+from flintmq.testing.broker import Broker as InProcess
 from tests.support.broker import Broker
 
 
@@ -68,6 +69,35 @@ def test_a_user_of_its_own(made: Path) -> None:
     run(made, "user", "delete", "alice")
     assert "alice" not in run(made, "user", "list").stdout
     assert run(made, "vhost", "list").stdout.split() == ["/", "shop"]
+
+
+def test_limits_of_users_and_virtual_hosts(tmp_path: Path) -> None:
+    """Set, shown, replaced, taken away; a broker holds to them from its next start on."""
+    store = tmp_path / "data"
+    run(store, "vhost", "add", "shop")
+    run(store, "user", "limit", "guest", "--max-connections", "1", "--max-channels", "-1")
+    assert "guest  [administrator]  max-channels -1, max-connections 1" in run(store, "user", "list").output
+    run(store, "user", "limit", "guest", "--max-consumers", "0")
+    assert "guest  [administrator]  max-consumers 0\n" in run(store, "user", "list").output
+    run(store, "user", "limit", "guest")
+    assert "guest  [administrator]\n" in run(store, "user", "list").output
+    run(store, "user", "limit", "nobody", "--max-channels", "1", code=69)
+    run(store, "vhost", "limit", "nowhere", "--max-queues", "1", code=69)
+    run(store, "vhost", "limit", "/", "--max-queues", "-2", code=2)
+    run(store, "vhost", "limit", "shop", "--max-queues", "1", "--max-connections", "1", "--max-exchanges", "0", "--max-bindings", "1")
+    shown = "shop  max-bindings 1, max-connections 1, max-exchanges 0, max-queues 1\n"
+    assert run(store, "vhost", "list").output == "/\n" + shown
+    run(store, "user", "grant", "guest", "--vhost", "shop")
+    with InProcess(data_dir=str(store)) as broker:
+        channel = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, "shop")).channel()
+        channel.queue_declare("q")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"queue 'r': queue limit in vhost 'shop' \(1\) is reached"):
+            channel.queue_declare("r")
+        with pytest.raises(pika.exceptions.ProbableAccessDeniedError) as refused:
+            pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, "shop"))
+        assert "access to vhost 'shop' refused for user 'guest': connection limit (1) is reached" in str(refused.value)
+        pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)).channel().queue_declare("r")
+        channel.connection.close()
 
 
 def test_what_is_there_is_shown_and_changed(store: Path) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import pytest
 
-from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
+from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, LimitsRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
 
 
 class DefinitionsContract(ABC):
@@ -94,6 +94,24 @@ class DefinitionsContract(ABC):
         assert not definitions.load_bindings("other")
         assert len(definitions.load_bindings("/")) == 1
         assert [record.vhost for record in definitions.load_permissions()] == ["/"]
+
+    def test_limits_go_with_whom_they_are_for(self, definitions: Definitions) -> None:
+        definitions.save_vhost(VhostRecord("other"))
+        definitions.save_user(UserRecord("u", "hash"))
+        records = [
+            LimitsRecord("user", "other", {"max-connections": 5}),
+            LimitsRecord("user", "u", {"max-channels": -1, "max-connections": 0}),
+            LimitsRecord("vhost", "/", {"max-queues": 1}),
+            LimitsRecord("vhost", "other", {"max-queues": 2}),
+        ]
+        definitions.save_limits(LimitsRecord("user", "u", {"max-consumers": 7}))
+        for record in records:
+            definitions.save_limits(record)
+        assert list(definitions.load_limits()) == records
+        definitions.delete_vhost("other")
+        definitions.delete_user("u")
+        definitions.save_limits(LimitsRecord("vhost", "/"))
+        assert list(definitions.load_limits()) == records[:1]
 
     def test_users_and_permissions(self, definitions: Definitions) -> None:
         definitions.save_user(UserRecord("u", "hash", ("monitoring",)))

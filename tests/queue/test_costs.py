@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
 
 pytest.importorskip("flintmq.testing.queue_driver")
+from flintmq.core.memory_account import bytes_by_kind
 from flintmq.testing.queue_driver import Consumer, Queue, new_owner
 
 MANY = 100_000
@@ -137,3 +139,28 @@ def test_an_offer_that_lands_during_a_suspension_goes_back(arguments: dict) -> N
     consumer.suspend(False)
     assert consumer.target.take() == 1
     assert consumer.pull()[1] == b"x"
+
+
+def test_what_a_list_allocates_is_counted_and_given_back() -> None:
+    """Directories, spans and columns of expiry times, too."""
+    gc.collect()
+    before = bytes_by_kind()["entries"]
+
+    def held() -> int:
+        return bytes_by_kind()["entries"] - before
+
+    queue = Queue()
+    queue.fill(10_000)
+    plain = held()
+    for number in range(10_000):
+        queue.enqueue(b"x", expires_at=10**15 + number)
+    assert held() - plain >= 9_000 * (24 + 8), "the last segment of before had some room"
+    consumer = Consumer(queue)
+    positions = [consumer.pull()[0] for _ in range(20_000)]
+    taken = held()
+    for position in positions[::40]:
+        consumer.release(position)
+    assert held() - taken >= 500 * 16, "each came back to a span of its own"
+    del consumer, queue
+    gc.collect()
+    assert held() == 0

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flintmq.core.memory_account import bytes_by_kind, bytes_held
+from flintmq.session.memory_keeper import MemoryKeeper
+from flintmq.testing.memory_log import MemoryLog
 from tests.session.test_memory_alarm import alarmed
 from tests.support.broker import wait_until
 from tests.support.rawamqp import header_frame, method_frame, publish_bytes
@@ -123,3 +125,43 @@ def test_a_channel_with_a_high_number_costs_as_much_as_another(start: Callable[.
     high.call("channel.close", reply_code=200)
     client.send(publish_bytes(65_535, b"late", routing_key="q"))
     assert client.recv_any().name == "connection.close"
+
+
+def test_confirms_that_wait_are_counted(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    log = MemoryLog()
+    client = connect(start(log=log))
+    channel = client.channel()
+    channel.queue("kept", durable=True)
+    channel.call("confirm.select")
+    before = bytes_by_kind()["channels"]
+    log.hold()
+    for _ in range(5000):
+        channel.publish(b"x", routing_key="kept", delivery_mode=2)
+    channel.call("basic.qos")
+    assert bytes_by_kind()["channels"] - before >= 5000 * 24
+    log.release()
+    client.drop()
+    wait_until(lambda: bytes_by_kind()["channels"] < before, what="it is given back")
+
+
+def test_remembered_routes_are_counted_and_forgotten_when_memory_is_short(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    broker = start()
+    inner = broker.node.broker
+    channel = connect(broker).channel()
+    for number in range(20):
+        channel.queue(f"q{number}", arguments={"x-max-length": 1})
+        channel.call("queue.bind", queue=f"q{number}", exchange="amq.fanout", routing_key="")
+    before = bytes_by_kind()["routes"]
+    for number in range(1000):
+        channel.publish(b"", exchange="amq.fanout", routing_key=f"{number:050}")
+    channel.call("basic.qos")
+    assert bytes_by_kind()["routes"] - before >= 1000 * (20 * 40 + 50)
+    keeper = MemoryKeeper(inner, [], bytes_held() * 100)
+    keeper._forget_routes()
+    assert inner.route_caches["/", "amq.fanout"].route_count == 1000, "they are not what is much"
+    keeper.memory_limit = bytes_by_kind()["routes"]
+    keeper._forget_routes()
+    assert inner.route_caches["/", "amq.fanout"].route_count == 0
+    assert bytes_by_kind()["routes"] - before < 100 * 1000, "the table of them, and the one that the channel used last"
+    channel.publish(b"again", exchange="amq.fanout", routing_key="k")
+    assert channel.ready("q0") == 1

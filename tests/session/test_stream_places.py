@@ -103,6 +103,35 @@ def test_a_stream_that_is_deleted_meanwhile_is_told(service: StreamService) -> N
     assert told == ["x"]
 
 
+def test_groups_of_a_stream_are_limited(service: StreamService) -> None:
+    """Those that are there, or come, go on; readers without a group are none."""
+    service._broker.limits = Limits(stream_groups_max=2)
+    told: list[str] = []
+    assert opened(service, told, group=b"a") is None
+    service._broker.log.sync()
+    assert opened(service, told, group=b"b") is None
+    for group in (b"c", b"d"):
+        with pytest.raises(PeerError) as caught:
+            opened(service, told, group=group)
+        assert caught.value.code == ReplyCode.PRECONDITION_FAILED
+        assert caught.value.text == "cannot add a consumer group to the stream: group limit (2) is reached"
+    assert opened(service, told, group=b"b") is None, "it comes"
+    service._broker.log.sync()
+    assert None not in (opened(service, told, group=b"a"), opened(service, told, group=b"b"), opened(service, told, group=None))
+
+
+def test_streams_of_one_vhost_leave_room_for_others(service: StreamService) -> None:
+    service._broker.limits = Limits(streams_max=4, streams_vhost_max=2)
+    service._vhosts = {1: "/", 2: "/"}
+    service._check_room("/", "queue 'q'")  # what is restored is never refused
+    service._thread = threading.current_thread()
+    service._check_room("other", "queue 'q'")
+    with pytest.raises(PeerError) as caught:
+        service._check_room("/", "queue 'q' in vhost '/'")
+    service._thread = None
+    assert caught.value.text == "cannot declare stream queue 'q' in vhost '/': stream limit in vhost '/' (2) is reached"
+
+
 def test_nobody_waits_for_a_tick_that_reads_the_disk(service: StreamService) -> None:
     """A tick stands in the middle of a read: places are opened, the stream is deleted; its files go when the tick ends."""
     begun, go_on = threading.Event(), threading.Event()

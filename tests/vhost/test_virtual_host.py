@@ -497,13 +497,13 @@ def test_auto_delete_goes_up_a_chain(vhost: VirtualHost) -> None:
 
 
 def test_limits_refuse_with_406() -> None:
-    vhost = World(queues_max=1, exchanges_max=9, bindings_max=1).vhost
+    vhost = World(queues_max=1, exchanges_max=2, bindings_max=1).vhost
     vhost.declare_queue("q")
     text = "cannot declare queue 'r': queue limit in vhost '/' (1) is reached"
     refused(ReplyCode.PRECONDITION_FAILED, text, lambda: vhost.declare_queue("r"))
     vhost.declare_exchange("x")
     vhost.declare_exchange("y")
-    text = "cannot declare exchange 'z': exchange limit in vhost '/' (9) is reached"
+    text = "cannot declare exchange 'z': exchange limit in vhost '/' (2) is reached"
     refused(ReplyCode.PRECONDITION_FAILED, text, lambda: vhost.declare_exchange("z"))
     vhost.bind_queue("q", "x", b"1")
     assert not vhost.bind_queue("q", "x", b"1")

@@ -98,6 +98,9 @@ class Users:
     def names(self) -> list[str]:
         return sorted(self._users)
 
+    def __len__(self) -> int:
+        return len(self._users)
+
     def put(self, record: UserRecord) -> None:
         """Creates or replaces a user; what was verified of it is forgotten."""
         self._definitions.save_user(record)

@@ -7,7 +7,7 @@ runs this is refused (on PostgreSQL by the broker's lock).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from flintmq.access.users import default_user, hash_password
 from flintmq.cli.store import store_locked, store_options
 from flintmq.config import Config
 from flintmq.errors import OperatorError
-from flintmq.ports import PermissionRecord, UserRecord, VhostRecord
+from flintmq.ports import LimitsRecord, PermissionRecord, UserRecord, VhostRecord
 from flintmq.store.directory import store_directory
 from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.location import locate
@@ -93,11 +93,12 @@ def user() -> None:
 @user.command("list")
 @store_options
 def list_users(**options: Any) -> None:
-    """Show every user with its tags, and what it may configure, write and read in each virtual host."""
+    """Show every user with its tags and limits, and what it may configure, write and read in each virtual host."""
     with _opened(options) as definitions:
         permissions = definitions.load_permissions()
+        limits = _limits_of(definitions, "user")
         for record in sorted(definitions.load_users(), key=lambda one: one.name):
-            click.echo(f"{record.name}  [{', '.join(record.tags)}]")
+            click.echo(f"{record.name}  [{', '.join(record.tags)}]{limits.get(record.name, '')}")
             for one in permissions:
                 if one.user == record.name:
                     click.echo(f"    {one.vhost}: configure {one.configure!r}, write {one.write!r}, read {one.read!r}")
@@ -183,6 +184,37 @@ def revoke(name: str, vhost: str, **options: Any) -> None:
     click.echo(f"user {name} may not use {vhost}")
 
 
+def _limit_option(name: str, help_text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(f"--{name}", type=click.IntRange(min=-1), help=f"{help_text} -1: any number.")
+
+
+def _limit(definitions: SqlDefinitions, kind: str, name: str, limits: dict[str, int | None]) -> None:
+    """Sets those that were given, and no others."""
+    given = {key.replace("_", "-"): value for key, value in limits.items() if value is not None}
+    definitions.save_limits(LimitsRecord(kind, name, given))
+    shown = ", ".join(f"{key} {value}" for key, value in given.items()) or "none of its own"
+    click.echo(f"{'user' if kind == 'user' else 'virtual host'} {name}: limits: {shown}")
+
+
+def _limits_of(definitions: SqlDefinitions, kind: str) -> dict[str, str]:
+    """Name -> what `list` shows behind it."""
+    records = [record for record in definitions.load_limits() if record.kind == kind]
+    return {record.name: "  " + ", ".join(f"{key} {value}" for key, value in record.limits.items()) for record in records}
+
+
+@user.command("limit")
+@click.argument("name")
+@_limit_option("max-connections", "Connections it may have open.")
+@_limit_option("max-channels", "Channels on all of them.")
+@_limit_option("max-consumers", "Consumers on all of them.")
+@store_options
+def limit_user(name: str, max_connections: int | None, max_channels: int | None, max_consumers: int | None, **options: Any) -> None:
+    """Set a user's limits: those that are given, no others; for the others the broker's defaults hold."""
+    limits = {"max_connections": max_connections, "max_channels": max_channels, "max_consumers": max_consumers}
+    with _opened(options) as definitions:
+        _limit(definitions, "user", _user(definitions, name).name, limits)
+
+
 @click.group()
 def vhost() -> None:
     """Look after virtual hosts. The broker must not be running."""
@@ -191,10 +223,11 @@ def vhost() -> None:
 @vhost.command("list")
 @store_options
 def list_vhosts(**options: Any) -> None:
-    """Show the virtual hosts, one a line."""
+    """Show the virtual hosts, one a line, with the limits that are set for them."""
     with _opened(options) as definitions:
+        limits = _limits_of(definitions, "vhost")
         for record in sorted(definitions.load_vhosts(), key=lambda one: one.name):
-            click.echo(record.name)
+            click.echo(record.name + limits.get(record.name, ""))
 
 
 @vhost.command("add")
@@ -211,3 +244,31 @@ def add_vhost(name: str, **options: Any) -> None:
                 raise OperatorError(f"there is a virtual host '{name}' already", 69)
             definitions.save_vhost(record)
     click.echo(f"virtual host {name} added")
+
+
+@vhost.command("limit")
+@click.argument("name")
+@_limit_option("max-connections", "Connections that may use it.")
+@_limit_option("max-queues", "Queues in it.")
+@_limit_option("max-exchanges", "Exchanges in it, the predeclared ones not counted.")
+@_limit_option("max-bindings", "Bindings in it.")
+@store_options
+def limit_vhost(
+    name: str,
+    max_connections: int | None,
+    max_queues: int | None,
+    max_exchanges: int | None,
+    max_bindings: int | None,
+    **options: Any,
+) -> None:
+    """Set a virtual host's limits: those that are given, no others; for the others the broker's defaults hold."""
+    limits = {
+        "max_connections": max_connections,
+        "max_queues": max_queues,
+        "max_exchanges": max_exchanges,
+        "max_bindings": max_bindings,
+    }
+    with _opened(options) as definitions:
+        if name not in [record.name for record in definitions.load_vhosts()]:
+            raise OperatorError(f"there is no virtual host '{name}': 'flintmq vhost add' makes it", 69)
+        _limit(definitions, "vhost", name, limits)

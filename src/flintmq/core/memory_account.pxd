@@ -9,10 +9,19 @@ cdef enum:
     MEMORY_UNACKED = 2        # maps of unacked deliveries
     MEMORY_TX = 3             # records of open transactions (their messages are contents)
     MEMORY_ENTRIES = 4        # segments of queues' entry lists
-    MEMORY_CHANNELS = 5       # channels and the tables that find them
-    MEMORY_KINDS = 6
+    MEMORY_CHANNELS = 5       # channels, the tables that find them, their confirms that wait
+    MEMORY_DEFINITIONS = 6    # queues, exchanges and bindings with their arguments (vhost/weights.py)
+    MEMORY_STREAMS = 7        # groups and readers of streams: tables, windows, batches (their messages are contents)
+    MEMORY_CONNECTIONS = 8    # connections with their TLS, consumers with their arguments (session/weights.py)
+    MEMORY_ROUTES = 9         # routes that exchanges remember
+    MEMORY_KINDS = 10
 
 cdef void memory_add(int kind, int64_t change) noexcept nogil
 cdef uint64_t memory_of(int kind) noexcept nogil          # bytes of one kind
 # Bytes of all kinds and of message contents: what the memory watermark is compared with.
 cdef uint64_t memory_held() noexcept nogil
+
+# What one holder (a virtual host, a connection) has of a kind; it is given back with the object. Under the GIL.
+cdef class MemoryShare:
+    cdef int kind
+    cdef int64_t bytes

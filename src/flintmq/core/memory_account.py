@@ -10,11 +10,11 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_add64, at_load64
 from cython.cimports.flintmq.core.content import content_bytes_mapped
-from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
 
-_counters = cython.declare(uint64_t[6])
+_counters = cython.declare(uint64_t[10])
 # by MEMORY_*
-KINDS = ("output", "input", "unacked", "transactions", "entries", "channels")
+KINDS = ("output", "input", "unacked", "transactions", "entries", "channels", "definitions", "streams", "connections", "routes")
 
 
 def memory_add(kind, change):
@@ -31,6 +31,32 @@ def memory_held():
     for kind in range(MEMORY_KINDS):
         total += at_load64(cython.address(_counters[kind]))
     return total
+
+
+@cython.cclass
+class MemoryShare:
+    """What one holder has in the account, of one kind; what is left goes with the object (M1).
+
+    Args: kind: one of KINDS. Raises: ValueError for another.
+    """
+
+    def __cinit__(self, kind: str):
+        self.kind = KINDS.index(kind)
+        self.bytes = 0
+
+    def __dealloc__(self):
+        memory_add(self.kind, -self.bytes)
+
+    def add(self, change: int) -> None:
+        """The holder has `change` bytes more, or less. Any thread, with the GIL. O(1)."""
+        moved: int64_t = change
+        self.bytes += moved
+        memory_add(self.kind, moved)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it has."""
+        return self.bytes
 
 
 def bytes_held() -> int:

@@ -9,8 +9,9 @@ I2  heap[items[place].heap_at] == place for every lease in use, and no lease sta
 from __future__ import annotations
 
 import cython
+from cython.cimports.flintmq.core.memory_account import MEMORY_UNACKED, memory_add
 from cython.cimports.flintmq.queue.types import slot_t
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 
 FIRST_CAPACITY = cython.declare(uint32_t, 16)
@@ -27,6 +28,7 @@ def leases_init(table):
 
 
 def leases_free(table):
+    memory_add(MEMORY_UNACKED, -cython.cast(int64_t, table.capacity * (cython.sizeof(lease_t) + cython.sizeof(uint32_t))))
     free(table.items)
     free(table.heap)
     leases_init(table)
@@ -50,6 +52,7 @@ def _grow(table: cython.pointer(lease_table_t)) -> cython.bint:
     if heap == cython.NULL:
         return False
     table.heap = heap
+    memory_add(MEMORY_UNACKED, (capacity - table.capacity) * (cython.sizeof(lease_t) + cython.sizeof(uint32_t)))
     place = capacity
     while place > table.capacity:
         place -= 1

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flintmq.errors import FlintError, PeerError, StoreError
+from flintmq.errors import FlintError, PeerError, ReplyCode, StoreError
 from flintmq.pulls.face import Answers, Drawer, Pull, tend
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
@@ -197,7 +197,9 @@ class PullService:
             seat: Seat | None = service.open_seat(queue.queue_id, ready, (kind, value), name, None, False, 0)
         except FilterDiffers:
             raise PullRefused(INVALID, f"group '{group}' has consumers with a filter: pulls have none") from None
-        except PeerError:
+        except PeerError as error:
+            if error.code == ReplyCode.PRECONDITION_FAILED:
+                raise PullRefused(INVALID, error.text) from None
             raise self._gone(queue) from None
         return seat
 

@@ -47,6 +47,8 @@ cdef uint64_t list_lowest_behind(list_t *entries, uint64_t *seen, uint64_t relea
 
 # --- for list_upkeep (locked)
 cdef void segment_free(segment_t *segment) noexcept nogil
+cdef void expiry_free(segment_t *segment) noexcept nogil          # the segment has no column of expiry times any more
+cdef void directory_free(level_t *level) noexcept nogil
 # Place in the directory of the first segment that ends after `index`; level.count when there is none.
 cdef uint32_t list_directory_find(level_t *level, uint64_t index) noexcept nogil
 # Takes a segment out of the level and puts it on the retired list; its `next` stays for readers inside.

@@ -72,9 +72,23 @@ TRIM = cython.declare(uint64_t, 32)
 # --- segments (all locked) --------------------------------------------------------------------------------------------------
 
 
+def expiry_free(segment):
+    if segment.expiry != cython.NULL:
+        memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, segment.count * cython.sizeof(int64_t)))
+        free(segment.expiry)
+        segment.expiry = cython.NULL
+
+
+def directory_free(level):
+    memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, level.capacity * cython.sizeof(cython.p_void)))
+    free(level.directory)
+    level.directory = cython.NULL
+    level.capacity = 0
+
+
 def segment_free(segment):
     memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, _segment_bytes(segment)))
-    free(segment.expiry)
+    expiry_free(segment)
     if segment.mapped:
         munmap(segment, segment.mapped)
     else:
@@ -141,6 +155,7 @@ def _directory_room(level: cython.pointer(level_t)) -> cython.bint:
     )
     if grown == cython.NULL:
         return False
+    memory_add(MEMORY_ENTRIES, (capacity - level.capacity) * cython.sizeof(cython.p_void))
     level.directory = grown
     level.capacity = capacity
     return True
@@ -269,6 +284,7 @@ def list_set_expiry_locked(entries, segment, index, expires_at_ms):
         segment.expiry = cython.cast(cython.pointer(int64_t), calloc(segment.count, cython.sizeof(int64_t)))
         if segment.expiry == cython.NULL:
             return False
+        memory_add(MEMORY_ENTRIES, segment.count * cython.sizeof(int64_t))
     segment.expiry[index - segment.base] = expires_at_ms
     if position < entries.expiry_resume:
         entries.expiry_resume = position  # a sweep that is under way must not pass it

@@ -9,8 +9,9 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref
 from cython.cimports.flintmq.queue.counts import count_taken
-from cython.cimports.flintmq.queue.entry_list import list_directory_find, list_unlink_locked, segment_free
+from cython.cimports.flintmq.queue.entry_list import directory_free, expiry_free, list_directory_find, list_unlink_locked, segment_free
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
+from cython.cimports.flintmq.queue.spans import spans_free
 from cython.cimports.flintmq.queue.types import (
     INDEX_MASK,
     LEVEL_SHIFT,
@@ -125,14 +126,8 @@ def list_shrink(entries):
                 list_unlink_locked(entries, level, level.last)
                 level.grown = False
             if level.count == 0 and level.directory != cython.NULL:
-                free(level.directory)
-                level.directory = cython.NULL
-                level.capacity = 0
-                free(level.spans)  # nothing is there any more
-                level.spans = cython.NULL
-                level.span_room = 0
-                level.span_start = 0
-                at_store32(cython.address(level.span_count), 0)
+                directory_free(level)
+                spans_free(level)  # nothing is there any more
     entries.enqueued_before = entries.enqueued
     spin_unlock(cython.address(entries.lock))
     if spare != cython.NULL:
@@ -173,8 +168,7 @@ def list_free_retired(entries, retired, keep_spare):
             segment_free(at)
     if spare == cython.NULL:
         return
-    free(spare.expiry)
-    spare.expiry = cython.NULL
+    expiry_free(spare)
     spare.expiry_min = 0
     spare.live = 0
     memset(spare.slots, ENTRY_EMPTY, spare.count * cython.sizeof(slot_t))
@@ -205,8 +199,8 @@ def list_destroy(entries, port):
                 if at.slots[i].message_id >> MESSAGE_SPILLED_BIT and port != cython.NULL and port.unspill != cython.NULL:
                     port.unspill(port.context, at.slots[i].message_id)
             segment_free(at)
-        free(entries.levels[level_no].directory)
-        free(entries.levels[level_no].spans)
+        directory_free(cython.address(entries.levels[level_no]))
+        spans_free(cython.address(entries.levels[level_no]))
     segment = entries.retired
     while segment != cython.NULL:
         at = segment

@@ -7,6 +7,8 @@ from flintmq.queue.types cimport level_t
 
 # An entry at `index`, below the floor, became available. O(log spans), and moving up to SPANS_MAX of them.
 cdef void span_add(level_t *level, uint64_t index) noexcept nogil
+# The level has no spans any more.
+cdef void spans_free(level_t *level) noexcept nogil
 # Number of the first span that ends at or after `index`; level.span_count when there is none.
 cdef uint32_t span_find(level_t *level, uint64_t index) noexcept nogil
 # Indices from..upto (both included) of span `at` are not available: they leave it, which may end or divide it.

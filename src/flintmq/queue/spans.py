@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_store32, at_store64
+from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.queue.types import level_t, span_t
-from cython.cimports.libc.stdint import uint32_t, uint64_t
-from cython.cimports.libc.stdlib import realloc
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memmove
 
 # Entries between two that came back, so few that walking over them is cheaper than a span of its own.
@@ -67,6 +68,7 @@ def _room(level: cython.pointer(level_t)) -> cython.bint:
     if room <= SPANS_MAX:
         spans = cython.cast(cython.pointer(span_t), realloc(level.spans, room * cython.sizeof(span_t)))
     if spans != cython.NULL:
+        memory_add(MEMORY_ENTRIES, (room - level.span_room) * cython.sizeof(span_t))
         level.spans = spans
         level.span_room = room
         return True
@@ -108,6 +110,15 @@ def _remove(level: cython.pointer(level_t), at: uint32_t) -> cython.void:
     at_store32(cython.address(level.span_count), level.span_count - 1)
     if level.span_count == 0:
         level.span_start = 0
+
+
+def spans_free(level):
+    memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, level.span_room * cython.sizeof(span_t)))
+    free(level.spans)
+    level.spans = cython.NULL
+    level.span_room = 0
+    level.span_start = 0
+    at_store32(cython.address(level.span_count), 0)
 
 
 def span_add(level, index):

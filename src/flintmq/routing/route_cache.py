@@ -15,9 +15,10 @@ import os
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_add
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
 
@@ -106,6 +107,10 @@ def hash_of(key: bytes) -> int:
     return _hash(cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, key)), len(key))
 
 
+# bytes that the pieces of a route cost beside what is in them
+SMALL_PIECES = cython.declare(uint64_t, 48)
+
+
 def route_incref(route):
     at_add32(cython.address(route.refs), 1)
 
@@ -115,10 +120,18 @@ def route_decref(route):
     if at_sub32(cython.address(route.refs), 1) == 1:
         for i in range(route.count):
             queue_decref(route.destinations[i].queue)
+        memory_add(MEMORY_ROUTES, -cython.cast(int64_t, _route_bytes(route)))
         free(route.destinations)
         free(route.key)
         free(route.more)
         free(route)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _route_bytes(route: cython.pointer(route_t)) -> uint64_t:
+    return cython.sizeof(route_t) + SMALL_PIECES + route.key_len + route.more_len + route.count * cython.sizeof(destination_t)
 
 
 def route_has_gone(route):
@@ -144,6 +157,7 @@ def route_new(key, key_len, destinations, more):
         route.more = cython.cast(cython.pointer(uint8_t), calloc(1, route.more_len))
     if destinations:
         route.destinations = cython.cast(cython.pointer(destination_t), calloc(len(destinations), cython.sizeof(destination_t)))
+    memory_add(MEMORY_ROUTES, cython.cast(int64_t, _route_bytes(route)))
     if route.key == cython.NULL or (more and route.more == cython.NULL) or (destinations and route.destinations == cython.NULL):
         route_decref(route)
         raise MemoryError
@@ -159,6 +173,7 @@ def route_new(key, key_len, destinations, more):
         route.destinations[i].max_bytes = handle.max_bytes
         i += 1
         route.count = cython.cast(uint32_t, i)
+    memory_add(MEMORY_ROUTES, route.count * cython.sizeof(destination_t))
     return route
 
 
@@ -169,6 +184,7 @@ def exchange_incref(exchange):
 def exchange_decref(exchange):
     if at_sub32(cython.address(exchange.refs), 1) == 1:
         _drop_routes(exchange)
+        memory_add(MEMORY_ROUTES, -cython.cast(int64_t, exchange.bucket_count * cython.sizeof(cython.p_void)))
         free(exchange.buckets)
         free(exchange)
 
@@ -263,6 +279,7 @@ def _grow(exchange: cython.pointer(exchange_t)) -> cython.void:
             route.next = buckets[route.hash & (count - 1)]
             buckets[route.hash & (count - 1)] = route
             route = following
+    memory_add(MEMORY_ROUTES, (count - exchange.bucket_count) * cython.sizeof(cython.p_void))
     free(exchange.buckets)
     exchange.buckets = buckets
     exchange.bucket_count = count

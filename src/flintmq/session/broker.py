@@ -28,6 +28,7 @@ from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
+from flintmq.session.quotas import Quotas
 from flintmq.session.state import Consumer
 from flintmq.session.stream_service import StreamService
 from flintmq.transactions import TransactionCoordinator, TransactionStore
@@ -36,6 +37,7 @@ from flintmq.vhost.names import describe
 from flintmq.vhost.policy import DROP_HEAD, REJECT_PUBLISH_DLX
 from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
+from flintmq.vhost.weights import Allowance
 
 if TYPE_CHECKING:
     from flintmq.net.loop import Loop
@@ -73,10 +75,20 @@ class ReplyQueue:
 class Broker:
     """Shared services of one node.
 
-    Args: definitions: the Definitions port; users, permissions: flintmq.access; cluster_name: told to clients.
+    Args: definitions: the Definitions port; users, permissions: flintmq.access; cluster_name: told to clients; memory_limit: bytes of which
+    definitions may take a share, None: any amount.
     """
 
-    def __init__(self, config: Config, clock: Clock, definitions: Any, users: Any, permissions: Any, cluster_name: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        definitions: Any,
+        users: Any,
+        permissions: Any,
+        cluster_name: str,
+        memory_limit: int | None = None,
+    ) -> None:
         self.config = config
         self.limits = config.limits
         self.clock = clock
@@ -84,6 +96,11 @@ class Broker:
         self.users = users
         self.permissions = permissions
         self.cluster_name = cluster_name
+        self.quotas = Quotas(self.limits, definitions.load_limits(), lambda: len(users))
+        self.allowance: Allowance | None = None
+        if memory_limit is not None:
+            one, everybody = self.limits.definitions_vhost_share, self.limits.definitions_share
+            self.allowance = Allowance(int(memory_limit * one), int(memory_limit * everybody))
         self.listen_name = ""
         # runs a function soon on a loop of the node: what the database has deleted that nobody waits for
         self.home_call: Callable[[Callable[[], None]], None] = lambda function: function()
@@ -138,7 +155,8 @@ class Broker:
 
     def add_vhost(self, name: str) -> VirtualHost:
         """Creates a virtual host with the predeclared exchanges."""
-        vhost = VirtualHost(name, self.definitions, self._new_core, self.limits, self.clock)
+        quotas = self.quotas.of_vhost(name)
+        vhost = VirtualHost(name, self.definitions, self._new_core, self.limits, self.clock, self.allowance, quotas)
         vhost.home_call = lambda function: self.home_call(function)
         vhost.on_routes_changed = lambda exchange: self._routes_changed(vhost, exchange.name)
         vhost.on_default_route_changed = lambda queue_name: self._default_route_changed(name, queue_name)
@@ -240,6 +258,7 @@ class Broker:
             if handler.ended or state is None or state.consumers.get(consumer.tag) is not consumer:
                 return
             del state.consumers[consumer.tag]
+            handler.consumer_left(consumer)
             handler.connection.cancel(consumer.channel, tag)
             if handler.capabilities.get("consumer_cancel_notify") is True:
                 handler.send_later(consumer.channel, spec.BasicCancel(consumer.tag, True))
@@ -380,6 +399,7 @@ class Broker:
         self.session_closed(handler)
         if self.connections.pop(handler.connection_id, None) is not None:
             self.connections_closed += 1
+            self.quotas.close_connection(handler.user, handler.vhost.name)
 
     # --- transactions -----------------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ from cython.cimports.flintmq.session.types import (
     channel_t,
     connection_channel,
     connection_t,
+    pending_confirm_t,
     tx_publish_t,
     tx_settle_t,
     unacked_t,
@@ -141,7 +142,7 @@ def channel_free(channel):
         MEMORY_TX,
         -cython.cast(int64_t, channel.tx_publish_size * cython.sizeof(tx_publish_t) + channel.tx_settle_size * cython.sizeof(tx_settle_t)),
     )
-    memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, cython.sizeof(channel_t)))
+    memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, cython.sizeof(channel_t) + channel.pending_size * cython.sizeof(pending_confirm_t)))
     free(channel.pending)
     free(channel.tx_publishes)
     free(channel.tx_settles)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.flintmq.core.atomics import at_load64
+from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
 from cython.cimports.flintmq.session.delivery import write_confirm
 from cython.cimports.flintmq.session.types import channel_t, connection_t, pending_confirm_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -41,6 +42,7 @@ def channel_note_confirm(connection, channel, lsn, ticket, refused):
                 return
             for i in range(channel.pending_count):
                 pending[i] = channel.pending[(channel.pending_first + i) & (channel.pending_size - 1)]
+            memory_add(MEMORY_CHANNELS, (size - channel.pending_size) * cython.sizeof(pending_confirm_t))
             free(channel.pending)
             channel.pending = pending
             channel.pending_size = size

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.core.memory_account import MemoryShare
 from flintmq.endpoint import endpoint
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
@@ -26,7 +27,8 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
 from flintmq.session import commits, handshake, publishing, verbs, works
 from flintmq.session.expiry import STEP_NS
-from flintmq.session.state import ChannelState
+from flintmq.session.state import ChannelState, Consumer
+from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
 from flintmq.session.works import Ending, Works
 
 if TYPE_CHECKING:
@@ -95,6 +97,9 @@ class ConnectionHandler:
         self.close_deadline_ms: int | None = None
         self.is_blocked = False
         self.ended = False
+        # what it has in the account of memory beside its buffers and channels: itself, its TLS, its consumers
+        self.memory = MemoryShare("connections")
+        self.memory.add(CONNECTION_BYTES)
         # a method that waits for a commit-ok before it (session.commits)
         self.deferred: Callable[[], None] | None = None
         # what must not go out before the answer to the method that is being served; None: nothing has to wait
@@ -431,6 +436,21 @@ class ConnectionHandler:
         if self.socket is not None:
             self.loop.resume(self.socket)
             self.loop.touch(self.socket)
+
+    def consumer_came(self, consumer: Consumer) -> None:
+        """It is counted from now on. Raises: PeerError 530 when its user has as many as may be."""
+        self.broker.quotas.add_consumer(self.user)
+        self.memory.add(consumer.weight)
+
+    def consumer_left(self, consumer: Consumer) -> None:
+        """It was cancelled, or could not begin."""
+        self.broker.quotas.remove_consumer(self.user)
+        self.memory.add(-consumer.weight)
+
+    def channel_left(self) -> None:
+        """A channel ended, and its consumers have left."""
+        self.broker.quotas.close_channel(self.user)
+        self.memory.add(-CHANNEL_BYTES)
 
     def _end(self, reason: str) -> None:
         """Gives back everything the connection holds, once (I2): at once what is little, else in slices."""

@@ -16,6 +16,7 @@ from flintmq.access.mechanisms import MECHANISMS, parse_response
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_method
+from flintmq.session.weights import client_bytes
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
@@ -80,6 +81,7 @@ def step(handler: ConnectionHandler, method: Any) -> None:
 
 def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> None:
     handler.client_properties = method.client_properties
+    handler.memory.add(client_bytes(method.client_properties))
     capabilities = method.client_properties.get("capabilities")
     handler.capabilities = capabilities if isinstance(capabilities, dict) else {}
     handler.mechanism = method.mechanism
@@ -164,6 +166,7 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
     if vhost is None:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
     handler.broker.permissions.authorize_vhost(handler.user, name)
+    handler.broker.quotas.open_connection(handler.user, name)
     handler.vhost = vhost
     handler.connection.opened()
     handler.state = RUNNING

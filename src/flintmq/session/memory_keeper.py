@@ -8,6 +8,9 @@ K2  A shortage ends by itself: what can be read back from the log is evicted, wh
 K3  While memory is short, publishers of virtual hosts whose queues hold less than memory_spared of the limit go on up to the hard limit.
 K4  While it is short and connections themselves hold (messages not complete, open transactions, output, unacked maps) more than
     memory_spared of the limit, the user who holds most loses the connection that holds most: 506, one a round.
+K5  The same happens, also when memory is not short, to a user whose connections hold more than user_memory_share of the limit while
+    another user is connected.
+K6  Messages and definitions count for the virtual host of their queue (K3), what a connection holds for its user (K4, K5).
 """
 
 from __future__ import annotations
@@ -90,18 +93,31 @@ class MemoryKeeper:
                 of_vhost[queue.vhost] += resident
                 self.sweeper.queue(queue.core, low)
         self.sweeper.end()
+        defined = sum(vhost.holding.bytes for vhost in list(self.broker.vhosts.values()))
+        others = held - sum(of_vhost.values()) - defined
         if low:
             self._share(of_vhost, held)
         if held > self.memory_limit:
             if self.broker.streams is not None:
                 self.broker.streams.forget_hot()
-            self._weigh()
+            self._forget_routes()
+        # What is neither in queues nor defined may be of connections: they are looked at only where it is enough to matter.
+        if held > self.memory_limit or others > self.memory_limit * self.limits.user_memory_share:
+            self._weigh(held > self.memory_limit)
+
+    def _forget_routes(self) -> None:
+        """Memory is short and remembered routes are a part of it: they are found anew."""
+        if bytes_by_kind()["routes"] > self.memory_limit * self.limits.memory_spared:
+            for cache in list(self.broker.route_caches.values()):
+                cache.clear()
 
     # --- who waits first ------------------------------------------------------------------------------------------------
 
     def _share(self, of_vhost: Counter[str], held: int) -> None:
         """K3."""
         most = self.memory_limit * self.limits.memory_spared
+        for vhost in list(self.broker.vhosts.values()):
+            of_vhost[vhost.name] += vhost.holding.bytes
         for handler in list(self.broker.connections.values()):
             socket = handler.socket
             if socket is None or handler.vhost is None:
@@ -111,35 +127,40 @@ class MemoryKeeper:
             if socket.spared and handler.is_blocked and held < self.memory_limit * 5 // 4:
                 handler.loop.call(handler.unblocked)
 
-    def _weigh(self) -> None:
-        """K4: connections are weighed on their own threads; who answers last draws the conclusion."""
+    def _weigh(self, short: bool) -> None:
+        """K4, K5: connections are weighed on their own threads; who answers last draws the conclusion."""
         if self._weighing:
             return  # a loop has not come to it yet
         weights: list[tuple[int, ConnectionHandler]] = []
         self._weighing = set(self.loops)
         for loop in self.loops:
-            loop.call(partial(self._weigh_loop, loop, weights))
+            loop.call(partial(self._weigh_loop, loop, weights, short))
 
-    def _weigh_loop(self, loop: Any, weights: list[tuple[int, ConnectionHandler]]) -> None:
+    def _weigh_loop(self, loop: Any, weights: list[tuple[int, ConnectionHandler]], short: bool) -> None:
         for entry in loop.entries():
             handler = None if entry.connection is None else entry.connection.handler
             if handler is not None and not handler.ended:
-                entry.connection.leave_thin_chunks()
-                weights.append((entry.connection.held_bytes, handler))
+                if short:
+                    entry.connection.leave_thin_chunks()
+                weights.append((entry.connection.held_bytes + handler.memory.held, handler))
         self._weighing.discard(loop)
         if not self._weighing:
             self._close_heaviest(weights)
 
     def _close_heaviest(self, weights: list[tuple[int, ConnectionHandler]]) -> None:
-        if bytes_held() <= self.memory_limit or sum(weight for weight, _ in weights) < self.memory_limit * self.limits.memory_spared:
-            return
         of_user: Counter[str] = Counter()
         for weight, handler in weights:
             of_user[handler.user] += weight
-        user = of_user.most_common(1)[0][0]
+        if not of_user:
+            return
+        user, most = of_user.most_common(1)[0]
+        short = bytes_held() > self.memory_limit and of_user.total() >= self.memory_limit * self.limits.memory_spared
+        if not short and (len(of_user.keys() - {""}) < 2 or most <= self.memory_limit * self.limits.user_memory_share):
+            return
         weight, heaviest = max(((weight, handler) for weight, handler in weights if handler.user == user), key=lambda one: one[0])
         self.closed += 1
-        text = f"RESOURCE_ERROR - memory is low and this connection holds {weight} bytes of messages and answers that are not complete"
+        why = "memory is low" if short else f"user '{user}' holds {most} bytes of memory, more than its share,"
+        text = f"RESOURCE_ERROR - {why} and this connection holds {weight} bytes of messages and answers that are not complete"
         heaviest.loop.call(partial(self._close, heaviest, text))
 
     @staticmethod

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flintmq.session.weights import consumer_bytes
+
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
 
@@ -26,7 +28,7 @@ class ChannelState:
 class Consumer:
     """One basic.consume, as management and queue deletion see it."""
 
-    __slots__ = ("arguments", "channel", "exclusive", "handler", "no_ack", "priority", "queue", "tag")
+    __slots__ = ("arguments", "channel", "exclusive", "handler", "no_ack", "priority", "queue", "tag", "weight")
 
     def __init__(
         self,
@@ -47,3 +49,4 @@ class Consumer:
         self.exclusive = exclusive
         self.priority = priority
         self.arguments = arguments
+        self.weight = consumer_bytes(tag, arguments)

@@ -57,6 +57,7 @@ class StreamService:
         self._places: dict[int, set[bytes]] = {}  # groups that were noted
         # groups whose first place is not on disk yet -> who is told when it is
         self._coming: dict[tuple[int, bytes], list[Callable[[], None]]] = {}
+        self._vhosts: dict[int, str] = {}  # -> of its queue
         self._doomed: list[int] = []  # deleted streams whose files are still there
         self._table = threading.Lock()  # of the four above
         self._lock = threading.Lock()  # one tick at a time, and none while the files of a stream are removed
@@ -98,9 +99,7 @@ class StreamService:
         """
         policy = spec.policy
         description = describe("queue", spec.name, spec.vhost)
-        most = self._broker.limits.streams_max
-        if len(self._streams) >= most:
-            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot declare stream {description}: stream limit ({most}) is reached")
+        self._check_room(spec.vhost, description)
         try:
             source = DiskSource(self._store.open(queue_id, **_retention(policy)))
         except (StoreError, OSError) as error:
@@ -126,7 +125,18 @@ class StreamService:
             except ValueError as error:
                 log.error("group %r of %s is not restored: %s", name.decode("utf-8", "replace"), description, error)
         self._streams[queue_id] = stream
+        self._vhosts[queue_id] = spec.vhost
         self._places[queue_id] = set(places)
+
+    def _check_room(self, vhost: str, description: str) -> None:
+        limits = self._broker.limits
+        reason = ""
+        if len(self._streams) >= limits.streams_max:
+            reason = f"stream limit ({limits.streams_max}) is reached"
+        elif self._thread is not None and list(self._vhosts.values()).count(vhost) >= limits.streams_vhost_max:  # restored ones stay
+            reason = f"stream limit in vhost '{vhost}' ({limits.streams_vhost_max}) is reached"
+        if reason:
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot declare stream {description}: {reason}")
 
     def delete(self, queue_id: int) -> None:
         """The queue is gone: so are its messages and its groups. Unknown is no error. Waits for no tick."""
@@ -134,6 +144,7 @@ class StreamService:
             if self._streams.pop(queue_id, None) is None:
                 return
             del self._places[queue_id]
+            self._vhosts.pop(queue_id, None)
             told = [ready for key in [key for key in self._coming if key[0] == queue_id] for ready in self._coming.pop(key)]
             self._doomed.append(queue_id)
         for ready in told:
@@ -178,11 +189,12 @@ class StreamService:
         Args: start: kind and value, for a group that has no place yet; group: None reads for itself; the others as StreamQueue.open_seat.
         None: the group is new, and its place is not on disk; `ready` is called once when it is (any thread; when the stream is deleted as
         well), and the caller asks again then.
-        Raises: PeerError 404 the stream is gone, 541 the log takes no place; FilterDiffers.
+        Raises: PeerError 404 the stream is gone, 406 it has as many groups as it may, 541 the log takes no place; FilterDiffers.
         """
         stream = self._streams.get(queue_id)
         if stream is None:
             raise PeerError(ReplyCode.NOT_FOUND, "the stream was deleted")
+        self._check_group(queue_id, group)
         seat: Seat = stream.open_seat(*start, group, filters, unfiltered, visibility_ms)
         if not group or group in self._places.get(queue_id, ()):
             return seat
@@ -201,6 +213,18 @@ class StreamService:
         if first:
             self._broker.log.on_durable(ticket, lambda: self._placed(queue_id, group))
         return None
+
+    def _check_group(self, queue_id: int, group: bytes | None) -> None:
+        """A group stays as long as its stream, so there is a limit for them. Raises: PeerError 406 when it would be one more."""
+        known = self._places.get(queue_id, set())
+        most = self._broker.limits.stream_groups_max
+        if not group or group in known or len(known) < most - len(self._coming):
+            return
+        coming = [name for number, name in list(self._coming) if number == queue_id]
+        if group not in coming and len(known) + len(coming) >= most:
+            queue = self._broker.queues.get(queue_id)
+            description = "the stream" if queue is None else describe("queue", queue.name, queue.vhost)
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot add a consumer group to {description}: group limit ({most}) is reached")
 
     def _placed(self, queue_id: int, group: bytes) -> None:
         """The first place of a group is on disk."""

@@ -22,6 +22,7 @@ from flintmq.routing.exchange import erlang_term
 from flintmq.session import streams, sweeps, works
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.sweeps import LateAnswer
+from flintmq.session.weights import CHANNEL_BYTES
 from flintmq.vhost.names import clean_name, generate_queue_name
 
 if TYPE_CHECKING:
@@ -62,8 +63,14 @@ def channel_open(handler: ConnectionHandler, number: int, method: spec.ChannelOp
     if len(handler.channels) >= handler.channel_max:
         text = f"number of channels opened ({len(handler.channels)}) has reached the negotiated channel_max ({handler.channel_max})"
         raise PeerError(ReplyCode.NOT_ALLOWED, text)
-    handler.connection.open_channel(number)
+    handler.broker.quotas.open_channel(handler.user)
+    try:
+        handler.connection.open_channel(number)
+    except MemoryError:
+        handler.broker.quotas.close_channel(handler.user)
+        raise
     handler.channels[number] = ChannelState(number)
+    handler.memory.add(CHANNEL_BYTES)
     handler.broker.channels_opened += 1
     handler.send(number, spec.ChannelOpenOk())
 
@@ -310,16 +317,27 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         seat = streams.open_seat(handler, number, queue, method, partial(_again, handler, number, method))
         if seat is None:
             return  # its group's place has to be on disk first: the whole request is made again then
-    if not handler.connection.consume(number, queue.core, _key(tag), method.no_ack, method.exclusive, priority, single, _key(group), seat):
+    handler.consumer_came(consumer)
+    try:
+        _attach(handler, consumer, single, _key(group), seat)
+    except BaseException:
+        handler.consumer_left(consumer)
+        raise
+    state.consumers[tag] = consumer
+    if not method.no_wait:
+        handler.send(number, spec.BasicConsumeOk(tag))
+
+
+def _attach(handler: ConnectionHandler, consumer: Consumer, single: bool, group: bytes, seat: Any) -> None:
+    """Puts the consumer on its queue. Raises: PeerError 403 exclusivity forbids it, 404 the queue is gone; MemoryError, StoreError."""
+    queue, number, tag = consumer.queue, consumer.channel, _key(consumer.tag)
+    if not handler.connection.consume(number, queue.core, tag, consumer.no_ack, consumer.exclusive, consumer.priority, single, group, seat):
         if queue.core.is_deleted():
             raise _gone(handler, queue)
         raise PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
     if not handler.broker.consumer_came(consumer):
-        handler.connection.cancel(number, _key(tag))
+        handler.connection.cancel(number, tag)
         raise _gone(handler, queue)
-    state.consumers[tag] = consumer
-    if not method.no_wait:
-        handler.send(number, spec.BasicConsumeOk(tag))
 
 
 def _gone(handler: ConnectionHandler, queue: Any) -> PeerError:
@@ -345,6 +363,7 @@ def basic_cancel(handler: ConnectionHandler, number: int, method: spec.BasicCanc
     if not method.no_wait:
         handler.send(number, spec.BasicCancelOk(method.consumer_tag))
     if consumer is not None:
+        handler.consumer_left(consumer)
         if consumer.queue is state.reply_queue:
             handler.broker.drop_reply_queue(state.reply_queue)
             state.reply_queue = None

@@ -175,9 +175,11 @@ class Ending:
         broker = self.handler.broker
         for state in states:
             for consumer in state.consumers.values():
+                yield partial(self.handler.consumer_left, consumer)
                 yield partial(broker.consumer_gone, consumer)
             if state.reply_queue is not None:
                 yield partial(broker.drop_reply_queue, state.reply_queue)
+            yield self.handler.channel_left
 
     def step(self) -> bool:
         """A slice of it."""

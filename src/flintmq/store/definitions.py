@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 
-from flintmq.ports import BindingRecord, ExchangeRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord, freeze
+from flintmq.ports import BindingRecord, ExchangeRecord, LimitsRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord, freeze
 
 
 def binding_record_key(record: BindingRecord) -> tuple[Hashable, ...]:
@@ -29,6 +29,7 @@ class MemoryDefinitions:
         self._vhosts: dict[str, VhostRecord] = {"/": VhostRecord("/", "Default virtual host")}
         self._users: dict[str, UserRecord] = {}
         self._permissions: dict[tuple[str, str], PermissionRecord] = {}
+        self._limits: dict[tuple[str, str], LimitsRecord] = {}
         self._exchanges: dict[str, dict[str, ExchangeRecord]] = {}
         self._queues: dict[str, dict[str, QueueRecord]] = {}
         self._queue_of_id: dict[int, tuple[str, str]] = {}
@@ -52,6 +53,7 @@ class MemoryDefinitions:
     def delete_vhost(self, name: str) -> None:
         with self._lock:
             self._vhosts.pop(name, None)
+            self._limits.pop(("vhost", name), None)
             self._exchanges.pop(name, None)
             for queue in self._queues.pop(name, {}).values():
                 del self._queue_of_id[queue.queue_id]
@@ -72,6 +74,7 @@ class MemoryDefinitions:
     def delete_user(self, name: str) -> None:
         with self._lock:
             self._users.pop(name, None)
+            self._limits.pop(("user", name), None)
             for key in [key for key in self._permissions if key[0] == name]:
                 del self._permissions[key]
 
@@ -90,6 +93,17 @@ class MemoryDefinitions:
     def load_permissions(self) -> Sequence[PermissionRecord]:
         with self._lock:
             return [self._permissions[key] for key in sorted(self._permissions)]
+
+    def save_limits(self, record: LimitsRecord) -> None:
+        with self._lock:
+            if record.limits:
+                self._limits[record.kind, record.name] = record
+            else:
+                self._limits.pop((record.kind, record.name), None)
+
+    def load_limits(self) -> Sequence[LimitsRecord]:
+        with self._lock:
+            return [self._limits[key] for key in sorted(self._limits)]
 
     def save_exchange(self, record: ExchangeRecord) -> None:
         with self._lock:

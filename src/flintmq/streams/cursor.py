@@ -23,7 +23,13 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_MESSAGES,
     STREAM_TRUNCATED,
 )
-from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_t, stream_filter_free, stream_filter_t, stream_item_t
+from cython.cimports.flintmq.store.stream.stream_batch import (
+    stream_batch_free,
+    stream_batch_t,
+    stream_filter_free,
+    stream_filter_t,
+    stream_item_t,
+)
 from cython.cimports.flintmq.streams.types import READ_ASKED, READ_IDLE, READ_THERE, cursor_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
@@ -72,8 +78,8 @@ def cursor_init(cursor, stream, group, seat, lock, next):
 def cursor_free(cursor):
     _drop(cython.address(cursor.now), cursor.at)
     _drop(cython.address(cursor.ahead), 0)
-    free(cursor.now.items)
-    free(cursor.ahead.items)
+    stream_batch_free(cython.address(cursor.now))
+    stream_batch_free(cython.address(cursor.ahead))
     if cursor.place != cython.NULL:
         cursor.stream.source.free_place(cursor.stream.source.log, cursor.place)
     memset(cython.address(cursor.now), 0, cython.sizeof(stream_batch_t))

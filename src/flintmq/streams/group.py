@@ -14,6 +14,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
+from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import credit_give_back, credit_take
 from cython.cimports.flintmq.queue.types import REASON_REJECT, consumer_t, delivery_t
 from cython.cimports.flintmq.scheduler.due_clock import due_clock_arm
@@ -56,6 +57,8 @@ from cython.cimports.libc.string import memcpy
 
 # milliseconds until a member is woken again after an allocation failed
 NO_MEMORY_MS = cython.declare(int64_t, 1000)
+# bytes that a group takes beside its record: its name and filter in tables, its noted place (tests/streams/test_memory.py measures it)
+BESIDE = cython.declare(uint64_t, 1024)
 NS_PER_MS = cython.declare(uint64_t, 1_000_000)
 
 
@@ -66,6 +69,7 @@ def group_new(stream, name, name_len):
     group = cython.cast(cython.pointer(group_t), calloc(1, cython.sizeof(group_t)))
     if group == cython.NULL:
         return cython.NULL
+    memory_add(MEMORY_STREAMS, cython.sizeof(group_t) + BESIDE)
     group.stream = stream
     group.slot.state = stream.slot.state
     group.name_len = name_len
@@ -83,6 +87,7 @@ def group_free(group):
         arena_free(group.arena)
     if group.filter != cython.NULL:
         stream_filter_free(group.filter)
+    memory_add(MEMORY_STREAMS, -cython.cast(int64_t, cython.sizeof(group_t) + BESIDE))
     free(group)
 
 

@@ -10,6 +10,7 @@ import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, consumer_t
@@ -246,6 +247,7 @@ class StreamQueue:
         seat.seat = cython.cast(cython.pointer(seat_t), calloc(1, cython.sizeof(seat_t)))
         if seat.seat == cython.NULL:
             raise MemoryError("no memory for a seat")
+        memory_add(MEMORY_STREAMS, cython.sizeof(seat_t))
         seat.seat.stream = self.stream
         seat.seat.visibility_ms = visibility_ms
         if at == cython.NULL:

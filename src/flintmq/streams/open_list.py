@@ -11,6 +11,7 @@ I3  The array has room for at most twice what was open at once (64 at least): ga
 from __future__ import annotations
 
 import cython
+from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.streams.types import OPEN_DEAD, OPEN_DELAYED, OPEN_DONE, OPEN_HELD, OPEN_READY, open_list_t, open_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
@@ -50,6 +51,7 @@ def open_push(opens, offset):
             if opens.items != cython.NULL:
                 _squeeze(opens, fresh)
                 free(opens.items)
+            memory_add(MEMORY_STREAMS, (room - opens.room) * cython.sizeof(open_t))
             opens.items = fresh
             opens.room = room
     item = cython.address(opens.items[opens.end])
@@ -148,5 +150,6 @@ def open_base(opens, next):
 
 
 def open_free(opens):
+    memory_add(MEMORY_STREAMS, -cython.cast(int64_t, opens.room * cython.sizeof(open_t)))
     free(opens.items)
     memset(opens, 0, cython.sizeof(open_list_t))

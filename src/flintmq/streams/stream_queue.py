@@ -24,6 +24,7 @@ from cython.cimports.flintmq.core.atomics import (
     spin_unlock,
 )
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
+from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import (
     credit_left,
     credit_take,
@@ -557,6 +558,7 @@ def seat_free(seat):
             stream_filter_free(seat.filter)
     if seat.arena != cython.NULL:
         arena_free(seat.arena)
+    memory_add(MEMORY_STREAMS, -cython.cast(int64_t, cython.sizeof(seat_t)))
     free(seat)
 
 

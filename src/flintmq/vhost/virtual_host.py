@@ -38,8 +38,11 @@ from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusiv
 from flintmq.vhost.policy import parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.stream_arguments import check_stream_properties
+from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
 
 log = logging.getLogger("flintmq.vhost")
+
+BINDING = "binding"
 
 QueueFactory = Callable[[int, QueueSpec], QueueCore]
 
@@ -61,7 +64,8 @@ def _log_error(result: Any, error: Exception | None) -> None:
 class VirtualHost:
     """One vhost.
 
-    Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires).
+    Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires); allowance:
+    memory for definitions (None: any amount); quotas: what the operator set for this vhost (ports.LimitsRecord).
 
     Hooks (plain attributes; called under the lock, must not wait): on_routes_changed(exchange), on_default_route_changed(queue
     name), on_queue_created(queue), on_queue_deleted(queue), on_exchange_created(exchange), on_exchange_deleted(exchange).
@@ -74,6 +78,8 @@ class VirtualHost:
         queue_factory: QueueFactory,
         limits: Limits | None = None,
         clock: Clock | None = None,
+        allowance: Allowance | None = None,
+        quotas: Mapping[str, int] | None = None,
     ) -> None:
         self.name = name
         self.queues: dict[str, Queue] = {}
@@ -89,6 +95,8 @@ class VirtualHost:
         self._definitions = definitions
         self._queue_factory = queue_factory
         self._limits = limits or Limits()
+        self.holding = Holding(allowance)  # what its definitions take of memory
+        self._quotas = quotas or {}
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._changes = Changes(self._lock, definitions)
@@ -298,9 +306,10 @@ class VirtualHost:
                 shown = erlang_term(alternate)[0]
                 text = f"invalid type '{shown}' for arg 'alternate-exchange' in {description}"
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
-            if len(self.exchanges) >= self._limits.exchanges_max and not self._changes.saved:
-                raise self._over_limit(EXCHANGE, name, self._limits.exchanges_max)
             exchange = exchange_class(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments)
+            if not self._changes.saved:
+                own = len(self.exchanges) - 1 - len(PREDECLARED)  # those of the broker are not the client's
+                self._check_limit(EXCHANGE, name, own, self._limits.exchanges_max, exchange_bytes(exchange))
             if durable:
                 record = ExchangeRecord(self.name, name, kind, auto_delete, internal, arguments)
                 self._changes.save(lambda: Save(record), [(EXCHANGE, name)])
@@ -328,6 +337,7 @@ class VirtualHost:
     def _add_exchange(self, exchange: Exchange) -> None:
         exchange.limit(self._limits)
         self.exchanges[exchange.name] = exchange
+        self.holding.add(exchange_bytes(exchange))
         if exchange.alternate is not None:
             self._alternate_of.setdefault(exchange.alternate, {})[exchange] = None
         self.on_exchange_created(exchange)
@@ -346,6 +356,7 @@ class VirtualHost:
     def _drop_exchange(self, exchange: Exchange) -> list[Exchange]:
         """Takes it out of memory. Returns the exchanges that lost a binding by that."""
         del self.exchanges[exchange.name]
+        self.holding.add(-exchange_bytes(exchange))
         self._put_off.pop(exchange, None)
         if exchange.alternate is not None:
             others = self._alternate_of[exchange.alternate]
@@ -470,12 +481,15 @@ class VirtualHost:
         limits = self._limits
         own, everybody = limits.binding_arguments_bytes_max, limits.bindings_arguments_bytes_max
         reason = ""
-        if self.binding_count >= limits.bindings_max:
-            reason = f"binding limit ({limits.bindings_max}) is reached"
+        most = self._most(BINDING, limits.bindings_max)
+        if self.binding_count >= most:
+            reason = f"binding limit ({most}) is reached"
         elif binding.arguments_bytes > own:
             reason = f"its arguments take {binding.arguments_bytes} bytes of memory, the limit is {own}: match on fewer or shorter headers"
         elif self.binding_bytes + binding.arguments_bytes > everybody:
             reason = f"the limit of {everybody} bytes for arguments of bindings in vhost '{self.name}' is reached"
+        else:
+            reason = self.holding.refusal(binding_bytes(binding))
         if reason:
             described = self.describe(binding.destination.destination_kind, binding.destination.name)
             raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot bind {described}: {reason}")
@@ -500,6 +514,7 @@ class VirtualHost:
         binding.source.add(binding)
         self.binding_count += 1
         self.binding_bytes += binding.arguments_bytes
+        self.holding.add(binding_bytes(binding))
         if isinstance(binding.destination, Queue):
             queue = binding.destination
             if queue.bindings is None:
@@ -512,6 +527,7 @@ class VirtualHost:
         binding.source.remove(binding)
         self.binding_count -= 1
         self.binding_bytes -= binding.arguments_bytes
+        self.holding.add(-binding_bytes(binding))
         queue = binding.destination
         if isinstance(queue, Queue) and queue.bindings:
             del queue.bindings[binding.identity]
@@ -568,11 +584,11 @@ class VirtualHost:
                 equivalence.check_queue(known, description, durable, auto_delete, arguments)
                 self.touch(known)
                 return known
-            if len(self.queues) >= self._limits.queues_max and not self._changes.saved:
-                raise self._over_limit(QUEUE, name, self._limits.queues_max)
+            spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
+            if not self._changes.saved:
+                self._check_limit(QUEUE, name, len(self.queues), self._limits.queues_max, queue_bytes(spec))
             if policy.is_stream:
                 check_stream_properties(description, durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete)
-            spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
             if not durable:
                 return self._add_queue(self._definitions.new_queue_id(), spec)
             new_id = self._definitions.new_queue_id
@@ -730,6 +746,7 @@ class VirtualHost:
         core = self._queue_factory(queue_id, spec)
         queue = Queue(queue_id, spec, core)
         self.queues[queue.name] = queue
+        self.holding.add(queue_bytes(queue))
         if queue.exclusive_owner is not None:
             self._exclusive.setdefault(queue.exclusive_owner, {})[queue.name] = queue
         if spec.policy.expires_ms is not None:
@@ -746,6 +763,7 @@ class VirtualHost:
             record = QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {})
             self._changes.save(lambda: Delete(record), [(QUEUE, queue.name)], undo=undo)
         del self.queues[queue.name]
+        self.holding.add(-queue_bytes(queue))
         if queue.exclusive_owner is not None:
             owned = self._exclusive[queue.exclusive_owner]
             del owned[queue.name]
@@ -785,6 +803,17 @@ class VirtualHost:
     def _locked(self, queue: Queue) -> PeerError:
         return PeerError(ReplyCode.RESOURCE_LOCKED, exclusive_lock_text(self.describe(QUEUE, queue.name)))
 
-    def _over_limit(self, kind: str, name: str, limit: int) -> PeerError:
-        text = f"cannot declare {kind} '{name}': {kind} limit in vhost '{self.name}' ({limit}) is reached"
-        return PeerError(ReplyCode.PRECONDITION_FAILED, text)
+    def _most(self, kind: str, default: int) -> int:
+        """How many of a kind the vhost may have: what the operator set (below 0: any number), and never more than `default`."""
+        most = self._quotas.get(f"max-{kind}s", default)
+        return default if most < 0 else min(most, default)
+
+    def _check_limit(self, kind: str, name: str, count: int, default: int, size: int) -> None:
+        """Raises: PeerError 406: there are as many, or they take as much memory, as may be."""
+        most = self._most(kind, default)
+        if count >= most:
+            text = f"cannot declare {kind} '{name}': {kind} limit in vhost '{self.name}' ({most}) is reached"
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+        reason = self.holding.refusal(size)
+        if reason:
+            raise PeerError(ReplyCode.PRECONDITION_FAILED, f"cannot declare {kind} '{name}' in vhost '{self.name}': {reason}")

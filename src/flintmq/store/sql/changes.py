@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from flintmq.ports import BindingRecord, ExchangeRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
+from flintmq.ports import BindingRecord, ExchangeRecord, LimitsRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
 from flintmq.store.sql.driver import Operation
 from flintmq.store.sql.values import binding_identity, encode_name, encode_table
 
@@ -50,7 +50,7 @@ def save_user(record: UserRecord) -> list[Operation]:
 
 def delete_user(name: str) -> list[Operation]:
     key = {"name": encode_name(name)}
-    return [("delete_user", key), ("delete_user_permissions", key)]
+    return [("delete_user", key), ("delete_user_permissions", key), *save_limits(LimitsRecord("user", name))]
 
 
 def save_permission(record: PermissionRecord) -> list[Operation]:
@@ -60,6 +60,20 @@ def save_permission(record: PermissionRecord) -> list[Operation]:
 
 def delete_permission(user: str, vhost: str) -> list[Operation]:
     return [("delete_permission", {"vhost": encode_name(vhost), "username": encode_name(user)})]
+
+
+# Where RabbitMQ keeps limits of virtual hosts; those of users are parameters of the node (vhost "").
+LIMIT_COMPONENTS = {"vhost": "vhost-limits", "user": "user-limits"}
+VHOST_LIMITS_NAME = "limits"
+
+
+def save_limits(record: LimitsRecord) -> list[Operation]:
+    name = encode_name(record.name)
+    vhost, name = (name, VHOST_LIMITS_NAME) if record.kind == "vhost" else ("", name)
+    key = {"vhost": vhost, "component": LIMIT_COMPONENTS[record.kind], "name": name}
+    if not record.limits:
+        return [("delete_parameter", key)]
+    return [("save_parameter", {**key, "value": json.dumps(dict(record.limits), sort_keys=True)})]
 
 
 def save_exchange(record: ExchangeRecord) -> list[Operation]:

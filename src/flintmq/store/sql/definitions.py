@@ -22,7 +22,7 @@ from typing import Any
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode, StoreError
-from flintmq.ports import BindingRecord, ExchangeRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
+from flintmq.ports import BindingRecord, ExchangeRecord, LimitsRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
 from flintmq.store.sql import changes
 from flintmq.store.sql.changes import Change, Save
 from flintmq.store.sql.driver import SCHEMA_VERSION, STORE_FORMAT, Driver, Location, Operation, State, check_state
@@ -239,6 +239,16 @@ class SqlDefinitions:
     def load_permissions(self) -> Sequence[PermissionRecord]:
         records = [PermissionRecord(*map(decode_name, row)) for row in self._rows("load_permissions")]
         return sorted(records, key=lambda record: (record.user, record.vhost))
+
+    def save_limits(self, record: LimitsRecord) -> None:
+        self._run(changes.save_limits(record))
+
+    def load_limits(self) -> Sequence[LimitsRecord]:
+        records = []
+        for kind, component in changes.LIMIT_COMPONENTS.items():
+            for vhost, name, value in self._rows("load_parameters", component=component):
+                records.append(LimitsRecord(kind, decode_name(vhost if kind == "vhost" else name), json.loads(value)))
+        return sorted(records, key=lambda record: (record.kind, record.name))
 
     def save_exchange(self, record: ExchangeRecord) -> None:
         self._run(changes.save_exchange(record))

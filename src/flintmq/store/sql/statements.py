@@ -58,6 +58,9 @@ def _build(dialect: str) -> dict[str, ClauseElement]:
         "save_permission": save(permissions, "vhost", "username"),
         "delete_permission": by(delete(permissions), permissions.c.vhost, permissions.c.username),
         "load_permissions": select(*(permissions.c[name] for name in ("username", "vhost", "configure", "write", "read"))),
+        "save_parameter": save(parameters, "vhost", "component", "name"),
+        "delete_parameter": by(delete(parameters), parameters.c.vhost, parameters.c.component, parameters.c.name),
+        "load_parameters": by(select(parameters.c.vhost, parameters.c.name, parameters.c.value), parameters.c.component),
         "save_exchange": save(exchanges, "vhost", "name"),
         "delete_exchange": by(delete(exchanges), exchanges.c.vhost, exchanges.c.name),
         "load_exchanges": by(

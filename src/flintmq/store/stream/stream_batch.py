@@ -8,9 +8,14 @@ from __future__ import annotations
 import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.content import content_body, content_decref, content_header, content_route, content_t
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy
+
+# bytes in the account of memory of a filter, and of one of its values beside its octets: its number, its pointer, its piece of memory
+FILTER_BYTES = cython.declare(int64_t, 128)
+VALUE_BYTES = cython.declare(int64_t, 48)
 
 
 def stream_batch_clear(batch):
@@ -25,6 +30,7 @@ def stream_batch_clear(batch):
 
 def stream_batch_free(batch):
     stream_batch_clear(batch)
+    memory_add(MEMORY_STREAMS, -cython.cast(int64_t, batch.room * cython.sizeof(stream_item_t)))
     free(batch.items)
     batch.items = cython.NULL
     batch.room = 0
@@ -39,6 +45,7 @@ def stream_batch_put(batch, content, offset):
         items = cython.cast(cython.pointer(stream_item_t), realloc(batch.items, room * cython.sizeof(stream_item_t)))
         if items == cython.NULL:
             return False
+        memory_add(MEMORY_STREAMS, (room - batch.room) * cython.sizeof(stream_item_t))
         batch.items = items
         batch.room = room
     batch.items[batch.count].content = content
@@ -76,6 +83,7 @@ def stream_filter_new(values, unfiltered):
     count: uint32_t = len(values)
     if made == cython.NULL:
         raise MemoryError
+    memory_add(MEMORY_STREAMS, FILTER_BYTES)
     made.unfiltered = unfiltered
     made.sizes = cython.cast(cython.pointer(uint32_t), calloc(count + 1, cython.sizeof(uint32_t)))
     made.values = cython.cast(cython.pointer(cython.pointer(uint8_t)), calloc(count + 1, cython.sizeof(cython.p_void)))
@@ -89,6 +97,7 @@ def stream_filter_new(values, unfiltered):
             stream_filter_free(made)
             raise MemoryError
         memcpy(made.values[i], cython.cast(cython.p_char, text), len(text))
+        memory_add(MEMORY_STREAMS, VALUE_BYTES + len(text))
         made.sizes[i] = len(text)
         i += 1
         made.count = i
@@ -99,8 +108,10 @@ def stream_filter_free(filter):
     i: uint32_t
     if filter == cython.NULL:
         return
+    memory_add(MEMORY_STREAMS, -FILTER_BYTES)
     if filter.values != cython.NULL:
         for i in range(filter.count):
+            memory_add(MEMORY_STREAMS, -(VALUE_BYTES + filter.sizes[i]))
             free(filter.values[i])
     free(filter.values)
     free(filter.sizes)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import arena_free, arena_new
+from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.store.log.file_port import FilePort
 from cython.cimports.flintmq.store.log.log import log_t
 from cython.cimports.flintmq.store.log.record import (
@@ -32,7 +33,7 @@ from cython.cimports.flintmq.store.log.record import (
 
 from cython.cimports.flintmq.store.stream.stream_content import RECORD_STREAM_CHUNK, RECORD_STREAM_MARK, RECORD_STREAM_MESSAGE
 from cython.cimports.flintmq.store.stream.stream_log import PLACE_UNKNOWN, stream_decref, stream_incref, stream_learn, stream_t
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -70,6 +71,8 @@ def stream_reader_free(reader):
 
 def stream_reader_rest(reader):
     _close(reader)
+    if reader.window != cython.NULL:
+        memory_add(MEMORY_STREAMS, -cython.cast(int64_t, WINDOW))
     free(reader.window)
     reader.window = cython.NULL
     reader.window_end = 0
@@ -141,6 +144,7 @@ def _load(reader: cython.pointer(stream_reader_t), lsn: uint64_t) -> uint64_t:
         if reader.window == cython.NULL:
             reader.error = 12
             return 0
+        memory_add(MEMORY_STREAMS, WINDOW)
     clock_gettime(CLOCK_MONOTONIC, cython.address(before))
     error = _open(reader, sequence)
     if error:

@@ -1,0 +1,108 @@
+"""What definitions take of memory, and how much of it those of one virtual host, and of all, may take.
+
+in: queues, exchanges and bindings that come and go. out: bytes for the account (core/memory_account), refusals.
+
+A definition costs a constant and a part that grows with what its client sent. The constants are rounded up from what 20,000 of each took of
+the process; tests/vhost/test_weights.py compares the account with what malloc gave out. Nothing here is on the way of a message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from flintmq.core.memory_account import MemoryShare
+from flintmq.routing.binding import Binding, field_bytes
+from flintmq.routing.exchange import Exchange
+from flintmq.vhost.queue import Queue, QueueSpec
+
+# bytes of a queue: its record with the first level of its list, its objects, its places in tables of names, ids and owners
+QUEUE_BYTES = 1_400
+# of its parsed arguments, and of each further priority level
+QUEUE_POLICY_BYTES = 512
+QUEUE_LEVEL_BYTES = 128
+# of a stream beside that: its log, its cursors' tables
+STREAM_BYTES = 2_048
+# bytes of an exchange with the head of its route cache, and of its place among those that name the same alternate
+EXCHANGE_BYTES = 1_500
+ALTERNATE_BYTES = 640
+# bytes of a binding: its object, its identity, its places in the tables of both ends
+BINDING_BYTES = 680
+# of each word of a topic pattern (a node of the trie with a table), and of each wildcard
+TOPIC_WORD_BYTES = 320
+TOPIC_WILDCARD_BYTES = 96
+# of each header of a headers binding: its entry in the index
+HEADER_BYTES = 640
+
+
+def queue_bytes(queue: Queue | QueueSpec) -> int:
+    """Bytes of a queue (Queue or QueueSpec) without its messages. O(arguments)."""
+    size = QUEUE_BYTES + 2 * len(queue.name) + _table(queue.arguments, QUEUE_POLICY_BYTES)
+    return size + QUEUE_LEVEL_BYTES * (queue.policy.levels - 1) + (STREAM_BYTES if queue.policy.is_stream else 0)
+
+
+def exchange_bytes(exchange: Exchange) -> int:
+    """Bytes of an exchange without its bindings and remembered routes. O(arguments)."""
+    alternate = 0 if exchange.alternate is None else ALTERNATE_BYTES
+    return EXCHANGE_BYTES + 4 * len(exchange.name) + _table(exchange.arguments, 0) + alternate
+
+
+def binding_bytes(binding: Binding) -> int:
+    """Bytes of a binding. O(arguments and words of its key)."""
+    size = BINDING_BYTES + 2 * len(binding.routing_key) + binding.arguments_bytes
+    if binding.source.kind == "topic":
+        for word in binding.routing_key.split(b"."):
+            size += TOPIC_WILDCARD_BYTES if word in (b"*", b"#") else TOPIC_WORD_BYTES
+    elif binding.source.kind == "headers":
+        size += HEADER_BYTES * len(binding.arguments)
+    return size
+
+
+def _table(arguments: Mapping[str, Any], more: int) -> int:
+    return field_bytes(arguments) + more if arguments else 0
+
+
+class Allowance:
+    """Memory for the definitions of a node. Any thread.
+
+    Args: one, everybody: bytes that those of one virtual host, and of all together, may take.
+    """
+
+    def __init__(self, one: int, everybody: int) -> None:
+        self.one = one
+        self.everybody = everybody
+        self.held = 0
+        self._lock = threading.Lock()
+
+    def add(self, change: int) -> None:
+        with self._lock:
+            self.held += change
+
+
+class Holding:
+    """What the definitions of one virtual host take of an allowance (None: any amount) and have in the account."""
+
+    def __init__(self, allowance: Allowance | None) -> None:
+        self._allowance = allowance
+        self._share = MemoryShare("definitions")
+
+    @property
+    def bytes(self) -> int:
+        return self._share.held
+
+    def add(self, change: int) -> None:
+        """Something was defined (> 0) or is gone. What was restored counts, too; it is never refused."""
+        self._share.add(change)
+        if self._allowance is not None:
+            self._allowance.add(change)
+
+    def refusal(self, more: int) -> str:
+        """Why `more` bytes can't be defined; "": they can."""
+        if self._allowance is None:
+            return ""
+        if self.bytes + more > self._allowance.one:
+            return f"limit of {self._allowance.one} bytes of memory for definitions of a vhost is reached"
+        if self._allowance.held + more > self._allowance.everybody:
+            return f"limit of {self._allowance.everybody} bytes of memory for definitions of all vhosts is reached"
+        return ""
