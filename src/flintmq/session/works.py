@@ -26,7 +26,7 @@ from flintmq.session.expiry import STEP_NS
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
-    from flintmq.session.state import ChannelState
+    from flintmq.session.state import ChannelState, Consumer
 
 # slices that are done before the request that makes them has had its turn: what takes no more is answered in the same pass
 AT_ONCE = 4
@@ -175,11 +175,14 @@ class Ending:
         broker = self.handler.broker
         for state in states:
             for consumer in state.consumers.values():
-                yield partial(self.handler.consumer_left, consumer)
-                yield partial(broker.consumer_gone, consumer)
+                yield partial(self._leave, consumer)
             if state.reply_queue is not None:
                 yield partial(broker.drop_reply_queue, state.reply_queue)
             yield self.handler.channel_left
+
+    def _leave(self, consumer: Consumer) -> None:
+        self.handler.consumer_left(consumer)
+        self.handler.broker.consumer_gone(consumer)
 
     def step(self) -> bool:
         """A slice of it."""
