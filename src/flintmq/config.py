@@ -185,6 +185,13 @@ class Limits:
     stream_cursor_ms: int = 100
     # messages of a group that are delivered and not settled, or wait to come again; at the limit it waits for its oldest
     stream_open_max: int = 65_536
+    # messages, and bytes of bodies, by which a queue with x-max-length or x-max-length-bytes may be above it while consumers with credit
+    # are about to take from it (queue/limits.py): a read of the smallest publishes, and of a few large ones. Above that the limit holds,
+    # whoever waits: the head is dropped, or the publish refused
+    over_limit_messages: int = 4_096
+    over_limit_bytes: int = 16 * MIB
+    # milliseconds that this may last when no consumer takes anything; then the head is dropped
+    over_limit_ms: int = 20
     # bytes of bodies a queue keeps in memory; later arrivals stay in the log (logged) or go to the page log (transient) until they are next
     queue_hot_bytes: int = 4 * MIB
     # messages a second that all cold reads together bring into memory while messages come to queues that have nothing on disk, so that

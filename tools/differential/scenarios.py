@@ -575,6 +575,37 @@ for _arguments in (
     _FOUND[f"limit {_arguments}"] = partial(_limit, _arguments)
 
 
+def _limit_with_a_consumer(arguments: dict[str, Any], c: Client, q: str) -> None:
+    """Ready consumers first, then the limit: a burst of 40 to a consumer that takes 10."""
+    c.do("queue.declare", queue=q + ".dead")
+    if "x-dead-letter-exchange" in arguments:
+        arguments = {**arguments, "x-dead-letter-routing-key": q + ".dead"}
+    c.do("queue.declare", queue=q, arguments=arguments)
+    c.do("channel.open", 2)
+    c.do("basic.qos", 2, prefetch_count=10)
+    c.do("basic.consume", 2, queue=q, consumer_tag="c")
+    c.raw(b"".join(publish_bytes(1, b"%d" % (10 + number), routing_key=q) for number in range(40)))
+    c.quiet()
+    for name in (q, q + ".dead"):
+        c.do("queue.declare", queue=name, passive=True)
+        c.get(name, count=2)
+
+
+for _arguments in (
+    {"x-max-length": 5},
+    {"x-max-length": 0},
+    {"x-max-length-bytes": 10},
+    {"x-max-length": 5, "x-max-priority": 3},
+    {"x-max-length": 5, "x-single-active-consumer": True},
+    {"x-max-length": 5, "x-dead-letter-exchange": ""},
+    {"x-max-length": 5, "x-overflow": "reject-publish"},
+    {"x-max-length": 0, "x-overflow": "reject-publish"},
+    {"x-max-length-bytes": 10, "x-overflow": "reject-publish"},
+    {"x-max-length": 5, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": ""},
+):
+    _FOUND[f"limit and a consumer {_arguments}"] = partial(_limit_with_a_consumer, _arguments)
+
+
 @scenario("dead letters of time")
 def _dead_of_time(c: Client, q: str) -> None:
     c.do("queue.declare", queue=q + ".dead")

@@ -26,10 +26,7 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     core, broker = queue.core, parts.broker
     if publishers_wait(broker.log) or bytes_mapped() > parts.memory_limit:
         raise busy("the broker is low on memory or disk: publishers are blocked", "consume messages or free space, and try again")
-    limited = not queue.policy.is_stream and (
-        core.ready_count() >= core.max_length or core.ready_bytes() + len(message.body) > core.max_bytes
-    )
-    if limited and queue.policy.overflow != DROP_HEAD:
+    if not queue.policy.is_stream and queue.policy.overflow != DROP_HEAD and core.refuses(len(message.body)):
         broker.count_drop("refused")
         raise HttpError(409, "queue_full", f"queue '{queue.name}' is full and refuses messages", "consume messages, or raise its limit")
     times = [time for time in (core.ttl_ms if core.ttl_ms >= 0 else None, message.expiration_ms) if time is not None]
@@ -40,8 +37,7 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     )
     if position == 0:
         raise HttpError(404, "not_found", f"no queue '{queue.name}' in vhost '{queue.vhost}'", "it was deleted: declare it first")
-    if limited:
-        publishing.enforce_limits(broker, queue)
+    publishing.settle_limits(broker, queue)
     await _durable(parts, lsn, ticket)
     return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn or ticket)}
 

@@ -39,6 +39,11 @@ class DueIndex:
         self.index.soon = _arm
         spin_unlock(cython.address(self.index.lock))
 
+    def set_over(self, messages: int, size: int, ms: int) -> None:
+        self.index.over_messages = messages
+        self.index.over_bytes = size
+        self.index.over_ms = ms
+
     def release(self) -> None:
         spin_lock(cython.address(self.index.lock))
         self.index.soon = cython.NULL
@@ -48,6 +53,7 @@ class DueIndex:
         self.clock = None
         self.take_due()
         self.take_worked()
+        self.take_over()
 
     def arm(self, at_ms: int) -> None:
         at: int64_t = at_ms
@@ -84,4 +90,36 @@ class DueIndex:
             taken.append(queue.id)
             queue_decref(queue)
             queue = after
+        return taken
+
+    def take_over(self) -> list:
+        queue: cython.pointer(queue_t)
+        link: cython.pointer(cython.pointer(queue_t))
+        due: cython.pointer(queue_t) = cython.NULL
+        now: int64_t = wall_ms()
+        soonest: int64_t = 0
+        taken: list = []
+        spin_lock(cython.address(self.index.lock))
+        link = cython.address(self.index.over)
+        while link[0] != cython.NULL:
+            queue = link[0]
+            # Without a clock the housekeeping asks, and takes all.
+            if self.index.soon != cython.NULL and queue.over_at > now:
+                if soonest == 0 or queue.over_at < soonest:
+                    soonest = queue.over_at
+                link = cython.address(queue.over_next)
+            else:
+                link[0] = queue.over_next
+                queue.over_next = due
+                due = queue
+        spin_unlock(cython.address(self.index.lock))
+        while due != cython.NULL:
+            queue = due
+            due = queue.over_next
+            taken.append(queue.id)
+            # From here on it may be listed again: it is looked at once more then.
+            at_store32(cython.address(queue.over), 0)
+            queue_decref(queue)
+        if soonest:
+            self.arm(soonest)
         return taken

@@ -17,6 +17,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.queue.due_index import DueIndex
+from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed,
@@ -182,6 +183,27 @@ class QueueHandle:
         """Tells `due` from now on when it has something to do. Once, before the queue is used."""
         Py_INCREF(due)  # as with a log: queue_t keeps a plain pointer, and may live longer than all handles
         self.queue.due = cython.address(due.index)
+
+    def share_limits(self) -> None:
+        """`max_length` and `max_bytes` are final: the core knows them from now on. Before the queue is used."""
+        self.queue.max_length = self.max_length
+        self.queue.max_bytes = self.max_bytes
+
+    def over_limit(self) -> bool:
+        """Above `max_length` or `max_bytes`."""
+        return queue_over_limit(self.queue)
+
+    def limit_waits(self) -> bool:
+        """Above its limit, and consumers have their turn before its head is dropped; the index looks at it again."""
+        return queue_over_limit(self.queue) and queue_limit_waits(self.queue)
+
+    def limit_due(self) -> bool:
+        """What the index asks when it looks: the head is to be dropped now."""
+        return queue_limit_due(self.queue)
+
+    def refuses(self, size: int) -> bool:
+        """reject-publish: whether a message with a body of `size` bytes is refused now."""
+        return queue_refuses(self.queue, size, 0, 0)
 
     def rearm(self) -> int:
         """When its next entry expires (wall clock, milliseconds): what the index knows from now on. 0: it has told the index itself, or

@@ -99,6 +99,8 @@ def queue_new(queue_id, list_kind, levels, level_rule):
     queue.refs = 1
     queue.id = queue_id
     queue.list_kind = list_kind
+    queue.max_length = ~cython.cast(uint64_t, 0)
+    queue.max_bytes = ~cython.cast(uint64_t, 0)
     return queue
 
 

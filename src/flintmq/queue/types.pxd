@@ -138,12 +138,20 @@ cdef enum:
     BEHIND_RING = 4             # see list_t.behind_ring
 
 cdef struct list_t
+cdef struct queue_t
 
-cdef struct list_ops_t:         # what differs between kinds of lists: the extension point
-    uint32_t (*level_of)(list_t *entries, content_t *content) noexcept nogil     # where an arrival goes
+# What differs between kinds of lists: the extension point (docs/QUEUE_CORE.md, "Kinds of entry lists"; code outside this package: queue/kinds).
+# Every function: any thread, no GIL, none of the queue's locks held.
+cdef struct list_ops_t:
+    uint32_t (*level_of)(list_t *entries, content_t *content) noexcept nogil     # where an arrival goes; content may be NULL
     int (*compare)(uint64_t left, uint64_t right) noexcept nogil                 # below zero: `left` is served first
     int (*priorities)(list_t *entries) noexcept nogil                            # the seed's getPriorities
-    bint in_order               # an arrival is always after everything that is there
+    bint in_order               # an arrival is always after everything that is there, and nobody wants to know of it: the two below are NULL
+    # An entry became available for the first time. Nobody was woken for it yet. NULL: nobody wants to know.
+    void (*arrived)(queue_t *queue, uint64_t position, content_t *content) noexcept nogil
+    # An entry was given back. NULL: nobody wants to know.
+    void (*returned)(queue_t *queue, uint64_t position) noexcept nogil
+    void (*destroy)(list_t *entries) noexcept nogil                              # with the list; NULL: nothing to do
 
 cdef struct list_t:             # QueueEntryList: levels of segments, served in position order
     uint32_t lock               # adding, settling, segments; innermost lock of the queue core
@@ -153,6 +161,7 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     level_t *levels
     level_t level0              # the only level of a standard list
     list_ops_t *ops
+    void *kind                  # the kind's own; NULL in a standard or priority list
     uint64_t generation         # atomic: segments unlinked so far
     uint64_t enqueued           # atomic figures, written under `lock`
     uint64_t enqueued_bytes
@@ -185,7 +194,6 @@ cdef struct found_t:            # what a scan found
     uint32_t skipped            # entries passed on the way
     bint returned               # of an attempt to acquire (queue/pull.py)
 
-cdef struct queue_t
 cdef struct consumer_t
 cdef struct target_t
 
@@ -399,8 +407,12 @@ cdef struct due_index_t:        # queues that have something to do: one for all 
     uint32_t lock
     queue_t *due                # an entry of theirs expires earlier than was known; each a counted reference
     queue_t *worked             # they worked since their last housekeeping; each a counted reference
+    queue_t *over               # above their length limit, for consumers have their turn first (queue/limits.pxd); each a counted reference
     due_soon_t soon             # NULL: nobody waits
     void *context
+    uint64_t over_messages      # what a queue may exceed its limit by meanwhile; see config.Limits
+    uint64_t over_bytes
+    int64_t over_ms             # ... and for how long, when nobody takes anything
 
 cdef enum:                      # queue_t.returns: what the control plane wants to know of delivered entries that come back
     RETURNS_COUNTED = 1         # how often (queue/returns.pxd); consumers are told, too (x-delivery-count)
@@ -430,8 +442,9 @@ cdef struct queue_t:
     uint64_t logged_at          # atomic: LSN of its last enqueue (or mark) in the message log; the store's own
     waiter_t *waiters           # atomic head; changed under the manager lock
     due_index_t *due            # NULL: nobody looks after it but who calls its housekeeping
-    queue_t *due_next           # links of the index's two lists
+    queue_t *due_next           # links of the index's lists
     queue_t *worked_next
+    queue_t *over_next
     int64_t due_at              # atomic: when its next entry expires, as the index knows it; 0: it knows of none
     uint32_t due_listed         # atomic: it is on the list
     uint32_t worked             # atomic: it is on the list of those that worked since their last housekeeping
@@ -441,3 +454,8 @@ cdef struct queue_t:
     uint32_t returned_count     # atomic; the notes below are changed under the list lock
     returned_t *returned        # oldest first
     returned_t *returned_last
+    uint64_t max_length         # x-max-length and x-max-length-bytes; all bits: none. Set before anyone uses the queue
+    uint64_t max_bytes
+    uint32_t over               # atomic: it is on the index's list of those above their limit
+    int64_t over_at             # when to look again, milliseconds on the wall clock; under the index's lock
+    uint64_t over_taken         # entries that had been taken from it then

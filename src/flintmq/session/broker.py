@@ -188,6 +188,7 @@ class Broker:
             core.max_length = policy.max_length
         if policy.max_length_bytes is not None:
             core.max_bytes = policy.max_length_bytes
+        core.share_limits()
         if policy.max_length is not None or policy.max_length_bytes is not None:
             if policy.overflow != DROP_HEAD:
                 core.destination_flags = DEST_REJECT_OVER

@@ -63,7 +63,7 @@ def committed(handler: ConnectionHandler, transaction: Transaction, alive: bool)
     for queue_id in transaction.limited:
         queue = broker.queues.get(queue_id)
         if queue is not None:
-            publishing.enforce_limits(broker, queue)
+            publishing.settle_limits(broker, queue)
     if not alive:
         return
     handler.send_later(transaction.number, spec.TxCommitOk())

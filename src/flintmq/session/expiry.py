@@ -1,7 +1,8 @@
 """When messages expire, and which queues the housekeeping has to see: only those that have something to do are visited.
 
 in: what queues say of themselves (queue/due.pxd), a clock that rings when the first entry expires.
-out: expired messages, to their dead-letter exchange or gone, in steps on the first loop; housekeeping of queues that worked.
+out: expired messages, to their dead-letter exchange or gone, in steps on the first loop; housekeeping of queues that worked; the limits of
+queues that were above them for their consumers (queue/limits.py).
 
 E1  A queue's first expiry is in the heap, or the queue is on the index's list. What is in the heap under an older time is passed over.
 E2  One step lasts some 50 us, but for one message: what is left waits for the next step; the loop shares its passes out
@@ -39,6 +40,8 @@ class Expiry:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.index = DueIndex()
+        limits = broker.limits
+        self.index.set_over(limits.over_limit_messages, limits.over_limit_bytes, limits.over_limit_ms)
         # (when, queue id); wall clock, milliseconds
         self._heap: list[tuple[int, int]] = []
         # queue id -> its time in the heap; anything else there is old
@@ -88,7 +91,7 @@ class Expiry:
         now = self._broker.clock.wall_ms()
         until_ns = self._broker.clock.monotonic_ns() + STEP_NS
         self._take()
-        more = False
+        more = self._keep_limits(until_ns)
         while self._heap and self._heap[0][0] <= now and not more:
             at, queue_id = heapq.heappop(self._heap)
             if self._times.get(queue_id) != at:
@@ -114,6 +117,22 @@ class Expiry:
         else:
             self._note(now, queue.queue_id)  # behind the others whose time it is
         return self._broker.clock.monotonic_ns() >= until_ns
+
+    def _keep_limits(self, until_ns: int) -> bool:
+        """Queues that consumers had their turn in drop their heads. True: the step is over."""
+        over = self.index.take_over()
+        for queue_id in over:
+            queue = self._broker.queues.get(queue_id)
+            if queue is not None:
+                self.visits += 1
+                guarded("queue limits", f"queue {queue.name!r}", self._keep_limit, queue)
+        return bool(over) and self._broker.clock.monotonic_ns() >= until_ns
+
+    def _keep_limit(self, queue: Any) -> None:
+        if queue.core.limit_due():
+            publishing.enforce_limits(self._broker, queue)
+            if queue.core.over_limit():
+                self._over.add(queue.queue_id)
 
     def _take(self) -> None:
         for at, queue_id in self.index.take_due():
@@ -156,7 +175,7 @@ class Expiry:
         if core.returned_count:
             publishing.count_returns(self._broker, queue)
         if queue in self._broker.limited_queues:
-            publishing.enforce_limits(self._broker, queue)
-            if core.ready_count() > core.max_length or core.ready_bytes() > core.max_bytes:
+            publishing.settle_limits(self._broker, queue)
+            if core.over_limit():
                 self._over.add(queue.queue_id)
         core.housekeeping()

@@ -336,6 +336,12 @@ class ConnectionHandler:
         guarded("expiry", f"queue {queue.name!r}", lambda: done.append(left()))
         return not done or done[0]
 
+    def keep_limit(self, queue_id: int) -> None:
+        """A consumer had its turn: what it left above the queue's limit is dead-lettered."""
+        queue = self.broker.queues.get(queue_id)
+        if queue is not None:
+            publishing.enforce_limits(self.broker, queue)
+
     # --- output -----------------------------------------------------------------------------------------------------
 
     def send(self, channel: int, method: spec.Method) -> None:

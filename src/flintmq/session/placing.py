@@ -27,6 +27,7 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_enqueue,
@@ -150,9 +151,13 @@ def _place(
         _count_stream(connection, place_on_stream(connection.port, destination.queue, content, cython.address(tally.ticket)), tally)
         return
     expires_at = expiry_on(destination, expiration_ms)
-    if destination.flags & DEST_REJECT_OVER and (
-        queue_ready_count(destination.queue) >= destination.max_length
-        or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
+    if (
+        destination.flags & DEST_REJECT_OVER
+        and (
+            queue_ready_count(destination.queue) >= destination.max_length
+            or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
+        )
+        and queue_refuses(destination.queue, content.body_len, 0, 0)
     ):
         if queue_is_deleted(destination.queue):
             tally.gone += 1  # it is full of what goes with it
@@ -170,10 +175,14 @@ def _place(
         _count_not_placed(connection, destination, bits, tally)
         return
     tally.placed += 1
-    if destination.flags & DEST_LIMITED:
+    if (
+        destination.flags & DEST_LIMITED
+        and (queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes)
+        and not queue_limit_waits(destination.queue)
+    ):
         if not destination.flags & DEST_DEAD_LETTERS:
             connection.dropped[DROP_MAXLEN] += drop_head(destination)
-        elif queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes:
+        else:
             tally.policy = note_refused(connection, destination.queue, cython.NULL, REASON_DROP) or tally.policy
 
 

@@ -284,8 +284,7 @@ def _letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, byte
 def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction | None) -> int:
     """Puts a dead letter on one queue. Returns 1, or 0 when it was refused there. Raises: StoreError, MemoryError."""
     core = queue.core
-    limited = core.ready_count() >= core.max_length or core.ready_bytes() + len(letter.body) > core.max_bytes
-    if limited and queue.policy.overflow != DROP_HEAD:
+    if queue.policy.overflow != DROP_HEAD and core.refuses(len(letter.body)):
         broker.count_drop("maxlen")
         return 0
     expires_at = 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
@@ -293,11 +292,10 @@ def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction
     placed = publish(letter.exchange, letter.routing_keys[0], letter.header, letter.body, letter.flags, letter.priority, expires_at)
     if placed and broker.streams is not None and transaction is None:
         broker.streams.letter(queue.queue_id)  # before the caller ends the original
-    if limited:
-        if transaction is None:
-            enforce_limits(broker, queue)
-        else:
-            transaction.limited.append(queue.queue_id)
+    if transaction is None:
+        settle_limits(broker, queue)
+    elif queue in broker.limited_queues:
+        transaction.limited.append(queue.queue_id)
     return 1 if placed else 0
 
 
@@ -366,6 +364,12 @@ def _enforce_some(broker: Broker, pending: Queues) -> bool:
         return not pending
     finally:
         _cascade.pending = None
+
+
+def settle_limits(broker: Broker, queue: Any) -> None:
+    """After an arrival: brings a queue back under its limit, unless its consumers have their turn first (queue/limits.py)."""
+    if queue in broker.limited_queues and queue.core.over_limit() and not queue.core.limit_waits():
+        enforce_limits(broker, queue)
 
 
 def _enforce(broker: Broker, queue: Any) -> bool:

@@ -193,7 +193,9 @@ def _keep_limit(core: Any) -> None:
     """Drop-head of a queue without a dead-letter exchange; the housekeeping does it for those that have one."""
     if core.destination_flags & (DEST_LIMITED | DEST_DEAD_LETTERS) != DEST_LIMITED:
         return
-    while core.ready_count() > core.max_length or core.ready_bytes() > core.max_bytes:
+    if core.limit_waits():
+        return  # its consumers first
+    while core.over_limit():
         # Nobody looks at the message: one that is not in memory is not read.
         if core.take_head(REASON_DROP, _ignore) is None:
             return

@@ -31,6 +31,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     queue_add_held,
@@ -42,8 +43,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_is_deleted,
     queue_is_durable,
     queue_publish_held,
-    queue_ready_bytes,
-    queue_ready_count,
 )
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import (
@@ -295,13 +294,13 @@ class Transaction:
     def _refused(self, destination, content):
         """reject-publish: the queue's limit, counting what this transaction has put there before. O(1)."""
         before: list = self.sums.setdefault(queue_get_id(destination.queue), [0, 0])
-        count: uint64_t = queue_ready_count(destination.queue) + cython.cast(uint64_t, before[0])
-        size: uint64_t = queue_ready_bytes(destination.queue) + cython.cast(uint64_t, before[1])
+        messages: uint64_t = before[0]
+        size: uint64_t = before[1]
         if queue_is_deleted(destination.queue):
             return False  # it is full of what goes with it
         before[0] += 1
         before[1] += content.body_len
-        return count >= destination.max_length or size + content.body_len > destination.max_bytes
+        return queue_refuses(destination.queue, content.body_len, messages, size)
 
     def _enqueue(self, held, expires_at_ms):
         held.slot = queue_add_held(held.queue, held.content, expires_at_ms, cython.address(held.position))
@@ -464,7 +463,7 @@ class Transaction:
                 continue
             if destination.flags & DEST_DEAD_LETTERS:
                 self.limited.append(queue_get_id(destination.queue))
-            else:
+            elif queue_over_limit(destination.queue) and not queue_limit_waits(destination.queue):
                 dropped: uint32_t = drop_head(destination)
                 if connection != cython.NULL:
                     connection.dropped[DROP_MAXLEN] += dropped

@@ -34,6 +34,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 from cython.cimports.flintmq.queue.types import REASON_ACK, consumer_t, delivery_t, target_t, RETURNS_COUNTED
 from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_deliver
+from cython.cimports.flintmq.session.limits import limit_after_turn
 from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_add
@@ -239,6 +240,8 @@ def _target_turn(
             # This one has nothing: the next of a multi-queue target, until all were asked.
             tried += 1
             if tried >= target.consumer_count:
+                if at_load32(cython.address(consumer.queue.over)):
+                    limit_after_turn(connection, subscription, consumer.queue)
                 return False
             target.next_consumer = (target.next_consumer + 1) % target.consumer_count
             continue

@@ -69,6 +69,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
     queue_unacked_count,
 )
+from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_refuses, queue_wanted
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.types import (
@@ -384,6 +385,27 @@ class Queue:
     @property
     def consumer_count(self) -> int:
         return queue_consumer_count(self.queue)
+
+    def watch(self, due) -> None:
+        """Tells the index what it has to do; `due.release()` afterwards."""
+        self.due_index = due
+        self.queue.due = cython.address(self.due_index.index)
+
+    def limit(self, messages: int, size: int = 0xFFFFFFFFFFFFFFFF) -> None:
+        self.queue.max_length = messages
+        self.queue.max_bytes = size
+
+    def consumers_want(self, most: int) -> int:
+        return queue_wanted(self.queue, most)
+
+    def limit_waits(self) -> bool:
+        return queue_limit_waits(self.queue)
+
+    def limit_due(self) -> bool:
+        return queue_limit_due(self.queue)
+
+    def refuses(self, size: int, messages: int = 0, bytes_: int = 0) -> bool:
+        return queue_refuses(self.queue, size, messages, bytes_)
 
     @property
     def priorities(self) -> int:

@@ -1,0 +1,164 @@
+"""Length limits and ready consumers (see limits.pxd).
+
+in: queues at or above their limit. out: whether to refuse, to drop, or to let consumers have their turn first.
+
+RabbitMQ hands a message to a consumer with credit before it counts it. Here a message is on the queue first, and its consumer takes it in
+its own turn, perhaps on another thread. So a queue may be above its limit for a moment, by what Limits.over_limit_messages and
+over_limit_bytes allow.
+
+I1  A queue that is left above its limit for its consumers is on the index's list; who takes it off there looks at it, and drops its head
+    unless something was taken since and consumers still want more. So it stays above its limit for Limits.over_limit_ms without progress.
+I2  Who lets a queue wait sets `over` after it has counted; whoever ends a consumer's turn may miss that: the index does not (I1).
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.clock import wall_ms
+from cython.cimports.flintmq.queue.consumer_manager import manager_figures
+from cython.cimports.flintmq.queue.types import (
+    CONSUMER_ACQUIRES,
+    CONSUMER_NO_ACK,
+    consumer_t,
+    credit_t,
+    due_index_t,
+    group_t,
+    queue_t,
+)
+from cython.cimports.flintmq.queue.upkeep import queue_ready_bytes, queue_ready_count
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+
+# consumers that one count looks at: the rest is not counted, so that a full queue costs the same beside 10,000 of them
+WANTED_VISITS = cython.declare(uint32_t, 64)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _left(credit: cython.pointer(credit_t)) -> uint64_t:
+    limit: uint32_t = at_load32(cython.address(credit.limit))
+    used: uint32_t = at_load32(cython.address(credit.used))
+    if limit == 0:
+        return ~cython.cast(uint64_t, 0)
+    return limit - used if used < limit else 0
+
+
+def queue_wanted(queue, most):
+    group: cython.pointer(group_t)
+    consumer: cython.pointer(consumer_t)
+    shared: cython.pointer(credit_t)[SHARED_MAX]
+    shared_left: uint64_t[SHARED_MAX]
+    shared_count: uint32_t = 0
+    visited: uint32_t = 0
+    wanted: uint64_t = 0
+    left: uint64_t
+    pass_no: cython.int
+    i: uint32_t
+    if at_load32(cython.address(queue.deleted)):
+        return 0
+    spin_lock(cython.address(queue.manager.lock))
+    group = queue.manager.groups
+    while group != cython.NULL and wanted < most and visited < WANTED_VISITS:
+        for pass_no in range(2):
+            consumer = group.interested.head if pass_no == 0 else group.notified.head
+            while consumer != cython.NULL and wanted < most and visited < WANTED_VISITS:
+                visited += 1
+                left = 0
+                if consumer.interest == cython.NULL and not at_load32(cython.address(consumer.target.suspended)):
+                    left = most
+                    if consumer.flags & (CONSUMER_ACQUIRES | CONSUMER_NO_ACK) == CONSUMER_ACQUIRES:
+                        left = _left(cython.address(consumer.credit))
+                        if consumer.shared_credit != cython.NULL:
+                            i = 0
+                            while i < shared_count and shared[i] != consumer.shared_credit:
+                                i += 1
+                            if i == shared_count and i < SHARED_MAX:
+                                shared[i] = consumer.shared_credit
+                                shared_left[i] = _left(consumer.shared_credit)
+                                shared_count += 1
+                            if i == shared_count:
+                                left = 0
+                            elif left > shared_left[i]:
+                                left = shared_left[i]
+                            if i < shared_count:
+                                shared_left[i] -= left
+                wanted += left if left < most - wanted else most - wanted
+                consumer = consumer.next
+        group = group.next
+    queue.manager.visited += visited
+    spin_unlock(cython.address(queue.manager.lock))
+    return wanted
+
+
+def queue_over_limit(queue):
+    return queue_ready_count(queue) > queue.max_length or queue_ready_bytes(queue) > queue.max_bytes
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _above(value: uint64_t, limit: uint64_t) -> uint64_t:
+    return value - limit if value > limit else 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _taken(queue: cython.pointer(queue_t)) -> uint64_t:
+    """Entries that consumers and the broker have acquired so far."""
+    acquired: uint64_t = 0
+    bytes_: uint64_t = 0
+    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
+    return acquired + at_load64(cython.address(queue.puller.acquired))
+
+
+def queue_limit_waits(queue):
+    index: cython.pointer(due_index_t) = queue.due
+    ready: uint64_t = queue_ready_count(queue)
+    if index == cython.NULL or _above(ready, queue.max_length) > index.over_messages:
+        return False
+    # One message may have any size: it is what a consumer waits for.
+    if ready > 1 and _above(queue_ready_bytes(queue), queue.max_bytes) > index.over_bytes:
+        return False
+    if queue_wanted(queue, 1) == 0:
+        return False
+    if not at_load32(cython.address(queue.over)) and not at_swap32(cython.address(queue.over), 1):
+        at_add32(cython.address(queue.refs), 1)
+        ready = _taken(queue)
+        spin_lock(cython.address(index.lock))
+        queue.over_at = wall_ms() + index.over_ms
+        queue.over_taken = ready
+        queue.over_next = index.over
+        index.over = queue
+        if index.soon != cython.NULL:
+            index.soon(index.context, queue.over_at)
+        spin_unlock(cython.address(index.lock))
+    return True
+
+
+def queue_limit_due(queue):
+    if not queue_over_limit(queue):
+        return False
+    return queue.over_taken == _taken(queue) or not queue_limit_waits(queue)
+
+
+def queue_refuses(queue, size, messages, bytes_):
+    ready: uint64_t = queue_ready_count(queue)
+    ready_bytes: uint64_t = queue_ready_bytes(queue)
+    index: cython.pointer(due_index_t) = queue.due
+    count: uint64_t = ready + messages
+    wanted: uint64_t
+    left: uint64_t
+    if count < queue.max_length and ready_bytes + bytes_ + size <= queue.max_bytes:
+        return False
+    if index == cython.NULL or count == 0 or _above(ready_bytes + bytes_ + size, queue.max_bytes) > index.over_bytes:
+        return True
+    wanted = queue_wanted(queue, count if count < index.over_messages else index.over_messages)
+    if wanted == 0:
+        return True
+    # What is at the head is theirs; of the bytes behind it only the share of the messages is known.
+    left = _above(count, wanted)
+    return left >= queue.max_length or left * ((ready_bytes + bytes_) // count) + size > queue.max_bytes
