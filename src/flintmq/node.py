@@ -34,6 +34,7 @@ from flintmq.net.tls import TlsLayer, server_context
 from flintmq.ports import Definitions
 from flintmq.protocol.v0_9_1.codec import Timestamp
 from flintmq.pulls.service import PullService
+from flintmq.queue import kinds
 from flintmq.scheduler.system import ActorSystem
 from flintmq.session import handshake
 from flintmq.session.broker import Broker
@@ -128,6 +129,7 @@ class Node:
         self.users = Users(definitions, self.clock, config.limits)
         self.permissions = Permissions(definitions)
         self.permissions.on_changed = revoke_authorizations
+        kinds.load_installed()  # before queues are restored
         name = f"flintmq@{socket.gethostname()}"
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, name, self.memory_limit)
         self.broker.log = store_log

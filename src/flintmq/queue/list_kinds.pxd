@@ -1,5 +1,17 @@
 # The kinds of entry lists, and how a list begins.
-from flintmq.queue.types cimport list_t
+from libc.stdint cimport uint64_t
+from flintmq.core.content cimport content_t
+from flintmq.queue.types cimport list_t, queue_t
 
 # False when out of memory or when `kind` is reserved.
 cdef bint list_init(list_t *entries, int kind, int levels, int level_rule) noexcept nogil
+
+# Tells the kind of an entry that is available for the first time; content: NULL when it is not at hand. No lock of the queue is held.
+cdef inline void kind_arrived(queue_t *queue, uint64_t position, content_t *content) noexcept nogil:
+    if not queue.entries.ops.in_order and queue.entries.ops.arrived != NULL:
+        queue.entries.ops.arrived(queue, position, content)
+
+# ... and of one that was given back.
+cdef inline void kind_returned(queue_t *queue, uint64_t position) noexcept nogil:
+    if not queue.entries.ops.in_order and queue.entries.ops.returned != NULL:
+        queue.entries.ops.returned(queue, position)

@@ -1,6 +1,6 @@
 """Kinds of entry lists: what distinguishes a standard from a priority list (the seed's QueueEntryList extension point).
 
-in: the kind and levels a queue was declared with. out: list_t.ops. A new kind adds a list_ops_t here; storage stays the same.
+in: the kind and levels a queue was declared with. out: list_t.ops. Kinds of others: kinds.py.
 """
 
 from __future__ import annotations

@@ -186,6 +186,8 @@ def list_destroy(entries, port):
     i: uint64_t
     segment: cython.pointer(segment_t)
     at: cython.pointer(segment_t)
+    if entries.ops.destroy != cython.NULL:
+        entries.ops.destroy(entries)
     for level_no in range(entries.level_count):
         segment = entries.levels[level_no].first
         while segment != cython.NULL:

@@ -43,6 +43,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
 )
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan
+from cython.cimports.flintmq.queue.list_kinds import kind_returned
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.returns import queue_count_return
 from cython.cimports.flintmq.queue.slot import (
@@ -465,6 +466,7 @@ def queue_release(queue, slot, position, owner, delivered):
         return False
     due_worked(queue)
     due_expiry(queue)
+    kind_returned(queue, position)
     manager_available(queue, cython.NULL, True)
     manager_wake_waiters(queue)
     return True

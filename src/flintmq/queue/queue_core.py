@@ -50,7 +50,7 @@ from cython.cimports.flintmq.queue.entry_list import (
     list_reserve,
     list_slot_locked,
 )
-from cython.cimports.flintmq.queue.list_kinds import list_init
+from cython.cimports.flintmq.queue.list_kinds import kind_arrived, list_init
 from cython.cimports.flintmq.queue.list_restore import list_insert
 from cython.cimports.flintmq.queue.list_upkeep import list_destroy, list_take_expired
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
@@ -264,18 +264,13 @@ def _add(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _before(queue: cython.pointer(queue_t), position: uint64_t) -> cython.bint:
-    """Whether an arrival may be served before what readers have seen; the list has counted it for them then."""
-    return not queue.entries.ops.in_order and (position >> 56) != queue.entries.level_count - 1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
 def _arrived(queue: cython.pointer(queue_t), position: uint64_t, content: cython.pointer(content_t), wanted: uint32_t) -> cython.void:
     """Consumers woken. The common case, nobody to wake, takes no lock."""
-    before: cython.bint = _before(queue, position)
+    before: cython.bint = False
+    if not queue.entries.ops.in_order:
+        # It may be served before what readers have seen; the list has counted it for them then.
+        before = (position >> 56) != queue.entries.level_count - 1
+        kind_arrived(queue, position, content)
     if wanted == 0:
         if before:
             manager_wake_waiters(queue)
@@ -315,12 +310,14 @@ def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
     if expires_at_ms:
         due_expiry(queue)
     if queue_offer(queue, position):
+        kind_arrived(queue, position, content)
         return position
     # Nobody took it: the broker must win the acquire to take it back. When it does not, a consumer has it: delivered.
     spin_lock(cython.address(queue.entries.lock))
     slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
     if slot == cython.NULL or not slot_acquire(slot, 0, True):
         spin_unlock(cython.address(queue.entries.lock))
+        kind_arrived(queue, position, content)
         return position
     count_taken(cython.address(queue.entries), slot_body_len(slot))
     spin_unlock(cython.address(queue.entries.lock))

@@ -16,6 +16,7 @@ from cython.cimports.flintmq.queue.consumer_manager import manager_available, ma
 from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_next, list_scan, list_set_expiry_locked, list_slot_locked
+from cython.cimports.flintmq.queue.list_kinds import kind_arrived
 from cython.cimports.flintmq.queue.list_restore import list_insert, list_insert_many, list_publish_held, list_set_tail
 from cython.cimports.flintmq.queue.pull import queue_release, queue_unparked
 from cython.cimports.flintmq.queue.queue_core import queue_settle
@@ -175,6 +176,7 @@ def queue_publish_held(queue, slot, position, logged):
         cython.address(queue.entries), position, ENTRY_LOGGED if logged else 0, hot_bytes, cython.address(wanted), cython.address(dropped)
     ):
         return queue_release(queue, slot, position, 0, False)
+    kind_arrived(queue, position, cython.NULL)
     _came(queue, dropped)
     if dropped != cython.NULL:
         content_decref(dropped)
@@ -272,6 +274,7 @@ def queue_reserve(queue, priority):
     position: uint64_t
     like: content_t
     if not queue.entries.ops.in_order:
+        like.route_len = 0
         like.flags = 0
         like.priority = 0
         if priority >= 0:

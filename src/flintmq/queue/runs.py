@@ -16,6 +16,7 @@ import cython
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_t
+from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
@@ -292,8 +293,10 @@ def run_release(queue, entries, count):
     lowest: uint64_t
     at: uint64_t = 0
     until: uint64_t
+    first: uint64_t
     while at < count:
         until = min(count, at + CHUNK)
+        first = at
         lowest = 0
         spin_lock(cython.address(list_.lock))
         while at < until:
@@ -318,6 +321,9 @@ def run_release(queue, entries, count):
         if lowest:
             count_behind(list_, lowest)
         spin_unlock(cython.address(list_.lock))
+        while first < until:
+            kind_returned(queue, entries[first].position)
+            first += 1
         if lowest:
             _came(queue)
 
@@ -446,8 +452,10 @@ def run_publish(queue, placed, count):
     lowest: uint64_t
     at: uint64_t = 0
     until: uint64_t
+    first: uint64_t
     while at < count:
         until = min(count, at + CHUNK)
+        first = at
         lowest = 0
         spin_lock(cython.address(list_.lock))
         while at < until:
@@ -471,6 +479,9 @@ def run_publish(queue, placed, count):
         if lowest:
             count_behind(list_, lowest)
         spin_unlock(cython.address(list_.lock))
+        while first < until:
+            kind_arrived(queue, (placed + first).position, cython.NULL)
+            first += 1
         if lowest:
             _came(queue)
 

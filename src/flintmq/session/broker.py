@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from flintmq.clock import Clock
 from flintmq.config import Config
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.guard import guarded
+from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1 import spec
+from flintmq.queue import kinds
 from flintmq.queue.handle import QueueHandle
+from flintmq.queue.outside import new_outside
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session import sweeps
 from flintmq.session.delivery_counts import DeliveryCounts
@@ -174,11 +176,14 @@ class Broker:
         kind, rule = LIST_STANDARD if policy.levels == 1 else LIST_PRIORITY, LEVEL_RABBITMQ
         if policy.qpid_priorities is not None:
             kind, rule = LIST_PRIORITY, LEVEL_QPID
-        core = QueueHandle(queue_id, kind, policy.levels, rule)
+        if policy.is_outside:
+            core = self._new_outside(queue_id, spec)
+        else:
+            core = QueueHandle(queue_id, kind, policy.levels, rule)
+            core.set_durable(spec.durable)
+            if self.log is not None:
+                core.attach_log(self.log)
         core.watch(self.expiry.index)
-        core.set_durable(spec.durable)
-        if self.log is not None:
-            core.attach_log(self.log)
         core.dead_letters = policy.dead_letter_exchange is not None
         limited = policy.overflow == DROP_HEAD and (policy.max_length is not None or policy.max_length_bytes is not None)
         core.set_returns(policy.counts_deliveries, -1 if policy.delivery_limit is None else policy.delivery_limit, limited)
@@ -198,6 +203,25 @@ class Broker:
                 core.destination_flags = DEST_LIMITED | DEST_DEAD_LETTERS
             else:
                 core.destination_flags = DEST_LIMITED
+        return core
+
+    def _new_outside(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
+        """A queue of a kind that others supply (queue/kinds.py). Raises: PeerError when it is declared and its kind fails."""
+        name, arguments = spec.policy.queue_type, spec.arguments
+        kind = kinds.find(name)
+        try:
+            if kind is not None:
+                return new_outside(queue_id, kind.levels(arguments), self.log, lambda entries: kind.open(entries, arguments), spec.durable)
+        except Exception as error:
+            caught("kinds of queues", f"{name!r} for queue {spec.name!r}", error)
+            if self.loops:  # it is declared now
+                text = f"{describe('queue', spec.name, spec.vhost)}: its type '{name}' fails, see the broker's log"
+                raise PeerError(ReplyCode.INTERNAL_ERROR, text) from error
+        # Restored, and its kind is not there: all levels, so that each entry finds its place.
+        core = QueueHandle(queue_id, LIST_PRIORITY, kinds.LEVELS_MAX, LEVEL_RABBITMQ)
+        core.set_durable(spec.durable)
+        if self.log is not None:
+            core.attach_log(self.log)
         return core
 
     def _new_stream(self, queue_id: int, spec: QueueSpec) -> QueueHandle:

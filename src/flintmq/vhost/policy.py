@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flintmq.errors import PeerError, ReplyCode
+from flintmq.queue import kinds
 from flintmq.routing.exchange import erlang_term
 from flintmq.vhost.stream_arguments import age_ms, check_stream_arguments
 
@@ -64,6 +65,11 @@ class QueuePolicy:
     @property
     def is_stream(self) -> bool:
         return self.queue_type == STREAM
+
+    @property
+    def is_outside(self) -> bool:
+        """Of a kind that is not the broker's own (queue/kinds.py), which may be gone since the queue was declared."""
+        return self.queue_type not in QUEUE_TYPES
 
     @property
     def max_age_ms(self) -> int | None:
@@ -163,7 +169,7 @@ def _one_of(reason: str, *values: str) -> Check:
 def _queue_type(value: Any, _: Mapping[str, Any]) -> str | None:
     if not isinstance(value, str):
         return _unacceptable(value)
-    return None if value in QUEUE_TYPES else f"\"unsupported queue type '{value}'\""
+    return None if value in QUEUE_TYPES or kinds.find(value) is not None else f"\"unsupported queue type '{value}'\""
 
 
 def _queue_mode(value: Any, _: Mapping[str, Any]) -> str | None:
@@ -231,6 +237,10 @@ def _acceptable(arguments: Mapping[str, Any], description: str) -> dict[str, Any
     for name, check in QUEUE_ARGUMENTS.items():
         if name not in result:
             continue
+        if name == "x-queue-type" and isinstance(result[name], str) and check(result[name], result) is not None:
+            # It may be installed again; until then the queue keeps what it has, in the order of its levels.
+            log.warning("%s: nobody registered its type %r: new messages go by their priority", description, result[name])
+            continue
         reason = check(result[name], result)
         if reason is not None:
             log.warning("%s: its stored argument %r is left out: %s", description, name, reason)
@@ -239,6 +249,18 @@ def _acceptable(arguments: Mapping[str, Any], description: str) -> dict[str, Any
         log.warning("%s: its stored argument 'x-qpid-priorities' is left out: it goes not together with x-max-priority", description)
         del result["x-qpid-priorities"]
     return result
+
+
+def _check_kind(arguments: Mapping[str, Any], description: str) -> None:
+    """What a kind from outside says to the arguments. Raises: PeerError 406."""
+    kind = kinds.find(arguments.get("x-queue-type", ""))
+    if kind is None:
+        return
+    levels = [name for name in ("x-max-priority", "x-qpid-priorities") if name in arguments]
+    reason = f"{levels[0]} goes not together with it" if levels else kind.check(arguments)
+    if reason is not None:
+        text = f"invalid arg 'x-queue-type' for {description}: \"{kind.name}: {reason}\""
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
 
 
 def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str, *, restored: bool = False) -> QueuePolicy:
@@ -256,7 +278,7 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str,
         kind = erlang_term(arguments["x-dead-letter-exchange"])[0]
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid type '{kind}' for arg 'x-dead-letter-exchange' in {description}")
     for key, check in QUEUE_ARGUMENTS.items():
-        if key in arguments:
+        if key in arguments and not (restored and key == "x-queue-type"):
             reason = check(arguments[key], arguments)
             if reason is not None:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg '{key}' for {description}: {reason}")
@@ -264,6 +286,8 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str,
         raise PeerError(
             ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-qpid-priorities' for {description}: \"not together with x-max-priority\""
         )
+    if not restored:
+        _check_kind(arguments, description)
     if arguments.get("x-queue-type") == STREAM and not restored:
         check_stream_arguments(arguments, QUEUE_ARGUMENTS, description)
     get = arguments.get
