@@ -337,7 +337,7 @@ class ConnectionHandler:
         return not done or done[0]
 
     def keep_limit(self, queue_id: int) -> None:
-        """A consumer had its turn: what it left above the queue's limit is dead-lettered."""
+        """A consumer had its turn: what it left above the queue's limit is dead-lettered or dropped, in slices."""
         queue = self.broker.queues.get(queue_id)
         if queue is not None:
             publishing.enforce_limits(self.broker, queue)

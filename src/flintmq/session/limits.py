@@ -22,20 +22,21 @@ def limit_after_turn(connection, subscription, queue):
     destination: destination_t
     if not queue_over_limit(queue) or queue_wanted(queue, 1):
         return
-    if subscription.dead_letters:
-        _dead_letter(connection, queue)
-        return
-    memset(cython.address(destination), 0, cython.sizeof(destination_t))
-    destination.queue = queue
-    destination.max_length = queue.max_length
-    destination.max_bytes = queue.max_bytes
-    connection.dropped[DROP_MAXLEN] += drop_head(cython.address(destination))
+    if not subscription.dead_letters:
+        memset(cython.address(destination), 0, cython.sizeof(destination_t))
+        destination.queue = queue
+        destination.max_length = queue.max_length
+        destination.max_bytes = queue.max_bytes
+        connection.dropped[DROP_MAXLEN] += drop_head(cython.address(destination))
+        if not queue_over_limit(queue):
+            return
+    _keep_limit(connection, queue)  # in slices
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _dead_letter(connection: cython.pointer(connection_t), queue: cython.pointer(queue_t)) -> cython.void:
+def _keep_limit(connection: cython.pointer(connection_t), queue: cython.pointer(queue_t)) -> cython.void:
     with cython.gil:
         try:
             handler = cython.cast(object, connection.owner).handler

@@ -467,6 +467,8 @@ class Transaction:
                 dropped: uint32_t = drop_head(destination)
                 if connection != cython.NULL:
                     connection.dropped[DROP_MAXLEN] += dropped
+                if queue_over_limit(destination.queue):
+                    self.limited.append(queue_get_id(destination.queue))  # the rest goes in slices
         self._free()
         if self.wait_ticket:
             # Between two passes of the loop nobody else tells the log that something waits for it.
