@@ -20,7 +20,5 @@ class Entries:
     def end(self, position: int) -> bool:
         """Removes an entry that is available, as a length limit does. False: it is not there, or somebody has it."""
 
-def new_outside(
-    queue_id: int, levels: int, log: LogPort | None, open: Callable[[Entries], Any], durable: bool = False
-) -> QueueHandle:
+def new_outside(queue_id: int, levels: int, log: LogPort | None, open: Callable[[Entries], Any], durable: bool = False) -> QueueHandle:
     """A queue whose list has `levels` levels (1..256) and the order of the EntryList that `open` makes. What `open` raises is raised."""
