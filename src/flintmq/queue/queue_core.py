@@ -29,6 +29,7 @@ from cython.cimports.flintmq.core.atomics import (
     spin_unlock,
 )
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_decref, content_t
+from cython.cimports.flintmq.queue.arrivals import arrived_between
 from cython.cimports.flintmq.queue.consumer_manager import (
     credit_give_back,
     credit_left,
@@ -266,20 +267,14 @@ def _add(
 @cython.exceptval(check=False)
 def _arrived(queue: cython.pointer(queue_t), position: uint64_t, content: cython.pointer(content_t), wanted: uint32_t) -> cython.void:
     """Consumers woken. The common case, nobody to wake, takes no lock."""
-    before: cython.bint = False
     if not queue.entries.ops.in_order:
-        # It may be served before what readers have seen; the list has counted it for them then.
-        before = (position >> 56) != queue.entries.level_count - 1
-        kind_arrived(queue, position, content)
-    if wanted == 0:
-        if before:
-            manager_wake_waiters(queue)
+        arrived_between(queue, position, content, wanted)
         return
-    if not before and at_load_ptr(cython.address(queue.manager.exclusive)) != cython.NULL and queue_offer(queue, position):
+    if wanted == 0:
+        return
+    if at_load_ptr(cython.address(queue.manager.exclusive)) != cython.NULL and queue_offer(queue, position):
         return  # the exclusive short cut: one consumer, nobody to choose from
     manager_available(queue, content, True)
-    if before:
-        manager_wake_waiters(queue)  # it is served before the head they wait for
 
 
 def queue_enqueue(queue, content, message_id, expires_at_ms, lsn):
