@@ -6,23 +6,20 @@ cd "$(dirname "$0")/.."
 python=$(readlink -f "${PYTHON:-.venv/bin/python}" >/dev/null && cd "$(dirname "${PYTHON:-.venv/bin/python}")" && pwd)/$(basename "${PYTHON:-python}")
 copy=build/tsan
 messages=${1:-3000}
-modules=flintmq.core.content,flintmq.queue.list_kinds,flintmq.queue.spans,flintmq.queue.due,flintmq.queue.entry_list,flintmq.queue.list_upkeep,flintmq.queue.list_restore,flintmq.queue.consumer_manager,flintmq.queue.pull,flintmq.queue.upkeep,flintmq.queue.residency,flintmq.queue.restoring,flintmq.queue.queue_core,flintmq.queue.log_port,flintmq.testing.queue_ports,flintmq.testing.queue_driver,flintmq.testing.memory_log,flintmq.testing.queue_threads,flintmq.scheduler.due_clock,flintmq.scheduler.figures,flintmq.scheduler.mailbox,flintmq.scheduler.run_queue,flintmq.scheduler.timers,flintmq.scheduler.table,flintmq.scheduler.actor,flintmq.scheduler.worker,flintmq.scheduler.upkeep,flintmq.scheduler.system,flintmq.testing.actor_driver,flintmq.queue.handle,flintmq.core.hash64,flintmq.store.failpoints,flintmq.store.content_codec,flintmq.store.log.file_port,flintmq.store.log.log,flintmq.store.log.writer,flintmq.store.stream.stream_batch,flintmq.store.stream.stream_content,flintmq.store.stream.stream_log,flintmq.streams.source,flintmq.streams.open_list,flintmq.streams.cursor,flintmq.streams.group,flintmq.streams.group_state,flintmq.streams.lost_header,flintmq.streams.wakes,flintmq.streams.stream_queue,flintmq.streams.handle,flintmq.testing.memory_stream,flintmq.testing.stream_driver,flintmq.testing.stream_threads
+# What the stresses need, and no more: a module that is not compiled with yield points would not be tried, one that is missing not be found.
+scenes="tests/queue/stress.py tests/scheduler/stress.py tests/streams/kit.py tests/streams/stress.py tests/streams/test_threads.py"
+# shellcheck disable=SC2086
+modules=$("$python" -m tools.needs $scenes)
 
 tsan=$(${CC:-gcc} -print-file-name=libtsan.so)
 [ -e "$tsan" ] || { echo "ThreadSanitizer's runtime is missing: install the one of your compiler (Debian: libtsan2)" >&2; exit 69; }
 
-mkdir -p "$copy/src/flintmq" "$copy/tests/streams"
+mkdir -p "$copy/tests/streams"
 cp setup.py "$copy/"
 printf '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "flintmq-tsan"\nversion = "0"\n' > "$copy/pyproject.toml"
-for part in core queue scheduler testing streams store store/log store/stream; do
-    mkdir -p "$copy/src/flintmq/$part"
-    for file in src/flintmq/"$part"/*.py src/flintmq/"$part"/*.pxd; do
-        # Unchanged files keep their time stamps, so that a second run compiles nothing.
-        cmp -s "$file" "$copy/$file" || cp "$file" "$copy/$file"
-    done
-done
-for file in src/flintmq/__init__.py src/flintmq/__init__.pxd src/flintmq/config.py; do
-    cmp -s "$file" "$copy/$file" || cp "$file" "$copy/$file"
+# Unchanged files keep their time stamps, so that a second run compiles nothing.
+find src -name '*.py' -o -name '*.pxd' | while read -r file; do
+    cmp -s "$file" "$copy/$file" || { mkdir -p "$copy/$(dirname "$file")"; cp "$file" "$copy/$file"; }
 done
 cp tests/queue/stress.py "$copy/tests/stress.py"
 cp tests/scheduler/stress.py "$copy/tests/stress_actors.py"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import os
 import random
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +273,58 @@ def test_no_bit_that_flips_makes_a_wrong_row(seed: int) -> None:
             assert len(left) == 60
         assert bodies(strict) == {offset: rig.sent[offset] for offset in range(len(strict))}
         rig.close()
+
+
+def filled(root: Path, count: int, size: int) -> Rig:
+    rig = rig_on(root, size)
+    for number in range(count):
+        rig.append(b"%06d" % number + bytes(1_500))
+    rig.pump()
+    return rig
+
+
+def open_containers() -> set[int]:
+    """Descriptors of this process."""
+    names = os.listdir("/proc/self/fd")
+    return {int(name) for name in names if os.path.realpath(f"/proc/self/fd/{name}").endswith(".flog")}
+
+
+def test_what_could_not_be_read_is_read_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    """A failed read leaves nothing behind that counts as the container's bytes."""
+    rig = filled(tmp_path, 300, 1 << 20)
+    files = files_of(rig, 1 << 24)
+    before = open_containers()
+    assert len(rows_of(files, 0, 1, bytes_max=1)) == 1
+    (place,) = open_containers() - before
+    kept, broken = os.dup(place), os.open(tmp_path, os.O_RDONLY)
+    try:
+        os.dup2(broken, place)  # a directory: reads of it fail
+        with pytest.raises(OSError, match="cannot read the log"):
+            rows_of(files, 200, 300)
+        os.dup2(kept, place)
+        assert [row["body"][:6] for row in rows_of(files, 0, 300)] == [b"%06d" % number for number in range(300)]
+    finally:
+        os.close(kept)
+        os.close(broken)
+
+
+def test_a_close_waits_until_what_is_being_read_was_read(tmp_path: Path) -> None:
+    """Its memory goes under the feet of nobody, whoever closes."""
+    rig = filled(tmp_path, 200, 1 << 19)
+    files = files_of(rig)
+    over = threading.Event()
+
+    def close() -> None:
+        while not over.is_set():
+            files.close()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    try:
+        for number in range(100):
+            assert [row["position"] for row in rows_of(files, number, 200, rows_max=20)] == list(range(number, 200))
+            lsn, _ = files.place(number)
+            assert files.offset_behind(lsn) == number
+    finally:
+        over.set()
+        closer.join()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.faults.churn import Ledger
+from tools.faults.churn import Ledger, Owner
 
 
 def ledger(must: set[int] = frozenset(), may: set[int] = frozenset(), never: set[int] = frozenset()) -> Ledger:  # type: ignore[assignment]
@@ -44,3 +44,12 @@ def test_a_queue_whose_deletion_was_under_way_may_be_gone() -> None:
     known.going = True
     known.emptying()
     assert known.judge(None) == []
+
+
+def test_a_queue_that_nobody_could_declare_yet_is_not_missed_one_that_was_found_is() -> None:
+    """A kill that comes before the first declare-ok, of a start on a slow machine, took nothing from anybody."""
+    owner = Owner("q", 1, auto_delete=False)
+    assert owner.ledger.judge(None) == []
+    assert owner.ledger.judge(None) == []
+    assert owner.ledger.judge([]) == []
+    assert owner.ledger.judge(None) == ["lost: the queue itself is gone"]

@@ -44,7 +44,7 @@ class Ledger:
     must: set[int] = field(default_factory=set)
     may: set[int] = field(default_factory=set)
     never: set[int] = field(default_factory=set)
-    going: bool = False  # a delete was sent, and not answered
+    going: bool = False  # it may be gone: it was not declared yet, or a delete was sent, and not answered
 
     def emptying(self) -> None:
         """A purge or delete is about to be sent."""
@@ -62,8 +62,9 @@ class Ledger:
         if found is None:
             if not self.going:
                 bad.append("lost: the queue itself is gone")
-            found = []
             self.must = set()
+        self.going = found is None
+        found = found or []
         here = set(found)
         bad += [f"lost: {number} was confirmed and is not there" for number in sorted(self.must - here)[:3]]
         bad += [f"resurrected: {number} was purged or deleted" for number in sorted(here & self.never)[:3]]
@@ -72,7 +73,6 @@ class Ledger:
             bad.append("duplicate: a message stands twice in the queue")
         self.may = here  # taken without an ack's answer: may come once more
         self.must = set()
-        self.going = False
         return bad
 
 
@@ -82,7 +82,7 @@ class Owner:
     def __init__(self, name: str, seed: int, auto_delete: bool) -> None:
         self.name, self.auto_delete = name, auto_delete
         self.random = random.Random(f"{seed}:{name}")
-        self.ledger = Ledger()
+        self.ledger = Ledger(going=True)
         self.next = 1
         self.bad: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -112,7 +112,6 @@ class Owner:
         try:
             with contextlib.closing(_Closed(port)) as opened:
                 control = opened.raw.channel(1)
-                self.ledger.going = not self.ledger.must  # until declare-ok
                 self.declare(control)
                 self.ledger.going = False
                 channels = [opened.raw.channel(2 + number) for number in range(CHANNELS)]

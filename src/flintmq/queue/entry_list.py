@@ -496,7 +496,7 @@ def _next_below_floor(entries: cython.pointer(list_t), level: cython.pointer(lev
                 first = index
             end = _walk(level, first, last, cython.address(budget), cython.address(available))
             if end > first:
-                at_store64(cython.address(entries.passed), entries.passed + (end - first))
+                at_store64(cython.address(entries.passed), at_load64(cython.address(entries.passed)) + (end - first))
                 span_cut(level, span_find(level, first), first, end - 1)
             index = end
         spin_unlock(cython.address(entries.lock))

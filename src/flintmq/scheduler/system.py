@@ -423,7 +423,11 @@ class ActorSystem:
     def jain(self, window_s: int = 10) -> float:
         """Jain's index of weighted worker time over the last 1 or 10 seconds, of the actors that had work all the time. 1.0: equal, or
         fewer than two such actors."""
-        return self.system.jain_1 if window_s <= 1 else self.system.jain_10
+        index: cython.double
+        spin_lock(cython.address(self.system.figures_lock))
+        index = self.system.jain_1 if window_s <= 1 else self.system.jain_10
+        spin_unlock(cython.address(self.system.figures_lock))
+        return index
 
     def gauges(self) -> dict[str, float]:
         """Figures of the whole system; times in seconds. Counters (names end in _total) only grow."""
@@ -437,6 +441,7 @@ class ActorSystem:
         spin_lock(cython.address(s.figures_lock))
         wake_50 = histogram_quantile(cython.address(s.wake_wait), 0.5)
         wake_99 = histogram_quantile(cython.address(s.wake_wait), 0.99)
+        backlogged, jain_1, jain_10, lag_1, lag_10 = s.backlogged, s.jain_1, s.jain_10, s.lag_1, s.lag_10
         spin_unlock(cython.address(s.figures_lock))
         spin_lock(cython.address(s.queue.lock))
         queued = s.queue.count
@@ -446,15 +451,15 @@ class ActorSystem:
             "workers": s.worker_count,
             "actors": at_load32(cython.address(s.actors)),
             "actors_alive": at_load32(cython.address(s.alive)),
-            "actors_backlogged": s.backlogged,
+            "actors_backlogged": backlogged,
             "run_queue": queued,
             "mailboxes": mailed,
             "mailbox_longest": longest,
             "parked": at_load32(cython.address(s.parked)),
-            "jain_1s": s.jain_1,
-            "jain_10s": s.jain_10,
-            "service_lag_quanta_1s": s.lag_1,
-            "service_lag_quanta_10s": s.lag_10,
+            "jain_1s": jain_1,
+            "jain_10s": jain_10,
+            "service_lag_quanta_1s": lag_1,
+            "service_lag_quanta_10s": lag_10,
             "wake_wait_p50_s": wake_50 / 1e9,
             "wake_wait_p99_s": wake_99 / 1e9,
             "dispatched_total": at_load64(cython.address(s.dispatched)),

@@ -261,6 +261,7 @@ class Containers:
         """Bytes [offset, offset + size) of the container are in memory; what a short file lacks reads as zeros. False: a read error."""
         piece: uint64_t = offset // PIECE
         upto: uint64_t
+        first: uint64_t
         start: uint64_t
         end: uint64_t
         got: cython.Py_ssize_t
@@ -271,9 +272,9 @@ class Containers:
             if view.loaded[piece >> 6] >> (piece & 63) & 1:
                 piece += 1
                 continue
+            first = piece
             start = piece * PIECE
             while piece < upto and not view.loaded[piece >> 6] >> (piece & 63) & 1:
-                view.loaded[piece >> 6] |= cython.cast(uint64_t, 1) << (piece & 63)
                 piece += 1
             end = min(piece * PIECE, self.container_size)
             while start < end:
@@ -282,12 +283,14 @@ class Containers:
                     continue
                 if got < 0:
                     self.error = errno
-                    memset(view.bytes + start, 0, end - start)
-                    return False
+                    return False  # nothing of it counts as loaded: who asks again reads again
                 if got == 0:
                     memset(view.bytes + start, 0, end - start)
                     break
                 start += got
+            while first < piece:
+                view.loaded[first >> 6] |= cython.cast(uint64_t, 1) << (first & 63)
+                first += 1
         return True
 
     # --- records

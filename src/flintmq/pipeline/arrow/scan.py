@@ -156,7 +156,6 @@ class ContainerScan:
     def _load(self):
         """Reads the whole container, then its header again."""
         again: bytes
-        self.started = True
         self.view = self.containers.open(self.sequence)
         if self.view == cython.NULL:
             self.ended = True
@@ -174,6 +173,7 @@ class ContainerScan:
             if len(again) != CONTAINER_HEADER or memcmp(PyBytes_AS_STRING(again), self.view.bytes, CONTAINER_HEADER) != 0:
                 self.ended = True
                 raise ContainerGone(f"{self.path} was recycled while it was read")
+        self.started = True  # not before all of it is there: after a failed read it is read anew
         return 0
 
     def _damaged(self, lsn, upto, text):

@@ -93,7 +93,7 @@ class StreamDamaged(Exception):
 
 @cython.cclass
 class StreamFiles:
-    """One stream's containers. Not for use by two threads at once.
+    """One stream's containers. Not for use by two threads at once; `close` from another one waits until what is being read was read.
 
     Args: directory: of the stream; store_uuid: 16 bytes that its containers must name; container_size: bytes; memory: of containers
     held at most (three always). `bounds` must be called before anything is read.
@@ -108,7 +108,8 @@ class StreamFiles:
         """Before every reading. end: the LSN below which the broker says that everything is durable. Raises: OSError."""
         low = 0
         if end != self.end:
-            self.containers.forget()  # I3
+            with self.containers.lock:
+                self.containers.forget()  # I3
         try:
             names = os.listdir(self.containers.directory)
         except FileNotFoundError:
@@ -499,12 +500,13 @@ class StreamFiles:
         while offset < end:
             room = max(1, min(cython.cast(uint64_t, rows_max), end - offset))
             table = Table(schema.MESSAGES, wanted, arrow, room)
-            with cython.nogil:
-                if self.spot.at == 0 or self.following != offset:
-                    self._seek(offset)
-                    self.following = offset
-                rows = self._fill(table, end, most, skip, text, text_size, body_max)
-                refused = self._refused
+            with self.containers.lock:
+                with cython.nogil:
+                    if self.spot.at == 0 or self.following != offset:
+                        self._seek(offset)
+                        self.following = offset
+                    rows = self._fill(table, end, most, skip, text, text_size, body_max)
+                    refused = self._refused
             offset = self.following
             self.containers.raise_error()
             if rows:
@@ -519,20 +521,22 @@ class StreamFiles:
         wanted: uint64_t = offset
         what: cython.int = STEP_RECORD
         found: cython.bint = False
-        with cython.nogil:
-            self._seek(wanted)
-            while what == STEP_RECORD:
-                what = self._step(cython.address(record))
-                if what == STEP_BAD:
-                    what = self._recover()
-                elif what == STEP_RECORD:
-                    if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and le64(record.data) >= wanted:
-                        found = True
-                        break
-                    self.spot.at += align8(record.length)
-            self.spot.at = 0
+        with self.containers.lock:
+            with cython.nogil:
+                self._seek(wanted)
+                while what == STEP_RECORD:
+                    what = self._step(cython.address(record))
+                    if what == STEP_BAD:
+                        what = self._recover()
+                    elif what == STEP_RECORD:
+                        if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and le64(record.data) >= wanted:
+                            found = True
+                            break
+                        self.spot.at += align8(record.length)
+                self.spot.at = 0
+            found = found and le64(record.data) == wanted
         self.containers.raise_error()
-        if not found or le64(record.data) != wanted:
+        if not found:
             raise StreamDamaged(f"the message at offset {offset} can't be read", offset, offset + 1)
         return record.lsn, record.time_us
 
@@ -541,10 +545,11 @@ class StreamFiles:
         wanted: uint64_t = max(lsn, self.low * self.size)
         if wanted >= self.end:
             return None
-        with cython.nogil:
-            self._begin(wanted // self.size)
-            self._hop(0, 0, wanted)
-        return self._first_message(wanted, 0)
+        with self.containers.lock:
+            with cython.nogil:
+                self._begin(wanted // self.size)
+                self._hop(0, 0, wanted)
+            return self._first_message(wanted, 0)
 
     def offset_since(self, time_us: int) -> object:
         """Offset of the first message that came at this time (microseconds) or later; None: none did. When the clock was set back in
@@ -552,10 +557,11 @@ class StreamFiles:
         wanted: uint64_t = max(1, time_us)
         if self.end == 0:
             return None
-        with cython.nogil:
-            self._begin(self._container(0, wanted))
-            self._hop(0, wanted, 0)
-        return self._first_message(0, wanted)
+        with self.containers.lock:
+            with cython.nogil:
+                self._begin(self._container(0, wanted))
+                self._hop(0, wanted, 0)
+            return self._first_message(0, wanted)
 
     def _first_message(self, lsn: uint64_t, us: uint64_t) -> object:
         record: record_t
