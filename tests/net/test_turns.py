@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -297,6 +298,33 @@ def test_who_settles_or_asks_is_read_before_publishers(rig: Rig) -> None:
     # At its first request the broker does not know yet who publishes.
     assert counts[1:] == [20 * number for number in range(1, 10)]
     queue.purge()
+
+
+def test_publishes_to_very_many_queues_end_a_turn(rig: Rig) -> None:
+    """Routes are cached, so no request reaches Python: the queues that were written to are counted instead."""
+    cache, queues = RouteCache(b"", 16), [QueueHandle(number) for number in range(1, 101)]
+    flood, other = rig.connect("flood", cost_us=0), rig.connect("other", cost_us=0)
+    counts: list[int] = []
+
+    def on_slow(name: str) -> None:
+        if name == "flood":
+            rig.handlers["flood"].connection.set_route(1, cache, b"\x00\x01q", queues, True)
+            return
+        counts.append(queues[0].ready_count())
+        if counts[-1] == 500:
+            rig.stop()
+        else:
+            other.sendall(DECLARE)
+
+    rig.on_slow = on_slow
+    flood.sendall(publish_bytes(1, b"x", routing_key="q") * 500)
+    other.sendall(DECLARE)
+    rig.loop.run()
+    # 2,048 queues are some twenty of these messages; a turn may end in the middle of what a read brought.
+    assert max(after - before for before, after in itertools.pairwise(counts)) <= 2 * 21
+    assert all(queue.ready_count() == 500 for queue in queues)
+    for queue in queues:
+        queue.purge()
 
 
 # --- long work ------------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ from cython.cimports.flintmq.net.sysio import (
     sendmsg,
     shutdown,
 )
-from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_VERSION, PHASE_CLOSED, engine_feed
+from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.session.confirms import connection_flush_confirms
 from cython.cimports.flintmq.session.types import SLOW_ERROR, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION, connection_t
 from cython.cimports.flintmq.session.work import (
@@ -522,6 +522,10 @@ class Loop(LoopBase):
             self.logged = True
             self.awaited = self.awaited or connection.awaited
             connection.awaited = False
+        if result == FEED_PAUSE and connection.slow == SLOW_NONE:
+            connection.wide = 0  # publishes to very many queues have used up the turn
+            self.turn_spent = self.turn_ns
+            return 0
         if result != FEED_MORE:
             self.subject = entry
             if result == FEED_ERROR:

@@ -108,6 +108,10 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
         connection.slow = SLOW_POLICY
         connection.slow_channel = channel.number
         return FEED_PAUSE
+    if route.count > WIDE_ROUTE:
+        connection.wide += route.count
+        if connection.wide > WIDE_TURN:
+            return FEED_PAUSE
     return FEED_MORE
 
 

@@ -175,6 +175,7 @@ cdef struct connection_t:
     bint closed
     channel_t *confirming     # channels with confirms to send at the end of the pass
     uint32_t publisher        # PUBLISHED_*
+    uint32_t wide             # queues that publishes to many (placing.pxd) went to since a turn ended for them
     uint32_t head_came        # atomic: the message that a basic.get waits for was loaded, or the queue's head changed
     bint waiting              # an answer is still to come (a commit, a message that is being loaded): nothing is fed until Loop.resume
     # why Python is called
