@@ -466,3 +466,8 @@ class LoopBase:
     def alarmed(self) -> bool:
         """True while message memory is above the watermark, or the log's disk is full."""
         return self.alarm != 0
+
+    @property
+    def disk_low(self) -> bool:
+        """True while the log's disk is full."""
+        return self.alarm & ALARM_DISK != 0

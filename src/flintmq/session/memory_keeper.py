@@ -123,9 +123,15 @@ class MemoryKeeper:
             if socket is None or handler.vhost is None:
                 continue
             socket.spared = of_vhost[handler.vhost.name] < most
-            # It was held before it was known to be innocent. Under an alarm of the disk its next publish holds it again.
+            # It was held before it was known to be innocent.
             if socket.spared and handler.is_blocked and held < self.memory_limit * 5 // 4:
-                handler.loop.call(handler.unblocked)
+                handler.loop.call(partial(self._let_go, handler))
+
+    @staticmethod
+    def _let_go(handler: ConnectionHandler) -> None:
+        """On the handler's own loop. A full disk is everybody's: whoever waits for that goes on waiting."""
+        if not handler.loop.disk_low:
+            handler.unblocked()
 
     def _weigh(self, short: bool) -> None:
         """K4, K5: connections are weighed on their own threads; who answers last draws the conclusion."""
