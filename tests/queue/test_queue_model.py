@@ -76,6 +76,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.serial = 0
         self.forgotten = 0  # logged entries whose dequeue a transaction logged
         self.published: set[bytes] = set()
+        self.floors: list[tuple] = []  # looked for and not moved yet
 
     # --- the model's own questions ---
 
@@ -595,6 +596,20 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def housekeeping(self) -> None:
         self.queue.housekeeping()
+
+    @precondition(lambda self: not self.floors and (self.held or any(e.holder is not None for e in self.entries.values())))
+    @rule()
+    def find_floors(self) -> None:
+        """Somebody looks where the floors may be; whatever comes before the move, nobody loses sight of an entry."""
+        self.floors = [(self.queue.find_floor(level), level) for level in range(self.LEVELS)]
+
+    @precondition(lambda self: self.floors)
+    @rule()
+    def raise_floors(self) -> None:
+        for found, level in self.floors:
+            self.queue.raise_floor(found, level)
+        self.floors = []
+        assert self.queue.available() == [position for position, entry in self.in_order() if entry.holder is None]
 
     @rule()
     def run_until_quiet(self) -> None:

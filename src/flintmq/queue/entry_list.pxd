@@ -28,6 +28,10 @@ cdef bint list_scan(list_t *entries, place_t *place, uint64_t start, found_t *fo
 cdef bint list_next(list_t *entries, place_t *place, uint64_t start, found_t *found) noexcept nogil
 # Moves the level's floor up to its first available entry that is not in a span, past runs of acquired and deleted ones. O(entries passed).
 cdef void list_advance_floor(list_t *entries, place_t *place, uint32_t level) noexcept nogil
+# Its two steps. First where the floor may be, and `*released` = list_t.released from before the scan; then the move, which is not made when
+# an entry came back in between: the scan may have passed it.
+cdef uint64_t list_find_floor(list_t *entries, place_t *place, uint32_t level, uint64_t *released) noexcept nogil
+cdef void list_raise_floor(list_t *entries, uint32_t level, uint64_t index, uint64_t released) noexcept nogil
 
 cdef slot_t *list_slot_locked(list_t *entries, uint64_t position, segment_t **segment) noexcept nogil
 # A dequeued entry becomes deleted; its segment is unlinked when it was the last one there.
@@ -39,8 +43,9 @@ cdef void list_finish(list_t *entries, uint64_t position) noexcept nogil
 # ACQUIRED(owner) -> AVAILABLE in its old place.
 cdef bint list_release(list_t *entries, uint64_t position, uint32_t owner, bint delivered, uint32_t *wanted) noexcept nogil
 
-# An acquired or held entry became available in its old place: its span, its expiry. The caller counts it and calls count_behind. Locked.
-cdef void list_came_back_locked(list_t *entries, segment_t *segment, uint64_t index) noexcept nogil
+# An acquired or held entry became available in its old place: its figures (`released`), its span, its expiry. The caller calls count_behind,
+# and before this, for a held entry, count_arrival and count_taken: what was counted nowhere comes back from the broker. Locked.
+cdef void list_came_back_locked(list_t *entries, segment_t *segment, uint64_t index, uint64_t body_len) noexcept nogil
 # The lowest of `released` (0: none) and the positions of the events since `*seen`, which becomes what list_t.behind is now. A reader calls
 # it before it scans: an event that it does not know of yet it finds the next time.
 cdef uint64_t list_lowest_behind(list_t *entries, uint64_t *seen, uint64_t released) noexcept nogil

@@ -623,20 +623,32 @@ def list_next(entries, place, start, found):
     return _scan_from(entries, place, start, found, True)
 
 
-def list_advance_floor(entries, place, level):
+def list_find_floor(entries, place, level, released):
     sub: cython.pointer(level_t) = entries.levels + level
     found: found_t
-    released: uint64_t = at_load64(cython.address(entries.released))
-    index: uint64_t = at_load64(cython.address(sub.tail)) + 1
+    index: uint64_t
+    released[0] = at_load64(cython.address(entries.released))
+    index = at_load64(cython.address(sub.tail)) + 1
     # From the floor on: what came back below it stays in the spans.
     start: uint64_t = (cython.cast(uint64_t, level) << LEVEL_SHIFT) | at_load64(cython.address(sub.floor))
     if _scan_from(entries, place, start, cython.address(found), False) and found.position >> LEVEL_SHIFT == level:
         index = found.position & INDEX_MASK
+    return index
+
+
+def list_raise_floor(entries, level, index, released):
+    sub: cython.pointer(level_t) = entries.levels + level
     spin_lock(cython.address(entries.lock))
-    # A release meanwhile may have put an available entry behind the scan, above the floor. It counts itself under this lock.
+    # What came back meanwhile may be available behind the scan, above the floor, so in no span. It counts itself under this lock.
     if entries.released == released and index > sub.floor:
         at_store64(cython.address(sub.floor), index)
     spin_unlock(cython.address(entries.lock))
+
+
+def list_advance_floor(entries, place, level):
+    released: uint64_t = 0
+    index: uint64_t = list_find_floor(entries, place, level, cython.address(released))
+    list_raise_floor(entries, level, index, released)
 
 
 # --- settlement ---------------------------------------------------------------------------------------------------------------
@@ -705,9 +717,12 @@ def list_finish(entries, position):
     spin_unlock(cython.address(entries.lock))
 
 
-def list_came_back_locked(entries, segment, index):
+def list_came_back_locked(entries, segment, index, body_len):
     level: cython.pointer(level_t) = entries.levels + segment.level
     expires_at_ms: int64_t
+    # Here and for each of them: who raises a floor knows by it whether one came back behind its scan.
+    at_store64(cython.address(entries.released_bytes), entries.released_bytes + body_len)
+    at_store64(cython.address(entries.released), entries.released + 1)
     if index < level.floor:
         span_add(level, index)
     if segment.expiry == cython.NULL:
@@ -759,13 +774,11 @@ def list_release(entries, position, owner, delivered, wanted):
     if slot == cython.NULL or state & ENTRY_HELD or not slot_release(slot, owner, delivered):
         spin_unlock(cython.address(entries.lock))
         return False
-    list_came_back_locked(entries, segment, index)
+    list_came_back_locked(entries, segment, index, bytes_)
     if state & ENTRY_ASIDE:
         count_cold(entries, 1)
         if state & ENTRY_FAILED:
             at_store64(cython.address(entries.failed), entries.failed - 1)
-    at_store64(cython.address(entries.released_bytes), entries.released_bytes + bytes_)
-    at_store64(cython.address(entries.released), entries.released + 1)
     count_behind(entries, position)
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))

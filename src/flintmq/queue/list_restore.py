@@ -8,7 +8,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_incref, content_t
-from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_resident
+from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_resident, count_taken
 from cython.cimports.flintmq.queue.entry_list import list_came_back_locked, list_claim_locked, list_slot_locked
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_set_cold
 from cython.cimports.flintmq.queue.types import (
@@ -154,6 +154,7 @@ def list_publish_held(entries, position, flags, hot_bytes, wanted, dropped):
         return False
     body_len = slot_body_len(slot)
     count_arrival(entries, body_len)
+    count_taken(entries, body_len)  # the broker has had it from its birth
     if (
         not state & ENTRY_NOT_RESIDENT
         and slot.message_id
@@ -171,7 +172,7 @@ def list_publish_held(entries, position, flags, hot_bytes, wanted, dropped):
     # Nobody else may change a held entry: a store will do.
     state &= ~cython.cast(uint64_t, ENTRY_HELD | ENTRY_ASIDE | ENTRY_UNSTEALABLE | ENTRY_STATE_MASK)
     at_store64(cython.address(slot.state), state | flags | ENTRY_AVAILABLE)
-    list_came_back_locked(entries, segment, index)
+    list_came_back_locked(entries, segment, index, body_len)
     count_behind(entries, position)
     wanted[0] = at_load32(cython.address(entries.wanted))
     spin_unlock(cython.address(entries.lock))

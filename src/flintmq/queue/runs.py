@@ -309,13 +309,11 @@ def run_release(queue, entries, count):
             body_len = slot_body_len(slot)  # before the CAS: it is still ours
             if not slot_release(slot, 0, True):
                 continue
-            list_came_back_locked(list_, segment, position & INDEX_MASK)
+            list_came_back_locked(list_, segment, position & INDEX_MASK, body_len)
             if state & ENTRY_ASIDE:
                 count_cold(list_, 1)
                 if state & ENTRY_FAILED:
                     at_store64(cython.address(list_.failed), list_.failed - 1)
-            at_store64(cython.address(list_.released_bytes), list_.released_bytes + body_len)
-            at_store64(cython.address(list_.released), list_.released + 1)
             if lowest == 0 or position < lowest:
                 lowest = position
         if lowest:
@@ -471,11 +469,12 @@ def run_publish(queue, placed, count):
             if one.expires_at_ms:
                 list_set_expiry_locked(list_, segment, index, one.expires_at_ms)
             count_arrival(list_, one.body_len)
+            count_taken(list_, one.body_len)  # the broker has had it from its birth
             count_cold(list_, 1)
             if lowest == 0 or one.position < lowest:
                 lowest = one.position
             at_store64(cython.address(slot.state), ENTRY_AVAILABLE | ENTRY_LOGGED | ENTRY_NOT_RESIDENT)
-            list_came_back_locked(list_, segment, index)
+            list_came_back_locked(list_, segment, index, one.body_len)
         if lowest:
             count_behind(list_, lowest)
         spin_unlock(cython.address(list_.lock))

@@ -31,6 +31,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_failed_count,
     queue_forget_logged,
     queue_hold_at,
+    queue_next_available,
     queue_next_cold,
     queue_next_redelivered,
     queue_publish_held,
@@ -69,9 +70,11 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
     queue_unacked_count,
 )
+from cython.cimports.flintmq.queue.entry_list import list_find_floor, list_raise_floor
 from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_refuses, queue_wanted
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
+from cython.cimports.flintmq.queue.runs import placed_t, run_publish, run_reserve
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
@@ -84,6 +87,7 @@ from cython.cimports.flintmq.queue.types import (
     REASON_ACK,
     consumer_t,
     delivery_t,
+    place_t,
     queue_t,
     restored_t,
     slot_t,
@@ -266,6 +270,53 @@ class Queue:
         if done and logged:
             self.loads.logged += 1
         return done
+
+    def reserve(self, count: int) -> list[int]:
+        """Positions of places of a run, which `publish_run` publishes."""
+        placed: cython.pointer(placed_t) = cython.cast(cython.pointer(placed_t), calloc(count, cython.sizeof(placed_t)))
+        done: uint64_t = run_reserve(self.queue, placed, count)
+        positions = [placed[i].position for i in range(done)]
+        free(placed)
+        return positions
+
+    def publish_run(self, positions: list[int], body_len: int) -> None:
+        """Their messages are in the log only: cold."""
+        count: uint64_t = len(positions)
+        i: uint64_t
+        placed: cython.pointer(placed_t) = cython.cast(cython.pointer(placed_t), calloc(count, cython.sizeof(placed_t)))
+        for i in range(count):
+            self.loads.ids += 1
+            self.loads.logged += 1
+            placed[i].position = positions[i]
+            placed[i].message_id = self.loads.ids
+            placed[i].body_len = body_len
+        run_publish(self.queue, placed, count)
+        free(placed)
+
+    def find_floor(self, level: int = 0) -> tuple[int, int]:
+        """The first step of raising a level's floor: where it may be, and the figure of what came back before the scan."""
+        place: place_t
+        released: uint64_t = 0
+        place.segment = cython.NULL
+        place.generation = 0
+        index: uint64_t = list_find_floor(cython.address(self.queue.entries), cython.address(place), level, cython.address(released))
+        return (index, released)
+
+    def raise_floor(self, found: tuple[int, int], level: int = 0) -> None:
+        """The second step; others may have come in between."""
+        list_raise_floor(cython.address(self.queue.entries), level, found[0], found[1])
+
+    def available(self) -> list[int]:
+        """Positions of all entries that a reader from the start finds."""
+        found: list = []
+        position: uint64_t = queue_next_available(self.queue, 0)
+        while position:
+            found.append(position)
+            position = queue_next_available(self.queue, position + 1)
+        return found
+
+    def floor(self, level: int = 0) -> int:
+        return at_load64(cython.address(self.queue.entries.levels[level].floor))
 
     def drop_held(self, position: int) -> bool:
         return queue_drop_held(self.queue, cython.NULL, position) != 0
