@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -320,8 +319,8 @@ def test_publishes_to_very_many_queues_end_a_turn(rig: Rig) -> None:
     flood.sendall(publish_bytes(1, b"x", routing_key="q") * 500)
     other.sendall(DECLARE)
     rig.loop.run()
-    # 2,048 queues are some twenty of these messages; a turn may end in the middle of what a read brought.
-    assert max(after - before for before, after in itertools.pairwise(counts)) <= 2 * 21
+    # Both sent in the same moment, the flood first: 2,048 queues are 21 of its messages, then the other is served.
+    assert counts[0] <= 21
     assert all(queue.ready_count() == 500 for queue in queues)
     for queue in queues:
         queue.purge()

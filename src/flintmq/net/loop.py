@@ -525,8 +525,9 @@ class Loop(LoopBase):
         if result == FEED_PAUSE and connection.slow == SLOW_NONE:
             connection.wide = 0  # publishes to very many queues have used up the turn
             self.turn_spent = self.turn_ns
-            return 0
-        if result != FEED_MORE:
+            if self.position < self.end:
+                return self.cut_turn(entry)
+        elif result != FEED_MORE:
             self.subject = entry
             if result == FEED_ERROR:
                 connection.slow = SLOW_ERROR
