@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flintmq.config import Config
+from flintmq.core.memory_account import bytes_held
 from flintmq.session import handshake
 from flintmq.session.handlers import ConnectionHandler
 from tests.support.broker import wait_until
@@ -62,7 +63,7 @@ def test_a_closed_peer_that_stays_is_cut_off_in_time(start: Callable[..., Any], 
 
 
 def test_close_ok_of_a_blocked_publisher_is_read(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
-    broker = start({"close_ms_max": HOUR_MS}, memory_limit=32 * MIB)
+    broker = start({"close_ms_max": HOUR_MS}, memory_limit=bytes_held() + 32 * MIB)
     connect(broker).channel().queue("big")
     publisher = connect(broker, capabilities={**CAPABILITIES, "connection.blocked": True})
     publisher.channel()

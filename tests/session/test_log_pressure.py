@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.core.memory_account import bytes_held
 from flintmq.testing.memory_log import MemoryLog
 from tests.session.test_confirms import PERSISTENT
 from tests.session.test_memory_alarm import Flood
@@ -152,7 +153,7 @@ def test_buffers_then_disk(setup: Setup) -> None:
 
 def test_unblocked_only_when_memory_and_disk_are_free(start: Callable[..., Any], connect: Connect) -> None:
     """Two alarms at once: the end of one of them does not let publishers go."""
-    setup = Setup(start, connect, memory_limit=24 * MIB)
+    setup = Setup(start, connect, memory_limit=bytes_held() + 24 * MIB)
     setup.other.queue("big")
     pure = connect(setup.broker)
     pure.channel()

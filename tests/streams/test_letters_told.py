@@ -35,6 +35,7 @@ class Target:
 def broker_of(calls: list[Any], *targets: Target) -> Any:
     vhost = SimpleNamespace(exchanges={"dlx"}, route_keys=lambda *_: list(targets), route_is_cacheable=lambda _: True)
     return SimpleNamespace(
+        limited_queues={},
         vhosts={"/": vhost},
         clock=ManualClock(wall_ms=1_000),
         limits=Limits(),

@@ -20,9 +20,9 @@ from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError
 from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
+from flintmq.session.authorization import REPLY_TO
 from flintmq.session.broker import DEST_REJECT_OVER
 from flintmq.session.publishing import extra_keys
-from flintmq.session.verbs import REPLY_TO
 from flintmq.transactions.bulk import BLOCK_ENTRY
 
 # property flags of a content header (AMQP 0-9-1, 4.2.6.1 and class basic)

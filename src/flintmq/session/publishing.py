@@ -18,8 +18,8 @@ from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.exchange import erlang_term
+from flintmq.session.authorization import REPLY_TO, authorize
 from flintmq.session.placing import drop_over
-from flintmq.session.verbs import REPLY_TO, authorize
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Fields, dead_letter_headers, without_cycles
 from flintmq.vhost.policy import DROP_HEAD
 

@@ -20,6 +20,7 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.exchange import erlang_term
 from flintmq.session import streams, sweeps, works
+from flintmq.session.authorization import REPLY_TO, authorize
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.sweeps import LateAnswer
 from flintmq.session.weights import CHANNEL_BYTES
@@ -27,8 +28,6 @@ from flintmq.vhost.names import clean_name, generate_queue_name
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
-
-REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 def _channel(handler: ConnectionHandler, number: int) -> ChannelState:
@@ -43,14 +42,6 @@ def _queue_name(handler: ConnectionHandler, number: int, name: str) -> str:
     if not last:
         raise PeerError(ReplyCode.NOT_FOUND, "no previously declared queue")
     return last
-
-
-def authorize(handler: ConnectionHandler, method: str, **names: str | None) -> None:
-    """Asks for everything `method` needs (access.permissions.NEEDS). Raises PeerError(403).
-
-    Every verb calls this once, before it does anything; `names` are the resources it touches.
-    """
-    handler.broker.permissions.authorize_method(handler.user, handler.vhost.name, method, names)
 
 
 # --- channel ----------------------------------------------------------------------------------------------------------------
