@@ -65,7 +65,7 @@ def extensions() -> list[Extension]:
     require_compiler()
     asked = shlex.split(os.environ.get("FLINTMQ_CFLAGS", ""))
     hardened, linked = ([], []) if any(flag.startswith("-fsanitize") for flag in asked) else hardening()
-    # Python's own flags ask for full debugging information: lines are enough for a backtrace, compile faster and make wheels a third.
+    # Python's own flags ask for full debugging information: lines are enough for a backtrace; they compile faster and make smaller wheels.
     flags = ["-O2", "-g1", "-fno-strict-aliasing", "-Wno-unused-function", *hardened, *asked]
     links = [*linked, *shlex.split(os.environ.get("FLINTMQ_LDFLAGS", ""))]
     built = [Extension(name, [path], extra_compile_args=flags, extra_link_args=links) for name, path in compiled_modules().items()]

@@ -6,7 +6,7 @@ in: this checkout, built, and perhaps another one; valgrind (Debian: apt-get ins
 message in the compiled modules and in the C library, and with OTHER the functions that differ most. Exit code 0; 64 when OTHER is none;
 69 without valgrind; 65 when a broker did not start or perf found messages missing.
 
-A count does not depend on what else the machine does, so that a change of one in a hundred is seen where times differ by ten. It does not
+A count does not depend on what else the machine does, so that small changes are seen that times hide. It does not
 know caches, atomic operations and system calls: `make bench-beside` on a quiet machine has the last word.
 
 Each workload runs twice on a fresh broker, with FEW and with MANY messages: the difference is the messages' alone.

@@ -277,7 +277,7 @@ class ConnectionBase:
         content_decref(old)
 
     def accept(self, number: int, handles: list, more_keys: list) -> bool:
-        """Publishes the waiting message to `handles` (or puts it into the transaction). True when a policy pass is due.
+        """Publishes the waiting message to `handles` (or puts it into the transaction). True when a policy pass may be due.
 
         Args: more_keys: its routing keys besides the one of basic.publish (CC, BCC), should it have to be routed again.
         """
