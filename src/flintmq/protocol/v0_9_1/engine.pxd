@@ -88,6 +88,5 @@ cdef int engine_init(engine_t *engine, const sink_t *sink, void *context, uint32
 cdef void engine_free(engine_t *engine) noexcept nogil
 # Consumes complete frames of buffer[0:size]; `*consumed` says how many bytes. Returns FEED_*.
 cdef int engine_feed(engine_t *engine, const uint8_t *buffer, size_t size, size_t *consumed) noexcept nogil
-cdef int engine_channel_state(engine_t *engine, uint16_t channel) noexcept nogil
 # Returns -1 when memory is exhausted.
 cdef int engine_set_channel_state(engine_t *engine, uint16_t channel, int state) noexcept nogil

@@ -65,11 +65,6 @@ def _rx_other(engine: cython.pointer(engine_t), channel: uint16_t) -> cython.poi
     return engine.last_rx
 
 
-def engine_channel_state(engine, channel):
-    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
-    return RX_CLOSED if rx == cython.NULL else rx.state
-
-
 def engine_set_channel_state(engine, channel, state):
     page: uint32_t = channel // RX_PAGE
     pages: cython.pointer(cython.pointer(channel_rx_t))
