@@ -3,7 +3,7 @@
 #   make run     the main job: flights through the broker into Spark, with a checked result table
 #   make serve   a broker on the default ports (ARGS="--port 0 ..." for options)
 #   make test    lint and all tests            make bench   the workloads of docs/PERFORMANCE.md
-#   make bench-pipeline  queues and Spark (docs/PIPELINE.md)
+#   make bench-pipeline  queues and Spark (docs/pipeline/benchmarks.md)
 #   make bench-fairness  scheduling, streams, held polls, cold drains beside hot queues (docs/FAIRNESS.md)
 #   make lint    formatting, types, layering   make stress  threads on the queue core, under ThreadSanitizer
 #   make actors  a million interleavings of the actor system, and mutants of it
@@ -12,14 +12,15 @@
 #   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
 #   make test-spark   50 kills around the Spark pipeline, and lost or old checkpoints (half an hour); make crash-spark: 530 kills (hours)
 #   make interop the same scripts against FlintMQ and RabbitMQ (Debian's package), and what comes back compared
+#   make docs    the documentation site with an API reference, in build/site; a broken link fails
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
 # what is to be installed is fetched while the compilers run
 MAKEFLAGS += --jobs=2
-SOURCES := $(shell find src/flintmq -name '*.py' -o -name '*.pxd') setup.py
+SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop clean test-spark crash-spark
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop docs clean test-spark crash-spark
 
 build: .venv/.compiled
 
@@ -67,7 +68,7 @@ stress: .venv/.compiled .venv/.test
 
 fuzz: .venv/.compiled .venv/.test
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
-	@exec $(BIN)/python tools/fuzz.py $(ARGS)
+	@exec $(BIN)/python -m tools.fuzz $(ARGS)
 
 asan: .venv/.compiled .venv/.test
 	@exec sh tools/asan.sh $(ARGS)
@@ -96,9 +97,16 @@ interop: .venv/.compiled .venv/.test
 soak: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.soak $(ARGS)
 
+# its tools stand apart from .venv, which never needs them
+build/docs-tool/.done: requirements-docs.lock
+	@sh tools/setup.sh docs
+
+docs: build/docs-tool/.done
+	@NO_MKDOCS_2_WARNING=1 build/docs-tool/bin/mkdocs build --strict --clean $(ARGS)
+
 # the exact versions that set-up installs, with hashes, from requirements-*.txt
 lock:
 	@exec sh tools/lock.sh
 
 clean:
-	rm -rf build .venv run .cache $$(find src -name '*.so')
+	rm -rf build .venv run .cache $$(find src tests -name '*.so')

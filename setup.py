@@ -1,6 +1,7 @@
 """Builds the compiled modules: every `.py` in src/flintmq that has a `.pxd` of its own beside it.
 
-One extension per module (docs/adr/0001). `FLINTMQ_ONLY=flintmq.queue.queue_core,...` builds just those, for a quick
+`build_ext --inplace`, which only a checkout is built with, also makes those that tests and tools use (tests/twins, tests/drivers): no wheel
+has them. One extension per module (docs/adr/0001). `FLINTMQ_ONLY=flintmq.queue.queue_core,...` builds just those, for a quick
 edit-build-test loop; `FLINTMQ_CFLAGS` adds compiler flags (the ThreadSanitizer build of `make stress` uses it);
 `FLINTMQ_CYTHON_CACHE` names a directory where generated C is kept by the hash of what it was made from.
 """
@@ -16,7 +17,9 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parent
-SOURCE = ROOT / "src"
+IN_PLACE = bool({"--inplace", "-i"} & set(sys.argv))
+# folder of packages -> the compiled modules in it, by their `.pxd`
+PLACES = {ROOT / "src": "flintmq/**/*.pxd"} | ({ROOT: "tests/**/*.pxd"} if IN_PLACE else {})
 # compilers at a time
 JOBS = int(os.environ.get("FLINTMQ_JOBS", os.cpu_count() or 1))
 
@@ -24,11 +27,12 @@ JOBS = int(os.environ.get("FLINTMQ_JOBS", os.cpu_count() or 1))
 def compiled_modules() -> dict[str, str]:
     """Module name -> source path (relative, as setuptools wants it) of everything that is compiled."""
     modules = {}
-    for pxd in sorted(SOURCE.glob("flintmq/**/*.pxd")):
-        source = pxd.with_suffix(".py")
-        if pxd.stem != "__init__" and source.exists():
-            name = ".".join(source.relative_to(SOURCE).with_suffix("").parts)
-            modules[name] = str(source.relative_to(ROOT))
+    for place, pattern in PLACES.items():
+        for pxd in sorted(place.glob(pattern)):
+            source = pxd.with_suffix(".py")
+            if pxd.stem != "__init__" and source.exists():
+                name = ".".join(source.relative_to(place).with_suffix("").parts)
+                modules[name] = str(source.relative_to(ROOT))
     only = os.environ.get("FLINTMQ_ONLY")
     if only:
         wanted = set(only.split(","))
@@ -71,10 +75,11 @@ def extensions() -> list[Extension]:
     built = [Extension(name, [path], extra_compile_args=flags, extra_link_args=links) for name, path in compiled_modules().items()]
     made: list[Extension] = cythonize(
         built,
-        include_path=[str(SOURCE)],
+        include_path=[str(place) for place in PLACES],
         build_dir=os.environ.get("FLINTMQ_BUILD_DIR", "build/cython"),
         nthreads=JOBS,
         cache=os.environ.get("FLINTMQ_CYTHON_CACHE") or None,
+        emit_linenums=True,  # lines of the sources in backtraces, in profiles, and in what core/check.pxd says
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
@@ -91,7 +96,12 @@ def extensions() -> list[Extension]:
 
 
 # An editable install takes what `build_ext --inplace` left in src/; compiling there again would only cost time.
+# What is built in place is gathered in build/lib*, twins and drivers included; a wheel is all that stands in its folder, which is emptied.
+WHEEL = ROOT / "build" / "wheel"
+if "bdist_wheel" in sys.argv:
+    shutil.rmtree(WHEEL, ignore_errors=True)
 setup(
     ext_modules=extensions() if {"build_ext", "bdist_wheel", "install", "build"} & set(sys.argv) else [],
-    options={"build_ext": {"parallel": JOBS}},
+    options={"build_ext": {"parallel": JOBS}} | ({} if IN_PLACE else {"build": {"build_lib": str(WHEEL)}}),
+    **({"package_dir": {"": "src", "tests": "tests"}} if IN_PLACE else {}),
 )

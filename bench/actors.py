@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:  # started as a file
 from flintmq.config import Limits  # noqa: E402
 from flintmq.scheduler.outcomes import PARK, Outcome, Space  # noqa: E402
 from flintmq.scheduler.system import ActorSystem  # noqa: E402
-from flintmq.testing.actor_driver import Load  # noqa: E402
+from tests.drivers.actor_driver import Load  # noqa: E402
 
 DOCUMENT = ROOT / "docs/SCHEDULER.md"
 BEGIN, END = "<!-- costs: begin -->", "<!-- costs: end -->"

@@ -34,7 +34,7 @@ def through_log(directory: Path, total: int, record: int) -> dict[str, Any]:
     """Appends `total` bytes in records of `record` bytes. Raises: OSError, StoreError; RuntimeError when nothing becomes durable."""
     from flintmq.config import Config
     from flintmq.store.log_store import LogStore
-    from flintmq.testing.log_driver import append_many
+    from tests.drivers.log_driver import append_many
 
     store = LogStore.open(None, str(directory), container_size=Config().container_size)
     switch_s = sys.getswitchinterval()

@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import crc32c
 
-from flintmq.pipeline.arrow import schema
-from flintmq.pipeline.arrow.blocks import blocks_of
-from flintmq.pipeline.arrow.containers import Containers
-from flintmq.pipeline.arrow.log import list_log
-from flintmq.pipeline.arrow.messages import rows_to_batches
-from flintmq.pipeline.arrow.scan import scan_container
+from flintmq.arrow import schema
+from flintmq.arrow.blocks import blocks_of
+from flintmq.arrow.containers import Containers
+from flintmq.arrow.log import list_log
+from flintmq.arrow.messages import rows_to_batches
+from flintmq.arrow.scan import scan_container
 from tests.support import logbytes as lb
 
 ROW = struct.Struct("<QQQIHBB")

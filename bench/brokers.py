@@ -43,10 +43,11 @@ def disk_directory() -> Path:
 class Broker:
     """One of the two, started when needed and started anew when asked, when it ended, or when durability changes."""
 
-    def __init__(self, name: str, *, options: tuple[str, ...] = ()) -> None:
-        """name: FLINTMQ or RABBITMQ; options: more for the command line of a durable FlintMQ."""
+    def __init__(self, name: str, *, options: tuple[str, ...] = (), always: tuple[str, ...] = ()) -> None:
+        """name: FLINTMQ or RABBITMQ; options, always: more for the command line of a durable FlintMQ, of any FlintMQ."""
         self.name = name
         self.options = options
+        self.always = always
         self.durable = False
         self.directory: Path | None = None
         self._ports: list[int] = []
@@ -74,7 +75,7 @@ class Broker:
 
     def _start(self) -> contextlib.AbstractContextManager[servers.Server]:
         if self.name == FLINTMQ:
-            common = ("--port", str(self._ports[0]), "--http-port", "off", "--flight-port", "off")
+            common = ("--port", str(self._ports[0]), "--http-port", "off", "--flight-port", "off", *self.always)
             where = ("--data-dir", str(self.store), *self.options) if self.durable else ("--memory",)
             return servers.flintmq(*common, *where, data_dir=self.directory)
         return self._rabbitmq()

@@ -17,7 +17,8 @@ from flintmq.config import Config
 from flintmq.net.loop import Loop
 from flintmq.queue.handle import QueueHandle
 from flintmq.session.connection import Connection
-from flintmq.testing.queue_driver import Consumer, Queue, new_owner
+from tests.drivers.queue_driver import Consumer, Queue, new_owner
+from tests.support.connections import close_all
 
 ROUNDS = 300
 # content header payload of an empty message without properties
@@ -144,7 +145,7 @@ def close_with_consumers(size: int, timer: Timer) -> None:
     for _ in range(ROUNDS):
         with timer.running():
             connection.end_some(1)
-    connection.close_all()
+    close_all(connection)
 
 
 def ack_of_many(size: int, timer: Timer) -> None:
@@ -154,7 +155,7 @@ def ack_of_many(size: int, timer: Timer) -> None:
     for _ in range(ROUNDS):
         with timer.running():
             at = connection.settle_some(1, 80, False, at, size + 16 * ROUNDS, 16)[0]
-    connection.close_all()
+    close_all(connection)
 
 
 # name, operation, size

@@ -1,7 +1,7 @@
 """Charts as SVG files that stand by themselves, for Markdown pages: bars in groups, and lines over time.
 
 in: figures. out: text of a file. No dependency; colours that differ in lightness and lines that differ in dashes, as in
-flintmq.pipeline.report. A white ground, so that they can be read on dark pages, too.
+flintmq.pipeline.jobs.report. A white ground, so that they can be read on dark pages, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from flintmq.pipeline.report import COLOURS, DASHES
+from flintmq.pipeline.jobs.report import COLOURS, DASHES
 
 WIDTH = 860
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.runners import perf
-from flintmq.pipeline.flight.client import DataPlane
+from flintmq.flight.client import DataPlane
 from tests.support.broker import Broker
 
 ROUNDS = 3

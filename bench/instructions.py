@@ -3,13 +3,14 @@
     python -m bench.instructions [OTHER] [--only transient,confirmed,...] [--functions 12]
 
 in: this checkout, built, and perhaps another one; valgrind (Debian: apt-get install valgrind). out: for each workload the instructions per
-message in the compiled modules and in the C library, and with OTHER the functions that differ most. Exit code 0; 64 when OTHER is none;
+message (churn: per connection) in the compiled modules, the C library and the interpreter, and
+with OTHER the functions that differ most. Exit code 0; 64 when OTHER is none;
 69 without valgrind; 65 when a broker did not start or perf found messages missing.
 
 A count does not depend on what else the machine does, so that small changes are seen that times hide. It does not
 know caches, atomic operations and system calls: `make bench-beside` on a quiet machine has the last word.
 
-Each workload runs twice on a fresh broker, with FEW and with MANY messages: the difference is the messages' alone.
+Each workload runs twice on a fresh broker, with few and with many messages: the difference is the messages' alone.
 """
 
 from __future__ import annotations
@@ -31,15 +32,23 @@ from pathlib import Path
 from tests.support.servers import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
+# messages of the two runs, and short connections
 FEW, MANY = 10_000, 60_000
+FEW_CONNECTIONS, MANY_CONNECTIONS = 200, 1_200
 # seconds; a broker under valgrind is some 50 times slower
 START_S_MAX, RUN_S_MAX = 300.0, 1200.0
+PARTS = ("flintmq", "libc", "python")
+CHURN = "churn"
 # workload: (arguments of perf, durable)
 WORKLOADS = {
     "transient": (("--size", "16"), False),
     "transient-1k": (("--size", "1024"), False),
+    "fanout": (("--exchange", "fanout", "--queues", "10", "--size", "100"), False),
+    "topic": (("--exchange", "topic", "--queues", "10", "--bindings", "1000", "--size", "100"), False),
+    "topic-new-keys": (("--exchange", "topic", "--queues", "10", "--bindings", "1000", "--size", "100", "--random-keys"), False),
     "acked": (("--size", "16", "--ack", "1", "--prefetch", "1000"), False),
     "confirmed": (("--size", "1024", "--persistent", "--durable", "--confirm", "1000", "--ack", "100", "--prefetch", "2000"), True),
+    CHURN: (("--mode", "churn", "--clients", "4"), False),
 }
 LINE = re.compile(r"\s*([\d,]+) \(\s*[\d.]+%\)\s+(\S+):(\S+)(?: \[(.*)\])?")
 Counts = collections.Counter[tuple[str, str]]
@@ -50,15 +59,17 @@ class Failed(Exception):
 
 
 def counted(path: Path) -> Counts:
-    """(`flintmq` or `libc`, function) -> instructions of a callgrind file."""
+    """(one of PARTS, function) -> instructions of a callgrind file."""
     done = subprocess.run(["callgrind_annotate", "--auto=no", "--threshold=100", str(path)], capture_output=True, text=True, check=True)
     found: Counts = collections.Counter()
-    for line in done.stdout.splitlines():
-        matched = LINE.match(line)
-        if matched is None:
-            continue
-        library = matched.group(4) or ""
-        part = "flintmq" if "/flintmq/" in library else "libc" if "/libc" in library else ""
+    lines = [matched for line in done.stdout.splitlines() if (matched := LINE.match(line))]
+    # What a function has from other files (inlined, or by the lines of the Cython sources) stands on lines of its own, without the library.
+    libraries = {matched.group(3): matched.group(4) for matched in lines if matched.group(4)}
+    for matched in lines:
+        library = libraries.get(matched.group(3), "")
+        if matched.group(3).startswith("0x"):
+            continue  # code without a name: of whatever library, it is none of ours
+        part = "flintmq" if "/flintmq/" in library else "libc" if "/libc" in library else "python" if "python" in library else ""
         if part:
             # Static functions that the compiler cut into parts count as one.
             name = re.sub(r"\.(constprop|part|isra|cold)(\.\d+)?", "", matched.group(3)).replace("__pyx_f_7flintmq_", "")
@@ -115,12 +126,13 @@ def run(checkout: Path, arguments: tuple[str, ...], durable: bool, count: int) -
 def per_message(checkout: Path, name: str) -> dict[tuple[str, str], float]:
     """(part, function) -> instructions per message."""
     arguments, durable = WORKLOADS[name]
-    few, many = run(checkout, arguments, durable, FEW), run(checkout, arguments, durable, MANY)
-    return {key: (many[key] - few[key]) / (MANY - FEW) for key in many}
+    less, more = (FEW_CONNECTIONS, MANY_CONNECTIONS) if name == CHURN else (FEW, MANY)
+    few, many = run(checkout, arguments, durable, less), run(checkout, arguments, durable, more)
+    return {key: (many[key] - few[key]) / (more - less) for key in many}
 
 
 def show(name: str, mine: dict[tuple[str, str], float], other: dict[tuple[str, str], float] | None, functions: int) -> None:
-    for part in ("flintmq", "libc"):
+    for part in PARTS:
         ours = sum(value for key, value in mine.items() if key[0] == part)
         if other is None:
             print(f"| {name} | {part} | {ours:.0f} | | |", flush=True)

@@ -1,8 +1,9 @@
 """What others wait while one client floods the broker: round trip p50 / p99 / longest, and the longest connect, through each flood.
 
 in: a broker (FlintMQ, with --rabbitmq RabbitMQ after it). out: a table, or one JSON line a row with --json. Others are a process of
-their own on a connection and queue of their own: publish one message, wait for its delivery, again; beside that a new connection each
-half second. A row takes under 15 s. `python -m bench.others --rows passive,get --seconds 3`
+their own on a connection and queue of their own: publish one message, wait for its delivery, again (with --others passive: declare their
+queue passively); beside that a new connection each half second. A row takes under 15 s. `python -m bench.others --rows passive,get
+--seconds 3`; what a storm of declares does to the other I/O loop: `--rows declare,churn,passive --io-threads 2 --others passive`
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ HELD = 200_000
 CONSUMERS = 10_000
 # seconds between two connects of the others
 CONNECT_S = 0.5
+# what a round trip of the others is: a message to themselves, or a passive declare of their queue
+KINDS = ("message", "passive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +162,10 @@ ROWS = {
 }
 
 
-def probe(port: int, seconds: float) -> dict[str, float]:
-    """The others: what they measured, milliseconds."""
+def probe(port: int, seconds: float, kind: str) -> dict[str, float]:
+    """The others: what they measured, milliseconds. kind: what a round trip is, one of KINDS."""
     connection = RawConnection(HOST, port).open()
+    connection.timeout = 120
     channel = connection.channel()
     channel.queue("others-own", exclusive=True)
     channel.consume("others-own", no_ack=True)
@@ -170,8 +174,11 @@ def probe(port: int, seconds: float) -> dict[str, float]:
     end = time.monotonic() + seconds
     next_connect = time.monotonic() + CONNECT_S
     while (before := time.monotonic()) < end:
-        channel.publish(b"ping", routing_key="others-own")
-        channel.expect("basic.deliver", 120)
+        if kind == "passive":
+            channel.call("queue.declare", queue="others-own", passive=True)
+        else:
+            channel.publish(b"ping", routing_key="others-own")
+            channel.expect("basic.deliver", 120)
         trips.append((time.monotonic() - before) * 1000)
         if before >= next_connect:
             again = time.monotonic()
@@ -218,11 +225,11 @@ def flood(row: Row, connection: RawConnection, frames: bytes) -> Iterator[None]:
         sock.close()
 
 
-def measure(row: Row, port: int, seconds: float) -> dict[str, float]:
+def measure(row: Row, port: int, seconds: float, kind: str) -> dict[str, float]:
     connection = RawConnection(HOST, port).open()
     connection.timeout = 120
     frames = row.setup(connection.channel())
-    command = [sys.executable, "-m", "bench.others", "--probe", str(port), "--seconds", str(seconds)]
+    command = [sys.executable, "-m", "bench.others", "--probe", str(port), "--seconds", str(seconds), "--others", kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as others:
         time.sleep(1)  # its start is not measured, and some quiet round trips are
         with flood(row, connection, frames):
@@ -237,19 +244,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each row")
     parser.add_argument("--rabbitmq", action="store_true", help="RabbitMQ too")
     parser.add_argument("--json", action="store_true", help="one JSON line a row")
+    parser.add_argument("--others", choices=KINDS, default=KINDS[0], help="what a round trip of the others is (default %(default)s)")
+    parser.add_argument(
+        "--io-threads", type=int, default=1, help="FlintMQ's I/O loops; with 2 the others are on another one than the flood"
+    )
     parser.add_argument("--probe", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.probe is not None:
-        print(json.dumps(probe(options.probe, options.seconds)))
+        print(json.dumps(probe(options.probe, options.seconds, options.others)))
         return 0
     if not options.json:
         print(f"{'flood':32} {'broker':9} {'p50 ms':>9} {'p99 ms':>9} {'max ms':>9} {'connect':>9} {'trips':>8}")
     for name in (FLINTMQ, RABBITMQ) if options.rabbitmq else (FLINTMQ,):
-        broker = Broker(name)
+        broker = Broker(name, always=("--io-threads", str(options.io_threads)))
         try:
             for key in options.rows.split(","):
                 row = ROWS[key]
-                got = measure(row, broker.server(fresh=True, durable=row.durable).port, options.seconds)
+                got = measure(row, broker.server(fresh=True, durable=row.durable).port, options.seconds, options.others)
                 if options.json:
                     print(json.dumps({"row": key, "broker": name, **got}), flush=True)
                 else:

@@ -1,7 +1,7 @@
 """`make bench-pipeline`: queues, Spark and Parquet at full speed, beside what people write today and what Spark can do at best.
 
-in: options. out: bench/results/pipeline-DATE.jsonl (first line: the sitting), the table between the markers of docs/PIPELINE.md. Exit
-code 0 also when targets are missed: they are marked; 65 when a run failed its check.
+in: options. out: bench/results/pipeline-DATE.jsonl (first line: the sitting), the table between the markers of
+docs/pipeline/benchmarks.md. Exit code 0 also when targets are missed: they are marked; 65 when a run failed its check.
 
 Rounds: every row once, then again, because the machine's speed drifts; the table has medians. One Spark session (`local[2]`, as
 `flintmq.pipeline.session` makes it) does all rows and is warm before the first; each run has a broker of its own, on a disk.
@@ -32,7 +32,7 @@ from bench.table import number  # noqa: E402
 from flintmq.pipeline.session import spark_session  # noqa: E402
 
 RESULTS = ROOT / "bench/results"
-DOCUMENT = ROOT / "docs/PIPELINE.md"
+DOCUMENT = ROOT / "docs/pipeline/benchmarks.md"
 BEGIN, END = "<!-- bench-pipeline:begin -->", "<!-- bench-pipeline:end -->"
 GROUPS = ("broker", "service", "jvm", "python")
 Record = dict[str, Any]

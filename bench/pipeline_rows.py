@@ -28,7 +28,7 @@ from bench.brokers import FLINTMQ, Broker
 from bench.runners import perf
 from bench.spark_parts import ConstantSource, CpuMeter, busy_s, spent
 from bench.workloads import Target, above, below
-from flintmq.pipeline.flight.client import DataPlane
+from flintmq.flight.client import DataPlane
 from tests.support import servers
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.writer import LogWriter
 from flintmq.store.stream.stream_files import Stream
 from flintmq.store.stream.stream_log import StreamSpace
+from tests.drivers.stream_reader import StreamReader, append_many
 
 MIB = 1 << 20
 # appended and not written: what publishers' back-pressure allows
@@ -99,7 +100,7 @@ def main(arguments: list[str]) -> int:
             while bench.space.unwritten > UNWRITTEN_MAX:
                 time.sleep(0.0002)
             start, thread = time.perf_counter(), time.thread_time()
-            done += bench.stream.append_many(b"", b"stream", header, body, min(1000, options.messages - done))
+            done += append_many(bench.stream, b"", b"stream", header, body, min(1000, options.messages - done))
             appended += time.perf_counter() - start
             cpu += time.thread_time() - thread
             bench.writer.kick()
@@ -109,7 +110,7 @@ def main(arguments: list[str]) -> int:
         figures["append, ns per message"] = appended / done * 1e9
         figures["durable, messages/s"] = done / took
         figures["log bytes per message"] = bench.stream.bytes / done
-        reader = bench.stream.reader()
+        reader = StreamReader(bench.stream)
         start, thread = time.perf_counter(), time.thread_time()
         read, _ = reader.skim(0, options.messages)
         figures["cold read (page cache), messages/s"] = read / (time.perf_counter() - start)

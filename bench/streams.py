@@ -32,11 +32,12 @@ from flintmq.config import Config, Limits  # noqa: E402
 from flintmq.queue.handle import QueueHandle  # noqa: E402
 from flintmq.scheduler.system import ActorSystem  # noqa: E402
 from flintmq.store.log_store import LogStore  # noqa: E402
+from flintmq.streams import cold_reads  # noqa: E402
 from flintmq.streams.disk_source import DiskSource  # noqa: E402
 from flintmq.streams.handle import StreamQueue  # noqa: E402
-from flintmq.testing.memory_stream import MemoryStream  # noqa: E402
-from flintmq.testing.stream_driver import StreamConsumer  # noqa: E402
-from flintmq.testing.stream_threads import StreamThreads  # noqa: E402
+from tests.drivers.stream_driver import StreamConsumer  # noqa: E402
+from tests.drivers.stream_threads import StreamThreads  # noqa: E402
+from tests.twins.memory_stream import MemoryStream  # noqa: E402
 
 QUEUE = 1
 PREFETCH = 256
@@ -117,7 +118,7 @@ def main() -> int:
             handle.attach_log(store)
             stream = StreamQueue(handle, DiskSource(store.streams.open(QUEUE)))
             actors.start()
-            stream.use_actors(actors)
+            cold_reads.use(stream, actors)
             rows.append(row("live", stream, chosen.messages, chosen.size, chosen.groups, None, True))
             rows.append(row("replay", stream, chosen.messages, chosen.size, chosen.groups, None, False))
             del stream, handle

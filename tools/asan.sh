@@ -17,10 +17,10 @@ mkdir -p "$copy"
 cmp -s setup.py "$copy/setup.py" || cp setup.py "$copy/"
 printf '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "flintmq-asan"\nversion = "0"\n' > "$copy/pyproject.toml"
 # Unchanged files keep their time stamps, so that a second run compiles nothing.
-find src -name '*.py' -o -name '*.pxd' -o -name '*.typed' | while read -r file; do
+find src tests/__init__.py tests/twins tests/drivers -name '*.py' -o -name '*.pxd' -o -name '*.typed' | while read -r file; do
     cmp -s "$file" "$copy/$file" || { mkdir -p "$copy/$(dirname "$file")"; cp "$file" "$copy/$file"; }
 done
-find "$copy/src" -name '*.py' | while read -r file; do
+find "$copy/src" "$copy/tests" -name '*.py' | while read -r file; do
     [ -e "${file#"$copy/"}" ] || rm -f "$file" "${file%.py}.pxd" "${file%.py}".*.so
 done
 (
@@ -34,7 +34,7 @@ run() {
     # Python's own allocator would hide its objects; what the interpreter does not free when it ends is no leak of ours.
     # UBSan's runtime goes on after a report, and writes it to the standard error whatever its log_path says.
     runs=$((runs + 1))
-    env LD_PRELOAD="$preload" PYTHONMALLOC=malloc PYTHONPATH="$PWD/$copy/src:$PWD" PYTHONDONTWRITEBYTECODE=1 \
+    env LD_PRELOAD="$preload" PYTHONMALLOC=malloc PYTHONPATH="$PWD/$copy/src:$PWD" FLINTMQ_TESTS_BUILT="$PWD/$copy/tests" PYTHONDONTWRITEBYTECODE=1 \
         ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64:log_path=$PWD/$copy/report" \
         UBSAN_OPTIONS="print_stacktrace=1" "$python" "$@" 2>"$copy/said.$runs" || status=$?
     cat "$copy/said.$runs" >&2

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1 import codec, spec
-from flintmq.testing.recorder import Recorder
+from tests.drivers.recorder import Recorder
 
 SECONDS_DEFAULT = 60
 SIZE_MAX = 4096

@@ -16,9 +16,9 @@ import time
 
 import pyarrow as pa
 
-from flintmq.pipeline.arrow.blocks import EncodeError, EncodeOptions, Encoder, blocks_of
-from flintmq.transactions.bulk import block_entries
+from flintmq.arrow.blocks import EncodeError, EncodeOptions, Encoder, blocks_of
 from tests.arrow import hostile
+from tests.support.blocks import block_entries
 
 
 def attempt(seed: int) -> bool:

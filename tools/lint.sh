@@ -5,9 +5,11 @@ cd "$(dirname "$0")/.."
 bin=.venv/bin
 $bin/ruff format --check --quiet src tests tools bench examples setup.py
 $bin/ruff check --quiet src tests tools bench examples setup.py
+$bin/python tools/layers.py
 $bin/mypy
-$bin/lint-imports --no-cache >build/layers.log 2>&1 || { tail -n 40 build/layers.log; exit 1; }
 $bin/python tools/gen_amqp091.py --check
 $bin/python tools/waits.py
+$bin/python tools/compiled.py
 $bin/python tools/tidy.py
+$bin/python tools/checks.py
 echo "lint: ok"

@@ -1,4 +1,4 @@
-"""`python -m tools.needs FILE...`: the compiled modules that these files need, theirs included.
+"""`python -m tools.needs FILE...`: the compiled modules that these files need, theirs included, of the package and of the tests.
 
 in: Python files. out: names of modules with a `.pxd` beside their `.py`, sorted; one line with commas, for `FLINTMQ_ONLY`.
 
@@ -13,8 +13,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent / "src"
-_CIMPORT = re.compile(r"^\s*(?:from\s+(flintmq[\w.]*)\s+cimport\s+(.+)|cimport\s+(flintmq[\w.]*))", re.MULTILINE)
+ROOT = Path(__file__).resolve().parent.parent
+# first part of a module's name -> where that package stands
+PLACES = {"flintmq": ROOT / "src", "tests": ROOT}
+_CIMPORT = re.compile(r"^\s*(?:from\s+((?:flintmq|tests)\.[\w.]*)\s+cimport\s+(.+)|cimport\s+((?:flintmq|tests)\.[\w.]*))", re.MULTILINE)
 
 
 def _of_body(body: Iterable[ast.stmt]) -> Iterator[str]:
@@ -50,11 +52,12 @@ def needed(files: Iterable[Path]) -> list[str]:
     compiled = []
     while waiting:
         name = waiting.pop()
-        if name in seen or name.split(".")[0] != "flintmq":
+        place = PLACES.get(name.split(".")[0])
+        if name in seen or place is None:
             continue
         seen.add(name)
         waiting.update(".".join(name.split(".")[:count]) for count in range(1, name.count(".") + 1))  # its packages are loaded before it
-        path = SOURCE / name.replace(".", "/")
+        path = place / name.replace(".", "/")
         source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         definitions = path.with_suffix(".pxd")
         if source.exists():

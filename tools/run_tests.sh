@@ -19,12 +19,12 @@ mkdir -p build
 without() { printf -- '--ignore=%s ' "$@"; }
 # shellcheck disable=SC2046,SC2086
 {
-    $python -m pytest "$@" --junitxml=build/junit-spark.xml $spark >build/test-spark.log 2>&1 &
+    $python -m pytest --durations=6 --durations-min=5 "$@" --junitxml=build/junit-spark.xml $spark >build/test-spark.log 2>&1 &
     spark_pid=$!
-    $python -m pytest "$@" --junitxml=build/junit-brokers.xml $(without $spark) $brokers >build/test-brokers.log 2>&1 &
+    $python -m pytest --durations=6 --durations-min=5 "$@" --junitxml=build/junit-brokers.xml $(without $spark) $brokers >build/test-brokers.log 2>&1 &
     brokers_pid=$!
     trap 'kill "$spark_pid" "$brokers_pid" 2>/dev/null' INT TERM
-    $python -m pytest "$@" --junitxml=build/junit-others.xml $(without $spark $brokers) tests
+    $python -m pytest --durations=6 --durations-min=5 "$@" --junitxml=build/junit-others.xml $(without $spark $brokers) tests
 }
 status=$?
 wait "$brokers_pid" || status=$?

@@ -3,6 +3,7 @@
 #   base     virtual environment, the broker's own dependencies, the build and lint tools
 #   spark    PySpark and what the pipeline needs
 #   test     client libraries that the tests run against the broker
+#   docs     what builds the documentation site, in build/docs-tool
 #   compile  the extension modules, in place, and the `flintmq` command
 set -eu
 cd "$(dirname "$0")/.."
@@ -38,6 +39,13 @@ test)
     echo "installing the client libraries of the tests ..." >&2
     pip install --quiet --require-hashes -r requirements-test.lock
     ;;
+docs)
+    tool=build/docs-tool
+    "$python" -m venv "$tool"
+    "$tool/bin/python" -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-docs.lock
+    touch "$tool/.done"
+    exit 0
+    ;;
 compile)
     if ! command -v cc >/dev/null 2>&1 && ! command -v gcc >/dev/null 2>&1 && ! command -v clang >/dev/null 2>&1; then
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
@@ -56,7 +64,7 @@ compile)
     exit 0
     ;;
 *)
-    echo "usage: tools/setup.sh base|spark|test|compile" >&2
+    echo "usage: tools/setup.sh base|spark|test|docs|compile" >&2
     exit 64
     ;;
 esac

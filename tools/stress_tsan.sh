@@ -18,7 +18,7 @@ mkdir -p "$copy/tests/streams"
 cp setup.py "$copy/"
 printf '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "flintmq-tsan"\nversion = "0"\n' > "$copy/pyproject.toml"
 # Unchanged files keep their time stamps, so that a second run compiles nothing.
-find src -name '*.py' -o -name '*.pxd' | while read -r file; do
+find src tests/twins tests/drivers -name '*.py' -o -name '*.pxd' | while read -r file; do
     cmp -s "$file" "$copy/$file" || { mkdir -p "$copy/$(dirname "$file")"; cp "$file" "$copy/$file"; }
 done
 cp tests/queue/stress.py "$copy/tests/stress.py"

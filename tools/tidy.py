@@ -1,4 +1,4 @@
-"""Rules that no other linter checks: module size, marks of unfinished work, test ids that PROMISES.md names.
+"""Rules that no other linter checks: module size, marks of unfinished work, tests that documents name.
 
 Exit code 1 with one line per finding.
 """
@@ -10,15 +10,32 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# the package, and what is compiled for its tests
+PLACES = ("src", "tests/twins", "tests/drivers")
 LINES_MAX = 900
 # generated, or data: size says nothing about them
 LARGE_ALLOWED = {"src/flintmq/protocol/v0_9_1/spec.py"}
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+DOCUMENTS = ("*.md", "docs/**/*.md", "examples/**/*.md", "src/**/*.md")
+# `tests/a/test_b.py`, `tests/a/test_b.py::test_c[d]`, and behind one of these `::test_e`, which is of the same file
+_TEST = re.compile(r"`(tests/[\w/]+\.py)?((?:::\w+)*)[^`]*`")
+
+
+def tests_of(text: str) -> set[tuple[str, str]]:
+    """(file, name or "") of every test that a document names."""
+    found = set()
+    for line in text.splitlines():
+        last = ""
+        for path, names in _TEST.findall(line):
+            last = path or last
+            if last and (path or names):
+                found |= {(last, name) for name in names.split("::")[1:]} or {(last, "")}
+    return found
 
 
 def findings() -> list[str]:
     found = []
-    for path in sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("src/**/*.pxd")]):
+    for path in sorted(path for place in PLACES for pattern in ("**/*.py", "**/*.pxd") for path in (ROOT / place).glob(pattern)):
         name = path.relative_to(ROOT).as_posix()
         text = path.read_text()
         lines = text.count("\n")
@@ -27,12 +44,11 @@ def findings() -> list[str]:
         for number, line in enumerate(text.splitlines(), 1):
             if MARKS.search(line):
                 found.append(f"{name}:{number}: {line.strip()}")
-    promises = ROOT / "docs" / "PROMISES.md"
-    if promises.exists():
-        for test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", promises.read_text()):
-            path = ROOT / test[0]
-            if not path.exists() or f"def {test[1]}" not in path.read_text():
-                found.append(f"docs/PROMISES.md names {test[0]}::{test[1]}, which does not exist")
+    for document in sorted(path for pattern in DOCUMENTS for path in ROOT.glob(pattern)):
+        for file, name in sorted(tests_of(document.read_text())):
+            path = ROOT / file
+            if not path.exists() or (name and not re.search(rf"^\s*(?:async )?(?:def|class) {name}\b", path.read_text(), re.MULTILINE)):
+                found.append(f"{document.relative_to(ROOT)} names {file}{name and '::' + name}, which does not exist")
     return found
 
 

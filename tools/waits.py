@@ -1,6 +1,6 @@
 """Finds waits under a lock: `.wait(` and `.result(` in the body of `with ...lock:`, or in what that body calls. Part of `make lint`.
 
-in: src. out: a line per finding; exit code 1 when there is one. Usage: python tools/waits.py [paths]
+in: PLACES, or paths. out: a line per finding; exit code 1 when there is one. Usage: python tools/waits.py [paths]
 
 Who waits under a lock makes everybody wait who wants it, and one of those may be an I/O loop. Calls are followed within a module, by the
 names of its functions and methods; a wait in another module is seen where that module is checked. A condition's own wait lets go of its
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 WAITS = ("wait", "result")
+PLACES = ("src", "tests/twins", "tests/drivers")
 # Waits that are right: module -> why. Whoever adds one says which threads want the lock, and why none of them is a loop.
 ALLOWED: dict[str, str] = {
     "src/flintmq/dataplane/subscriptions.py": "a subscription's lock is wanted by threads of channels only, one set is decided at a time",
@@ -126,7 +127,7 @@ def findings(path: str, source: str) -> Iterator[str]:
 
 
 def main() -> int:
-    paths = [Path(name) for name in sys.argv[1:]] or sorted(Path("src").rglob("*.py"))
+    paths = [Path(name) for name in sys.argv[1:]] or sorted(path for place in PLACES for path in Path(place).rglob("*.py"))
     lines = [line for path in paths if path.as_posix() not in ALLOWED for line in findings(path.as_posix(), path.read_text())]
     print(*lines, sep="\n", end="\n" if lines else "")
     return 1 if lines else 0

@@ -1,4 +1,12 @@
-"""Every limit of the broker: value, unit, reason, and what happens when it is reached. No bare numbers elsewhere.
+"""Every limit that a user of the broker can meet: value, unit, reason, and what happens when it is reached.
+
+That is: how much of anything there may be, what is refused, closed, dropped or forgotten, how long somebody waits, and how the time of
+loops and workers is shared. What is no such limit stands beside its code: sizes and steps of algorithms, which nobody sees but as speed
+(buffers, pieces, tables that grow); numbers of protocols and formats (a shortstr's 255 bytes, what an argument can say); weights that were
+measured. The Spark source and sink, the pipeline and `flintmq perf` are clients: their bounds stand with their options.
+
+Where no Config is at hand, or a limit is asked for with each message, a module takes it from Limits() when it is loaded (wide_turn,
+zero_ttl_ms, topic_steps_max, table_depth_max, log_hold_ms and others): a Config with another value of these changes nothing.
 
 Zero never means "unlimited" below the configuration parser, except where AMQP itself says so on the wire (prefetch 0).
 """
@@ -52,6 +60,10 @@ class Limits:
     close_ms_max: int = 5_000
     # bytes that such a peer may still send, which are thrown away; then the socket is closed
     close_bytes_max: int = 64 * MIB
+    # of the descriptors that are left for peers, HTTP gets one part in so many
+    descriptors_http_part: int = 4
+    # milliseconds between two lines of the log about connections that can't be accepted
+    accept_log_ms: int = 10_000
     # descriptors (RLIMIT_NOFILE) that peers' sockets never get: log containers, streams, SQL, the Flight service, sockets to it
     descriptors_reserve: int = 1_024
     # milliseconds without a look at the sockets after which a loop counts as late: what its peers sent meanwhile is read first, and their
@@ -98,6 +110,9 @@ class Limits:
     # bytes of message content one transaction keeps in memory; above it logged messages are read back later, transient ones refused
     dtx_content_bytes_max: int = 16 * MIB
 
+    # bytes of the message log that are not on disk yet above which a block of staged messages waits
+    staged_unwritten_bytes: int = 6 * MIB
+
     # --- virtual host -----------------------------------------------------------------------------------------------
     # queues of one vhost; one more is refused with 406
     queues_max: int = 1_000_000
@@ -115,6 +130,13 @@ class Limits:
     definitions_share: float = 0.7
     # bytes of an exchange, queue or routing key name: what a shortstr can hold
     name_bytes_max: int = 255
+    # queues of a route above which a publish counts as wide (some 0.3 us for each queue), and queues that wide publishes of a connection go
+    # to until its turn ends
+    wide_route: int = 32
+    wide_turn: int = 2_048
+    # milliseconds that a message with a TTL of 0 ("to a consumer now, or not at all") is kept: what a pass of the loop may take until the
+    # consumer's turn
+    zero_ttl_ms: int = 20
     # steps (about 30 ns each) of matching one routing key with the patterns of a topic exchange, so some 1.5 ms of a loop. The publish that
     # would take more is refused with 406. Keys of up to six words take 39,062 at most, whatever others have bound; longer ones reach the
     # limit only with tens of thousands of patterns that all go on matching ('#' before other words)
@@ -156,6 +178,9 @@ class Limits:
     # consumers and deliveries that one slice of a close, a hang-up, an acknowledgement of many or a recover gives back: some 50 us. Four
     # slices are done at once; the rest goes on in slices of the loop, the answer waits for it, and nothing more of the connection is read
     work_step: int = 256
+    # bytes of the message log that nothing but acks and outcomes may use, under load: what publishers have under way when they are told
+    # that the disk is full. Two containers at least, eight at most
+    log_reserve_bytes: int = 12 * MIB
     # containers of room that acks and outcomes may fill after publishers were blocked
     log_ending_containers: int = 2
     # bytes free beyond those at which blocked publishers go on: with them the reserve need not stand ready as containers
@@ -166,8 +191,6 @@ class Limits:
     # bytes of the log that a start has the disk read while its modules are loaded (the page cache holds them); what is more is read when
     # its turn comes
     start_read_ahead_bytes: int = 1024 * MIB
-    # streams of a multiplexed log (about 100 in CLFS, seed 003; a record's stream number has 8 bits); one more is refused
-    log_streams_max: int = 100
     # streams of a node (a log each: some descriptors and files), and of one vhost; one more is refused with 406
     streams_max: int = 1_000
     streams_vhost_max: int = 900
@@ -185,6 +208,8 @@ class Limits:
     stream_cursor_ms: int = 100
     # messages of a group that are delivered and not settled, or wait to come again; at the limit it waits for its oldest
     stream_open_max: int = 65_536
+    # values of one x-stream-filter (each is compared with each message's); more are refused with 406
+    stream_filter_values_max: int = 256
     # messages, and bytes of bodies, by which a queue with x-max-length or x-max-length-bytes may be above it while consumers with credit
     # are about to take from it (queue/limits.py): a read of the smallest publishes, and of a few large ones. Above that the limit holds,
     # whoever waits: the head is dropped, or the publish refused
@@ -237,6 +262,11 @@ class Limits:
     guard_log_ms: int = 10_000
     # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line
     password_checks_max: int = 2
+    # seconds that an HTTP request, or a login over Flight, waits for its check; then 503, BUSY
+    password_check_s: int = 30
+    # characters of a user's name, and of a password, over HTTP and Flight; more is refused as wrong
+    login_name_max: int = 255
+    login_password_max: int = 4_096
     # different credentials that wait for their check (two at once are served 40 a second: 6 s, less than a handshake may take). A newcomer
     # pushes out the newest of the source with the longest line, if that is longer than its own; else it is refused itself. Refused is:
     # AMQP connection.close 506, HTTP 503, Flight BUSY
@@ -316,7 +346,9 @@ class Limits:
     stage_unprepared_s: int = 600
     # seconds after which a prepared stage that nobody decided is rolled back: its driver is gone for good
     stage_prepared_s: int = 86_400
-    # seconds a snapshot of the log may live without log.extend (its containers are kept meanwhile); more are refused
+    # seconds a snapshot of the log lives without log.extend unless its caller says otherwise, and may live (its containers are kept
+    # meanwhile); more are refused
+    snapshot_ttl_s: int = 60
     snapshot_ttl_s_max: int = 3_600
     # snapshots and browses together, of the node, of one virtual host, of one user (a browse holds up to 8 MB of positions); one more is
     # refused with LIMIT
@@ -339,6 +371,11 @@ class Limits:
     # milliseconds before a Flight service that died is started again, doubled each time up to the second number
     flight_restart_ms: int = 500
     flight_restart_ms_max: int = 30_000
+    # seconds after which such a service was well: the next pause is the first one again
+    flight_well_s: int = 60
+    # milliseconds for the service to exit by itself, then after SIGTERM; then it is killed
+    flight_end_ms: int = 3_000
+    flight_term_ms: int = 2_000
     # calls that the Flight service runs or keeps in line at once (a thread each); one more is refused with BUSY, which clients retry
     flight_calls_max: int = 256
     # calls that wait for one of the channels to the broker; one more is refused with BUSY
@@ -347,8 +384,14 @@ class Limits:
     flight_wait_ms: int = 5_000
     # milliseconds the Flight service remembers a verified credential (as a keyed MAC); then it asks the broker again
     flight_auth_cache_ms: int = 5_000
+    # remembered credentials; at the limit all are forgotten
+    flight_auth_cache_max: int = 1_024
+    # characters of one header of a call (gRPC takes 8 KiB of all); more is refused with UNAUTHENTICATED
+    flight_header_max: int = 4 * KIB
     # seconds the token of a Flight handshake is good for; then the client must give its password again
     flight_token_s: int = 600
+    # bytes of a ticket; anything longer was not made here, and is refused with BAD_ARGUMENT
+    flight_ticket_bytes_max: int = 64 * KIB
     # bytes of the JSON of an action or descriptor (the broker's answer may be larger); more is refused with BAD_ARGUMENT
     flight_action_bytes_max: int = 4 * MIB
     # milliseconds of a waiting sub.acquire that are spent in one call to the broker: its channel is others' in between
@@ -396,6 +439,8 @@ class Limits:
     pull_leases_max: int = 100_000
     # groups of pulls of the node (about 1 KiB each with their actor); a pull of one more is refused BUSY
     pull_groups_max: int = 10_000
+    # milliseconds that a stop waits for pulls that a worker has begun (they only take what is in memory)
+    pull_close_ms: int = 2_000
     # milliseconds after which a group that nobody pulls from, and that holds nothing, leaves its queue
     pull_idle_ms: int = 10_000
     # milliseconds between two looks at what ends (leases, delays, visibility times of streams' groups), at least: a look costs a tenth of a
@@ -418,8 +463,11 @@ class Limits:
     http_arriving_bytes_max: int = 256 * MIB
     # milliseconds that a request's body may take to arrive; then 408
     http_body_ms: int = 20_000
-    # leases of one ack, nack or extend; more are refused with 400
+    # leases of one ack, nack or extend, and characters of one; more are refused with 400
     http_leases_max: int = 1_000
+    http_lease_max: int = 64
+    # milliseconds that the answer to a publish waits for the disk; then 503: the message may be there
+    http_durable_ms: int = 30_000
     # requests that wait for a password check; one more is refused with 503
     http_logins_max: int = 256
     # milliseconds that answers may take to leave when the broker stops; then their connections are cut

@@ -53,8 +53,6 @@ log = logging.getLogger("flintmq.node")
 
 # connections that one slice of housekeeping looks at
 ROUND_STEP = 32
-# milliseconds between two lines of the log about connections that can't be accepted
-ACCEPT_LOG_MS = 10_000
 
 
 def memory_available() -> int:
@@ -289,7 +287,7 @@ class Node:
         self.loops[0].accept(False)
         now_ms = self.loops[0].now_ms
         if now_ms >= self._accept_told_ms:
-            self._accept_told_ms = now_ms + ACCEPT_LOG_MS
+            self._accept_told_ms = now_ms + self.config.limits.accept_log_ms
             log.error(
                 "accept failed: %s. New connections wait; raise the limit of open files (ulimit -n, LimitNOFILE) if they are wanted", error
             )

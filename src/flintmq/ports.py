@@ -1,8 +1,9 @@
-"""The ports every part is built against: what the broker asks of a store, of content, of a list, of definitions and of access control.
+"""The ports of the store: what the broker asks of the message and transaction logs (Store) and of the definitions (Definitions).
 
-in: nothing but the standard library. out: Protocols and the plain records that cross them. Each port has an in-memory twin
-(store/memory.py, store/definitions.py) that tests and `--memory` use, and contract tests that every implementation runs.
-The time port is clock.py.
+in: nothing but the standard library. out: Protocols and the plain records that cross them. Every implementation of a port runs the same
+contract tests. Definitions: SQL, and memory for `--memory` (store/definitions.py). Store: the logs; without a store (`--memory`) there is
+none, and its twin in memory (tests/twins/memory_store.py) is for tests. Other ports stand where they are asked: clock.py (time),
+transactions/effects.py (queues, as transactions see them), queue/kinds.py (lists of other kinds).
 
 Common rules
 P1  A name is always (vhost, name); a queue is spoken of by its id, which is global and never reused.
@@ -209,128 +210,6 @@ class Store(Protocol):
         ...
 
 
-@runtime_checkable
-class ContentStore(Protocol):
-    """Message content, which may be *not resident*: in the log, not in memory.
-
-    Threading: any thread. `load` never blocks: delivery parks the consumer, `request`s the content and goes on when told.
-    """
-
-    def load(self, message_id: int) -> StoredContent | None:
-        """The content when it is resident, else None. Raises: KeyError when no such message is known."""
-        ...
-
-    def request(self, message_id: int, callback: Callable[[StoredContent | None], None]) -> None:
-        """Makes the content resident, then calls `callback` with it, from any thread, perhaps before this returns.
-
-        None: the message is gone (its last entry was dequeued meanwhile). Several requests for one message may share a read.
-        """
-        ...
-
-    def evict(self, message_id: int) -> bool:
-        """Drops the resident copy. False when it is not resident, or memory is its only place (then nothing happens)."""
-        ...
-
-
-# --- lists and cursors --------------------------------------------------------------------------------------------------
-
-
-class EntryState(IntEnum):
-    """States of an entry (queue/types.pxd). AVAILABLE <-> ACQUIRED -> DEQUEUED -> DELETED: every remover acquires first."""
-
-    AVAILABLE = 1
-    ACQUIRED = 2
-    DEQUEUED = 3
-    DELETED = 4
-
-
-class Entry(Protocol):
-    """One entry of a queue. Identity is its position."""
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def message_id(self) -> int: ...
-    @property
-    def state(self) -> EntryState: ...
-
-
-@runtime_checkable
-class EntryList(Protocol):
-    """The order of a queue: the seed's QueueEntryList, the extension point for standard, priority, sorted and last-value queues.
-
-    Threading: any thread. An iteration sees every entry that was there when it began and was not deleted before it came by.
-    """
-
-    @property
-    def queue_id(self) -> int:
-        """The queue it belongs to."""
-        ...
-
-    @property
-    def priorities(self) -> int:
-        """Number of levels (the seed's getPriorities); 1 for a list without priorities."""
-        ...
-
-    def add(self, message_id: int, priority: int | None = None) -> Entry:
-        """Puts an AVAILABLE entry at the tail of the level that `priority` (0..255, None = not set on the message) maps to."""
-        ...
-
-    def next(self, entry: Entry) -> Entry | None:
-        """The entry after `entry`, which may itself have been deleted meanwhile; None at the end."""
-        ...
-
-    def head(self) -> Entry | None:
-        """The first entry that is not deleted."""
-        ...
-
-    def iterator(self, after: int = 0) -> Iterator[Entry]:
-        """Entries with a position above `after`, in order, without the deleted ones."""
-        ...
-
-    def compare(self, left: Entry, right: Entry) -> int:
-        """Below zero when `left` is served first, 0 when they are the same entry, above zero otherwise."""
-        ...
-
-    def remove(self, entry: Entry) -> None:
-        """Takes out an entry that is DEQUEUED; its position stays used. Raises: ValueError in any other state."""
-        ...
-
-
-@runtime_checkable
-class Cursor(Protocol):
-    """A place in a queue that reading does not change, owned by a group (stream readers, pipeline subscriptions).
-
-    Threading: one reader at a time; `commit` and the properties from any thread.
-    I1  committed <= position. I2  What was committed is never read again, except after `seek`.
-    """
-
-    @property
-    def group(self) -> str: ...
-
-    @property
-    def position(self) -> int:
-        """Position of the last entry that was read; 0 at the start."""
-        ...
-
-    @property
-    def committed(self) -> int:
-        """Where the group goes on after a restart."""
-        ...
-
-    def next(self, count: int) -> Sequence[Entry]:
-        """Up to `count` (>= 1) entries after `position`, which moves behind them; empty when there are none."""
-        ...
-
-    def seek(self, position: int) -> None:
-        """Goes to just after `position` (0: the start), also behind `committed`, which then goes back too."""
-        ...
-
-    def commit(self, position: int | None = None) -> None:
-        """Everything up to `position` (None: what was read) is done. Raises: ValueError beyond what was read; never goes back."""
-        ...
-
-
 # --- definitions --------------------------------------------------------------------------------------------------------
 
 
@@ -488,23 +367,3 @@ class Resource:
 
     kind: str
     name: str
-
-
-@runtime_checkable
-class Authorizer(Protocol):
-    """The one place where permission is decided. Threading: any thread; must not block."""
-
-    def authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
-        """Returns when `user` may do `verb` to `resource`.
-
-        Raises: PeerError 403 with RabbitMQ's text ("configure access to queue 'q' in vhost '/' refused for user 'u'").
-        """
-        ...
-
-    def authorize_vhost(self, user: str, vhost: str) -> None:
-        """Returns when `user` may open `vhost`. Raises: PeerError 530 when it may not."""
-        ...
-
-    def grants(self, user: str, vhost: str, *verbs: Verb) -> bool:
-        """Whether `user` may do one of these to anything in `vhost`."""
-        ...

@@ -38,7 +38,7 @@ _FIGURES = (("messages_behind", "behind_messages"), ("bytes_behind", "behind_byt
 
 
 class Plane(Protocol):
-    """What a stream needs of the data plane's client (`flintmq.pipeline.flight.client.DataPlane`)."""
+    """What a stream needs of the data plane's client (`flintmq.flight.client.DataPlane`)."""
 
     def action(self, name: str, /, **arguments: Any) -> Any:
         """A control call of docs/DATAPLANE.md; the answer, JSON values. All are idempotent, and made again until one is answered."""

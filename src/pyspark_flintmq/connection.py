@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 
 if TYPE_CHECKING:
-    from flintmq.pipeline.flight.client import DataPlane
+    from flintmq.flight.client import DataPlane
 
 DEFAULT_FLIGHT_PORT = 15_680
 # A certificate bundle of all public authorities is about 250 KiB.
@@ -123,7 +123,7 @@ class Connection:
         Raises: SourceError DEPENDENCY_MISSING without pyarrow.
         """
         try:
-            from flintmq.pipeline.flight.client import DataPlane
+            from flintmq.flight.client import DataPlane
         except ImportError as e:
             raise SourceError("DEPENDENCY_MISSING", f"the data plane needs pyarrow: pip install 'flintmq[spark]' ({e})") from e
         try:

@@ -1,7 +1,8 @@
 """Errors of the Spark source.
 
 Spark wraps a Python error into a long Java trace, so each of ours starts with one searchable code and says in the same line what to do.
-In: a code from the table in docs/PIPELINE.md and a text. Out: `FLINTMQ_CODE: text`; the same line stands above the trace that Spark shows.
+In: a code from the tables in docs/PIPELINE.md and docs/pipeline and a text. Out: `FLINTMQ_CODE: text`; the same line stands above the
+trace that Spark shows.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flintmq.pipeline.arrow.schema import LOG_MESSAGES, RECORDS, TRANSACTIONS, Column, arrow_types, body_limit
+from flintmq.arrow.schema import LOG_MESSAGES, RECORDS, TRANSACTIONS, Column, arrow_types, body_limit
 from pyspark_flintmq.connection import CONNECTION_OPTIONS, Connection, in_range, unknown_option, whole_number
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.queue_options import _time_us

@@ -55,13 +55,11 @@ def log_schema(raw: Mapping[str, str]) -> StructType:
     return LogOptions.parse(raw).spark()
 
 
-def log_reader(schema: StructType, raw: Mapping[str, str]) -> DataSourceReader:
-    """A reader; one that takes filters only when Spark asks for that (it refuses a reader that has the method otherwise)."""
-    from pyspark_flintmq.source import _pushdown_asked
-
+def log_reader(schema: StructType, raw: Mapping[str, str], pushdown: bool = False) -> DataSourceReader:
+    """A reader; one that takes filters only when Spark asks for that (`pushdown`; it refuses a reader that has the method otherwise)."""
     options = LogOptions.parse(raw)
     matching(options, schema)
-    return PushingLogReader(options) if _pushdown_asked() else LogReader(options)
+    return PushingLogReader(options) if pushdown else LogReader(options)
 
 
 @dataclass(frozen=True)
@@ -211,7 +209,7 @@ def _first_time(path: str) -> int:
 
 def read_partition(options: LogOptions, part: LogPartition) -> Iterator[pa.RecordBatch]:
     """The partition's record batches. Raises: SourceError LOG_DAMAGED, LOG_GONE, LOG_NOT_VISIBLE, STORE_BUSY."""
-    from flintmq.pipeline.arrow.scan import ContainerGone, LogDamaged
+    from flintmq.arrow.scan import ContainerGone, LogDamaged
 
     keeper = _Keeper(options, part.snapshot)
     with offline("" if keeper.online or options.view else options.store_dir):
@@ -280,7 +278,7 @@ def _linked(part: LogPartition) -> Iterator[list[str]]:
 
 
 def _container(options: LogOptions, part: LogPartition, path: str) -> Iterator[pa.RecordBatch]:
-    from flintmq.pipeline.arrow.scan import LogDamaged, scan_container
+    from flintmq.arrow.scan import LogDamaged, scan_container
 
     stream = "messages" if options.stream == "messages" else "records"
     if options.stream == "consumers":
@@ -393,7 +391,7 @@ def _consumers(options: LogOptions, batch: pa.RecordBatch, path: str, start: int
 def _transactions(options: LogOptions, part: LogPartition) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    from flintmq.pipeline.arrow.log import ContainerFacts, transactions
+    from flintmq.arrow.log import ContainerFacts, transactions
 
     facts = [ContainerFacts(number, path, part.size, number * part.size, 0, 0) for number, path in part.paths]
     warnings: list[str] = []

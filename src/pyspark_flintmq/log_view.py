@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from flintmq.pipeline.arrow.log import ContainerFacts, StoreBusy, list_log, log_ends, offline_lock
+from flintmq.arrow.log import ContainerFacts, StoreBusy, list_log, log_ends, offline_lock
 from flintmq.store.sql.values import decode_name
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.log_options import LOGS, LogOptions

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 # Positions are counted in 63 bits.
 _POSITION_MAX = 2**63
-_COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
 def batch_reader(options: QueueOptions, schema: StructType, *, pushdown: bool) -> DataSourceReader:

@@ -1,7 +1,7 @@
 """The streaming reader of queues over the data plane: what Spark's interface asks for, with the logic in claim.py (queues, whose messages
 are taken) and cursor.py (streams, which are read by offset).
 
-In: Spark's calls, in the order that docs/PIPELINE.md describes. Out: offsets, partitions, Arrow record batches.
+In: Spark's calls, in the order that docs/pipeline/source.md describes. Out: offsets, partitions, Arrow record batches.
 Invariants: the constructor has no side effects; only options travel to executors; `read` changes nothing, so it can run anywhere and
 any number of times; imports of pyarrow wait until they are needed.
 """

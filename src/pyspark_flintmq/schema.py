@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flintmq.pipeline.arrow.schema import MESSAGES, arrow_types
+from flintmq.arrow.schema import MESSAGES, arrow_types
 from pyspark_flintmq.connection import unknown_option, whole_number
 from pyspark_flintmq.errors import SourceError
 

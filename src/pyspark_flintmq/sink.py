@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql.types import StructType
 
-    from flintmq.pipeline.flight.client import DataPlane
+    from flintmq.flight.client import DataPlane
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class _Writer:
 
 
 class FlintStreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """`df.writeStream.format("flintmq")`. Args: schema: of the DataFrame; raw_options: docs/PIPELINE.md.
+    """`df.writeStream.format("flintmq")`. Args: schema: of the DataFrame; raw_options: docs/pipeline/sink.md.
 
     Raises: SourceError for wrong options or columns, or a broker that is not there.
     """

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flintmq.pipeline.arrow.schema import BYTES_PER_BATCH, ROWS_PER_BATCH
+from flintmq.arrow.schema import BYTES_PER_BATCH, ROWS_PER_BATCH
 from pyspark_flintmq.errors import SourceError
 from pyspark_flintmq.sink_options import SinkOptions
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types here
-    """`format("flintmq")`. Options: docs/PIPELINE.md.
+    """`format("flintmq")`. Options: docs/pipeline/source.md.
 
     `log` or `stream`: the log itself; `queue`, `queues` or `queuePattern`: queues, over the data plane or with `transport=amqp`.
     """
@@ -48,7 +48,7 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
         if self._log:
             from pyspark_flintmq.log_source import log_reader
 
-            return log_reader(schema, self._raw)
+            return log_reader(schema, self._raw, pushdown=_pushdown_asked())
         if self._amqp:
             raise SourceError("NO_BATCH_READ", "transport=amqp reads streams only: use spark.readStream, or leave out transport=amqp")
         from pyspark_flintmq.queue_batch import batch_reader

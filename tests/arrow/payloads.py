@@ -10,7 +10,7 @@ from typing import Any
 import pika
 from hypothesis import strategies as st
 
-from flintmq.pipeline.arrow.readable import readable_headers
+from flintmq.arrow.readable import readable_headers
 
 TEXT_PROPERTIES = (
     "content_type",

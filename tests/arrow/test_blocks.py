@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.pipeline.arrow import schema
-from flintmq.pipeline.arrow.blocks import EncodeError, EncodeOptions, blocks_of
-from flintmq.pipeline.arrow.containers import Containers
-from flintmq.pipeline.arrow.messages import rows_to_batches
+from flintmq.arrow import schema
+from flintmq.arrow.blocks import EncodeError, EncodeOptions, blocks_of
+from flintmq.arrow.containers import Containers
+from flintmq.arrow.messages import rows_to_batches
 from flintmq.protocol.v0_9_1.scan import scan_properties_of
-from flintmq.transactions.bulk import BlockEntry, block_entries
 from tests.arrow.payloads import TEXT_PROPERTIES, payload_of, properties, shorts
 from tests.arrow.stores import inline_content, inline_row
+from tests.support.blocks import BlockEntry, block_entries
 
 
 def entries(batch: pa.RecordBatch, options: EncodeOptions | None = None) -> list[tuple[list[str], BlockEntry]]:

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flintmq.pipeline.arrow import blocks
-from flintmq.pipeline.arrow.blocks import EncodeError, EncodeOptions, Encoder, blocks_of
-from flintmq.transactions.bulk import block_entries
+from flintmq.arrow import blocks
+from flintmq.arrow.blocks import EncodeError, EncodeOptions, Encoder, blocks_of
 from tests.arrow import hostile
 from tests.arrow.hostile import column, good_batch, over_memory, with_buffer_size, with_number
+from tests.support.blocks import block_entries
 
 
 def encoded(batch: pa.RecordBatch) -> list[bytes]:

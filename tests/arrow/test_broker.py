@@ -8,15 +8,15 @@ from typing import Any
 import pika
 import pytest
 
-from flintmq.pipeline.arrow.blocks import EncodeOptions, blocks_of
-from flintmq.pipeline.arrow.containers import Containers
-from flintmq.pipeline.arrow.log import StoreBusy, list_log, log_ends, offline_lock
-from flintmq.pipeline.arrow.messages import rows_to_batches
-from flintmq.pipeline.arrow.scan import scan_container
+from flintmq.arrow.blocks import EncodeOptions, blocks_of
+from flintmq.arrow.containers import Containers
+from flintmq.arrow.log import StoreBusy, list_log, log_ends, offline_lock
+from flintmq.arrow.messages import rows_to_batches
+from flintmq.arrow.scan import scan_container
 from flintmq.testing.broker import Broker
-from flintmq.transactions.bulk import block_entries
 from tests.arrow.payloads import TEXT_PROPERTIES, expected, payload_of
 from tests.arrow.stores import ROW, found_in
+from tests.support.blocks import block_entries
 
 QUEUE = "tests.arrow"
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flintmq.pipeline.arrow import schema
-from flintmq.pipeline.arrow.containers import Containers
-from flintmq.pipeline.arrow.messages import Moved, Unreadable, rows_to_batches
+from flintmq.arrow import schema
+from flintmq.arrow.containers import Containers
+from flintmq.arrow.messages import Moved, Unreadable, rows_to_batches
 from tests.arrow.payloads import expected, payload_of, properties, shorts
 from tests.arrow.stores import ROW, Found, found_in, inline_content, inline_row, row
 from tests.support import logbytes as lb

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from flintmq.pipeline.arrow import schema
-from flintmq.pipeline.arrow.containers import Containers
-from flintmq.pipeline.arrow.log import ContainerFacts, StoreBusy, list_log, log_ends, offline_lock, transactions
-from flintmq.pipeline.arrow.messages import Moved, rows_to_batches
-from flintmq.pipeline.arrow.scan import ContainerGone, LogDamaged, scan_container
+from flintmq.arrow import schema
+from flintmq.arrow.containers import Containers
+from flintmq.arrow.log import ContainerFacts, StoreBusy, list_log, log_ends, offline_lock, transactions
+from flintmq.arrow.messages import Moved, rows_to_batches
+from flintmq.arrow.scan import ContainerGone, LogDamaged, scan_container
 from flintmq.store.log import inspect_records as kinds
 from flintmq.store.log.inspect import Damage, open_store
 from flintmq.store.log.inspect_records import content_parts, fields_of

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from flintmq.pipeline.arrow import schema
+from flintmq.arrow import schema
 
 
 def test_importing_the_schema_imports_neither_pyarrow_nor_spark() -> None:
     """A broker or a forking worker may import the tables."""
-    code = "import sys, flintmq.pipeline.arrow.schema; assert not {'pyarrow', 'pyspark'} & set(sys.modules), sys.modules.keys()"
+    code = "import sys, flintmq.arrow.schema; assert not {'pyarrow', 'pyspark'} & set(sys.modules), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.pipeline.arrow.streams import StreamDamaged, StreamFiles
+from flintmq.arrow.streams import StreamDamaged, StreamFiles
 from flintmq.store.log.file_port import OsFiles
 from tests.store_stream.rig import QUEUE, UUID, Rig, field, filtered, header, text
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from flintmq.cli.logs import LineRecord
 from flintmq.loglines import LineFormatter, one_line
 
 
@@ -38,3 +39,13 @@ def test_nor_can_it_in_a_trace() -> None:
     first, *rest = text.split("\n")
     assert first.endswith("flintmq.x: failed") and len(rest) > 2
     assert all(one.startswith("  | ") for one in rest) and "\x1b" not in text
+
+
+def test_a_record_has_what_any_formatter_reads() -> None:
+    """Programs that run a broker in their own process format its records as they like."""
+    wanted = vars(logging.LogRecord("flintmq", logging.INFO, "path", 1, "%s", ("a",), None))
+    made = LineRecord("flintmq", logging.INFO, "path", 1, "%s and %s", ("a", "b"), None)
+    assert set(wanted) <= set(vars(made)) and made.getMessage() == "a and b"
+    assert LineRecord("flintmq", logging.INFO, "", 1, "%(who)s", ({"who": "me"},), None).getMessage() == "me"
+    line = logging.Formatter("%(levelname)s %(name)s %(filename)s:%(lineno)d %(threadName)s %(asctime)s %(message)s").format(made)
+    assert line.startswith("INFO flintmq :0 None ") and line.endswith(" a and b")

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 from flintmq.cli.main import main
 from flintmq.cli.pipeline_run import BatchLines
-from flintmq.pipeline.flight.client import DataPlane
+from flintmq.flight.client import DataPlane
 from flintmq.pipeline.jobs.queries import BatchReport
 from tests.pipeline.plane import bodies_left, channel_of, flight_port, publish, ready
 from tests.support.broker import Broker, unique

@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from flintmq.cli.main import main
+from flintmq.flight.client import DataPlane
 from flintmq.pipeline import session
-from flintmq.pipeline.flight.client import DataPlane
 from tests.pipeline.plane import bodies_left, flight_port, publish, ready
 from tests.support.broker import Broker, unique
 

@@ -8,7 +8,7 @@ import pytest
 
 from flintmq.core.content import bytes_mapped
 from flintmq.core.memory_account import bytes_by_kind, bytes_held
-from flintmq.testing.output_driver import ContentDriver, OutputDriver
+from tests.drivers.output_driver import ContentDriver, OutputDriver
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flintmq.ports import DequeueReason, StoredContent
-from flintmq.store.memory import MemoryStore
-from flintmq.testing.sim_disk import SimDisk
+from tests.twins.memory_store import MemoryStore
+from tests.twins.sim_disk import SimDisk
 
 SECTOR = 512
 PATH = "/store/log"

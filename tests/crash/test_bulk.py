@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("flintmq.store.log_store")
 
-from flintmq.testing.sim_disk import SimDisk
 from flintmq.transactions import Xid
 from flintmq.transactions.bulk import ROW
+from tests.twins.sim_disk import SimDisk
 
 from ..transactions.on_disk import OnDisk
 from ..transactions.test_bulk_model import entry

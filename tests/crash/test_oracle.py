@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flintmq.testing.sim_disk import SimDisk
 from tests.crash.one_file_store import VARIANTS, OneFileStore
+from tests.twins.sim_disk import SimDisk
 from tools.crash.campaign import crash_seeds, replay
 from tools.crash.workload import StoreSubject
 

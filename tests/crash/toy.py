@@ -12,8 +12,8 @@ import struct
 import zlib
 from collections.abc import Callable
 
-from flintmq.testing.disk_images import Image
-from flintmq.testing.sim_disk import SimDisk
+from tests.twins.disk_images import Image
+from tests.twins.sim_disk import SimDisk
 from tools.crash.campaign import Violation
 
 CONTAINER = 4096

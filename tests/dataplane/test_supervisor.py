@@ -140,10 +140,8 @@ def test_lines_of_the_child_come_out_with_a_prefix(supervise: Any, monkeypatch: 
     until(lambda: "flight: the fake is up\n" in said.getvalue())
 
 
-def test_a_stubborn_child_is_killed(supervise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flintmq.dataplane.supervisor._END_S", 0.3)
-    monkeypatch.setattr("flintmq.dataplane.supervisor._TERM_S", 0.3)
-    supervisor, _ = supervise("--stubborn")
+def test_a_stubborn_child_is_killed(supervise: Any) -> None:
+    supervisor, _ = supervise("--stubborn", flight_end_ms=300, flight_term_ms=300)
     supervisor.wait_ready(60)
     pid = supervisor.status()["pid"]
     supervisor.stop()

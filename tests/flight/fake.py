@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Channel, ChannelClosed, Refused, WireError
-from flintmq.pipeline.flight.client import DataPlane
-from flintmq.pipeline.flight.link import Link
-from flintmq.pipeline.flight.server import FlightService
+from flintmq.flight.client import DataPlane
+from flintmq.flight.link import Link
+from flintmq.flight.server import FlightService
 
 ROW = struct.Struct("<QQQIHBx")
 SCHEMA = pa.schema([("queue", pa.string()), ("position", pa.int64()), ("body", pa.binary())])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.pipeline.flight.ahead import ahead, behind
+from flintmq.flight.ahead import ahead, behind
 from tests.support.broker import wait_until
 
 

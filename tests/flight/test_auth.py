@@ -17,10 +17,10 @@ from pyarrow import flight
 
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Refused
-from flintmq.pipeline.flight.auth import REFUSED, Vault, from_this_machine
-from flintmq.pipeline.flight.client import DataPlane, location_of
-from flintmq.pipeline.flight.errors import PlaneError
-from flintmq.pipeline.flight.headers import basic_header, vhost_header
+from flintmq.flight.auth import REFUSED, Vault, from_this_machine
+from flintmq.flight.client import DataPlane, location_of
+from flintmq.flight.errors import PlaneError
+from flintmq.flight.headers import basic_header, vhost_header
 from tests.flight.fake import Plane
 from tests.support.broker import self_signed_certificate, wait_until
 from tests.support.hasty import hasty

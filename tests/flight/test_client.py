@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from flintmq.dataplane.wire import Refused
-from flintmq.pipeline.flight.client import DataPlane, Patience, Watch
-from flintmq.pipeline.flight.errors import PlaneError, code_of, shorten
-from flintmq.pipeline.flight.results import Acquired, Subscription
+from flintmq.flight.client import DataPlane, Patience, Watch
+from flintmq.flight.errors import PlaneError, code_of, shorten
+from flintmq.flight.results import Acquired, Subscription
 from tests.flight.fake import FakeBroker, Plane, body_of, table_of
 from tests.support.hasty import hasty
 from tests.support.servers import free_ports
@@ -133,7 +133,7 @@ def test_reading_goes_on_where_it_stopped(plane: Plane) -> None:
 def test_a_stream_that_falls_silent_is_given_up_and_tried_again(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that says nothing any more does not hold its reader: the rest comes from another call."""
     # Silence is noticed after a second, and there is time for many other tries.
-    monkeypatch.setattr("flintmq.pipeline.flight.client.Watch", lambda cancel, stall_s: Watch(cancel, stall_s / 15))
+    monkeypatch.setattr("flintmq.flight.client.Watch", lambda cancel, stall_s: Watch(cancel, stall_s / 15))
     release = threading.Event()
     silent = [True]
 
@@ -219,7 +219,7 @@ def test_errors_travel_between_processes_and_clients_do_not() -> None:
 
 def test_importing_the_client_is_light() -> None:
     """Neither pyarrow nor gRPC is there before the first call: workers fork."""
-    code = "import sys; from flintmq.pipeline.flight.client import DataPlane; DataPlane('h', 1); print('pyarrow' in sys.modules)"
+    code = "import sys; from flintmq.flight.client import DataPlane; DataPlane('h', 1); print('pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
 

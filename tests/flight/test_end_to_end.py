@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from flintmq.access.users import hash_password
-from flintmq.pipeline.arrow.schema import messages_schema
-from flintmq.pipeline.flight.client import DataPlane
-from flintmq.pipeline.flight.errors import PlaneError
+from flintmq.arrow.schema import messages_schema
+from flintmq.flight.client import DataPlane
+from flintmq.flight.errors import PlaneError
 from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker as InProcess
 from tests.support.broker import Broker, self_signed_certificate, unique, wait_until

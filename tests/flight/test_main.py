@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from flintmq.dataplane.wire import Channel
-from flintmq.pipeline.flight.__main__ import no_core_file
-from flintmq.pipeline.flight.client import DataPlane
-from flintmq.pipeline.flight.errors import PlaneError
+from flintmq.flight.__main__ import no_core_file
+from flintmq.flight.client import DataPlane
+from flintmq.flight.errors import PlaneError
 from tests.support.broker import self_signed_certificate
 from tests.support.hasty import hasty
 
@@ -34,7 +34,7 @@ class Child:
         command = [
             sys.executable,
             "-m",
-            "flintmq.pipeline.flight",
+            "flintmq.flight",
             "--channels",
             ",".join(map(str, numbers)),
             "--store-dir",
@@ -167,7 +167,7 @@ def test_tls(child: Callable[..., Child], monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_descriptors_that_are_none(tmp_path: Path) -> None:
     """78, in one line."""
-    command = [sys.executable, "-m", "flintmq.pipeline.flight", "--channels", "987", "--store-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "flintmq.flight", "--channels", "987", "--store-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=READY_S, check=False)
     assert done.returncode == 78
     assert "Traceback" not in done.stderr

@@ -16,11 +16,11 @@ from pyarrow import flight
 
 from flintmq.config import Limits
 from flintmq.dataplane.wire import Refused
-from flintmq.pipeline.flight.actions import ACTIONS, read_object
-from flintmq.pipeline.flight.errors import PlaneError
-from flintmq.pipeline.flight.link import Caller
-from flintmq.pipeline.flight.plane import Piece
-from flintmq.pipeline.flight.streams import ACTIONS as STREAM_ACTIONS
+from flintmq.flight.actions import ACTIONS, read_object
+from flintmq.flight.errors import PlaneError
+from flintmq.flight.link import Caller
+from flintmq.flight.plane import Piece
+from flintmq.flight.streams import ACTIONS as STREAM_ACTIONS
 from tests.flight.fake import Plane, body_of, table_of
 from tests.support.broker import wait_until
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline.flight.client import DataPlane, PlaneError
+from flintmq.flight.client import DataPlane, PlaneError
 from flintmq.pipeline.jobs import audit as audit_module
 from flintmq.pipeline.jobs.audit import Audit, AuditParameters
 from flintmq.pipeline.jobs.job import Summary, built

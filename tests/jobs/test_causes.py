@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline.failures import one_clear_line
+from flintmq.pipeline.jobs.failures import one_clear_line
 from tests.jobs import causes
 from tests.pipeline.patience import TOO_LATE
 

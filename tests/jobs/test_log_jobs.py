@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline import report
+from flintmq.pipeline.jobs import report
 from flintmq.pipeline.jobs.depth import REASONS, Depth, depth_series, nice_width
 from flintmq.pipeline.jobs.fairness import Fairness, jain
 from flintmq.pipeline.jobs.job import LogParameters, Summary, built, parameters_of

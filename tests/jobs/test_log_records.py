@@ -16,8 +16,8 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyarrow import parquet
 
+from flintmq.arrow.schema import RECORDS, arrow_schema
 from flintmq.errors import OperatorError
-from flintmq.pipeline.arrow.schema import RECORDS, arrow_schema
 from flintmq.pipeline.jobs import dry_run, log_records, replay
 from flintmq.pipeline.jobs.archive import ARCHIVE, ArchiveParameters
 from flintmq.pipeline.jobs.job import Summary, built

@@ -16,6 +16,7 @@ import pytest
 from flintmq.admin.server import HttpServer
 from flintmq.config import Config, Limits
 from flintmq.net.descriptors import shares
+from flintmq.session.handlers import ConnectionHandler
 from flintmq.session.pending import Pending
 from tests.support.broker import wait_until
 
@@ -125,9 +126,10 @@ def test_housekeeping_looks_at_every_connection_in_slices(start: Callable[..., A
             ended(True)
 
     def look() -> None:
-        for handler in node.broker.connections.values():
-            handler.tick = lambda now_ms, handler=handler: seen.append([handler.connection_id, now_ms])
-        with mock.patch("flintmq.node.ROUND_STEP", 2):
+        def tick(handler: ConnectionHandler, now_ms: int) -> None:
+            seen.append([handler.connection_id, now_ms])
+
+        with mock.patch("flintmq.node.ROUND_STEP", 2), mock.patch.object(ConnectionHandler, "tick", tick):
             node._look_at_connections(Sliced(), 77)
         done.set()
 

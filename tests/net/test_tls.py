@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flintmq.testing.memory_log import MemoryLog
 from tests.support.broker import self_signed_certificate, wait_until
 from tests.support.rawamqp import RawConnection
+from tests.twins.memory_log import MemoryLog
 
 # A machine that is too busy for a TLS handshake within the first limit gets a longer one.
 HANDSHAKE_MS = (100, 1_500, 6_000)

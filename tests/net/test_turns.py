@@ -13,7 +13,8 @@ from flintmq.net.loop import Loop
 from flintmq.queue.handle import QueueHandle
 from flintmq.routing.route_cache import RouteCache
 from flintmq.session.connection import Connection
-from flintmq.testing.job_driver import JobDriver
+from tests.drivers.job_driver import JobDriver
+from tests.support.connections import close_all
 from tests.support.rawamqp import method_frame, publish_bytes
 
 US = 1_000
@@ -56,7 +57,7 @@ class Rig:
 
     def close(self) -> None:
         for entry in self.loop.entries():
-            entry.connection.close_all()
+            close_all(entry.connection)
             self.loop.remove(entry)
         for client in self.clients:
             client.close()

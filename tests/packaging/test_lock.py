@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PARTS = ["dev", "test", "spark"]
+PARTS = ["dev", "test", "spark", "docs"]
 
 
 def locked(part: str) -> dict[str, list[tuple[str, int]]]:

@@ -8,10 +8,10 @@ from bench import others
 from flintmq.testing.broker import Broker
 
 
-@pytest.mark.parametrize("name", ["get", "churn"])
-def test_a_row_measures_others(name: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("get", "message"), ("churn", "passive")])
+def test_a_row_measures_others(name: str, kind: str) -> None:
     with Broker() as broker:
-        figures = others.measure(others.ROWS[name], broker.port, 0.3)
+        figures = others.measure(others.ROWS[name], broker.port, 0.3, kind)
     assert figures["n"] >= 1
     assert 0 < figures["p50"] <= figures["p99"] <= figures["max"]
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.perf import process, report, traffic, wire
-from flintmq.perf.checker import Checker
-from flintmq.perf.histogram import histogram_of
 from flintmq.perf.options import Options, UsageError
+from tests.drivers.perf_parts import Checker, histogram_of
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=200), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))

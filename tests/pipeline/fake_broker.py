@@ -163,7 +163,7 @@ class CrashingSpool(Spool):
 
 
 class FakeSpark:
-    """The offsets, commits and sink of one query, as MicroBatchExecution keeps them (docs/PIPELINE.md, order of calls)."""
+    """The offsets, commits and sink of one query, as MicroBatchExecution keeps them (docs/pipeline/source.md, order of calls)."""
 
     def __init__(self, queue: FakeQueue, spool: Path, plan: Plan | None = None, silent: bool = False, **options: Any) -> None:
         self.queue = queue

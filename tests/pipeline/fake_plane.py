@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flintmq.pipeline.flight.errors import PlaneError
+from flintmq.flight.errors import PlaneError
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.queue_options import QueueOptions
 from tests.pipeline.fake_broker import Crash, Plan

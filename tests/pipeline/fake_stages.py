@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flintmq.pipeline.flight.errors import PlaneError
-from flintmq.pipeline.flight.results import Committed, Prepared, Put, StageBegun
+from flintmq.flight.errors import PlaneError
+from flintmq.flight.results import Committed, Prepared, Put, StageBegun
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 import pika
 
-from flintmq.pipeline.flight.client import DataPlane
+from flintmq.flight.client import DataPlane
 from tests.pipeline.fake_broker import Plan
 from tests.support.broker import Broker
 from tests.support.servers import free_ports

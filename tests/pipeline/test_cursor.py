@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.pipeline.flight.errors import PlaneError
+from flintmq.flight.errors import PlaneError
 from pyspark_flintmq import cursor as cursor_module
 from pyspark_flintmq.cursor import Cursor, are_streams, note_missing
 from pyspark_flintmq.errors import SourceError

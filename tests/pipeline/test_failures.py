@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline.failures import exit_code, explained, one_clear_line, one_line
-from flintmq.pipeline.flight.errors import PlaneError
+from flintmq.flight.errors import PlaneError
+from flintmq.pipeline.jobs.failures import exit_code, explained, one_clear_line, one_line
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 
 TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted SQLSTATE: XXKST

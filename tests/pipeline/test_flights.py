@@ -17,7 +17,7 @@ from flintmq.clock import ManualClock
 from flintmq.errors import OperatorError
 from flintmq.pipeline import dataset, flights
 from flintmq.pipeline.dataset import CarrierFigures, Message
-from flintmq.pipeline.failures import one_line
+from flintmq.pipeline.jobs.failures import one_line
 from flintmq.pipeline.local_broker import Place
 from flintmq.pipeline.progress import Progress
 from flintmq.pipeline.publish import Publisher, declare_empty, drain, queue_state

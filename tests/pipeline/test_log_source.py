@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from flintmq.pipeline.arrow.log import StoreBusy, offline_lock
+from flintmq.arrow.log import StoreBusy, offline_lock
 from flintmq.pipeline.jobs.job import LogParameters
 from flintmq.pipeline.jobs.reading import LogReading
 from flintmq.store.log.inspect import Damage, open_store

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan, LessThanOrEqual, Not
 
-from flintmq.pipeline.flight.errors import PlaneError
+from flintmq.flight.errors import PlaneError
 from flintmq.testing import broker as in_process
 from pyspark_flintmq import connection
 from pyspark_flintmq.errors import SourceError

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.util import handle_worker_exception
 
-from flintmq.pipeline.failures import one_line
+from flintmq.pipeline.jobs.failures import one_line
 from pyspark_flintmq.errors import ConnectionLost, SourceError
 from pyspark_flintmq.queue_options import QueueOptions, default_subscription, pattern_matches
 from pyspark_flintmq.source import FlintSource

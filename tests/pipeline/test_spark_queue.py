@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flintmq.pipeline.flight.client import DataPlane
+from flintmq.flight.client import DataPlane
 from pyspark_flintmq import several_queries
 from tests.pipeline.patience import patient
 from tests.pipeline.plane import RestartingBroker, bodies_left, channel_of, flight_port, publish, ready, source_options

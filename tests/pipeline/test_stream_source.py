@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pika
 import pytest
 
-from flintmq.pipeline.flight.client import DataPlane
+from flintmq.flight.client import DataPlane
 from tests.pipeline.patience import patient
 from tests.pipeline.plane import RestartingBroker, channel_of, flight_port
 from tests.pipeline.test_spark_queue import batch, failure, run, stream

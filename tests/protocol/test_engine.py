@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_frame, encode_properties, method_frame
-from flintmq.testing.recorder import Recorder
+from tests.drivers.recorder import Recorder
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 OPENED = HEADER + method_frame(0, spec.ConnectionOpen("/")) + method_frame(1, spec.ChannelOpen())

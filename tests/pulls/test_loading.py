@@ -11,8 +11,8 @@ import pytest
 
 from flintmq.pulls.face import BUSY, EMPTY, MESSAGES
 from flintmq.scheduler.system import ActorSystem
-from flintmq.testing.memory_log import MemoryLog
 from tests.pulls.rig import Rig, bodies
+from tests.twins.memory_log import MemoryLog
 
 THREADED_PULLS = 2_000
 

@@ -1,6 +1,6 @@
 """Real threads on one queue without the GIL: nothing lost, nothing twice, each producer's order kept, nobody left asleep.
 
-Run as a script (`python tests/queue/stress.py [messages per producer]`) it also serves the ThreadSanitizer build; exit code 1 and
+Run as a program (`python -m tests.queue.stress [messages per producer]`) it also serves the ThreadSanitizer build; exit code 1 and
 one line per broken property when something is wrong. The test beside it runs the same scenarios.
 """
 
@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flintmq.testing.memory_log import MemoryLog
-from flintmq.testing.queue_driver import Consumer, Queue
-from flintmq.testing.queue_threads import Stress
+from tests.drivers.queue_driver import Consumer, Queue
+from tests.drivers.queue_threads import Stress
+from tests.twins.memory_log import MemoryLog
 
 PRODUCERS = 3
 # Wall seconds after which an undrained queue counts as a lost wake-up. Normal runs drain within milliseconds of the last enqueue.

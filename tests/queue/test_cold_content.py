@@ -6,11 +6,11 @@ import gc
 
 import pytest
 
-pytest.importorskip("flintmq.testing.queue_driver")
+pytest.importorskip("tests.drivers.queue_driver")
 
 from flintmq.queue.handle import QueueHandle
-from flintmq.testing.memory_log import MemoryLog
-from flintmq.testing.queue_driver import Consumer, Queue, Waiter, new_owner
+from tests.drivers.queue_driver import Consumer, Queue, Waiter, new_owner
+from tests.twins.memory_log import MemoryLog
 
 PERSISTENT = 1
 SPILLED = 1 << 63

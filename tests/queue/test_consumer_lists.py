@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-queue_driver = pytest.importorskip("flintmq.testing.queue_driver")
+queue_driver = pytest.importorskip("tests.drivers.queue_driver")
 Consumer, Credit, Queue, Target = queue_driver.Consumer, queue_driver.Credit, queue_driver.Queue, queue_driver.Target
 
 

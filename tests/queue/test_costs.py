@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-pytest.importorskip("flintmq.testing.queue_driver")
+pytest.importorskip("tests.drivers.queue_driver")
 from flintmq.core.memory_account import bytes_by_kind
-from flintmq.testing.queue_driver import Consumer, Queue, new_owner
+from tests.drivers.queue_driver import Consumer, Queue, new_owner
 
 MANY = 100_000
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-pytest.importorskip("flintmq.testing.queue_driver")
+pytest.importorskip("tests.drivers.queue_driver")
 
-from flintmq.testing.queue_driver import Consumer, Queue
+from tests.drivers.queue_driver import Consumer, Queue
 
 
 def committed(queue: Queue) -> Callable[[], object]:

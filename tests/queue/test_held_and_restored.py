@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("flintmq.testing.queue_driver")
+pytest.importorskip("tests.drivers.queue_driver")
 
 from flintmq.queue.handle import QueueHandle, new_owner
-from flintmq.testing.memory_log import MemoryLog
-from flintmq.testing.queue_driver import Consumer, Queue
-from flintmq.testing.queue_threads import restore_run
+from tests.drivers.queue_driver import Consumer, Queue
+from tests.drivers.queue_threads import restore_run
+from tests.twins.memory_log import MemoryLog
 
 REDELIVERED, HELD = 1, 2
-PERSISTENT = 1
 LEVEL = 1 << 56
 
 
@@ -126,35 +125,25 @@ def test_many_entries_restore_in_little_memory() -> None:
 
 
 def test_redelivered_runs_of_a_stop() -> None:
-    queue, log = QueueHandle(1), MemoryLog()
-    queue.set_durable(True)
-    queue.attach_log(log)
+    queue = Queue()
     for position, redelivered in ((1, True), (2, True), (5, True), (6, False), (8, True)):
-        queue.restore(position, position, 1, redelivered)
-    queue.publish(b"", b"", b"", b"transient", 0, 0)
-    assert queue.redelivered_runs() == [(1, 5), (8, 8)]
+        queue.restore(position, b"x", redelivered)
+    queue.enqueue(b"transient")
+    assert queue.next_redelivered(1) == (1, 5)
+    assert queue.next_redelivered(6) == (8, 8)
+    assert queue.next_redelivered(9) is None
 
 
 def test_handle_holds_and_decides() -> None:
     queue, log = QueueHandle(1), MemoryLog()
     queue.set_durable(True)
     queue.attach_log(log)
-    first, held = queue.add_held(b"e", b"k", b"h", b"kept", PERSISTENT, 0)
-    second, _other = queue.add_held(b"e", b"k", b"h", b"dropped", PERSISTENT, 0)
-    assert (held.position, held.message_id, held.handle) == (first, 0, queue)
-    assert queue.publish_held(first) and queue.drop_held(second)
-    assert queue.peek() == (first, False, b"e", b"k", b"h", b"kept")
-    assert queue.hold(first) and queue.release_held(first) and queue.hold(first) and queue.settle_held(first)
-    assert (log.enqueues, log.dequeues, queue.ready_count(), queue.tail()) == (0, 0, 0, second)
-    queue.set_tail(0, 50)
-    assert queue.publish(b"", b"", b"", b"x", 0, 0) == 51
+    queue.restore(1, 7, 4)
+    assert queue.hold(1) and queue.release_held(1) and queue.hold(1) and queue.settle_held(1)
+    assert (log.enqueues, log.dequeues, queue.ready_count(), queue.tail()) == (0, 0, 0, 1)
+    assert queue.publish(b"", b"", b"", b"x", 0, 0) == 2
     with pytest.raises(ValueError):
-        queue.set_tail(1, 1)
-    with pytest.raises(ValueError):
-        queue.restore(51, 1, 1)
-    queue.mark_deleted()
-    with pytest.raises(ValueError):
-        queue.add_held(b"", b"", b"", b"x", 0, 0)
+        queue.restore(2, 1, 1)
 
 
 # --- distributed transactions -------------------------------------------------------------------------------------------------
@@ -177,12 +166,11 @@ def test_a_reserved_place_is_filled_and_published_where_it_is() -> None:
 
 
 def test_a_reserved_place_may_get_a_message_that_is_not_in_memory() -> None:
-    """Its body counts as ready and cold; dropped without one, it leaves only the gap."""
+    """Its body counts as ready and cold; one without a message is only a gap."""
     queue = QueueHandle(1)
     gap, place = queue.reserve(), queue.reserve()
     assert queue.fill_held(place, 42, 1000) and queue.publish_held(place)
     assert (queue.ready_bytes(), queue.cold_count, queue.resident_bytes, queue.message_id_at(place)) == (1000, 1, 0, 42)
-    assert queue.drop_held(gap) and not queue.drop_held(gap)
     assert (queue.ready_count(), queue.enqueued_total(), queue.next_available()) == (1, 1, place)
     with pytest.raises(KeyError):
         queue.message_at(gap)

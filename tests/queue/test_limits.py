@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flintmq.queue.due_index import DueIndex
-from flintmq.testing.queue_driver import Consumer, Credit, Queue
+from tests.drivers.queue_driver import Consumer, Credit, Queue
 
 MOST, BYTES = 100, 1000
 

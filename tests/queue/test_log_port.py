@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 handle_module = pytest.importorskip("flintmq.queue.handle")
-memory_log = pytest.importorskip("flintmq.testing.memory_log")
+memory_log = pytest.importorskip("tests.twins.memory_log")
 
 PERSISTENT = 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-queue_driver = pytest.importorskip("flintmq.testing.queue_driver")
-queue_threads = pytest.importorskip("flintmq.testing.queue_threads")
+queue_driver = pytest.importorskip("tests.drivers.queue_driver")
+queue_threads = pytest.importorskip("tests.drivers.queue_threads")
 Consumer, Queue = queue_driver.Consumer, queue_driver.Queue
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.queue.owner_ids import OwnerIds
+from tests.drivers.tables import OwnerIds
 
 LAST = 2**32 - 1
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.effort import tries
 
-queue_driver = pytest.importorskip("flintmq.testing.queue_driver")
+queue_driver = pytest.importorskip("tests.drivers.queue_driver")
 Consumer, Credit, Queue, Waiter = queue_driver.Consumer, queue_driver.Credit, queue_driver.Queue, queue_driver.Waiter
 
 LEVEL_SHIFT = 56

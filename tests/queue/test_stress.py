@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("flintmq.testing.queue_driver")
+pytest.importorskip("tests.drivers.queue_driver")
 
 from tests.queue import stress
 from tests.support.effort import tries

@@ -1,6 +1,6 @@
 """Real threads on the actor system, without the GIL: the scenarios of test_stress.py, also run under ThreadSanitizer.
 
-Usage: python stress.py [requests per producer]
+Usage: python -m tests.scheduler.stress [requests per producer]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from flintmq.config import Limits
 from flintmq.scheduler.system import ActorSystem
-from flintmq.testing.actor_driver import Stress
+from tests.drivers.actor_driver import Stress
 
 # kinds of requests (actor_driver.py)
 PLAIN, PULL, LONG, BROKEN, HELD = range(5)

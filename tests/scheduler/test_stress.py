@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("flintmq.testing.actor_driver")
+pytest.importorskip("tests.drivers.actor_driver")
 
 from tests.scheduler import stress
 

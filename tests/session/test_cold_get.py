@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from flintmq.testing.memory_log import MemoryLog
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawChannel
+from tests.twins.memory_log import MemoryLog
 
 PERSISTENT = {"delivery_mode": 2}
 Start = Callable[..., Any]

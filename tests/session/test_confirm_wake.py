@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flintmq.testing.memory_log import MemoryLog
 from tests.session.test_confirms import PERSISTENT, answers
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawChannel
+from tests.twins.memory_log import MemoryLog
 
 THREADS = pytest.mark.parametrize("threads", [1, 2])
 

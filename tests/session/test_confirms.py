@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flintmq.testing.memory_log import MemoryLog
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawChannel
+from tests.twins.memory_log import MemoryLog
 
 PERSISTENT = {"delivery_mode": 2}
 

@@ -12,7 +12,7 @@ import pytest
 from flintmq.core.memory_account import bytes_by_kind
 from flintmq.session import expiry
 from flintmq.testing.broker import Broker
-from flintmq.testing.queue_driver import Queue
+from tests.drivers.queue_driver import Queue
 from tests.support.broker import wait_until
 
 SLOW = {"housekeeping_ms": 60_000}  # the housekeeping does not come round during the test

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from flintmq.core.memory_account import bytes_held
-from flintmq.testing.memory_log import MemoryLog
 from tests.session.test_confirms import PERSISTENT
 from tests.session.test_memory_alarm import Flood
 from tests.support.broker import wait_until
 from tests.support.rawamqp import CAPABILITIES, RawChannel
+from tests.twins.memory_log import MemoryLog
 
 NONE, BUFFERS, DISK = 0, 1, 2
 MIB = 1 << 20

@@ -48,7 +48,7 @@ def test_a_user_leaves_the_others_their_share() -> None:
         text = f"number of {what} user 'alice' has reached the maximum allowed user limit of (2)"
         assert refused(lambda take=take: take("alice")) == text  # type: ignore[misc]
         take("bob")
-    quotas.close_channel("alice")
+    quotas.close_channels("alice", 1)
     quotas.remove_consumer("alice")
     assert (quotas.count(CHANNELS, "user", "alice"), quotas.count(CONSUMERS, "user", "alice")) == (1, 1)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flintmq.errors import StoreError
-from flintmq.testing.memory_log import MemoryLog
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawChannel
+from tests.twins.memory_log import MemoryLog
 
 PERSISTENT = {"delivery_mode": 2}
 Connect = Callable[..., Any]

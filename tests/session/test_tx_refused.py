@@ -83,3 +83,13 @@ def test_after_a_restart_nothing_of_it_is_there(start: Callable[..., Any], conne
         tx.refuse(406, "partial tx completion", "tx.commit")
     ch = connect(start(data_dir=str(tmp_path))).channel()
     assert [ch.ready(name) for name in ("free", "full")] == [0, 0]
+
+
+def test_a_transaction_has_its_limit_where_python_routes(start: Callable[..., Any], connect: Connect) -> None:
+    """Its publishes need Python (user-id): the one that makes it too large closes the channel, as any other."""
+    ch = connect(start(limits={"tx_bytes_max": 1_000})).channel()
+    ch.queue("q")
+    ch.call("tx.select")
+    for _ in range(2):
+        ch.publish(bytes(500), routing_key="q", user_id="guest")
+    ch.expect_close(406, "transaction is larger than the limit")

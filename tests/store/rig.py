@@ -9,8 +9,8 @@ from typing import Any
 
 from flintmq.clock import ManualClock
 from flintmq.store.log_store import LogStore
-from flintmq.testing.log_driver import LogDriver
-from flintmq.testing.sim_disk import SimDisk
+from tests.drivers.log_driver import LogDriver
+from tests.twins.sim_disk import SimDisk
 
 STORE = "/store"
 UUID = bytes(range(16))

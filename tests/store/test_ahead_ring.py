@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flintmq.testing.loader_driver")
+pytest.importorskip("tests.drivers.loader_driver")
 
 from flintmq.queue.handle import QueueHandle
 from flintmq.store.log import file_port
-from flintmq.testing.loader_driver import BacklogReader, LoaderDriver
-from flintmq.testing.sim_disk import SimDisk
+from tests.drivers.loader_driver import BacklogReader, LoaderDriver
 from tests.store import rig
 from tests.store.rig import Rig
+from tests.twins.sim_disk import SimDisk
 
 OsFiles: Any = file_port.OsFiles
 SIZE = 65536

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import Rig
+from tests.twins.sim_disk import SimDisk
 
 
 def test_what_was_read_before_is_not_taken_for_what_came_later() -> None:

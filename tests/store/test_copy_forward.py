@@ -11,8 +11,8 @@ import pytest
 from flintmq.store.copy_forward import copy_container
 from flintmq.store.log.inspect import Damage, open_store
 from flintmq.store.log.inspect_records import MESSAGES, fields_of
-from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import Rig
+from tests.twins.sim_disk import SimDisk
 
 
 def push_out(rig: Rig, count: int = 300) -> None:

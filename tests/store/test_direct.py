@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flintmq.store.log import file_port
 from flintmq.store.log_store import LogStore
-from flintmq.testing.sim_disk import SimDisk, port_sync, port_write
+from tests.twins.sim_disk import SimDisk, port_sync, port_write
 
 SECTOR, SIZE = 512, 64 * 512
 OsFiles: Any = file_port.OsFiles

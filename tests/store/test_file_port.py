@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from flintmq.clock import ManualClock
 from flintmq.store.log.file_port import OsFiles
-from flintmq.testing.disk_images import SECTOR, digest
-from flintmq.testing.sim_disk import SimDisk, port_read, port_sync, port_write
+from tests.twins.disk_images import SECTOR, digest
+from tests.twins.sim_disk import SimDisk, port_read, port_sync, port_write
 
 NAMES = st.sampled_from(["a", "b", "c", "sub/a", "sub/b"])
 SIZES = st.integers(1, 3000)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flintmq.core.hash64 import Map64
+from tests.drivers.tables import Map64
 
 MAX = (1 << 64) - 1
 KEYS = st.one_of(st.integers(1, 40), st.integers(1, MAX), st.integers(1, 64).map(lambda n: n << 32))

@@ -14,6 +14,7 @@ from flintmq.errors import OperatorError
 from flintmq.store.log import repair
 from flintmq.store.log.inspect import Damage, Log, StoreView, open_store
 from flintmq.store.log.inspect_state import read_state
+from tests.drivers.recovered import entries_of
 from tests.support import logbytes as lb
 from tests.support.logstore import ROUTE, StoreBytes, sample
 
@@ -50,7 +51,7 @@ def recovered(path: Path, queues: set[int]) -> set[tuple[int, int, int]]:
     """(queue, position, message) as the broker's recovery puts them back."""
     recovery = Recovery()
     recovery.run(*scans(path), queues, max(queues), True)
-    return {(queue, position, number) for queue in queues for position, number, *_ in recovery.entries_of(queue)}
+    return {(queue, position, number) for queue in queues for position, number, *_ in entries_of(recovery, queue)}
 
 
 def standing(view: StoreView) -> set[tuple[int, int, int]]:

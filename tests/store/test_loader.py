@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("flintmq.testing.loader_driver")
+pytest.importorskip("tests.drivers.loader_driver")
 
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.queue.handle import QueueHandle
 from flintmq.scheduler.system import ActorSystem
 from flintmq.store.log_store import LogStore
-from flintmq.testing.loader_driver import LoaderDriver, Woken
+from tests.drivers.loader_driver import LoaderDriver, Woken
 from tests.store.rig import Rig
 
 PERSISTENT = 1

@@ -14,7 +14,7 @@ from flintmq.store.log.containers import MESSAGES
 from flintmq.store.log.managed import ManagedLog
 from flintmq.store.log.scan import LogScan
 from flintmq.store.log.writer import LogWriter
-from flintmq.testing.sim_disk import SimDisk
+from tests.twins.sim_disk import SimDisk
 
 SIZE = 4096
 UUID = bytes(16)

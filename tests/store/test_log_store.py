@@ -13,6 +13,7 @@ import pytest
 from flintmq.ports import Store
 from flintmq.store.log_store import LogStore
 from tests.ports.store_contract import StoreContract
+from tests.store.rig import Rig
 from tests.transactions.contracts import TransactionStoreContract
 
 # ids that the contracts use for queues
@@ -120,3 +121,17 @@ def test_a_callback_of_another_thread_waits_for_the_one_that_runs(tmp_path: Path
     finally:
         store.close(clean=False)
     assert order == ["first", "second"]
+
+
+def test_transactions_that_begin_together_leave_nothing_behind() -> None:
+    """Their starts are the shortest records that live: each has its own bit of the live map, so the log's base can pass all of them."""
+    rig = Rig(size=8192)
+    for _ in range(200):
+        together = [rig.store.begin() for _ in range(5)]
+        for tx in together:
+            rig.store.rollback(tx)
+        rig.flush()
+    rig.settle()
+    log = rig.store.transaction_records
+    assert log.live_count == 0
+    assert log.used_bytes <= 4 * log.container_size

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import Rig
+from tests.twins.sim_disk import SimDisk
 
 TRANSACTIONS = 150
 

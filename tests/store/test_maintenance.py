@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flintmq.config import Limits
-from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import STORE, Rig, TellingDisk
+from tests.twins.sim_disk import SimDisk
 
 
 def bounded(rig: Rig) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from flintmq.errors import OperatorError
 from flintmq.store.log.containers import round_container_size
-from flintmq.store.opening import repair_tail
-from flintmq.testing.sim_disk import SimDisk
+from flintmq.store.log.opening import repair_tail
 from tests.store.rig import STORE, Rig
+from tests.twins.sim_disk import SimDisk
 
 
 def test_an_existing_log_keeps_its_container_size(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from flintmq.store import decisions
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.scan import LogScan, container_name
 from flintmq.store.recovery import COMMITTED, PREPARED, ROLLED_BACK, Recovery
+from tests.drivers.recovered import entries_of, live_messages, named_transactions
 from tests.support import logbytes as lb
 
 
@@ -88,11 +89,11 @@ def recover(logs: Logs, directory: Path, **more: object) -> Recovery:
 
 def places(recovery: Recovery, queue: int) -> list[tuple[int, int]]:
     """(position, message id) of a queue's entries that are not held."""
-    return [(entry[0], entry[1]) for entry in recovery.entries_of(queue) if not entry[5]]
+    return [(entry[0], entry[1]) for entry in entries_of(recovery, queue) if not entry[5]]
 
 
 def held(recovery: Recovery, queue: int) -> list[tuple[int, int]]:
-    return [(entry[0], entry[1]) for entry in recovery.entries_of(queue) if entry[5]]
+    return [(entry[0], entry[1]) for entry in entries_of(recovery, queue) if entry[5]]
 
 
 # --- plain messages ---------------------------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ def held(recovery: Recovery, queue: int) -> list[tuple[int, int]]:
 def test_an_empty_store(tmp_path: Path) -> None:
     """No logs at all: nothing comes back, nothing is wrong."""
     recovery = recover_from(tmp_path)
-    assert recovery.live_messages() == [] and recovery.entries_of(1) == [] and recovery.report.lost == []
+    assert live_messages(recovery) == [] and entries_of(recovery, 1) == [] and recovery.report.lost == []
 
 
 def test_plain_messages_come_back_in_position_order(tmp_path: Path) -> None:
@@ -110,14 +111,14 @@ def test_plain_messages_come_back_in_position_order(tmp_path: Path) -> None:
     third, first = logs.publish(1, 3, b"abc"), logs.publish(1, 1, b"a" * 50, expires=1_700_000_000_000)
     second = logs.publish(1, 2)
     recovery = recover(logs, tmp_path)
-    assert recovery.entries_of(1) == [
+    assert entries_of(recovery, 1) == [
         (1, first, 1_700_000_000_000, 50, True, False),
         (2, second, 0, 4, True, False),
         (3, third, 0, 3, True, False),
     ]
-    assert [(lsn, places) for lsn, _, _, places in recovery.live_messages()] == [(third, []), (first, []), (second, [])]
-    assert all(lsn == message for lsn, message, _, _ in recovery.live_messages())
-    assert recovery.live_messages()[0][2] == 24 + 16 + 4 + 6 + 3 + 3  # padded to 8 bytes
+    assert [(lsn, places) for lsn, _, _, places in live_messages(recovery)] == [(third, []), (first, []), (second, [])]
+    assert all(lsn == message for lsn, message, _, _ in live_messages(recovery))
+    assert live_messages(recovery)[0][2] == 24 + 16 + 4 + 6 + 3 + 3  # padded to 8 bytes
 
 
 def test_only_the_plainest_messages_are_not_listed(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_only_the_plainest_messages_are_not_listed(tmp_path: Path) -> None:
     plain, apart = logs.publish(1, 1), logs.start()
     logs.publish(1, 2)
     logs.enqueue(apart, 1, 3)
-    listed = {message: listed for _, message, _, listed in recover(logs, tmp_path).live_messages()}
+    listed = {message: listed for _, message, _, listed in live_messages(recover(logs, tmp_path))}
     assert listed[plain] == [] and listed[apart] == [(1, 3, 0, 0, 0)]
 
 
@@ -150,9 +151,9 @@ def test_a_message_on_three_queues(tmp_path: Path) -> None:
     logs.dequeue(message, 2, 12)
     recovery = recover(logs, tmp_path)
     assert [places(recovery, queue) for queue in (1, 2, 3)] == [[], [], [(13, message)]]
-    assert recovery.live_messages()[0][3] == [(3, 13, 0, 0, 0)]
+    assert live_messages(recovery)[0][3] == [(3, 13, 0, 0, 0)]
     logs.dequeue(message, 3, 13, last=True)
-    assert recover(logs, tmp_path).live_messages() == []
+    assert live_messages(recover(logs, tmp_path)) == []
 
 
 def test_a_delete_ends_every_place(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_delete_ends_every_place(tmp_path: Path) -> None:
     logs.enqueue(message, 2, 1)
     logs.delete(message)
     recovery = recover(logs, tmp_path)
-    assert recovery.live_messages() == [] and places(recovery, 1) == places(recovery, 2) == []
+    assert live_messages(recovery) == [] and places(recovery, 1) == places(recovery, 2) == []
 
 
 def test_defect_9_a_start_without_place_is_homeless(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_defect_9_a_start_without_place_is_homeless(tmp_path: Path) -> None:
     logs.start()
     kept = logs.publish(1, 1)
     recovery = recover(logs, tmp_path)
-    assert [message for _, message, _, _ in recovery.live_messages()] == [kept]
+    assert [message for _, message, _, _ in live_messages(recovery)] == [kept]
     assert recovery.report.lost_count == 0 and recovery.homeless == []
 
 
@@ -188,8 +189,8 @@ def test_chunked_messages(tmp_path: Path) -> None:
     torn = logs.start(b"y" * 900, first=400)
     logs.messages.add(lb.CHUNK, lb.chunk(400, b"y" * 400), undo_prev=torn)
     recovery = recover(logs, tmp_path)
-    assert [(entry[0], entry[1], entry[3]) for entry in recovery.entries_of(1)] == [(1, whole, 900), (9, other, 4)]
-    sizes = {message: size for _, message, size, _ in recovery.live_messages()}
+    assert [(entry[0], entry[1], entry[3]) for entry in entries_of(recovery, 1)] == [(1, whole, 900), (9, other, 4)]
+    sizes = {message: size for _, message, size, _ in live_messages(recovery)}
     assert sizes[whole] == (24 + 16 + 400) + (24 + 4 + 400 + 4) + (24 + 4 + total - 800 + 6)
     assert recovery.report.lost_count == 0
 
@@ -202,7 +203,7 @@ def test_redelivered(tmp_path: Path, unclean: bool) -> None:
         logs.publish(1, position)
     logs.messages.add(lb.REDELIVERED, lb.ranges(1, [(2, 3), (6, 99)]))
     recovery = recover(logs, tmp_path, unclean=unclean)
-    flagged = [entry[0] for entry in recovery.entries_of(1) if entry[4]]
+    flagged = [entry[0] for entry in entries_of(recovery, 1) if entry[4]]
     assert flagged == (list(range(1, 8)) if unclean else [2, 3, 6, 7])
 
 
@@ -217,7 +218,7 @@ def test_a_clean_stop_needs_both_logs(tmp_path: Path, clean: tuple[bool, bool]) 
         if flag:
             log.sync(flags=1)
     recovery = recover(logs, tmp_path, unclean=None)
-    assert [entry[4] for entry in recovery.entries_of(1)] == [clean != (True, True)]
+    assert [entry[4] for entry in entries_of(recovery, 1)] == [clean != (True, True)]
 
 
 def test_marks(tmp_path: Path) -> None:
@@ -252,7 +253,7 @@ def test_defect_13_unknown_queues(tmp_path: Path) -> None:
     logs.enqueue(both, 50, 2)
     logs.enqueue(both, 1, 1)
     recovery = recover(logs, tmp_path, high=50)
-    assert recovery.unknown_queues == [50] and recovery.entries_of(50) == [] and places(recovery, 1) == [(1, both)]
+    assert recovery.unknown_queues == [50] and entries_of(recovery, 50) == [] and places(recovery, 1) == [(1, both)]
     with pytest.raises(StoreError, match=r"queue 50.*up to 49"):
         recover(logs, tmp_path, high=49)
 
@@ -267,7 +268,7 @@ def test_queue_end(tmp_path: Path) -> None:
     logs.messages.add(lb.QUEUE_END, lb.mark(7, [])[:8])
     for known in ({1, 2, 3}, {1, 7}):
         recovery = recover(logs, tmp_path, known=known)
-        assert recovery.entries_of(7) == [] and recovery.unknown_queues == [] and places(recovery, 1) == [(5, message)]
+        assert entries_of(recovery, 7) == [] and recovery.unknown_queues == [] and places(recovery, 1) == [(5, message)]
         assert 7 not in recovery.marks
 
 
@@ -283,14 +284,14 @@ def test_a_copy_replaces_what_is_known(tmp_path: Path) -> None:
     logs.dequeue(message, 1, 1)
     lsn = logs.copy(message, [(2, 1, 77, 0, 0)])
     recovery = recover(logs, tmp_path)
-    assert recovery.entries_of(2) == [(1, message, 77, 4, True, False)] and recovery.entries_of(1) == []
-    assert [(where, ident, listed) for where, ident, _, listed in recovery.live_messages()] == [(lsn, message, [])]
+    assert entries_of(recovery, 2) == [(1, message, 77, 4, True, False)] and entries_of(recovery, 1) == []
+    assert [(where, ident, listed) for where, ident, _, listed in live_messages(recovery)] == [(lsn, message, [])]
     again = logs.copy(message, [(2, 1, 77, 0, 0), (3, 4, 0, 0, 0)])
     recovery = recover(logs, tmp_path)
-    assert [live[:2] for live in recovery.live_messages()] == [(again, message)]
+    assert [live[:2] for live in live_messages(recovery)] == [(again, message)]
     logs.dequeue(message, 2, 1)
     logs.dequeue(message, 3, 4, last=True)
-    assert recover(logs, tmp_path).live_messages() == []
+    assert live_messages(recover(logs, tmp_path)) == []
 
 
 def test_the_base_passes_the_original_of_a_copy(tmp_path: Path) -> None:
@@ -304,7 +305,7 @@ def test_the_base_passes_the_original_of_a_copy(tmp_path: Path) -> None:
     logs.messages.sync(base=copies[0])
     recovery = recover(logs, tmp_path)
     assert places(recovery, 1) == [(2, second)]
-    assert [live[:2] for live in recovery.live_messages()] == [(copies[1], second)]
+    assert [live[:2] for live in live_messages(recovery)] == [(copies[1], second)]
 
 
 def test_a_torn_copy_does_not_count(tmp_path: Path) -> None:
@@ -316,11 +317,11 @@ def test_a_torn_copy_does_not_count(tmp_path: Path) -> None:
     logs.copy(message, [(1, 1, 0, 0, 0), (2, 1, 0, 0, 0)], b"x" * 500, first=100)
     logs.dequeue(message, 2, 1)
     recovery = recover(logs, tmp_path)
-    assert [live[:2] for live in recovery.live_messages()] == [(message, message)]
+    assert [live[:2] for live in live_messages(recovery)] == [(message, message)]
     assert places(recovery, 1) == [(1, message)] and places(recovery, 2) == []
     logs.messages.add(lb.CHUNK, lb.chunk(100, b"x" * 410), undo_prev=message)
     recovery = recover(logs, tmp_path)
-    assert [live[1] for live in recovery.live_messages()] == [message] and recovery.live_messages()[0][0] > message
+    assert [live[1] for live in live_messages(recovery)] == [message] and live_messages(recovery)[0][0] > message
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------------------
@@ -352,7 +353,7 @@ def test_outcomes(tmp_path: Path, end: str) -> None:
     assert found.references == {"commit": 2, "rollback": 1, "open": 1, "prepare": 3}[end]
     if end == "prepare":
         assert found.enqueues == [(1, one, 0, 0, 4, 0), (2, two, 5, 8, 4, -1)] and found.dequeues == [(3, 1, old)]
-        listed = {message: listed for _, message, _, listed in recovery.live_messages()}
+        listed = {message: listed for _, message, _, listed in live_messages(recovery)}
         assert listed == {old: [(3, 1, 0, 0, tx)], one: [(1, lb.waiting(0), 0, tx, 0)], two: [(2, 8, 5, tx, 0)]}
     else:
         assert found.enqueues == found.dequeues == []
@@ -439,7 +440,7 @@ def test_positions_of_a_commit_after_copies_of_what_waited(tmp_path: Path, passe
     logs.dequeue(messages[3], 1, 13, last=True)
     recovery = recover(logs, tmp_path)
     assert places(recovery, 1) == [(10, messages[0]), (12, messages[2])]
-    assert [lsn for lsn, *_ in recovery.live_messages()] == [messages[2], copies[0]] and recovery.report.lost == []
+    assert [lsn for lsn, *_ in live_messages(recovery)] == [messages[2], copies[0]] and recovery.report.lost == []
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -536,7 +537,7 @@ def test_a_message_touched_twice_in_one_transaction(tmp_path: Path) -> None:
     logs.commit(tx, [(2, 5, 3)])
     recovery = recover(logs, tmp_path)
     assert places(recovery, 1) == [] and places(recovery, 2) == [(5, moved), (6, twice), (7, twice)]
-    assert recovery.transactions[tx].references == 2 and recovery.named_transactions() == [(moved, tx), (twice, tx)]
+    assert recovery.transactions[tx].references == 2 and named_transactions(recovery) == [(moved, tx), (twice, tx)]
 
 
 def test_defect_10_a_prepared_transaction_without_messages_stays(tmp_path: Path) -> None:
@@ -636,7 +637,7 @@ def test_sets_of_transactions(tmp_path: Path, state: str, copied: bool) -> None:
     assert {one[:3] for one in recovery.taken} == taken and {one[3] for one in recovery.taken} <= {7}
     free = {(queue, *item) for queue in (1, 2) for item in places(recovery, queue)}
     assert free == everything - taken - (mine if state == "prepared" else set())
-    assert [entry[4] for entry in recovery.entries_of(1)] == [not entry[5] for entry in recovery.entries_of(1)]
+    assert [entry[4] for entry in entries_of(recovery, 1)] == [not entry[5] for entry in entries_of(recovery, 1)]
     assert recovery.report.entries == len(everything - taken) and not recovery.report.lost
     assert recovery.transactions[tx].sets == ([] if state == "ended" else rows)
 
@@ -653,7 +654,7 @@ def test_a_copy_carries_its_transactions(tmp_path: Path) -> None:
     recovery = recover(logs, tmp_path)
     assert recovery.transactions[adds].enqueues == [(1, message, 3, 0, 4, 7)]
     assert recovery.transactions[takes].dequeues == [(2, 6, message)] and held(recovery, 2) == [(6, message)]
-    assert sorted(recovery.named_transactions()) == sorted([(message, adds), (message, takes)])
+    assert sorted(named_transactions(recovery)) == sorted([(message, adds), (message, takes)])
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------------------
@@ -671,7 +672,7 @@ def test_defect_14_a_damaged_message_is_named_and_the_rest_comes_back(tmp_path: 
     recovery = recover(logs, tmp_path, unclean=False)
     assert places(recovery, 1) == [(n + 1, message) for n, message in enumerate(messages) if message != victim]
     assert [(lost.message_id, lost.queue_id, lost.position) for lost in recovery.report.lost] == [(victim, 1, 21)]
-    assert len(recovery.report.damage) == 1 and all(entry[4] for entry in recovery.entries_of(1))
+    assert len(recovery.report.damage) == 1 and all(entry[4] for entry in entries_of(recovery, 1))
 
 
 def test_a_damaged_enqueue_is_named(tmp_path: Path) -> None:
@@ -749,8 +750,8 @@ def test_a_second_recovery_finds_the_same(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.flog")}
     one, two = recover_from(tmp_path), recover_from(tmp_path)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.flog")}
-    assert one.live_messages() == two.live_messages() and one.transactions == two.transactions
-    assert [one.entries_of(queue) for queue in (1, 2)] == [two.entries_of(queue) for queue in (1, 2)]
+    assert live_messages(one) == live_messages(two) and one.transactions == two.transactions
+    assert [entries_of(one, queue) for queue in (1, 2)] == [entries_of(two, queue) for queue in (1, 2)]
 
 
 def test_the_numbers_of_the_decision_table_in_c() -> None:

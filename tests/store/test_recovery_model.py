@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flintmq.store.recovery import COMMITTED, OPEN, PREPARED, ROLLED_BACK, Recovery
+from tests.drivers.recovered import entries_of, live_messages, named_transactions
 from tests.store.test_recovery import Logs, recover_from
 from tests.support import logbytes as lb
 
@@ -343,9 +344,9 @@ def test_recovery_equals_the_model(tmp_path_factory: pytest.TempPathFactory, his
     model.logs.write(directory)
     recovery = restart(model, directory)
     entries, live = expected(model, states)
-    assert {queue: recovery.entries_of(queue) for queue in entries} == entries
-    assert {message for _, message, _, _ in recovery.live_messages()} == live
-    assert {message: lsn for lsn, message, _, _ in recovery.live_messages()} == {message: model.messages[message].lsn for message in live}
+    assert {queue: entries_of(recovery, queue) for queue in entries} == entries
+    assert {message for _, message, _, _ in live_messages(recovery)} == live
+    assert {message: lsn for lsn, message, _, _ in live_messages(recovery)} == {message: model.messages[message].lsn for message in live}
     assert recovery.report.lost == [] and recovery.report.damage == [] and recovery.report.malformed == 0
     known = {tx.id: tx.state for tx in recovery.transactions.values() if not tx.start_lost}
     assert known == {tx: ROLLED_BACK if state == OPEN else state for tx, state in states.items()}
@@ -373,7 +374,7 @@ def test_recovery_equals_the_model(tmp_path_factory: pytest.TempPathFactory, his
             if message.id in live and place.dequeued_by == tx.id and model.status(place, states, True) == "held"
         ]
         assert sorted(tx.dequeues) == sorted(taken)
-        named = {message for message, tx_id in recovery.named_transactions() if tx_id == tx.id}
+        named = {message for message, tx_id in named_transactions(recovery) if tx_id == tx.id}
         assert tx.references == len(named)
     assert set(recovery.unknown_queues) <= model.deleted - model.ends
     for queue, found in entries.items():
@@ -410,7 +411,7 @@ def test_a_flipped_bit_is_accounted_for(tmp_path_factory: pytest.TempPathFactory
         if not place.enqueued_by or model.states().get(place.enqueued_by) == COMMITTED
     }
     for queue, found in entries.items():
-        got = {(queue, entry[1], entry[3]) for entry in recovery.entries_of(queue)}
+        got = {(queue, entry[1], entry[3]) for entry in entries_of(recovery, queue)}
         want = {(queue, entry[1], entry[3]) for entry in found}
         if not damage:
             assert got == want

@@ -12,10 +12,10 @@ from flintmq.ports import StoredContent
 from flintmq.store.copy_forward import copy_container
 from flintmq.store.log_store import LogStore
 from flintmq.store.transaction_log import Row, rows_of
-from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import Rig
 from tests.store.test_recovery import Logs
 from tests.support import logbytes as lb
+from tests.twins.sim_disk import SimDisk
 
 CONTENT = StoredContent(b"x", b"k", b"h", b"body")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flintmq.testing.sim_disk import SimDisk
 from tests.store.rig import STORE, Rig
 from tests.store.test_maintenance import queue_of
 from tests.support.broker import wait_until
+from tests.twins.sim_disk import SimDisk
 
 
 def data_calls(rig: Rig, start: int) -> list[tuple[str, str]]:

@@ -13,7 +13,8 @@ from flintmq.clock import ManualClock
 from flintmq.store.log.writer import LogWriter
 from flintmq.store.stream.stream_files import Stream
 from flintmq.store.stream.stream_log import StreamSpace
-from flintmq.testing.sim_disk import SimDisk
+from tests.drivers.stream_reader import StreamReader
+from tests.twins.sim_disk import SimDisk
 
 STORE = "/store"
 UUID = bytes(range(16))
@@ -109,7 +110,7 @@ class Rig:
     def read_all(self, start: int | None = None, count: int = 1000, max_bytes: int = 1 << 30) -> dict[int, bytes]:
         """Offset -> body of everything that can be read; what is damaged is left out."""
         found: dict[int, bytes] = {}
-        reader = self.stream.reader()
+        reader = StreamReader(self.stream)
         at = self.stream.first if start is None else start
         while True:
             outcome, following, items = reader.read(at, count, max_bytes)

@@ -1,6 +1,6 @@
 """Power is lost at every point of a stream's life: nothing visible is lost or changed, offsets stay dense, nothing is damaged.
 
-Images come from testing/sim_disk.py: every subset and damaged version of un-synced sectors and names, within a budget.
+Images come from tests/twins/sim_disk.py: every subset and damaged version of un-synced sectors and names, within a budget.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from flintmq.testing.sim_disk import SimDisk
+from tests.drivers.stream_reader import StreamReader
 from tests.store_stream.rig import MESSAGES, STORE, Rig
+from tests.twins.sim_disk import SimDisk
 
 
 class Life:
@@ -191,7 +192,7 @@ def test_offset_of_an_unfinished_message_is_given_again() -> None:
     assert rig.read_all() == {0: b"first", 1: b"second"}
     rig.reopen()
     assert rig.read_all() == {0: b"first", 1: b"second"}
-    assert rig.stream.reader().read(1)[0] == MESSAGES
+    assert StreamReader(rig.stream).read(1)[0] == MESSAGES
     rig.close()
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from flintmq.ports import DequeueReason, StoredContent
-from flintmq.testing.sim_disk import SimDisk
 from tests.store_stream.rig import header
 from tests.store_stream.test_stream_store import Node, read_all
 from tests.store_stream.test_ticket_race import During
+from tests.twins.sim_disk import SimDisk
 
 QUEUE, STREAMS = 2, (3, 4)
 KNOWN = {QUEUE, *STREAMS}

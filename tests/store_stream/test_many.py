@@ -16,10 +16,10 @@ from flintmq.clock import SystemClock
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log_store import LogStore
 from flintmq.store.stream import stream_store
-from flintmq.testing.sim_disk import SimDisk
 from tests.store_stream.rig import UUID, Rig, header
 from tests.store_stream.test_stream_store import Node, read_all
 from tests.support.effort import tries
+from tests.twins.sim_disk import SimDisk
 
 MIB = 1 << 20
 WRITES = st.lists(st.tuples(st.integers(0, 60), st.binary(min_size=1, max_size=700)), max_size=6)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flintmq.errors import StoreError
 from flintmq.store.log.file_port import OsFiles
+from tests.drivers.stream_reader import StreamReader
 from tests.store_stream.rig import (
     COLD,
     EMPTY,
@@ -79,11 +80,11 @@ def test_not_visible_before_durable() -> None:
     rig.append(b"one")
     assert rig.stream.visible == 0
     assert rig.stream.hot(0)[0] == EMPTY
-    assert rig.stream.reader().read(0)[0] == EMPTY
+    assert StreamReader(rig.stream).read(0)[0] == EMPTY
     rig.disk.fail("sync", nth=4)
     rig.pump()
     if rig.stream.visible == 0:  # the sync that failed was the data's
-        assert rig.stream.reader().read(0)[0] == EMPTY
+        assert StreamReader(rig.stream).read(0)[0] == EMPTY
     rig.close(clean=False)
 
 
@@ -239,7 +240,7 @@ def test_offset_header(table: list | None, own: bool, content_type: bytes, filte
     offset = rig.append(b"body", header(b"body", encoded, content_type))
     rig.pump()
     hot = rig.stream.hot(offset)[2][0]
-    cold = rig.stream.reader().read(offset, 1)[2][0]
+    cold = StreamReader(rig.stream).read(offset, 1)[2][0]
     assert hot == cold
     before, fields, rest = fields_of(hot[3], content_type)
     assert fields == [*wanted, (b"x-stream-offset", b"l", struct.pack(">q", offset))]
@@ -248,7 +249,7 @@ def test_offset_header(table: list | None, own: bool, content_type: bytes, filte
     if table is not None:
         expected = MESSAGES if filter_too else FILTERED
         assert rig.stream.hot(offset, values=[b"green"])[0] == expected
-        assert rig.stream.reader().read(offset, values=[b"green"])[0] == expected
+        assert StreamReader(rig.stream).read(offset, values=[b"green"])[0] == expected
     rig.close()
 
 
@@ -259,7 +260,7 @@ def test_any_header_bytes(head: bytes) -> None:
     rig = Rig(65536)
     offset, _ = rig.stream.append(b"ex", b"key", head, b"body")
     rig.pump()
-    hot, cold = rig.stream.hot(0)[2][0], rig.stream.reader().read(0)[2][0]
+    hot, cold = rig.stream.hot(0)[2][0], StreamReader(rig.stream).read(0)[2][0]
     assert hot == cold
     assert hot[3] == head or offset_field(offset) in hot[3]
     rig.close()
@@ -282,7 +283,7 @@ def test_filters(values: list[bytes | None], chosen: list[bytes], unfiltered: bo
         rig.append(b"body", None if value is None else filtered(b"body", value))
     rig.pump()
     wanted = [at for at, value in enumerate(values) if (unfiltered if value is None else value in chosen)]
-    for read in (rig.stream.hot, rig.stream.reader().read):
+    for read in (rig.stream.hot, StreamReader(rig.stream).read):
         found, at = [], 0
         while at < len(values):
             outcome, following, items = read(at, count, 1 << 20, chosen, unfiltered)
@@ -300,7 +301,7 @@ def test_bounds_of_a_read() -> None:
         rig.append(b"x" * 1000)
     rig.append(b"y" * 40_000)
     rig.pump()
-    for read in (rig.stream.hot, rig.stream.reader().read):
+    for read in (rig.stream.hot, StreamReader(rig.stream).read):
         assert [len(read(3, 5)[2]), read(3, 5)[1]] == [5, 8]
         assert [len(read(3, 100, 3500)[2]), read(3, 100, 3500)[1]] == [3, 6]
         assert [len(read(20, 100, 10)[2]), read(20, 100, 10)[1]] == [1, 21]
@@ -315,7 +316,7 @@ def test_random_access() -> None:
         if number % 7 == 0:
             rig.pump()
     rig.pump()
-    reader = rig.stream.reader()
+    reader = StreamReader(rig.stream)
     for step in range(600):
         at = (step * 7919) % 300
         outcome, following, items = reader.read(at, 2)
@@ -338,14 +339,14 @@ def test_time_search() -> None:
         limit = time.monotonic_ns() + 3_000_000
         while time.monotonic_ns() < limit:
             pass
-    reader = rig.stream.reader()
+    reader = StreamReader(rig.stream)
     for at_ms, offset in marks:
         assert reader.find_time(at_ms) == offset
     assert reader.find_time(0) == 0
     assert reader.find_time(marks[0][0] - 100_000) == 0
     assert reader.find_time(marks[-1][0] + 100_000) == 200
     rig.reopen()
-    reader = rig.stream.reader()
+    reader = StreamReader(rig.stream)
     for at_ms, offset in marks:
         assert reader.find_time(at_ms) == offset
     rig.close()
@@ -365,7 +366,7 @@ def test_retention_by_size() -> None:
     first = rig.stream.first
     assert first > 0
     assert rig.stream.hot(first - 1) == (TRUNCATED, first, [])
-    assert rig.stream.reader().read(0) == (TRUNCATED, first, [])
+    assert StreamReader(rig.stream).read(0) == (TRUNCATED, first, [])
     assert sorted(rig.read_all()) == list(range(first, 400))
     assert rig.stream.retain(40_000, 0) == 0
     rig.reopen()
@@ -404,7 +405,7 @@ def test_retention_under_a_reader() -> None:
         rig.pump()
         rig.stream.maintain()
     rig.settle()
-    reader = rig.stream.reader()
+    reader = StreamReader(rig.stream)
     assert reader.read(5, 3)[0] == MESSAGES
     rig.stream.retain(20_000, 0)
     outcome, following, items = reader.read(8, 3)
@@ -420,7 +421,7 @@ def test_delete() -> None:
         rig.append(b"x" * 1000)
     rig.pump()
     rig.append(b"not written")
-    reader = rig.stream.reader()
+    reader = StreamReader(rig.stream)
     rig.stream.delete()
     assert reader.read(0)[0] == GONE
     with pytest.raises(StoreError):

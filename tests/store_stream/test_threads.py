@@ -9,6 +9,7 @@ from typing import Any
 
 from flintmq.clock import SystemClock
 from flintmq.store.log_store import LogStore
+from tests.drivers.stream_reader import StreamReader, append_many
 from tests.store_stream.rig import COLD, EMPTY, MESSAGES, TRUNCATED, UUID, header
 from tests.support.broker import wait_until
 
@@ -33,7 +34,7 @@ class Reader(threading.Thread):
         self.truncated = 0
 
     def run(self) -> None:
-        reader = self.stream.reader()
+        reader = StreamReader(self.stream)
         at, last = 0, {}
         while at < self.total:
             outcome, following, items = self.stream.hot(at, 64) if self.hot else reader.read(at, 64)
@@ -111,12 +112,12 @@ def test_delete_under_load(tmp_path: Path) -> None:
 
     def append() -> None:
         while not stop.is_set():
-            if not stream.append_many(b"ex", b"key", header(b"body" * 50), b"body" * 50, 100):
+            if not append_many(stream, b"ex", b"key", header(b"body" * 50), b"body" * 50, 100):
                 return
             store.writer.kick()
 
     def read() -> None:
-        reader, at = stream.reader(), 0
+        reader, at = StreamReader(stream), 0
         while not stop.is_set():
             outcome, at, _ = reader.read(at, 100)
             if outcome not in (EMPTY, MESSAGES):

@@ -8,8 +8,8 @@ from typing import Any
 
 from flintmq.queue.handle import QueueHandle
 from flintmq.streams.handle import StreamQueue
-from flintmq.testing.memory_stream import MemoryStream
-from flintmq.testing.stream_driver import StreamConsumer
+from tests.drivers.stream_driver import StreamConsumer
+from tests.twins.memory_stream import MemoryStream
 
 GROUP = b"workers"
 

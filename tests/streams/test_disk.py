@@ -10,10 +10,11 @@ import pytest
 from flintmq.config import Limits
 from flintmq.queue.handle import QueueHandle
 from flintmq.scheduler.system import ActorSystem
+from flintmq.streams import cold_reads
 from flintmq.streams.disk_source import DiskSource
 from flintmq.streams.handle import StreamQueue
-from flintmq.testing.stream_driver import StreamConsumer
-from flintmq.testing.stream_threads import StreamThreads
+from tests.drivers.stream_driver import StreamConsumer
+from tests.drivers.stream_threads import StreamThreads
 from tests.store_stream.rig import QUEUE, Rig, filtered, header
 from tests.streams.kit import GROUP, drain, member, run_all
 
@@ -124,7 +125,7 @@ def test_actors() -> None:
         rig.append(b"%d" % number)
     rig.pump()
     actors = ActorSystem(Limits(), workers=2)
-    stream.use_actors(actors)
+    cold_reads.use(stream, actors)
     actors.start()
     try:
         threads = StreamThreads(stream, total, groups, True)
@@ -152,7 +153,7 @@ def test_stopped_actors() -> None:
         rig.append(b"%d" % number)
     rig.pump()
     actors = ActorSystem(Limits(), workers=1)
-    stream.use_actors(actors)
+    cold_reads.use(stream, actors)
     actors.start()
     actors.stop()
     consumer = member(stream)

@@ -6,10 +6,10 @@ import pytest
 
 from flintmq.queue.handle import QueueHandle
 from flintmq.streams.handle import StreamQueue
-from flintmq.testing.memory_stream import MemoryStream
-from flintmq.testing.stream_driver import StreamConsumer
-from flintmq.testing.stream_threads import StreamThreads
+from tests.drivers.stream_driver import StreamConsumer
+from tests.drivers.stream_threads import StreamThreads
 from tests.streams.kit import run_all
+from tests.twins.memory_stream import MemoryStream
 
 
 def group(number: int) -> bytes:

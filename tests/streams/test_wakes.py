@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flintmq.testing.stream_driver import StreamConsumer
+from tests.drivers.stream_driver import StreamConsumer
 from tests.streams.kit import GROUP, drain, filled, member
 
 

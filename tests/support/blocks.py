@@ -1,8 +1,9 @@
-"""Entries of blocks as the Flight service makes them: what an entry says of its header is what the header says."""
+"""Entries of blocks: made as the Flight service makes them (what an entry says of its header is what the header says), and read."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.protocol.v0_9_1.scan import scan_properties_of
@@ -11,6 +12,7 @@ from flintmq.transactions.bulk import BLOCK_ENTRY
 # flags of a content (core/content.pxd) by the flag of the property in a content header
 _FLAGS = {0x0100: 2, 0x2000: 4, 0x0200: 8, 0x0800: 16}
 _PRIORITY_ABSENT = 255
+CONTENT_PRIORITY = 16
 
 
 def entry(body: bytes, route: int = 0, properties: dict[str, Any] | None = None) -> bytes:
@@ -23,3 +25,31 @@ def entry(body: bytes, route: int = 0, properties: dict[str, Any] | None = None)
     size = len(header) + len(body)
     head = BLOCK_ENTRY.pack(size, route, len(header), flags, priority, 0, found["expiration_ms"])
     return head + header + body + bytes(-size % 8)
+
+
+class BlockEntry(NamedTuple):
+    """One message of a block. priority: None = not set; expiration_ms: -1 = none."""
+
+    route: int
+    header: bytes
+    body: bytes
+    flags: int
+    priority: int | None
+    expiration_ms: int
+
+
+def block_entries(block: bytes, routes: int) -> Iterator[BlockEntry]:
+    """The entries of a block for `routes` routes. Raises: ValueError where it is malformed; what came before was well formed."""
+    at, end = 0, len(block)
+    while at < end:
+        if end - at < BLOCK_ENTRY.size:
+            raise ValueError(f"{end - at} bytes at {at} of a block are no entry")
+        length, route, header_len, flags, priority, zero, expiration_ms = BLOCK_ENTRY.unpack_from(block, at)
+        start = at + BLOCK_ENTRY.size
+        at = start + length + (-length % 8)
+        if at > end or header_len > length or route >= routes or zero or expiration_ms < -1:
+            raise ValueError(f"an entry of a block makes no sense: length {length}, header {header_len}, route {route}")
+        header, body = bytes(block[start : start + header_len]), bytes(block[start + header_len : start + length])
+        if header_len < 14 or header[:4] != b"\0\x3c\0\0" or int.from_bytes(header[4:12], "big") != len(body):
+            raise ValueError("the header of a block's entry is no content header of its body")
+        yield BlockEntry(route, header, body, flags, priority if flags & CONTENT_PRIORITY else None, expiration_ms)

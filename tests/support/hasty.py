@@ -28,4 +28,4 @@ class HastyTime:
 
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """For all clients of this process, until the test ends."""
-    monkeypatch.setattr("flintmq.pipeline.flight.client.time", HastyTime())
+    monkeypatch.setattr("flintmq.flight.client.time", HastyTime())

@@ -6,7 +6,7 @@ from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.ports import StoredContent
 from flintmq.transactions import Outcome, TransactionCoordinator, XaStatus, Xid
-from flintmq.transactions.memory import MemoryQueueEffects
+from tests.twins.memory_effects import MemoryQueueEffects
 
 from .twin_store import TwinStore
 

@@ -174,7 +174,6 @@ def test_staged_messages_expire_by_the_shorter_of_both_times(broker: OnDisk) -> 
 def test_a_limited_queue_drops_its_head_after_a_stage(broker: OnDisk) -> None:
     broker.queues[1].core.max_length = 2
     broker.queues[1].core.destination_flags = 1
-    broker.queues[1].core.share_limits()
     stage(broker, Y, b"".join(entry(b"%d" % n) for n in range(5)), [[1], []])
     done(broker, broker.coordinator.commit(Y, one_phase=True))
     assert broker.bodies()[0] == [b"3", b"4"]

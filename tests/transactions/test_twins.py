@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flintmq.transactions import QueueEffects, TransactionStore
-from flintmq.transactions.memory import MemoryQueueEffects
+from tests.twins.memory_effects import MemoryQueueEffects
 
 from ..ports.store_contract import StoreContract
 from .contracts import CONTENT, QueueEffectsContract, TransactionStoreContract

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from flintmq.errors import StoreError
 from flintmq.ports import DequeueReason, StoredContent
-from flintmq.store.memory import MemoryStore, _State
 from flintmq.transactions import CommitRow, HeuristicOutcome, RecoveredEnqueue, RecoveredTransaction
-from flintmq.transactions.bulk import block_entries
 from flintmq.transactions.xid import ENCODED_BYTES_MAX
+from tests.support.blocks import block_entries
+from tests.twins.memory_store import MemoryStore, _State
 
 
 class _TwinState(_State):

@@ -144,7 +144,7 @@ def test_server_named_queues(vhost: VirtualHost) -> None:
 def test_queue_not_found(vhost: VirtualHost) -> None:
     text = "no queue 'q' in vhost '/'"
     refused(ReplyCode.NOT_FOUND, text, lambda: vhost.declare_queue("q", passive=True))
-    refused(ReplyCode.NOT_FOUND, text, lambda: vhost.purge_queue("q"))
+    refused(ReplyCode.NOT_FOUND, text, lambda: vhost.queue_to_purge("q"))
     refused(ReplyCode.NOT_FOUND, text, lambda: vhost.bind_queue("q", "amq.direct"))
     assert vhost.delete_queue("q") == 0
 
@@ -190,7 +190,7 @@ def test_exclusive_queues_belong_to_their_connection(world: World, vhost: Virtua
         lambda: vhost.declare_queue("q", passive=True, connection_id=2),
         lambda: vhost.bind_queue("q", "amq.fanout", connection_id=2),
         lambda: vhost.unbind_queue("q", "amq.fanout", connection_id=2),
-        lambda: vhost.purge_queue("q", connection_id=2),
+        lambda: vhost.queue_to_purge("q", connection_id=2),
         lambda: vhost.delete_queue("q", connection_id=2),
         lambda: vhost.queue("q", 2),
     ]
@@ -221,8 +221,8 @@ def test_delete_conditions(vhost: VirtualHost) -> None:
 
 def test_purge_returns_the_count(vhost: VirtualHost) -> None:
     vhost.declare_queue("q").core.ready = 7
-    assert vhost.purge_queue("q") == 7
-    assert vhost.purge_queue("q") == 0
+    assert vhost.queue_to_purge("q").core.purge() == 7
+    assert vhost.queue_to_purge("q").core.purge() == 0
 
 
 def test_auto_delete_waits_for_the_first_consumer_and_goes_with_the_last(vhost: VirtualHost) -> None:
@@ -266,7 +266,7 @@ def test_names_are_used_as_they_are_given(vhost: VirtualHost) -> None:
     assert vhost.declare_queue("a\r\nb").name == "a\r\nb"
     assert vhost.declare_exchange("x\n").name == "x\n"
     assert vhost.bind_queue("a\r\nb", "x\n", b"k")
-    for refused in (lambda: vhost.queue("ab"), lambda: vhost.exchange("x"), lambda: vhost.purge_queue("ab")):
+    for refused in (lambda: vhost.queue("ab"), lambda: vhost.exchange("x"), lambda: vhost.queue_to_purge("ab")):
         with pytest.raises(PeerError, match="no "):
             refused()
     assert vhost.delete_queue("ab") == 0 and not vhost.delete_exchange("x")

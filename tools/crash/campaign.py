@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flintmq.testing.disk_images import Image
-from flintmq.testing.sim_disk import SimDisk
+from tests.twins.disk_images import Image
+from tests.twins.sim_disk import SimDisk
 
 NESTED_EVERY = 29  # every so many images the recovery itself is crashed everywhere, too
 FAILURES_MAX = 10  # failures after which a campaign stops

@@ -1,7 +1,7 @@
 """T1: crash points of the log, enumerated. `python -m tools.crash.enumerate --images 1000000`.
 
 Random workloads run on the store over the simulated disk; at every step of the journal power fails, images of the disk are made
-(flintmq.testing.disk_images), each is recovered and checked against the oracle (model.py). Exit code 1 and a line to replay per failure.
+(tests.twins.disk_images), each is recovered and checked against the oracle (model.py). Exit code 1 and a line to replay per failure.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from flintmq.errors import StoreError
-from flintmq.testing.disk_images import Image
-from flintmq.testing.sim_disk import SimDisk
+from tests.twins.disk_images import Image
+from tests.twins.sim_disk import SimDisk
 from tools.crash.campaign import Failure, Violation, explain
 from tools.crash.model import State
 from tools.crash.workload import Life, StoreRecording, check_contents, check_unharmed, content_of, open_store, read_state

@@ -12,8 +12,8 @@ from typing import Any
 
 from flintmq.errors import StoreError
 from flintmq.ports import DequeueReason, StoredContent
-from flintmq.testing.disk_images import DiskState, Image
-from flintmq.testing.sim_disk import SimDisk
+from tests.twins.disk_images import DiskState, Image
+from tests.twins.sim_disk import SimDisk
 from tools.crash.campaign import Violation
 from tools.crash.model import Live, Operation, Oracle, State, Transaction
 
@@ -63,7 +63,7 @@ def driver_of(store: Any) -> Any:
     """The message path's calls on a LogStore; None for a store that has none."""
     if type(store).__name__ != "LogStore":
         return None
-    from flintmq.testing.log_driver import LogDriver
+    from tests.drivers.log_driver import LogDriver
 
     return LogDriver(store)
 

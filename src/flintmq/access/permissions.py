@@ -80,7 +80,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 class Permissions:
-    """The Authorizer of a node (ports.Authorizer). Reads go without a lock: a record is replaced whole."""
+    """The one place where permission is decided. Threading: any thread; reads take no lock, because a record is replaced whole."""
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
@@ -114,6 +114,7 @@ class Permissions:
         self.on_changed()
 
     def authorize_vhost(self, user: str, vhost: str) -> None:
+        """Returns when the user may open the vhost. Raises: PeerError 530."""
         if (user, vhost) not in self._patterns:
             raise PeerError(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
 
@@ -123,6 +124,8 @@ class Permissions:
         return patterns is not None and any(getattr(patterns, verb.value).pattern != _NOTHING for verb in verbs)
 
     def authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
+        """Returns when the user may do the verb to the resource. Raises: PeerError 403 with RabbitMQ's text ("configure access to queue
+        'q' in vhost '/' refused for user 'u'")."""
         patterns = self._patterns.get((user, vhost))
         name = resource.name or ("amq.default" if resource.kind == EXCHANGE else "")
         if patterns is not None:

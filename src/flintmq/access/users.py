@@ -29,13 +29,12 @@ from flintmq.config import Limits
 from flintmq.ports import Definitions, PermissionRecord, UserRecord
 
 DEFAULT_USER = "guest"
-DEFAULT_PASSWORD = "guest"
 
 # OWASP's argon2id: 19 MiB, two passes, one lane (30 to 50 ms on a small server).
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 # Hash of a random password nobody knows: what an unknown user is checked against.
 _NOBODY = "$argon2id$v=19$m=19456,t=2,p=1$uZ/HhQgXq4LFFMFKfnE9uQ$hS6z6VFYBeDesPEAsogafKs6BevgCSV/nKG5/2yEsEI"
-# Hash of DEFAULT_PASSWORD, which is public anyway: a start does not spend a check on computing it.
+# Hash of the password "guest", which is public anyway: a start does not spend a check on computing it.
 _GUEST = "$argon2id$v=19$m=19456,t=2,p=1$H7SHEa4YDI1bQw4rzgH/+g$1jycT6eMbUlgaCAsLnXYBYTA7/VZGlj9CmMMkQPC8kg"
 
 

@@ -39,7 +39,6 @@ from flintmq.vhost.stream_arguments import StreamStart, parse_stream_start
 log = logging.getLogger("flintmq.http")
 
 Handler = Callable[[Request], Awaitable[Response]]
-_LEASE_MAX = 64
 _REFUSALS = {pulls.EXCLUSIVE: (423, "locked"), pulls.NO_QUEUE: (404, "not_found"), pulls.INVALID: (400, "bad_request")}
 
 
@@ -65,7 +64,7 @@ class Application:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.limits = parts.broker.limits
-        self.authenticator = Authenticator(parts.broker, self.limits.http_logins_max)
+        self.authenticator = Authenticator(parts.broker)
         self.guard = Guard(*parts.names)
         self.held: Held | None = None
         self.arriving = 0  # bytes of bodies of which the rest is waited for
@@ -255,7 +254,7 @@ class Application:
         return queue, json_object(await self.json_body(request), ("leases", *members))
 
     def _leases(self, body: dict[str, Any]) -> list[str]:
-        return member_texts(body, "leases", self.limits.http_leases_max, _LEASE_MAX)
+        return member_texts(body, "leases", self.limits.http_leases_max, self.limits.http_lease_max)
 
     @staticmethod
     def _settled(leases: list[str], results: list[str]) -> Response:

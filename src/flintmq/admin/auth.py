@@ -20,13 +20,10 @@ from typing import Any
 from flintmq.access.checks import Check
 from flintmq.access.secret import Secret
 from flintmq.admin.errors import HttpError, busy, closing, of_peer_error
+from flintmq.config import Limits
 from flintmq.errors import PeerError
 
 _CHALLENGE = {"www-authenticate": 'Basic realm="FlintMQ", charset="UTF-8"'}
-# characters of a user name and of a password
-_USER_MAX, _PASSWORD_MAX = 255, 4096
-# seconds that a request waits for its password check
-_CHECK_S = 30
 MONITORING_TAGS = frozenset({"administrator", "monitoring"})
 
 
@@ -36,7 +33,7 @@ def _unauthenticated(reason: str) -> HttpError:
     )
 
 
-def parse_basic(header: str | None) -> tuple[str, Secret]:
+def parse_basic(header: str | None, limits: Limits) -> tuple[str, Secret]:
     """User and password of an Authorization header (RFC 7617, UTF-8). Raises: HttpError 401."""
     if header is None:
         raise _unauthenticated("the request has no Authorization header")
@@ -48,7 +45,7 @@ def parse_basic(header: str | None) -> tuple[str, Secret]:
     except (binascii.Error, ValueError):
         raise _unauthenticated("the Basic credentials are not base64 of UTF-8 text") from None
     user, colon, password = text.partition(":")
-    if not colon or not 1 <= len(user) <= _USER_MAX or len(password) > _PASSWORD_MAX:
+    if not colon or not 1 <= len(user) <= limits.login_name_max or len(password) > limits.login_password_max:
         raise _unauthenticated("the Basic credentials are not of the form user:password")
     return user, Secret(password)
 
@@ -94,11 +91,11 @@ class _Shared:
 
 
 class Authenticator:
-    """Args: broker: of this node; logins_max: requests that may wait for a password check. For one event loop."""
+    """Args: broker: of this node. For one event loop."""
 
-    def __init__(self, broker: Any, logins_max: int) -> None:
+    def __init__(self, broker: Any) -> None:
         self._broker = broker
-        self._logins_max = logins_max
+        self._limits: Limits = broker.limits
         self._waiting = 0
         self._checks: dict[tuple[str, Secret, str], _Shared] = {}  # those under way
         self.refused = 0
@@ -106,7 +103,7 @@ class Authenticator:
     async def caller(self, header: str | None, peer: str, gone: asyncio.Future[None] | None = None) -> Caller:
         """The caller. Args: peer: its address; gone: is done when its connection is lost. Raises: HttpError 401, 503."""
         try:
-            user, password = parse_basic(header)
+            user, password = parse_basic(header, self._limits)
             users = self._broker.users
             if users.refused_from(user, peer):
                 raise _unauthenticated(f"user '{user}' can only connect from this machine")
@@ -120,7 +117,7 @@ class Authenticator:
     async def _checked(self, user: str, password: Secret, peer: str, gone: asyncio.Future[None] | None) -> bool:
         """One check, however many requests with the same credentials wait for it: 2,000 pollers come back at once."""
         key = user, password, peer
-        if self._waiting >= self._logins_max and key not in self._checks:
+        if self._waiting >= self._limits.http_logins_max and key not in self._checks:
             raise busy("too many logins at once")
         shared = self._checks.get(key)
         if shared is None:
@@ -129,7 +126,7 @@ class Authenticator:
         self._waiting += 1
         try:
             ends: set[asyncio.Future[Any]] = {shared.answer} if gone is None else {shared.answer, gone}
-            await asyncio.wait(ends, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=self._limits.password_check_s, return_when=asyncio.FIRST_COMPLETED)
             good = shared.answer.result() if shared.answer.done() else None
         finally:
             shared.waiting -= 1

@@ -16,19 +16,14 @@ from typing import Any, NamedTuple
 from flintmq.admin.arguments import json_object, member_bool, word
 from flintmq.admin.errors import bad
 from flintmq.config import Limits
+from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, FRAME_OVERHEAD
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 from flintmq.vhost.policy import EXPIRY_MS_MAX
 
-CONTENT_PERSISTENT = 1
-CONTENT_EXPIRES = 2
-CONTENT_HEADERS = 4
-CONTENT_PRIORITY = 16
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
 _OTHERS = ("headers", "priority", "expiration", "timestamp")
 ENCODINGS = ("auto", "base64")
-# bytes around the payload of a frame
-_FRAME_OVERHEAD = 8
 
 
 def plain(value: Any) -> Any:
@@ -123,7 +118,7 @@ def _message(body: bytes, given: Any, persistent: bool, limits: Limits) -> Publi
         raise bad("'properties' can't be said in AMQP: a text in it is no text that UTF-8 can say") from None
     except (PeerError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise bad(f"'properties' can't be said in AMQP: {error}"[:200]) from None
-    if len(header) + _FRAME_OVERHEAD > limits.frame_size_max:
+    if len(header) + FRAME_OVERHEAD > limits.frame_size_max:
         raise bad(f"'properties' take {len(header)} bytes: a frame of AMQP has {limits.frame_size_max}", "put it into the body")
     return Publish(header, body, flags, priority, expiration_ms)
 

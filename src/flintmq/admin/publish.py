@@ -17,8 +17,8 @@ from flintmq.pulls.face import is_durable, place, publishers_wait
 from flintmq.session import publishing
 from flintmq.vhost.policy import DROP_HEAD
 
-# seconds between two looks at the log, and until we give up waiting
-_LOOK_S, _DURABLE_S = 0.001, 30.0
+# seconds between two looks at the log
+_LOOK_S = 0.001
 
 
 async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
@@ -43,7 +43,7 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
 
 
 async def _durable(parts: Parts, lsn: int, ticket: int) -> None:
-    until = asyncio.get_running_loop().time() + _DURABLE_S
+    until = asyncio.get_running_loop().time() + parts.broker.limits.http_durable_ms / 1000
     while not is_durable(parts.broker.log, lsn, ticket):
         if (parts.store is not None and parts.store.failure is not None) or asyncio.get_running_loop().time() > until:
             raise HttpError(503, "not_durable", "the message is not known to be on disk", "it may be there: check before you repeat it")

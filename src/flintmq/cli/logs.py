@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 from flintmq.loglines import LineFormatter
 
 # lines
 BATCH = 64
+LEVEL_NAMES = {level: logging.getLevelName(level) for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)}
 
 
 class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -40,6 +44,43 @@ class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]
                 self.stream.flush()
 
 
+# what a record has besides what a line shows; formatters of others read a record's own dictionary
+DEFAULTS = {
+    "pathname": "",
+    "filename": "",
+    "module": "",
+    "funcName": "",
+    "lineno": 0,
+    "relativeCreated": 0.0,
+    "stack_info": None,
+    "exc_text": None,
+    "thread": None,
+    "threadName": None,
+    "process": None,
+    "processName": None,
+    "taskName": None,
+}
+
+
+class LineRecord(logging.LogRecord):
+    """A record of what a line shows: where in the code it was made is not looked up, nor its thread and process."""
+
+    def __init__(
+        self, name: str, level: int, pathname: str, lineno: int, msg: object, args: Any, exc_info: Any, *ignored: object, **more: object
+    ) -> None:
+        fields: dict[str, Any] = DEFAULTS.copy()
+        fields["name"] = name
+        fields["levelno"] = level
+        fields["levelname"] = LEVEL_NAMES.get(level) or logging.getLevelName(level)
+        fields["msg"] = msg
+        # `%(name)s` in a text takes its values from a mapping.
+        fields["args"] = args[0] if args and len(args) == 1 and args[0] and isinstance(args[0], Mapping) else args
+        fields["exc_info"] = exc_info
+        fields["created"] = now = time.time()
+        fields["msecs"] = now % 1 * 1000
+        self.__dict__ = fields
+
+
 def flush_logs() -> None:
     """Writes what waits. Any thread."""
     for handler in logging.getLogger().handlers:
@@ -54,6 +95,7 @@ def log_to_stderr(level: str) -> None:
     logging.logMultiprocessing = False
     logging.logAsyncioTasks = False  # type: ignore[attr-defined,unused-ignore]  # 3.12
     logging._srcfile = None  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(LineRecord)
     handler = BatchHandler()
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=getattr(logging, level.upper()), handlers=[handler])

@@ -19,7 +19,7 @@ from flintmq.cli.pipeline_run import RunGroup
 from flintmq.errors import OperatorError
 
 if TYPE_CHECKING:
-    from flintmq.pipeline.flight.client import DataPlane
+    from flintmq.flight.client import DataPlane
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -64,7 +64,7 @@ def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def _plane(options: dict[str, Any]) -> Iterator[DataPlane]:
     """A client. Raises: OperatorError with one line for all that goes wrong inside."""
-    from flintmq.pipeline.failures import one_clear_line
+    from flintmq.pipeline.jobs.failures import one_clear_line
     from flintmq.pipeline.session import check_pyspark
 
     check_pyspark()
@@ -114,7 +114,7 @@ def status(as_json: bool, **options: Any) -> None:
 
 def _lag(plane: DataPlane, sub_id: str) -> dict[str, Any]:
     """What waits in its queues; nothing when one of them was deleted, or the subscription is being deleted."""
-    from flintmq.pipeline.flight.errors import PlaneError
+    from flintmq.flight.errors import PlaneError
 
     try:
         tail = plane.sub_tail(sub_id)

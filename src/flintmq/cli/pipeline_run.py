@@ -93,7 +93,7 @@ def _local_master() -> str:
 
 def _guarded(name: str, job: Any, given: dict[str, Any], own: dict[str, Any]) -> int:
     """R1."""
-    from flintmq.pipeline.failures import explained
+    from flintmq.pipeline.jobs.failures import explained
 
     try:
         if own.get("follow"):
@@ -114,7 +114,7 @@ def _guarded(name: str, job: Any, given: dict[str, Any], own: dict[str, Any]) ->
 
 
 def _run(job: Any, params: Any, own: dict[str, Any]) -> int:
-    from flintmq.pipeline.failures import one_line
+    from flintmq.pipeline.jobs.failures import one_line
     from flintmq.pipeline.session import check_java, check_pyspark, spark_session
 
     check_pyspark()

@@ -97,8 +97,8 @@ def _raise_descriptors() -> None:
 
 
 def _import_early() -> None:
-    """What Python would import in the moment of an error or of a first cold read, when there may be no descriptor to open it with."""
-    for name in ("ast", "linecache", "flintmq.streams.cold_reads"):
+    """What Python would import in the moment of an error, when there may be no descriptor to open it with."""
+    for name in ("ast", "linecache"):
         importlib.import_module(name)
 
 

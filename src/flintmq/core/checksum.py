@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import cython
+from cython import address, uint
 from cython.cimports.flintmq.core.crc32c import crc32c
 
 
-def crc32c_of(data, crc=0):
+def crc32c_of(data, crc: uint = 0) -> uint:
     """CRC-32C of `data`, continuing `crc` (0 to begin). O(n)."""
     if data.shape[0] == 0:
         return crc
-    return crc32c(crc, cython.address(data[0]), data.shape[0])
+    return crc32c(crc, address(data[0]), data.shape[0])

@@ -1,6 +1,10 @@
 # Clock readings for the message path, without the GIL.
 from libc.stdint cimport int64_t, uint64_t
 
+cdef enum:
+    NS_PER_MS = 1000000
+    NS_PER_SECOND = 1000000000
+
 cdef extern from *:
     """
     #ifndef FLINTMQ_CLOCK_H

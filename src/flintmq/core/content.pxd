@@ -12,7 +12,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.atomics cimport at_add32, at_sub32
 
-cdef enum:
+cpdef enum:                   # flags of a content
     CONTENT_PERSISTENT = 1    # delivery-mode 2
     CONTENT_EXPIRES = 2       # the expiration property is set (milliseconds, as text)
     CONTENT_HEADERS = 4       # the headers property is set
@@ -24,8 +24,9 @@ cdef extern from "sys/mman.h" nogil:
     cdef enum:
         MREMAP_MAYMOVE, MREMAP_FIXED
 
-cdef enum:
+cpdef enum:
     FRAME_HEADER_SIZE = 7     # type, channel, size
+    FRAME_END = 206
     FRAME_OVERHEAD = 8        # frame header and frame end octet
 
 cdef struct content_t:

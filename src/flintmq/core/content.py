@@ -7,6 +7,7 @@ I2  A chunk is unmapped or recycled only when no content in it is referenced and
 I3  Mapped bytes are exact: the memory watermark reads them. They grow as body bytes arrive, never by an announced length.
 I4  chunk.refs is the sum of the sizes of its live contents; while an arena allocates from it, ARENA_SHARE less the sizes of those that
     went, so that a new content costs no atomic operation: what was allocated is subtracted from the share once, when the arena leaves.
+I5  Empty chunks that wait for reuse are counted.
 
 Chunks are aligned to their size so that a content finds its chunk by masking its own address: no back pointer per message.
 Price of the scheme: one old message keeps its whole chunk alive (256 KiB). Who holds a content in a thin chunk, one of which little is
@@ -15,9 +16,10 @@ alive (I4), copies it into a fresh one when memory is short (queue/sweep.py).
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, Py_ssize_t, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_char, p_void, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_sub64, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.buffer import put32
+from cython.cimports.flintmq.core.byte_order import put32
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.sanitizer import FLINTMQ_ASAN
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
@@ -26,219 +28,228 @@ from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PR
 
 # 256 KiB: a read pass fills about one, so recycling stays in cache; large enough that mapping is rare, small enough that a
 # straggler pins little.
-CHUNK_SIZE = cython.declare(uint64_t, 256 * 1024)
+CHUNK_SIZE = declare(uint64_t, 256 * 1024)
 # Contents above this get a mapping of their own: they would waste the rest of a chunk.
-LARGE_SIZE = cython.declare(uint64_t, 64 * 1024)
+LARGE_SIZE = declare(uint64_t, 64 * 1024)
 # bytes of live contents below which a chunk is thin: an eighth of it, so that moving them costs little and gives back much
-THIN_SIZE = cython.declare(uint64_t, 32 * 1024)
+THIN_SIZE = declare(uint64_t, 32 * 1024)
 # Far above every size, so that a chunk never looks empty while its arena allocates from it.
-ARENA_SHARE = cython.declare(uint64_t, 1 << 62)
+ARENA_SHARE = declare(uint64_t, 1 << 62)
 # At most this many empty chunks (16 MiB) wait for reuse; the rest goes back to the system at once.
-FREE_CHUNKS_MAX = cython.declare(uint32_t, 64)
+FREE_CHUNKS_MAX = declare(uint32_t, 64)
 
-_mapped_bytes = cython.declare(uint64_t, 0)
-_free_lock = cython.declare(uint32_t, 0)
-_free_chunks = cython.declare(cython.pointer(chunk_t), cython.NULL)
-_free_count = cython.declare(uint32_t, 0)
-_python_arena = cython.declare(cython.pointer(arena_t), cython.NULL)
+_mapped_bytes = declare(uint64_t, 0)
+_free_lock = declare(uint32_t, 0)
+_free_chunks = declare(pointer[chunk_t], NULL)
+_free_count = declare(uint32_t, 0)
+_python_arena = declare(pointer[arena_t], NULL)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _map_aligned(size: uint64_t) -> cython.p_char:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _map_aligned(size: uint64_t) -> p_char:
     """Maps `size` bytes (a multiple of the page size) at an address aligned to CHUNK_SIZE; NULL when refused."""
     if FLINTMQ_ASAN:
-        return cython.cast(cython.p_char, malloc(size))  # nobody looks for the chunk by its alignment then: see _chunk_of
+        return cast(p_char, malloc(size))  # nobody looks for the chunk by its alignment then: see _chunk_of
     span: uint64_t = size + CHUNK_SIZE
-    raw: cython.p_char = cython.cast(cython.p_char, mmap(cython.NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))
-    if cython.cast(cython.Py_ssize_t, raw) == -1:
-        return cython.NULL
-    start: uint64_t = cython.cast(uint64_t, raw)
+    raw: p_char = cast(p_char, mmap(NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))
+    if cast(Py_ssize_t, raw) == -1:
+        return NULL
+    start: uint64_t = cast(uint64_t, raw)
     aligned: uint64_t = (start + CHUNK_SIZE - 1) & ~(CHUNK_SIZE - 1)
     if aligned > start:
         munmap(raw, aligned - start)
     end: uint64_t = start + span
     if end > aligned + size:
-        munmap(cython.cast(cython.p_char, aligned + size), end - aligned - size)
-    return cython.cast(cython.p_char, aligned)
+        munmap(cast(p_char, aligned + size), end - aligned - size)
+    return cast(p_char, aligned)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _chunk_new(size: uint64_t) -> cython.pointer(chunk_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _chunk_new(size: uint64_t) -> pointer[chunk_t]:
     """An empty chunk, whose `refs` the caller sets; NULL: no memory."""
     global _free_chunks, _free_count
-    chunk: cython.pointer(chunk_t) = cython.NULL
+    chunk: pointer[chunk_t] = NULL
     if size == CHUNK_SIZE:
-        spin_lock(cython.address(_free_lock))
+        spin_lock(address(_free_lock))
         chunk = _free_chunks
-        if chunk != cython.NULL:
+        if chunk != NULL:
             _free_chunks = chunk.next
+            check(_free_count > 0, b"content I5 a waiting chunk is counted", _free_count, size)
             _free_count -= 1
-        spin_unlock(cython.address(_free_lock))
-    if chunk == cython.NULL:
-        chunk = cython.cast(cython.pointer(chunk_t), _map_aligned(size))
-        if chunk == cython.NULL:
-            return cython.NULL
+        spin_unlock(address(_free_lock))
+    if chunk == NULL:
+        chunk = cast(pointer[chunk_t], _map_aligned(size))
+        if chunk == NULL:
+            return NULL
     chunk.size = size
-    chunk.used = cython.sizeof(chunk_t)
-    chunk.next = cython.NULL
-    at_add64(cython.address(_mapped_bytes), size)
+    chunk.used = sizeof(chunk_t)
+    chunk.next = NULL
+    at_add64(address(_mapped_bytes), size)
     return chunk
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _chunk_drop(chunk: cython.pointer(chunk_t), amount: uint64_t) -> cython.void:
-    """Gives up a content's size, or what is left of the arena's share; the last one recycles or unmaps."""
+@cfunc
+@nogil
+@exceptval(check=False)
+def _chunk_end(chunk: pointer[chunk_t]) -> void:
+    """Nothing is in it any more, and no arena allocates from it: it waits for reuse, or is unmapped."""
     global _free_chunks, _free_count
-    if at_sub64(cython.address(chunk.refs), amount) != amount:
-        return
     size: uint64_t = chunk.size
-    at_sub64(cython.address(_mapped_bytes), size)
+    before: uint64_t = at_sub64(address(_mapped_bytes), size)
+    check(before >= size, b"content I3 an unmapped chunk was counted", before, size)
     if FLINTMQ_ASAN:
         free(chunk)
         return
     if size == CHUNK_SIZE:
-        spin_lock(cython.address(_free_lock))
+        spin_lock(address(_free_lock))
         if _free_count < FREE_CHUNKS_MAX:
             chunk.next = _free_chunks
             _free_chunks = chunk
             _free_count += 1
-            chunk = cython.NULL
-        spin_unlock(cython.address(_free_lock))
-        if chunk == cython.NULL:
+            chunk = NULL
+        spin_unlock(address(_free_lock))
+        if chunk == NULL:
             return
     munmap(chunk, size)
 
 
-def arena_new():
-    return cython.cast(cython.pointer(arena_t), calloc(1, cython.sizeof(arena_t)))
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _chunk_drop(chunk: pointer[chunk_t], amount: uint64_t) -> void:
+    """Gives up a content's size, or what is left of the arena's share; the last one ends the chunk."""
+    if at_sub64(address(chunk.refs), amount) == amount:
+        _chunk_end(chunk)
 
 
-def arena_free(arena):
-    if arena.current != cython.NULL:
+def arena_new() -> pointer[arena_t]:
+    return cast(pointer[arena_t], calloc(1, sizeof(arena_t)))
+
+
+def arena_free(arena: pointer[arena_t]) -> void:
+    if arena.current != NULL:
         _leave(arena.current)
     free(arena)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _allocated(chunk: cython.pointer(chunk_t)) -> uint64_t:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _allocated(chunk: pointer[chunk_t]) -> uint64_t:
     """Bytes of all contents that an arena made in it, live or not."""
-    return chunk.used - cython.sizeof(chunk_t)
+    return chunk.used - sizeof(chunk_t)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _leave(chunk: cython.pointer(chunk_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _leave(chunk: pointer[chunk_t]) -> void:
     """Its arena allocates from it no more."""
     _chunk_drop(chunk, ARENA_SHARE - _allocated(chunk))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _size_of(route_len: uint32_t, header_len: uint32_t, body_len: uint32_t) -> uint64_t:
     """Bytes of a content in its chunk: a multiple of 8 (I4)."""
-    size: uint64_t = cython.sizeof(content_t)
+    size: uint64_t = sizeof(content_t)
     size += route_len
     size += header_len + FRAME_OVERHEAD
     if body_len:
         size += body_len
         size += FRAME_OVERHEAD
-    return size if FLINTMQ_ASAN else (size + 7) & ~cython.cast(uint64_t, 7)
+    return size if FLINTMQ_ASAN else (size + 7) & ~cast(uint64_t, 7)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _chunk_of(content: cython.pointer(content_t)) -> cython.pointer(chunk_t):
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _chunk_of(content: pointer[content_t]) -> pointer[chunk_t]:
     """The chunk that a content stands in. Under AddressSanitizer each has one of its own, right before it."""
     if FLINTMQ_ASAN:
-        return cython.cast(cython.pointer(chunk_t), cython.cast(cython.p_char, content) - cython.sizeof(chunk_t))
-    return cython.cast(cython.pointer(chunk_t), cython.cast(uint64_t, content) & ~(CHUNK_SIZE - 1))
+        return cast(pointer[chunk_t], cast(p_char, content) - sizeof(chunk_t))
+    return cast(pointer[chunk_t], cast(uint64_t, content) & ~(CHUNK_SIZE - 1))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _own_chunk_size(size: uint64_t) -> uint64_t:
     """Bytes of a chunk that holds one content of `size` bytes."""
     if FLINTMQ_ASAN:
-        return size + cython.sizeof(chunk_t)
-    return (size + cython.sizeof(chunk_t) + 4095) & ~cython.cast(uint64_t, 4095)
+        return size + sizeof(chunk_t)
+    return (size + sizeof(chunk_t) + 4095) & ~cast(uint64_t, 4095)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _next_chunk(arena: cython.pointer(arena_t)) -> cython.pointer(chunk_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _next_chunk(arena: pointer[arena_t]) -> pointer[chunk_t]:
     """An empty chunk for the arena, in the place of its full one; NULL: no memory."""
-    chunk: cython.pointer(chunk_t) = arena.current
-    if chunk != cython.NULL and at_load64(cython.address(chunk.refs)) == ARENA_SHARE - _allocated(chunk):
-        chunk.used = cython.sizeof(chunk_t)  # everything in it is gone: start over in memory that is still warm
+    chunk: pointer[chunk_t] = arena.current
+    if chunk != NULL and at_load64(address(chunk.refs)) == ARENA_SHARE - _allocated(chunk):
+        check(chunk.used <= CHUNK_SIZE, b"content I4 contents lie in their chunk", chunk.used, chunk.size)
+        chunk.used = sizeof(chunk_t)  # everything in it is gone: start over in memory that is still warm
         chunk.refs = ARENA_SHARE
         return chunk
-    if chunk != cython.NULL:
+    if chunk != NULL:
         _leave(chunk)
     chunk = _chunk_new(CHUNK_SIZE)
     arena.current = chunk
-    if chunk != cython.NULL:
+    if chunk != NULL:
         chunk.refs = ARENA_SHARE
     return chunk
 
 
-def content_new(arena, route_len, header_len, body_len):
+def content_new(arena: pointer[arena_t], route_len: uint32_t, header_len: uint32_t, body_len: uint32_t) -> pointer[content_t]:
     size: uint64_t = _size_of(route_len, header_len, body_len)
-    chunk: cython.pointer(chunk_t) = arena.current
-    content: cython.pointer(content_t)
+    chunk: pointer[chunk_t] = arena.current
+    content: pointer[content_t]
     if FLINTMQ_ASAN or size > LARGE_SIZE:
         chunk = _chunk_new(_own_chunk_size(size))
-        if chunk == cython.NULL:
-            return cython.NULL
+        if chunk == NULL:
+            return NULL
         chunk.refs = size  # no arena allocates from it
-        content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + cython.sizeof(chunk_t))
+        content = cast(pointer[content_t], cast(p_char, chunk) + sizeof(chunk_t))
     else:
-        if chunk == cython.NULL or chunk.used + size > CHUNK_SIZE:
+        if chunk == NULL or chunk.used + size > CHUNK_SIZE:
             chunk = _next_chunk(arena)
-            if chunk == cython.NULL:
-                return cython.NULL
-        content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + chunk.used)
+            if chunk == NULL:
+                return NULL
+        content = cast(pointer[content_t], cast(p_char, chunk) + chunk.used)
         chunk.used += size
     content.refs = 1
     content.header_len = header_len
     content.body_len = body_len
-    content.route_len = cython.cast(uint16_t, route_len)
+    content.route_len = cast(uint16_t, route_len)
     content.flags = 0
     content.priority = 0
     content.message_id = 0
     return content
 
 
-def content_free(content):
+def content_free(content: pointer[content_t]) -> void:
     _chunk_drop(_chunk_of(content), _size_of(content.route_len, content.header_len, content.body_len))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy_to(arena: cython.pointer(arena_t), content: cython.pointer(content_t), filled: uint32_t, body_len: uint32_t) -> cython.pointer(
-    content_t
-):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _copy_to(arena: pointer[arena_t], content: pointer[content_t], filled: uint32_t, body_len: uint32_t) -> pointer[content_t]:
     """A new content with room for `body_len`; route, header and `filled` bytes of the body are copied."""
-    fresh: cython.pointer(content_t) = content_new(arena, content.route_len, content.header_len, body_len)
-    if fresh == cython.NULL:
-        return cython.NULL
+    fresh: pointer[content_t] = content_new(arena, content.route_len, content.header_len, body_len)
+    if fresh == NULL:
+        return NULL
     memcpy(content_route(fresh), content_route(content), content.route_len)
     memcpy(content_header(fresh), content_header(content), content.header_len)
     if filled:
@@ -249,12 +260,12 @@ def _copy_to(arena: cython.pointer(arena_t), content: cython.pointer(content_t),
     return fresh
 
 
-def content_grow(arena, content, filled, body_len):
+def content_grow(arena: pointer[arena_t], content: pointer[content_t], filled: uint32_t, body_len: uint32_t) -> pointer[content_t]:
     old: uint64_t = _size_of(content.route_len, content.header_len, content.body_len)
     size: uint64_t = _size_of(content.route_len, content.header_len, body_len)
-    chunk: cython.pointer(chunk_t) = _chunk_of(content)
-    end: uint64_t = cython.cast(uint64_t, content) - cython.cast(uint64_t, chunk)
-    fresh: cython.pointer(content_t)
+    chunk: pointer[chunk_t] = _chunk_of(content)
+    end: uint64_t = cast(uint64_t, content) - cast(uint64_t, chunk)
+    fresh: pointer[content_t]
     if chunk == arena.current and end + old == chunk.used and size <= LARGE_SIZE and end + size <= CHUNK_SIZE:
         chunk.used += size - old  # it is the last one there
         content.body_len = body_len
@@ -262,54 +273,49 @@ def content_grow(arena, content, filled, body_len):
     if old > LARGE_SIZE and not FLINTMQ_ASAN:
         return _grow_own(chunk, size, body_len)
     fresh = _copy_to(arena, content, filled, body_len)
-    if fresh != cython.NULL:
+    if fresh != NULL:
         content_decref(content)
     return fresh
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _grow_own(chunk: cython.pointer(chunk_t), size: uint64_t, body_len: uint32_t) -> cython.pointer(content_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _grow_own(chunk: pointer[chunk_t], size: uint64_t, body_len: uint32_t) -> pointer[content_t]:
     """The one content of a chunk of its own gets more room: its pages move, no byte is copied. NULL: no memory, nothing changed."""
     wanted: uint64_t = _own_chunk_size(size)
-    content: cython.pointer(content_t)
-    place: cython.p_char
+    content: pointer[content_t]
+    place: p_char
     if wanted > chunk.size:
         place = _map_aligned(wanted)
-        if place == cython.NULL:
-            return cython.NULL
-        if (
-            cython.cast(
-                cython.Py_ssize_t, mremap(chunk, chunk.size, wanted, MREMAP_MAYMOVE | MREMAP_FIXED, cython.cast(cython.p_void, place))
-            )
-            == -1
-        ):
+        if place == NULL:
+            return NULL
+        if cast(Py_ssize_t, mremap(chunk, chunk.size, wanted, MREMAP_MAYMOVE | MREMAP_FIXED, cast(p_void, place))) == -1:
             munmap(place, wanted)
-            return cython.NULL
-        chunk = cython.cast(cython.pointer(chunk_t), place)
-        at_add64(cython.address(_mapped_bytes), wanted - chunk.size)
+            return NULL
+        chunk = cast(pointer[chunk_t], place)
+        at_add64(address(_mapped_bytes), wanted - chunk.size)
         chunk.size = wanted
     chunk.refs = size
-    content = cython.cast(cython.pointer(content_t), cython.cast(cython.p_char, chunk) + cython.sizeof(chunk_t))
+    content = cast(pointer[content_t], cast(p_char, chunk) + sizeof(chunk_t))
     content.body_len = body_len
     return content
 
 
-def content_copy(arena, content):
-    fresh: cython.pointer(content_t) = _copy_to(arena, content, content.body_len, content.body_len)
-    if fresh != cython.NULL:
+def content_copy(arena: pointer[arena_t], content: pointer[content_t]) -> pointer[content_t]:
+    fresh: pointer[content_t] = _copy_to(arena, content, content.body_len, content.body_len)
+    if fresh != NULL:
         content_frame(fresh)
     return fresh
 
 
-def content_is_thin(content):
-    refs: uint64_t = at_load64(cython.address(_chunk_of(content).refs))
+def content_is_thin(content: pointer[content_t]) -> bint:
+    refs: uint64_t = at_load64(address(_chunk_of(content).refs))
     return refs < THIN_SIZE and _chunk_of(content).size == CHUNK_SIZE
 
 
-def content_bytes_mapped():
-    return at_load64(cython.address(_mapped_bytes))
+def content_bytes_mapped() -> uint64_t:
+    return at_load64(address(_mapped_bytes))
 
 
 def bytes_mapped() -> int:
@@ -317,12 +323,12 @@ def bytes_mapped() -> int:
     return content_bytes_mapped()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_frame(at: cython.pointer(uint8_t), kind: uint8_t, size: uint32_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _put_frame(at: pointer[uint8_t], kind: uint8_t, size: uint32_t) -> void:
     """Writes the frame header before, and the frame end octet after, a payload of `size` bytes at `at` (channel 0)."""
-    frame: cython.pointer(uint8_t) = at - FRAME_HEADER_SIZE
+    frame: pointer[uint8_t] = at - FRAME_HEADER_SIZE
     frame[0] = kind
     frame[1] = 0
     frame[2] = 0
@@ -330,26 +336,28 @@ def _put_frame(at: cython.pointer(uint8_t), kind: uint8_t, size: uint32_t) -> cy
     at[size] = 0xCE
 
 
-def content_frame(content):
+def content_frame(content: pointer[content_t]) -> void:
     _put_frame(content_header(content), 2, content.header_len)
     if content.body_len:
         _put_frame(content_body(content), 3, content.body_len)
 
 
-def content_from_bytes(exchange, routing_key, header, body, flags, priority):
+def content_from_bytes(
+    exchange: bytes | None, routing_key: bytes | None, header: bytes | None, body: bytes | None, flags: uint8_t, priority: uint8_t
+) -> pointer[content_t]:
     global _python_arena
     if len(exchange) > 255 or len(routing_key) > 255:
         raise ValueError("exchange and routing key are shortstr: at most 255 bytes")
-    if _python_arena == cython.NULL:
+    if _python_arena == NULL:
         _python_arena = arena_new()
     route: bytes = bytes([len(exchange)]) + exchange + bytes([len(routing_key)]) + routing_key
-    content: cython.pointer(content_t) = content_new(_python_arena, len(route), len(header), len(body))
-    if content == cython.NULL:
+    content: pointer[content_t] = content_new(_python_arena, len(route), len(header), len(body))
+    if content == NULL:
         raise MemoryError("no memory for message content")
-    memcpy(content_route(content), cython.cast(cython.p_char, route), len(route))
-    memcpy(content_header(content), cython.cast(cython.p_char, header), len(header))
+    memcpy(content_route(content), cast(p_char, route), len(route))
+    memcpy(content_header(content), cast(p_char, header), len(header))
     if len(body):
-        memcpy(content_body(content), cython.cast(cython.p_char, body), len(body))
+        memcpy(content_body(content), cast(p_char, body), len(body))
     content_frame(content)
     content.flags = flags
     content.priority = priority

@@ -11,6 +11,8 @@ cdef struct map64_t:
     uint64_t mask               # places - 1; a power of two
     uint64_t count              # keys stored
 
+# The place that a key would like to have in a table of mask + 1 places.
+cdef uint64_t map64_home(uint64_t key, uint64_t mask) noexcept nogil
 cdef void map64_init(map64_t *map) noexcept nogil
 cdef void map64_free(map64_t *map) noexcept nogil            # the map is empty and usable again
 cdef uint64_t map64_count(map64_t *map) noexcept nogil

@@ -5,53 +5,58 @@ the caller allows. The loop calls `jobs_run` once a pass (net/loop.py) and does 
 
 I1  Jobs take turns: between two steps of one job every other job of the queue has one.
 I2  `ended` is called once for each job, after its last step.
+I3  The last job has none behind it.
 """
 
 from __future__ import annotations
 
 import cython
+from cython import NULL, cfunc, exceptval, inline, nogil, pointer, void
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.libc.stdint import int64_t
 
 
-def turn_now(clock):
+def turn_now(clock: pointer[cython.const[turn_clock_t]]) -> int64_t:
     if clock.manual_ns >= 0:
         return clock.manual_ns
     return monotonic_ns()
 
 
-def job_add(jobs, job):
-    job.next = cython.NULL
-    if jobs.first == cython.NULL:
+def job_add(jobs: pointer[jobs_t], job: pointer[job_t]) -> void:
+    job.next = NULL
+    if jobs.first == NULL:
         jobs.first = job
     else:
+        check(jobs.last.next == NULL, b"jobs I3 nothing stands behind the last job", 0, 0)
         jobs.last.next = job
     jobs.last = job
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _take(jobs: cython.pointer(jobs_t)) -> cython.pointer(job_t):
-    job: cython.pointer(job_t) = jobs.first
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _take(jobs: pointer[jobs_t]) -> pointer[job_t]:
+    job: pointer[job_t] = jobs.first
     jobs.first = job.next
+    check(jobs.first != NULL or job == jobs.last, b"jobs I3 a queue ends with its last job", 0, 0)
     return job
 
 
-def jobs_run(jobs, clock, end_ns):
-    job: cython.pointer(job_t)
-    while jobs.first != cython.NULL and turn_now(clock) < end_ns:
+def jobs_run(jobs: pointer[jobs_t], clock: pointer[cython.const[turn_clock_t]], end_ns: int64_t) -> void:
+    job: pointer[job_t]
+    while jobs.first != NULL and turn_now(clock) < end_ns:
         job = _take(jobs)
         if not job.step(job.argument):
             job_add(jobs, job)
-        elif job.ended != cython.NULL:
+        elif job.ended != NULL:
             job.ended(job.argument, True)
 
 
-def jobs_end(jobs):
-    job: cython.pointer(job_t)
-    while jobs.first != cython.NULL:
+def jobs_end(jobs: pointer[jobs_t]) -> void:
+    job: pointer[job_t]
+    while jobs.first != NULL:
         job = _take(jobs)
-        if job.ended != cython.NULL:
+        if job.ended != NULL:
             job.ended(job.argument, False)

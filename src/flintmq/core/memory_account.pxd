@@ -21,7 +21,12 @@ cdef uint64_t memory_of(int kind) noexcept nogil          # bytes of one kind
 # Bytes of all kinds and of message contents: what the memory watermark is compared with.
 cdef uint64_t memory_held() noexcept nogil
 
+# What several holders have together. Any thread.
+cdef class MemoryTotal:
+    cdef uint64_t bytes                                   # atomic; of two signs, as a difference
+
 # What one holder (a virtual host, a connection) has of a kind; it is given back with the object. Under the GIL.
 cdef class MemoryShare:
     cdef int kind
     cdef int64_t bytes
+    cdef MemoryTotal total                                # None: it is in no total

@@ -7,42 +7,54 @@ M1  A kind's counter is the sum of what is allocated of that kind: who adds on g
 
 from __future__ import annotations
 
-import cython
+from cython import address, cast, cclass, declare, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add64, at_load64
 from cython.cimports.flintmq.core.content import content_bytes_mapped
 from cython.cimports.libc.stdint import int64_t, uint64_t
 
-_counters = cython.declare(uint64_t[10])
+_counters = declare(uint64_t[10])
 # by MEMORY_*
 KINDS = ("output", "input", "unacked", "transactions", "entries", "channels", "definitions", "streams", "connections", "routes")
 
 
-def memory_add(kind, change):
-    at_add64(cython.address(_counters[kind]), cython.cast(uint64_t, change))
+def memory_add(kind: c_int, change: int64_t) -> void:
+    at_add64(address(_counters[kind]), cast(uint64_t, change))
 
 
-def memory_of(kind):
-    return at_load64(cython.address(_counters[kind]))
+def memory_of(kind: c_int) -> uint64_t:
+    return at_load64(address(_counters[kind]))
 
 
-def memory_held():
+def memory_held() -> uint64_t:
     total: uint64_t = content_bytes_mapped()
-    kind: cython.int
+    kind: c_int
     for kind in range(MEMORY_KINDS):
-        total += at_load64(cython.address(_counters[kind]))
+        total += at_load64(address(_counters[kind]))
     return total
 
 
-@cython.cclass
+@cclass
+class MemoryTotal:
+    """What several holders have together, of whatever kinds."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that they have."""
+        return cast(int64_t, at_load64(address(self.bytes)))
+
+
+@cclass
 class MemoryShare:
     """What one holder has in the account, of one kind; what is left goes with the object (M1).
 
-    Args: kind: one of KINDS. Raises: ValueError for another.
+    Args: kind: one of KINDS; total: counts what this holder adds and takes away, too. Raises: ValueError for another kind.
     """
 
-    def __cinit__(self, kind: str):
+    def __cinit__(self, kind: str, total: MemoryTotal | None = None):
         self.kind = KINDS.index(kind)
         self.bytes = 0
+        self.total = total
 
     def __dealloc__(self):
         memory_add(self.kind, -self.bytes)
@@ -52,6 +64,8 @@ class MemoryShare:
         moved: int64_t = change
         self.bytes += moved
         memory_add(self.kind, moved)
+        if self.total is not None:
+            at_add64(address(self.total.bytes), cast(uint64_t, moved))  # its holders may be in different threads
 
     @property
     def held(self) -> int:

@@ -15,13 +15,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flintmq.core.content import FRAME_OVERHEAD
 from flintmq.dataplane.plane import Caller, Plane, refusal_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError
 from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
+from flintmq.routing.route_cache import DEST_REJECT_OVER
 from flintmq.session.authorization import REPLY_TO
-from flintmq.session.broker import DEST_REJECT_OVER
 from flintmq.session.publishing import extra_keys
 from flintmq.transactions.bulk import BLOCK_ENTRY
 
@@ -30,8 +31,6 @@ _HEADERS, _REPLY_TO, _USER_ID = 0x2000, 0x0200, 0x0010
 _LOOKED_AT = _HEADERS | _REPLY_TO | _USER_ID
 # where they stand in the header payload; its least size
 _FLAGS_AT, _HEADER_MIN = 12, 14
-# bytes around the payload of a frame
-_FRAME_OVERHEAD = 8
 _ROUTE = struct.Struct("<I")
 _ROUTE_AT = 4
 FAIL, DROP = "fail", "drop"
@@ -84,7 +83,7 @@ class Router:
         self._over_limit = over_limit
         self._vhost = plane.broker.vhosts[caller.vhost]
         # A content header is never cut into frames: what is longer could reach no AMQP client.
-        self._header_max = plane.limits.frame_size_max - _FRAME_OVERHEAD
+        self._header_max = plane.limits.frame_size_max - FRAME_OVERHEAD
 
     def place(self, block: Buffer, routes: Sequence[Route], counts: Counts) -> tuple[Buffer, list[Route], list[list[int]]]:
         """(block, its routes, queue ids by route). Changes `counts`. Raises: Refused; then the stage can't go on."""

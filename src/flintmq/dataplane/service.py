@@ -38,9 +38,8 @@ _Method = Callable[[Caller, Arguments], dict[str, Any]]
 _Rows = tuple[dict[str, Any], Payload]
 # weight of a whole subscription (the default of an actor), and slices that are told apart
 _WEIGHT, _SLICES = 100, 65_536
-# bytes of a user name, of a password, and of a peer's address
-_USER_MAX, _PASSWORD_MAX, _PEER_MAX = 255, 4096, 255
-_CHECK_S = 30
+# characters of a peer's address
+_PEER_MAX = 255
 # an address that is not this machine's (RFC 5737)
 _ELSEWHERE = "192.0.2.1"
 
@@ -214,10 +213,11 @@ class Service:
         password = arguments.raw("password")
         peer = arguments.text("peer", _PEER_MAX, "")
         arguments.done()
-        if not isinstance(user, str) or not 1 <= len(user) <= _USER_MAX:
-            raise Refused("BAD_ARGUMENT", f"auth: user must be a name of at most {_USER_MAX} characters")
-        if not isinstance(password, str) or len(password) > _PASSWORD_MAX:
-            raise Refused("BAD_ARGUMENT", f"auth: password must be a string of at most {_PASSWORD_MAX} characters")
+        limits = self.plane.limits
+        if not isinstance(user, str) or not 1 <= len(user) <= limits.login_name_max:
+            raise Refused("BAD_ARGUMENT", f"auth: user must be a name of at most {limits.login_name_max} characters")
+        if not isinstance(password, str) or len(password) > limits.login_password_max:
+            raise Refused("BAD_ARGUMENT", f"auth: password must be a string of at most {limits.login_password_max} characters")
         users = self.plane.broker.users
         if users.refused_from(user, peer):
             raise Refused("UNAUTHENTICATED", f"user '{user}' can only connect via localhost")
@@ -256,7 +256,7 @@ class Service:
             check = self.plane.broker.users.submit_check(user, password, answer, "flight")
         except RuntimeError:
             raise Refused("UNAVAILABLE", "the broker stops") from None
-        if not answered.wait(_CHECK_S):
+        if not answered.wait(self.plane.limits.password_check_s):
             check.cancel()
         good = result[0]
         if good is None:

@@ -21,7 +21,6 @@ from flintmq.dataplane.wire import Refused
 
 LOGS = ("messages", "transactions")
 _NOTHING = 2**64 - 1
-_TTL_S = 60
 
 
 @dataclass(slots=True, eq=False)
@@ -150,7 +149,7 @@ class Snapshots:
     def snapshot(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """log.snapshot."""
         plane = self._plane
-        ttl_s = arguments.integer("ttl_s", 1, plane.limits.snapshot_ttl_s_max, _TTL_S)
+        ttl_s = arguments.integer("ttl_s", 1, plane.limits.snapshot_ttl_s_max, plane.limits.snapshot_ttl_s)
         logs = arguments.texts("logs", 16, len(LOGS), list(LOGS))
         for one in logs:
             if one not in LOGS:
@@ -202,7 +201,7 @@ class Snapshots:
     def extend(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """log.extend."""
         identity = arguments.text("id", 64)
-        ttl_s = arguments.integer("ttl_s", 1, self._plane.limits.snapshot_ttl_s_max, _TTL_S)
+        ttl_s = arguments.integer("ttl_s", 1, self._plane.limits.snapshot_ttl_s_max, self._plane.limits.snapshot_ttl_s)
         arguments.done()
         self._pins.extend(self._pins.find(caller, identity, "snapshot"), ttl_s)
         return {"id": identity, "ttl_s": ttl_s}

@@ -27,11 +27,7 @@ from flintmq.errors import FlintError
 
 log = logging.getLogger("flintmq.flight")
 
-MODULE = "flintmq.pipeline.flight"
-# seconds for the child to exit by itself, then after SIGTERM
-_END_S, _TERM_S = 3.0, 2.0
-# a child that lived so long was well: back-off begins anew
-_WELL_S = 60.0
+MODULE = "flintmq.flight"
 # bytes of one log line of the child
 _LINE_MAX = 16_384
 
@@ -48,6 +44,7 @@ class Child:
         pairs = [socket.socketpair() for _ in range(channels)]
         theirs = [pair[1] for pair in pairs]
         self.channels = [Channel(pair[0], config.limits) for pair in pairs]
+        self._end_s, self._term_s = config.limits.flight_end_ms / 1000, config.limits.flight_term_ms / 1000
         descriptors = [one.fileno() for one in theirs]
         try:
             self.process = subprocess.Popen(
@@ -72,7 +69,7 @@ class Child:
     def end(self) -> int:
         """Ends the child, by force if it must be. Returns its exit code (negative: a signal)."""
         self.close()
-        for wait_s, act in ((_END_S, self.process.terminate), (_TERM_S, self.process.kill)):
+        for wait_s, act in ((self._end_s, self.process.terminate), (self._term_s, self.process.kill)):
             try:
                 return self.process.wait(wait_s)
             except subprocess.TimeoutExpired:
@@ -129,13 +126,15 @@ class Supervisor:
 
     def stop(self) -> None:
         """Takes the child down; it is gone, and no call of it runs any more, when this returns. Again is no error."""
+        limits = self._config.limits
+        end_s = limits.flight_end_ms / 1000
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join(_END_S + _TERM_S + 5)
+            self._thread.join(end_s + limits.flight_term_ms / 1000 + 5)
         for thread in self._serving:
-            thread.join(_END_S)
+            thread.join(end_s)
 
     # --- the child's life -----------------------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class Supervisor:
                 self._listens(None, None)
             if self._stopping.is_set():
                 return
-            if time.monotonic() - began > _WELL_S:
+            if time.monotonic() - began > limits.flight_well_s:
                 pause_ms = limits.flight_restart_ms
             log.error("the Flight service %s; it is started again in %d ms", why, pause_ms)
             with self._changed:

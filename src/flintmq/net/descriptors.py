@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 from flintmq.config import Limits
 
-# of what is left after the reserve, HTTP gets one part in so many
-HTTP_SHARE = 4
-
 
 class Shares(NamedTuple):
     """Sockets of peers at most."""
@@ -29,5 +26,5 @@ def shares(limits: Limits, descriptors: int | None = None) -> Shares:
             descriptors = 1 << 30
     # A process with very few descriptors keeps half of them for itself.
     free = max(descriptors - limits.descriptors_reserve, descriptors // 2)
-    http = min(limits.http_connections_max, free // HTTP_SHARE)
+    http = min(limits.http_connections_max, free // limits.descriptors_http_part)
     return Shares(min(limits.connections_max + limits.unauthenticated_connections_max, free - http), http)

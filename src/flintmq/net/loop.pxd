@@ -23,18 +23,18 @@ cdef class Loop(LoopBase):
     cdef bint heavy_may(self) noexcept nogil
     cdef void sleep(self, int64_t now) noexcept nogil
     cdef int take_event(self) noexcept nogil
-    cdef int read_socket(self, socket_t *socket) noexcept nogil
+    cdef int read_socket(self, socket_t *entry) noexcept nogil
     cdef int take_turn(self, int which) noexcept nogil
     cdef int feed_current(self) noexcept nogil
-    cdef bint stop_asking(self, socket_t *socket) noexcept nogil
-    cdef void ask_on(self, socket_t *socket) noexcept nogil
-    cdef int cut_turn(self, socket_t *socket) noexcept nogil
-    cdef int look_at_publisher(self, socket_t *socket) noexcept nogil
+    cdef bint stop_asking(self, socket_t *entry) noexcept nogil
+    cdef void ask_on(self, socket_t *entry) noexcept nogil
+    cdef int cut_turn(self, socket_t *entry) noexcept nogil
+    cdef int look_at_publisher(self, socket_t *entry) noexcept nogil
     cdef void deliver(self) noexcept nogil
-    cdef void flush(self, socket_t *socket) noexcept nogil
-    cdef void flush_confirms(self, socket_t *socket) noexcept nogil
-    cdef ssize_t send_pieces(self, socket_t *socket, outbuf_t *out) noexcept nogil
-    cdef bint send_buffer(self, socket_t *socket, outbuf_t *out) noexcept nogil
+    cdef void flush(self, socket_t *entry) noexcept nogil
+    cdef void flush_confirms(self, socket_t *entry) noexcept nogil
+    cdef ssize_t send_pieces(self, socket_t *entry, outbuf_t *out) noexcept nogil
+    cdef bint send_buffer(self, socket_t *entry, outbuf_t *out) noexcept nogil
     cdef void _run_calls(self)
     cdef void _serve(self, Socket entry, int what)
     cdef object _tls_in(self, Socket entry)

@@ -84,22 +84,22 @@ cdef class LoopBase:
     cdef object thread_id
     cdef void notice_late(self, int64_t allowed_ns) noexcept nogil
     cdef void _register(self, Socket entry)
-    cdef void mark_dirty(self, socket_t *socket) noexcept nogil
-    cdef void mark_failed(self, socket_t *socket) noexcept nogil
-    cdef void set_interest(self, socket_t *socket, uint32_t interest) noexcept nogil
+    cdef void mark_dirty(self, socket_t *entry) noexcept nogil
+    cdef void mark_failed(self, socket_t *entry) noexcept nogil
+    cdef void set_interest(self, socket_t *entry, uint32_t interest) noexcept nogil
     # One call of the log for all that was logged since the last one.
     cdef void kick(self) noexcept nogil
     # Looks at alarms and pressure after a publisher was read. False: it was paused, and must be told (LOOP_BLOCKED).
-    cdef bint may_publish(self, socket_t *socket) noexcept nogil
+    cdef bint may_publish(self, socket_t *entry) noexcept nogil
     cdef void look_for_alarms(self) noexcept nogil
-    cdef void pause(self, socket_t *socket, uint32_t why) noexcept nogil
+    cdef void pause(self, socket_t *entry, uint32_t why) noexcept nogil
     cdef void unthrottle(self) noexcept nogil
     # Nothing may hold it back any more: it is read, or gets a turn for what was read already.
-    cdef void let_go(self, socket_t *socket) noexcept nogil
+    cdef void let_go(self, socket_t *entry) noexcept nogil
     # It waits for its turn among the fresh or the heavy ones.
-    cdef void queue_turn(self, socket_t *socket) noexcept nogil
+    cdef void queue_turn(self, socket_t *entry) noexcept nogil
     # Its turn was used up: for a while it counts as heavy.
-    cdef void make_heavy(self, socket_t *socket) noexcept nogil
+    cdef void make_heavy(self, socket_t *entry) noexcept nogil
     cdef object _complete(self)
     cdef void _run_chores(self)
     cdef void _end_jobs(self)

@@ -17,7 +17,8 @@ import functools
 import logging
 import threading
 
-import cython
+from cython import NULL, address, bint, cast, cclass, p_void, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_store32
 from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import arena_free, arena_new
@@ -67,7 +68,7 @@ from cython.cimports.flintmq.queue.types import PRESSURE_BUFFERS, PRESSURE_DISK,
 from cython.cimports.flintmq.session.connection import Connection
 from cython.cimports.flintmq.session.types import PUBLISHED_NOW, connection_t
 from cython.cimports.flintmq.session.work import connection_consumes
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
 
 # by ALARM_*: what connection.blocked says is low
@@ -75,7 +76,7 @@ ALARM_NAMES = ("", "memory", "disk", "memory & disk")
 OVERRUN = "it does not read: more than output_bytes_max of its output is not sent"
 
 
-@cython.cclass
+@cclass
 class LoopBase:
     """See module.
 
@@ -93,18 +94,18 @@ class LoopBase:
         self.arena = arena_new()
         # Room for the largest unfinished frame before a full read.
         self.buffer_size = READ_SIZE + limits.frame_size_max + 8
-        self.buffer = cython.cast(cython.pointer(uint8_t), malloc(self.buffer_size))
-        if self.arena == cython.NULL or self.buffer == cython.NULL:
+        self.buffer = cast(pointer[uint8_t], malloc(self.buffer_size))
+        if self.arena == NULL or self.buffer == NULL:
             raise MemoryError
         self.wake_socket.fd = self.run_queue.wake
         self.wake_socket.kind = KIND_WAKE
         event.events = EPOLLIN | EPOLLET
-        event.data.ptr = cython.address(self.wake_socket)
-        epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.run_queue.wake, cython.address(event))
+        event.data.ptr = address(self.wake_socket)
+        epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.run_queue.wake, address(event))
         self.timer_period_ms = limits.housekeeping_ms
         self.timer_ms = monotonic_ms() + self.timer_period_ms
         self.memory_high = memory_limit
-        self.memory_low = cython.cast(uint64_t, memory_limit * limits.memory_resume)
+        self.memory_low = cast(uint64_t, memory_limit * limits.memory_resume)
         self.memory_hard = memory_limit + memory_limit // 4
         self.clock.manual_ns = -1
         self.turn_ns = limits.turn_us * 1000
@@ -129,7 +130,7 @@ class LoopBase:
         if self.run_queue.wake > 0:
             sys_close(self.run_queue.wake)
         free(self.buffer)
-        if self.arena != cython.NULL:
+        if self.arena != NULL:
             arena_free(self.arena)
 
     # --- registration (loop thread) -------------------------------------------------------------------------------------
@@ -146,47 +147,47 @@ class LoopBase:
         entry: Socket
         self.accept_paused = not wanted
         for entry in self.listeners:
-            self.set_interest(cython.address(entry.socket), EPOLLIN if wanted else 0)
+            self.set_interest(address(entry.socket), EPOLLIN if wanted else 0)
 
     def add(self, sock: object, connection: Connection, tls: object) -> Socket:
         """Serves a connected Python socket (the loop itself asks the kernel not to wait). `tls`: a net.tls.TlsLayer, or None."""
         entry: Socket = Socket(sock, connection)
         entry.socket.kind = KIND_CONNECTION
-        entry.socket.connection = cython.address(connection.connection)
+        entry.socket.connection = address(connection.connection)
         entry.socket.received_ms = monotonic_ms()
         entry.socket.sent_ms = entry.socket.received_ms
         entry.tls = tls
         entry.socket.tls = tls is not None
-        connection.connection.loop = cython.address(entry.socket)
+        connection.connection.loop = address(entry.socket)
         connection.connection.schedule = connection_schedule
         connection.connection.arena = self.arena
-        connection.connection.jobs = cython.address(self.jobs)
+        connection.connection.jobs = address(self.jobs)
         self._register(entry)
         return entry
 
-    def _register(self, entry):
+    def _register(self, entry: Socket | None) -> void:
         event: epoll_event
-        entry.socket.owner = cython.cast(cython.p_void, entry)
-        entry.socket.run_queue = cython.address(self.run_queue)
+        entry.socket.owner = cast(p_void, entry)
+        entry.socket.run_queue = address(self.run_queue)
         entry.socket.interest = EPOLLIN
         entry.socket.read_size = READ_LEAST
         event.events = EPOLLIN
-        event.data.ptr = cython.address(entry.socket)
+        event.data.ptr = address(entry.socket)
         self.sockets[entry.socket.fd] = entry
-        epoll_ctl(self.epoll, EPOLL_CTL_ADD, entry.socket.fd, cython.address(event))
+        epoll_ctl(self.epoll, EPOLL_CTL_ADD, entry.socket.fd, address(event))
 
     def remove(self, entry: Socket) -> None:
         """Closes the socket. Its memory stays until no pending event can name it (I2)."""
         if entry.socket.dead:
             return
         entry.socket.dead = True
-        if entry.socket.connection != cython.NULL:
-            run_queue_forget(cython.address(self.run_queue), entry.socket.connection)
-        lists_forget(self.lists, cython.address(entry.socket))
+        if entry.socket.connection != NULL:
+            run_queue_forget(address(self.run_queue), entry.socket.connection)
+        lists_forget(self.lists, address(entry.socket))
         if entry.socket.paused & PAUSED_TURN:
-            turns_forget(cython.address(self.turns[TURNS_HEAVY if entry.socket.heavy_ns else TURNS_FRESH]), cython.address(entry.socket))
-        if self.current == cython.address(entry.socket):
-            self.current = cython.NULL
+            turns_forget(address(self.turns[TURNS_HEAVY if entry.socket.heavy_ns else TURNS_FRESH]), address(entry.socket))
+        if self.current == address(entry.socket):
+            self.current = NULL
         self.sockets.pop(entry.socket.fd, None)
         entry.sock.close()  # which takes it out of epoll, too
         self.graves.append(entry)
@@ -198,8 +199,8 @@ class LoopBase:
 
     def unschedule(self, entry: Socket) -> None:
         """No consumer of the connection is left: it has no turn to come, and its memory may go. O(connections that wait for a turn)."""
-        if entry.socket.connection != cython.NULL:
-            run_queue_forget(cython.address(self.run_queue), entry.socket.connection)
+        if entry.socket.connection != NULL:
+            run_queue_forget(address(self.run_queue), entry.socket.connection)
 
     @property
     def socket_count(self) -> int:
@@ -212,7 +213,7 @@ class LoopBase:
 
     def touch(self, entry: Socket) -> None:
         """Output was written outside a read of this socket: send it in this pass."""
-        self.mark_dirty(cython.address(entry.socket))
+        self.mark_dirty(address(entry.socket))
 
     def set_timer(self, period_ms: int) -> None:
         """Changes how often on_timer is called; the next call comes after one period."""
@@ -224,8 +225,8 @@ class LoopBase:
     def call(self, function: object) -> None:
         """Runs `function()` on the loop's thread. Any thread."""
         self.calls.append(function)
-        at_store32(cython.address(self.run_queue.called), 1)
-        loop_wake(cython.address(self.run_queue))
+        at_store32(address(self.run_queue.called), 1)
+        loop_wake(address(self.run_queue))
 
     def is_current(self) -> bool:
         """True on the loop's own thread, and before it runs."""
@@ -259,10 +260,10 @@ class LoopBase:
         except Exception:
             self.log.exception("internal error at the end of a job of the loop")
 
-    def _run_chores(self):
+    def _run_chores(self) -> void:
         """One share of a pass for the chores, each in its turn."""
-        done: cython.bint
-        while self.chores and turn_now(cython.address(self.clock)) < self.chores_end:
+        done: bint
+        while self.chores and turn_now(address(self.clock)) < self.chores_end:
             step, ended = self.chores.popleft()
             try:
                 done = step()
@@ -276,10 +277,10 @@ class LoopBase:
                 self.chores.append((step, ended))
         self.chores_wait = len(self.chores) != 0
 
-    def _end_jobs(self):
+    def _end_jobs(self) -> void:
         """The loop ends: who still waits for a slice is told."""
         self.over = True
-        jobs_end(cython.address(self.jobs))
+        jobs_end(address(self.jobs))
         while self.chores:
             self._chore_ended(self.chores.popleft()[1], False)
         self.chores_wait = False
@@ -287,12 +288,12 @@ class LoopBase:
     @property
     def working(self) -> bool:
         """True while a job of the loop is not done."""
-        return self.chores_wait or self.jobs.first != cython.NULL
+        return self.chores_wait or self.jobs.first != NULL
 
     @property
     def turns_waiting(self) -> bool:
         """True while a connection waits for a turn."""
-        return self.turns[TURNS_FRESH].first != cython.NULL or self.turns[TURNS_HEAVY].first != cython.NULL
+        return self.turns[TURNS_FRESH].first != NULL or self.turns[TURNS_HEAVY].first != NULL
 
     @property
     def manual_ns(self) -> int:
@@ -308,16 +309,16 @@ class LoopBase:
     def attach_log(self, log: LogPort) -> None:
         """From now on confirms wait for this log, and its pressure holds publishers back. Before `run`."""
         self.log_port = log
-        self.port = cython.address(log.port)
+        self.port = address(log.port)
 
     def commit(self, transaction: object) -> None:
         """Completes the transaction when the log has it, in order with the loop's others; at once when it has it already."""
-        self.logged = self.awaited = self.port != cython.NULL
+        self.logged = self.awaited = self.port != NULL
         self.commits.append(transaction)
         if not self.commits_wait:
             self._complete()
 
-    def _complete(self):
+    def _complete(self) -> object:
         """The log moved: transactions that it has by now take effect, oldest first."""
         while self.commits:
             done = True
@@ -330,24 +331,24 @@ class LoopBase:
             self.commits.popleft()
         self.commits_wait = len(self.commits) != 0
 
-    def kick(self):
+    def kick(self) -> void:
         """One call of the log for all that the pass logged; what gathers while it writes goes together the next time."""
         if self.logged:
-            if self.port != cython.NULL and self.port.kick != cython.NULL:
+            if self.port != NULL and self.port.kick != NULL:
                 self.port.kick(self.port.context, self.awaited)
             self.logged = False
             self.awaited = False
 
     # --- who is read, and who is not ------------------------------------------------------------------------------------
 
-    def may_publish(self, entry):
+    def may_publish(self, entry: pointer[socket_t]) -> bint:
         """Looks at alarms and pressure after a publisher was read. False: it was paused and must be told."""
-        connection: cython.pointer(connection_t) = entry.connection
-        consumes: cython.bint
-        published: cython.bint = (connection.publisher & PUBLISHED_NOW) != 0
-        pressure: cython.int = PRESSURE_NONE
+        connection: pointer[connection_t] = entry.connection
+        consumes: bint
+        published: bint = (connection.publisher & PUBLISHED_NOW) != 0
+        pressure: c_int = PRESSURE_NONE
         connection.publisher &= ~PUBLISHED_NOW
-        if self.port != cython.NULL and self.port.pressure != cython.NULL:
+        if self.port != NULL and self.port.pressure != NULL:
             pressure = self.port.pressure(self.port.context)
         if pressure == PRESSURE_DISK:
             self.alarm |= ALARM_DISK
@@ -368,26 +369,26 @@ class LoopBase:
         self.alarm_paused = True
         return False
 
-    def look_for_alarms(self):
-        pressure: cython.int
+    def look_for_alarms(self) -> void:
+        pressure: c_int
         held: uint64_t = memory_held()
         if held > self.memory_high:
             self.alarm |= ALARM_MEMORY
         elif held < self.memory_low:
-            self.alarm &= ~cython.cast(uint32_t, ALARM_MEMORY)
-        if self.port == cython.NULL or self.port.pressure == cython.NULL:
+            self.alarm &= ~cast(uint32_t, ALARM_MEMORY)
+        if self.port == NULL or self.port.pressure == NULL:
             return
         pressure = self.port.pressure(self.port.context)
         if pressure == PRESSURE_DISK:
             self.alarm |= ALARM_DISK
         else:
-            self.alarm &= ~cython.cast(uint32_t, ALARM_DISK)
-        if pressure != PRESSURE_BUFFERS and self.lists[LIST_THROTTLED] != cython.NULL:
+            self.alarm &= ~cast(uint32_t, ALARM_DISK)
+        if pressure != PRESSURE_BUFFERS and self.lists[LIST_THROTTLED] != NULL:
             self.unthrottle()
 
-    def pause(self, entry, why):
+    def pause(self, entry: pointer[socket_t], why: uint32_t) -> void:
         entry.paused |= why
-        self.set_interest(entry, entry.interest & ~cython.cast(uint32_t, EPOLLIN))
+        self.set_interest(entry, entry.interest & ~cast(uint32_t, EPOLLIN))
 
     def resume(self, entry: Socket) -> None:
         """Reads the socket again as far as nothing holds it back any more: an alarm (handler.is_blocked), an answer that must come
@@ -396,18 +397,18 @@ class LoopBase:
         if entry.socket.dead or was == 0:
             return
         if not entry.connection.handler.is_blocked:
-            entry.socket.paused &= ~cython.cast(uint32_t, PAUSED_ALARM)
+            entry.socket.paused &= ~cast(uint32_t, PAUSED_ALARM)
         if was & PAUSED_ANSWER and not entry.connection.connection.waiting:
-            entry.socket.paused &= ~cython.cast(uint32_t, PAUSED_ANSWER)
+            entry.socket.paused &= ~cast(uint32_t, PAUSED_ANSWER)
         # What it sent meanwhile waits in the kernel: it must not look dead before that is read.
         entry.socket.received_ms = monotonic_ms()
-        self.let_go(cython.address(entry.socket))
+        self.let_go(address(entry.socket))
 
-    def unthrottle(self):
+    def unthrottle(self) -> void:
         """The log has room again (or none at all, which is another alarm): publishers that waited for its buffers are read."""
-        entry: cython.pointer(socket_t) = list_pop(self.lists, LIST_THROTTLED)
-        while entry != cython.NULL:
-            entry.paused &= ~cython.cast(uint32_t, PAUSED_BUFFERS)
+        entry: pointer[socket_t] = list_pop(self.lists, LIST_THROTTLED)
+        while entry != NULL:
+            entry.paused &= ~cast(uint32_t, PAUSED_BUFFERS)
             entry.received_ms = monotonic_ms()
             self.let_go(entry)
             entry = list_pop(self.lists, LIST_THROTTLED)
@@ -415,14 +416,14 @@ class LoopBase:
     def release(self, entry: Socket) -> None:
         """A connection that ends is read on, whatever held it back: its close-ok must be seen, and unread input would reset it."""
         entry.socket.paused &= PAUSED_TURN
-        self.let_go(cython.address(entry.socket))
+        self.let_go(address(entry.socket))
 
-    def notice_late(self, allowed_ns):
+    def notice_late(self, allowed_ns: int64_t) -> void:
         """Whether the loop did not look at its sockets for longer than `allowed_ns` and its tolerance: then nobody is to blame."""
-        if turn_now(cython.address(self.clock)) - self.polled_ns > allowed_ns + self.late_ns:
+        if turn_now(address(self.clock)) - self.polled_ns > allowed_ns + self.late_ns:
             self.awake_ms = monotonic_ms()
 
-    def let_go(self, entry):
+    def let_go(self, entry: pointer[socket_t]) -> void:
         if entry.paused or entry.dead:
             return
         if entry.unfed:
@@ -430,31 +431,31 @@ class LoopBase:
         else:
             self.set_interest(entry, entry.interest | EPOLLIN)
 
-    def queue_turn(self, entry):
-        if entry.heavy_ns and turn_now(cython.address(self.clock)) >= entry.heavy_ns:
+    def queue_turn(self, entry: pointer[socket_t]) -> void:
+        if entry.heavy_ns and turn_now(address(self.clock)) >= entry.heavy_ns:
             entry.heavy_ns = 0
         entry.paused |= PAUSED_TURN
-        turn_push(cython.address(self.turns[TURNS_HEAVY if entry.heavy_ns else TURNS_FRESH]), entry)
+        turn_push(address(self.turns[TURNS_HEAVY if entry.heavy_ns else TURNS_FRESH]), entry)
 
-    def make_heavy(self, entry):
-        entry.heavy_ns = turn_now(cython.address(self.clock)) + self.heavy_ns
+    def make_heavy(self, entry: pointer[socket_t]) -> void:
+        entry.heavy_ns = turn_now(address(self.clock)) + self.heavy_ns
         entry.read_size = READ_LEAST
 
-    def set_interest(self, entry, interest):
+    def set_interest(self, entry: pointer[socket_t], interest: uint32_t) -> void:
         event: epoll_event
         if entry.interest == interest or entry.dead:
             return
         entry.interest = interest
         event.events = interest
         event.data.ptr = entry
-        epoll_ctl(self.epoll, EPOLL_CTL_MOD, entry.fd, cython.address(event))
+        epoll_ctl(self.epoll, EPOLL_CTL_MOD, entry.fd, address(event))
 
     # --- lists ----------------------------------------------------------------------------------------------------------
 
-    def mark_dirty(self, entry):
+    def mark_dirty(self, entry: pointer[socket_t]) -> void:
         list_push(self.lists, LIST_DIRTY, entry)
 
-    def mark_failed(self, entry):
+    def mark_failed(self, entry: pointer[socket_t]) -> void:
         list_push(self.lists, LIST_FAILED, entry)
 
     @property

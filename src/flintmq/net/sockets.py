@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cclass, declare, p_void, pointer, size_t, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_release, out_trim
 from cython.cimports.flintmq.core.memory_account import MEMORY_INPUT, memory_add
@@ -13,123 +15,123 @@ from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memset
 
 # bytes of an unfinished frame's buffer that an idle connection may keep
-REST_KEPT = cython.declare(uint32_t, 4096)
+REST_KEPT = declare(uint32_t, 4096)
 
 
-def run_queue_push(queue, connection):
-    connection.next_run = cython.NULL
-    spin_lock(cython.address(queue.lock))
-    if queue.first == cython.NULL:
+def run_queue_push(queue: pointer[run_queue_t], connection: pointer[connection_t]) -> void:
+    connection.next_run = NULL
+    spin_lock(address(queue.lock))
+    if queue.first == NULL:
         queue.first = connection
     else:
         queue.last.next_run = connection
     queue.last = connection
-    spin_unlock(cython.address(queue.lock))
+    spin_unlock(address(queue.lock))
 
 
-def connection_schedule(connection):
+def connection_schedule(connection: pointer[connection_t]) -> void:
     """Step 6 of seed 004: the connection joins its loop's run queue. Any thread; `scheduled` was won by the caller."""
-    queue: cython.pointer(run_queue_t) = cython.cast(cython.pointer(socket_t), connection.loop).run_queue
+    queue: pointer[run_queue_t] = cast(pointer[socket_t], connection.loop).run_queue
     run_queue_push(queue, connection)
     loop_wake(queue)
 
 
-def run_queue_pop(queue):
-    connection: cython.pointer(connection_t)
-    spin_lock(cython.address(queue.lock))
+def run_queue_pop(queue: pointer[run_queue_t]) -> pointer[connection_t]:
+    connection: pointer[connection_t]
+    spin_lock(address(queue.lock))
     connection = queue.first
-    if connection != cython.NULL:
+    if connection != NULL:
         queue.first = connection.next_run
-    spin_unlock(cython.address(queue.lock))
+    spin_unlock(address(queue.lock))
     return connection
 
 
-def run_queue_forget(queue, connection):
+def run_queue_forget(queue: pointer[run_queue_t], connection: pointer[connection_t]) -> void:
     """Takes a connection that ends off the run queue."""
-    at: cython.pointer(connection_t)
-    before: cython.pointer(connection_t) = cython.NULL
-    spin_lock(cython.address(queue.lock))
+    at: pointer[connection_t]
+    before: pointer[connection_t] = NULL
+    spin_lock(address(queue.lock))
     at = queue.first
-    while at != cython.NULL and at != connection:
+    while at != NULL and at != connection:
         before = at
         at = at.next_run
     if at == connection:
-        if before == cython.NULL:
+        if before == NULL:
             queue.first = connection.next_run
         else:
             before.next_run = connection.next_run
         if queue.last == connection:
             queue.last = before
-    spin_unlock(cython.address(queue.lock))
+    spin_unlock(address(queue.lock))
 
 
-def loop_wake(queue):
+def loop_wake(queue: pointer[run_queue_t]) -> void:
     one: uint64_t = 1
     # Pairs with the at_swap32 before epoll_wait: the loop says it sleeps, then looks once more at all that can wake it.
-    if at_swap32(cython.address(queue.sleeping), 0):
-        sys_write(queue.wake, cython.address(one), 8)
+    if at_swap32(address(queue.sleeping), 0):
+        sys_write(queue.wake, address(one), 8)
 
 
-def loop_log_moved(context):
-    queue: cython.pointer(run_queue_t) = cython.cast(cython.pointer(run_queue_t), context)
-    at_store32(cython.address(queue.log_moved), 1)
+def loop_log_moved(context: p_void) -> void:
+    queue: pointer[run_queue_t] = cast(pointer[run_queue_t], context)
+    at_store32(address(queue.log_moved), 1)
     # Read by a read-modify-write, as the loop writes it: either this sees that the loop wants to know, or the loop, which looks at
     # log_moved after it wrote log_wanted, sees the store above.
-    if at_add32(cython.address(queue.log_wanted), 0):
+    if at_add32(address(queue.log_wanted), 0):
         loop_wake(queue)
 
 
-def list_push(lists, which, socket):
-    if not socket.on & (cython.cast(uint32_t, 1) << which):
-        socket.on |= cython.cast(uint32_t, 1) << which
+def list_push(lists: pointer[pointer[socket_t]], which: c_int, socket: pointer[socket_t]) -> void:
+    if not socket.on & (cast(uint32_t, 1) << which):
+        socket.on |= cast(uint32_t, 1) << which
         socket.next[which] = lists[which]
         lists[which] = socket
 
 
-def list_pop(lists, which):
-    socket: cython.pointer(socket_t) = lists[which]
-    if socket != cython.NULL:
+def list_pop(lists: pointer[pointer[socket_t]], which: c_int) -> pointer[socket_t]:
+    socket: pointer[socket_t] = lists[which]
+    if socket != NULL:
         lists[which] = socket.next[which]
-        socket.on &= ~(cython.cast(uint32_t, 1) << which)
+        socket.on &= ~(cast(uint32_t, 1) << which)
     return socket
 
 
-def lists_forget(lists, socket):
-    which: cython.int
-    link: cython.pointer(cython.pointer(socket_t))
+def lists_forget(lists: pointer[pointer[socket_t]], socket: pointer[socket_t]) -> void:
+    which: c_int
+    link: pointer[pointer[socket_t]]
     for which in range(LIST_COUNT):
-        if socket.on & (cython.cast(uint32_t, 1) << which):
+        if socket.on & (cast(uint32_t, 1) << which):
             link = lists + which
             while link[0] != socket:
-                link = cython.address(link[0].next[which])
+                link = address(link[0].next[which])
             link[0] = socket.next[which]
     socket.on = 0
 
 
-def turn_push(turns, socket):
-    socket.next_turn = cython.NULL
-    if turns.first == cython.NULL:
+def turn_push(turns: pointer[turns_t], socket: pointer[socket_t]) -> void:
+    socket.next_turn = NULL
+    if turns.first == NULL:
         turns.first = socket
     else:
         turns.last.next_turn = socket
     turns.last = socket
 
 
-def turn_pop(turns):
-    socket: cython.pointer(socket_t) = turns.first
-    if socket != cython.NULL:
+def turn_pop(turns: pointer[turns_t]) -> pointer[socket_t]:
+    socket: pointer[socket_t] = turns.first
+    if socket != NULL:
         turns.first = socket.next_turn
     return socket
 
 
-def turns_forget(turns, socket):
-    at: cython.pointer(socket_t) = turns.first
-    before: cython.pointer(socket_t) = cython.NULL
-    while at != cython.NULL and at != socket:
+def turns_forget(turns: pointer[turns_t], socket: pointer[socket_t]) -> void:
+    at: pointer[socket_t] = turns.first
+    before: pointer[socket_t] = NULL
+    while at != NULL and at != socket:
         before = at
         at = at.next_turn
     if at == socket:
-        if before == cython.NULL:
+        if before == NULL:
             turns.first = socket.next_turn
         else:
             before.next_turn = socket.next_turn
@@ -137,48 +139,48 @@ def turns_forget(turns, socket):
             turns.last = before
 
 
-def socket_keep(socket, data, size):
-    room: cython.size_t = 512
-    grown: cython.pointer(uint8_t)
+def socket_keep(socket: pointer[socket_t], data: pointer[cython.const[uint8_t]], size: size_t) -> bint:
+    room: size_t = 512
+    grown: pointer[uint8_t]
     if socket.rest_room < size:
         while room < size:
             room *= 2
-        grown = cython.cast(cython.pointer(uint8_t), realloc(socket.rest, room))
-        if grown == cython.NULL:
+        grown = cast(pointer[uint8_t], realloc(socket.rest, room))
+        if grown == NULL:
             return False
-        memory_add(MEMORY_INPUT, cython.cast(int64_t, room - socket.rest_room))
+        memory_add(MEMORY_INPUT, cast(int64_t, room - socket.rest_room))
         socket.rest = grown
-        socket.rest_room = cython.cast(uint32_t, room)
+        socket.rest_room = cast(uint32_t, room)
     if size:
         memcpy(socket.rest, data, size)
-    socket.rest_size = cython.cast(uint32_t, size)
+    socket.rest_size = cast(uint32_t, size)
     return True
 
 
-@cython.cclass
+@cclass
 class Socket:
     """A connection's socket, as its loop holds it."""
 
     def __cinit__(self, sock: object, connection: object):
-        memset(cython.address(self.socket), 0, cython.sizeof(socket_t))
+        memset(address(self.socket), 0, sizeof(socket_t))
         self.sock = sock
         self.connection = connection
         self.socket.fd = sock.fileno()
 
     def __dealloc__(self):
         free(self.socket.rest)
-        memory_add(MEMORY_INPUT, -cython.cast(int64_t, self.socket.rest_room))
-        out_release(cython.address(self.socket.cipher))
+        memory_add(MEMORY_INPUT, -cast(int64_t, self.socket.rest_room))
+        out_release(address(self.socket.cipher))
 
     def trim(self) -> None:
         """Gives memory back that an idle connection does not need now."""
         if self.socket.kind != KIND_CONNECTION:
             return
-        out_trim(cython.address(self.connection.connection.out))
+        out_trim(address(self.connection.connection.out))
         if self.socket.rest_size == 0 and self.socket.rest_room > REST_KEPT:
             free(self.socket.rest)
-            memory_add(MEMORY_INPUT, -cython.cast(int64_t, self.socket.rest_room))
-            self.socket.rest = cython.NULL
+            memory_add(MEMORY_INPUT, -cast(int64_t, self.socket.rest_room))
+            self.socket.rest = NULL
             self.socket.rest_room = 0
         self.connection.reap()
 

@@ -9,6 +9,8 @@ I1  A Caller is used by one thread while `run` runs; other threads only call `st
 from __future__ import annotations
 
 import cython
+from cython import NULL, Py_ssize_t, address, bint, cast, cclass, char, declare, nogil, p_char, p_uchar, pointer, size_t
+from cython import int as c_int
 from cython.cimports.flintmq.perf.histogram import histogram_copy, record
 from cython.cimports.flintmq.perf.native import (
     EINTR,
@@ -29,18 +31,18 @@ from cython.cimports.libc.string import memcmp, memcpy, memmove
 
 NUMBER = b"@@@@@@@@@@"
 # seconds one answer may take
-ANSWER_S_MAX = cython.declare(cython.int, 30)
+ANSWER_S_MAX = declare(c_int, 30)
 # a step is repeated at most this often (basic.get before the publish has arrived)
-REPEATS_MAX = cython.declare(cython.int, 10_000)
+REPEATS_MAX = declare(c_int, 10_000)
 
 
-@cython.cclass
+@cclass
 class Caller:
     """One thread's conversation. `persistent`: the connection `fd` stays open, else each cycle connects to host:port anew."""
 
     def __cinit__(self, host: str, port: int, steps: list[tuple[bytes, int, int, bool]], fd: int = -1):
-        at: cython.Py_ssize_t
-        step: cython.pointer(step_t)
+        at: Py_ssize_t
+        step: pointer[step_t]
         if len(steps) > STEPS_MAX:
             raise ValueError("too many steps")
         self.host = host.encode()
@@ -48,15 +50,15 @@ class Caller:
         self.fd = fd
         self.persistent = fd >= 0
         self.kept = []
-        self.input = cython.cast(cython.p_uchar, malloc(INPUT_ROOM))
-        if self.input == cython.NULL:
+        self.input = cast(p_uchar, malloc(INPUT_ROOM))
+        if self.input == NULL:
             raise MemoryError
         for data, answer, again, content in steps:
             # A copy of its own: the digits are patched in place.
             own: bytearray = bytearray(data)
             self.kept.append(own)
-            step = cython.address(self.steps[self.step_count])
-            step.data = cython.cast(cython.p_uchar, cython.cast(cython.p_char, own))
+            step = address(self.steps[self.step_count])
+            step.data = cast(p_uchar, cast(p_char, own))
             step.size = len(own)
             step.answer = answer
             step.again = again
@@ -83,8 +85,8 @@ class Caller:
         bound: uint64_t = count
         end: int64_t = end_ns
         began: int64_t
-        host: cython.p_char = self.host
-        with cython.nogil:
+        host: p_char = self.host
+        with nogil:
             self.first_ns = now_ns()
             self.last_ns = self.first_ns
             while not self.stop_all and not (bound and self.done + self.failures >= bound):
@@ -94,7 +96,7 @@ class Caller:
                 if self.cycle(host, number):
                     self.done += 1
                     self.last_ns = now_ns()
-                    record(cython.address(self.cycles), self.last_ns - began)
+                    record(address(self.cycles), self.last_ns - began)
                 else:
                     self.failures += 1
                     if self.persistent:
@@ -114,14 +116,14 @@ class Caller:
     @property
     def error(self) -> str | None:
         """The first failure."""
-        return cython.cast(bytes, self.failure).decode(errors="replace") if self.failure[0] else None
+        return cast(bytes, self.failure).decode(errors="replace") if self.failure[0] else None
 
     def histogram(self) -> dict[str, object]:
-        return histogram_copy(cython.address(self.cycles))
+        return histogram_copy(address(self.cycles))
 
-    def note(self, text, detail, size):
+    def note(self, text: pointer[cython.const[char]], detail: pointer[cython.const[uint8_t]], size: size_t) -> bint:
         """Keeps the first failure; always False."""
-        at: cython.size_t = 0
+        at: size_t = 0
         if self.failure[0]:
             return False
         while text[at] and at < 60:
@@ -129,28 +131,28 @@ class Caller:
             at += 1
         if size > 190:
             size = 190
-        memcpy(cython.address(self.failure[at]), detail, size)
+        memcpy(address(self.failure[at]), detail, size)
         self.failure[at + size] = 0
         return False
 
-    def frame(self, size):
+    def frame(self, size: pointer[uint32_t]) -> pointer[uint8_t]:
         """The next whole frame, valid until the next call; NULL when the connection ended or nothing came in time."""
-        got: cython.Py_ssize_t
-        start: cython.p_uchar
-        have: cython.size_t
+        got: Py_ssize_t
+        start: p_uchar
+        have: size_t
         while True:
             have = self.input_end - self.input_start
             start = self.input + self.input_start
             if have >= 8:
                 size[0] = get32(start + 3)
                 if size[0] > INPUT_ROOM - 8:
-                    self.note("a frame is larger than this workload expects", cython.NULL, 0)
-                    return cython.NULL
-                if have >= cython.cast(cython.size_t, size[0]) + 8:
+                    self.note("a frame is larger than this workload expects", NULL, 0)
+                    return NULL
+                if have >= cast(size_t, size[0]) + 8:
                     if start[7 + size[0]] != 0xCE:
-                        self.note("a frame has no end octet", cython.NULL, 0)
-                        return cython.NULL
-                    self.input_start += cython.cast(cython.size_t, size[0]) + 8
+                        self.note("a frame has no end octet", NULL, 0)
+                        return NULL
+                    self.input_start += cast(size_t, size[0]) + 8
                     return start
             memmove(self.input, start, have)
             self.input_start = 0
@@ -159,19 +161,19 @@ class Caller:
             if got < 0 and errno == EINTR:
                 continue
             if got <= 0:
-                self.note("the broker hung up or did not answer", cython.NULL, 0)
-                return cython.NULL
+                self.note("the broker hung up or did not answer", NULL, 0)
+                return NULL
             self.input_end += got
 
-    def step(self, step, digits):
+    def step(self, step: pointer[step_t], digits: pointer[uint8_t]) -> bint:
         """Sends, then reads until the answer. False: failed (noted)."""
         size: uint32_t = 0
         index: uint32_t
         method: uint32_t
-        repeats: cython.int = 0
-        sent: cython.size_t = 0
-        got: cython.Py_ssize_t
-        p: cython.p_uchar
+        repeats: c_int = 0
+        sent: size_t = 0
+        got: Py_ssize_t
+        p: p_uchar
         for index in range(step.place_count):
             memcpy(step.data + step.places[index], digits, NUMBER_DIGITS)
         while True:
@@ -181,13 +183,13 @@ class Caller:
                 if got < 0:
                     if errno == EINTR:
                         continue
-                    return self.note("the connection broke", cython.NULL, 0)
+                    return self.note("the connection broke", NULL, 0)
                 sent += got
             if step.answer == 0:
                 return True
             while True:
-                p = self.frame(cython.address(size))
-                if p == cython.NULL:
+                p = self.frame(address(size))
+                if p == NULL:
                     return False
                 if p[0] != 1 or size < 4:
                     continue
@@ -200,31 +202,31 @@ class Caller:
                 break
             repeats += 1
             if repeats == REPEATS_MAX:
-                return self.note("the message never arrived", cython.NULL, 0)
+                return self.note("the message never arrived", NULL, 0)
         if step.content:
             while True:
-                p = self.frame(cython.address(size))
-                if p == cython.NULL:
+                p = self.frame(address(size))
+                if p == NULL:
                     return False
                 if p[0] == 3:
                     break
             if size != NUMBER_DIGITS or memcmp(p + 7, digits, NUMBER_DIGITS) != 0:
-                return self.note("another body than the one published", cython.NULL, 0)
+                return self.note("another body than the one published", NULL, 0)
         return True
 
-    def cycle(self, host, number):
+    def cycle(self, host: pointer[cython.const[char]], number: uint64_t) -> bint:
         """One conversation. True when every step got its answer."""
         digits: uint8_t[10]
-        index: cython.int
+        index: c_int
         put_digits(digits, NUMBER_DIGITS, number)
         if not self.persistent:
             self.input_start = 0
             self.input_end = 0
             self.fd = tcp_connect(host, self.port, ANSWER_S_MAX)
             if self.fd < 0:
-                return self.note("can't connect", cython.NULL, 0)
-        for index in range(cython.cast(cython.int, self.step_count)):
-            if not self.step(cython.address(self.steps[index]), digits):
+                return self.note("can't connect", NULL, 0)
+        for index in range(cast(c_int, self.step_count)):
+            if not self.step(address(self.steps[index]), digits):
                 return False
         if not self.persistent:
             close_fd(self.fd)

@@ -35,7 +35,3 @@ cdef uint32_t *check_consumer(check_t *check, uint32_t queue) noexcept nogil
 # False: out of memory. `tail` is the last 8 bytes of the body, `size` its length.
 cdef bint check_message(check_t *check, uint32_t queue, uint32_t *highest, uint64_t size, uint64_t identity, uint64_t tail, bint redelivered) noexcept nogil
 cdef uint64_t check_distinct(check_t *check) noexcept nogil
-
-cdef class Checker:
-    cdef check_t check
-    cdef uint32_t *highest[16]

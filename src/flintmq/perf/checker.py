@@ -8,77 +8,85 @@ I2  Order is judged per consumer and (producer, key): consumers of one queue are
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, size_t, sizeof, void
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
 
-TAIL_MASK = cython.declare(uint64_t, 0xA5A5A5A55A5A5A5A)
+TAIL_MASK = declare(uint64_t, 0xA5A5A5A55A5A5A5A)
 
 
-def tail_of(identity):
+def tail_of(identity: uint64_t) -> uint64_t:
     return identity ^ TAIL_MASK
 
 
-def check_start(check, queues, producers, keys, fans_out):
+def check_start(check: pointer[check_t], queues: uint32_t, producers: uint32_t, keys: uint32_t, fans_out: bint) -> bint:
     check.queue_count = queues
     check.producer_count = producers
     check.key_count = keys
     check.fans_out = fans_out
     check.keys_per_queue = 1 if fans_out else (keys + queues - 1) // queues
-    check.queues = cython.cast(cython.pointer(queue_t), calloc(queues, cython.sizeof(queue_t)))
-    return check.queues != cython.NULL
+    check.queues = cast(pointer[queue_t], calloc(queues, sizeof(queue_t)))
+    return check.queues != NULL
 
 
-def check_end(check):
+def check_end(check: pointer[check_t]) -> void:
     index: uint32_t
     stream: uint32_t
-    if check.queues == cython.NULL:
+    if check.queues == NULL:
         return
     for index in range(check.queue_count):
-        if check.queues[index].streams != cython.NULL:
+        if check.queues[index].streams != NULL:
             for stream in range(check.producer_count * check.keys_per_queue):
                 free(check.queues[index].streams[stream].seen)
             free(check.queues[index].streams)
     free(check.queues)
-    check.queues = cython.NULL
+    check.queues = NULL
 
 
-def check_consumer(check, queue):
-    streams: cython.size_t = check.producer_count * check.keys_per_queue
-    if check.queues[queue].streams == cython.NULL:
-        check.queues[queue].streams = cython.cast(cython.pointer(stream_t), calloc(streams, cython.sizeof(stream_t)))
-        if check.queues[queue].streams == cython.NULL:
-            return cython.NULL
-    return cython.cast(cython.pointer(uint32_t), calloc(streams, 4))
+def check_consumer(check: pointer[check_t], queue: uint32_t) -> pointer[uint32_t]:
+    streams: size_t = check.producer_count * check.keys_per_queue
+    if check.queues[queue].streams == NULL:
+        check.queues[queue].streams = cast(pointer[stream_t], calloc(streams, sizeof(stream_t)))
+        if check.queues[queue].streams == NULL:
+            return NULL
+    return cast(pointer[uint32_t], calloc(streams, 4))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _grow(stream: cython.pointer(stream_t), word: uint32_t) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _grow(stream: pointer[stream_t], word: uint32_t) -> bint:
     """Makes room for bit word `word`; False without memory."""
-    seen: cython.pointer(uint64_t)
+    seen: pointer[uint64_t]
     words: uint32_t = stream.words * 2 if stream.words else 4
     while words <= word:
         words *= 2
-    seen = cython.cast(cython.pointer(uint64_t), realloc(stream.seen, cython.cast(cython.size_t, words) * 8))
-    if seen == cython.NULL:
+    seen = cast(pointer[uint64_t], realloc(stream.seen, cast(size_t, words) * 8))
+    if seen == NULL:
         return False
-    memset(seen + stream.words, 0, cython.cast(cython.size_t, words - stream.words) * 8)
+    memset(seen + stream.words, 0, cast(size_t, words - stream.words) * 8)
     stream.seen = seen
     stream.words = words
     return True
 
 
-def check_message(check, queue, highest, size, identity, tail, redelivered):
+def check_message(
+    check: pointer[check_t],
+    queue: uint32_t,
+    highest: pointer[uint32_t],
+    size: uint64_t,
+    identity: uint64_t,
+    tail: uint64_t,
+    redelivered: bint,
+) -> bint:
     producer: uint64_t = identity >> 48
-    key: uint32_t = cython.cast(uint16_t, identity >> 32)
-    sequence: uint32_t = cython.cast(uint32_t, identity)
+    key: uint32_t = cast(uint16_t, identity >> 32)
+    sequence: uint32_t = cast(uint32_t, identity)
     word: uint32_t = sequence >> 6
-    bit: uint64_t = cython.cast(uint64_t, 1) << (sequence & 63)
+    bit: uint64_t = cast(uint64_t, 1) << (sequence & 63)
     index: uint64_t
-    stream: cython.pointer(stream_t)
+    stream: pointer[stream_t]
     if redelivered:
         check.redelivered += 1
     if size < 16 or producer >= check.producer_count or key >= check.key_count or (size >= 24 and tail != identity ^ TAIL_MASK):
@@ -88,7 +96,7 @@ def check_message(check, queue, highest, size, identity, tail, redelivered):
         check.misrouted += 1
         return True
     index = producer * check.keys_per_queue + (0 if check.fans_out else key // check.queue_count)
-    stream = cython.address(check.queues[queue].streams[index])
+    stream = address(check.queues[queue].streams[index])
     if word >= stream.words and not _grow(stream, word):
         return False
     if stream.seen[word] & bit:
@@ -106,48 +114,9 @@ def check_message(check, queue, highest, size, identity, tail, redelivered):
     return True
 
 
-def check_distinct(check):
+def check_distinct(check: pointer[check_t]) -> uint64_t:
     index: uint32_t
     total: uint64_t = 0
     for index in range(check.queue_count):
         total += check.queues[index].distinct
     return total
-
-
-@cython.cclass
-class Checker:
-    """The checker by itself, for tests: one queue's deliveries at a time."""
-
-    def __cinit__(self, queues: int, producers: int, keys: int, fans_out: bool):
-        index: uint32_t
-        if queues > 16:
-            raise ValueError("at most 16 queues")
-        if not check_start(cython.address(self.check), queues, producers, keys, fans_out):
-            raise MemoryError
-        for index in range(self.check.queue_count):
-            self.highest[index] = check_consumer(cython.address(self.check), index)
-
-    def __dealloc__(self):
-        index: cython.int
-        for index in range(16):
-            free(self.highest[index])
-        check_end(cython.address(self.check))
-
-    def take(self, queue: int, producer: int, key: int, sequence: int, *, damaged: bool = False, redelivered: bool = False) -> None:
-        """One delivery of a 24-byte body."""
-        number: uint32_t = queue
-        identity: uint64_t = producer << 48 | key << 32 | sequence
-        tail: uint64_t = identity if damaged else identity ^ TAIL_MASK
-        if number >= self.check.queue_count:
-            raise ValueError("no such queue")
-        check_message(cython.address(self.check), number, self.highest[number], 24, identity, tail, redelivered)
-
-    def verdict(self) -> dict[str, int]:
-        return {
-            "distinct": check_distinct(cython.address(self.check)),
-            "duplicates": self.check.duplicates,
-            "disordered": self.check.disordered,
-            "corrupt": self.check.corrupt,
-            "misrouted": self.check.misrouted,
-            "redelivered": self.check.redelivered,
-        }

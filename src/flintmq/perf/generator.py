@@ -11,47 +11,89 @@ I3  A batch is patched only when every byte of it was sent.
 from __future__ import annotations
 
 import cython
+from cython import (
+    NULL,
+    Py_ssize_t,
+    address,
+    bint,
+    cast,
+    cclass,
+    char,
+    declare,
+    double,
+    nogil,
+    p_char,
+    p_uchar,
+    pointer,
+    size_t,
+    sizeof,
+    void,
+)
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.perf.checker import check_consumer, check_distinct, check_end, check_message, check_start, tail_of
 from cython.cimports.flintmq.perf.histogram import histogram_copy, record
-from cython.cimports.flintmq.perf.native import EAGAIN, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT
-from cython.cimports.flintmq.perf.native import MSG_NOSIGNAL, close_fd, epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno
-from cython.cimports.flintmq.perf.native import get32, get64, now_ns, put64, put_digits, read_fd, recv, send
-from cython.cimports.flintmq.perf.native import timer_at, timer_exact, timer_new
+from cython.cimports.flintmq.perf.native import (
+    EAGAIN,
+    EINTR,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_MOD,
+    EPOLLIN,
+    EPOLLOUT,
+    MSG_NOSIGNAL,
+    close_fd,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+    errno,
+    get32,
+    get64,
+    now_ns,
+    put64,
+    put_digits,
+    read_fd,
+    recv,
+    send,
+    timer_at,
+    timer_exact,
+    timer_new,
+)
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memmove
 
 # bytes; holds the largest frame that tune allows twice
-INPUT_SIZE = cython.declare(cython.size_t, 384 * 1024)
+INPUT_SIZE = declare(size_t, 384 * 1024)
 # connections that share a thread with hundreds of others get less: their messages are small and few
-INPUT_SIZE_MANY = cython.declare(cython.size_t, 160 * 1024)
+INPUT_SIZE_MANY = declare(size_t, 160 * 1024)
 # milliseconds an idle worker sleeps at most: stop flags are seen this late
-TICK_MS = cython.declare(cython.int, 10)
+TICK_MS = declare(c_int, 10)
 # basic.ack: frame header, method id; the tag and the flag follow
-_ACK_HEAD = cython.declare(bytes, b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50")
-_ack_head = cython.declare(cython.pointer(cython.const[uint8_t]), _ACK_HEAD)
+_ACK_HEAD = declare(bytes, b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50")
+_ack_head = declare(pointer[cython.const[uint8_t]], _ACK_HEAD)
 
 
-@cython.cclass
+@cclass
 class Worker:
     """The connections of one thread."""
 
     def __cinit__(self, queues: int, producers: int, keys: int, fans_out: bool):
         """queues, producers: of the whole run; keys: routing keys, key k leads to queue k % queues unless `fans_out`."""
         self.key_count = keys
-        if not check_start(cython.address(self.check), queues, producers, keys, fans_out):
+        if not check_start(address(self.check), queues, producers, keys, fans_out):
             raise MemoryError
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.timer = timer_new()
         event: epoll_event
         event.events = EPOLLIN
-        event.data.ptr = cython.NULL
-        epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.timer, cython.address(event))
+        event.data.ptr = NULL
+        epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.timer, address(event))
 
     def __dealloc__(self):
-        index: cython.int
-        peer: cython.pointer(peer_t)
+        index: c_int
+        peer: pointer[peer_t]
         for index in range(self.peer_count):
             peer = self.peers[index]
             free(peer.input)
@@ -61,7 +103,7 @@ class Worker:
             free(peer.acks)
             free(peer.highest)
             free(peer)
-        check_end(cython.address(self.check))
+        check_end(address(self.check))
         close_fd(self.epoll)
         close_fd(self.timer)
 
@@ -71,30 +113,30 @@ class Worker:
         pending: bytes already read. publisher: message (bytes), body_at, tail_at, key_at, unique_at, producer, key, rotates,
         batch (messages), quota, interval_ns, start_ns, window. consumer: queue, ack_every.
         """
-        peer: cython.pointer(peer_t) = cython.cast(cython.pointer(peer_t), calloc(1, cython.sizeof(peer_t)))
+        peer: pointer[peer_t] = cast(pointer[peer_t], calloc(1, sizeof(peer_t)))
         message: bytes
         index: uint64_t
-        size: cython.size_t
-        if peer == cython.NULL or not self.adopt(peer):
+        size: size_t
+        if peer == NULL or not self.adopt(peer):
             raise MemoryError
         peer.fd = fd
-        peer.input = cython.cast(cython.p_uchar, malloc(self._input_size()))
-        if peer.input == cython.NULL:
+        peer.input = cast(p_uchar, malloc(self._input_size()))
+        if peer.input == NULL:
             raise MemoryError
         peer.input_end = len(pending)
-        memcpy(peer.input, cython.cast(cython.p_uchar, pending), len(pending))
+        memcpy(peer.input, cast(p_uchar, pending), len(pending))
         if publisher is not None:
             message = publisher["message"]
             size = len(message)
             peer.publishes = True
             peer.message_size = size
             peer.batch_messages = publisher["batch"]
-            peer.batch = cython.cast(cython.p_uchar, malloc(size * peer.batch_messages))
-            peer.sequences = cython.cast(cython.pointer(uint32_t), calloc(self.key_count, 4))
-            if peer.batch == cython.NULL or peer.sequences == cython.NULL:
+            peer.batch = cast(p_uchar, malloc(size * peer.batch_messages))
+            peer.sequences = cast(pointer[uint32_t], calloc(self.key_count, 4))
+            if peer.batch == NULL or peer.sequences == NULL:
                 raise MemoryError
             for index in range(peer.batch_messages):
-                memcpy(peer.batch + index * size, cython.cast(cython.p_uchar, message), size)
+                memcpy(peer.batch + index * size, cast(p_uchar, message), size)
             peer.body_at = publisher["body_at"]
             peer.tail_at = publisher["tail_at"]
             peer.key_at = publisher["key_at"]
@@ -111,36 +153,36 @@ class Worker:
                 while peer.ring_mask < peer.window + 1:
                     peer.ring_mask *= 2
                 peer.ring_mask -= 1
-                peer.ring = cython.cast(cython.pointer(int64_t), calloc(peer.ring_mask + 1, 8))
-                if peer.ring == cython.NULL:
+                peer.ring = cast(pointer[int64_t], calloc(peer.ring_mask + 1, 8))
+                if peer.ring == NULL:
                     raise MemoryError
         if consumer is not None:
             peer.consumes = True
             peer.queue = consumer["queue"]
             peer.ack_every = consumer["ack_every"]
-            peer.highest = check_consumer(cython.address(self.check), peer.queue)
+            peer.highest = check_consumer(address(self.check), peer.queue)
             peer.acks_room = 64 * 1024
-            peer.acks = cython.cast(cython.p_uchar, malloc(peer.acks_room))
-            if peer.highest == cython.NULL or peer.acks == cython.NULL:
+            peer.acks = cast(p_uchar, malloc(peer.acks_room))
+            if peer.highest == NULL or peer.acks == NULL:
                 raise MemoryError
         event: epoll_event
         event.events = EPOLLIN
         event.data.ptr = peer
-        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, cython.address(event)) != 0:
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, address(event)) != 0:
             raise OSError(errno, "epoll_ctl")
         return self.peer_count - 1
 
     def _input_size(self) -> int:
         return INPUT_SIZE if self.peer_count <= 64 else INPUT_SIZE_MANY
 
-    def adopt(self, peer):
+    def adopt(self, peer: pointer[peer_t]) -> bint:
         """Puts the peer into the table; False without memory."""
-        room: cython.int
-        peers: cython.pointer(cython.pointer(peer_t))
+        room: c_int
+        peers: pointer[pointer[peer_t]]
         if self.peer_count == self.peer_room:
             room = self.peer_room * 2 if self.peer_room else 16
-            peers = cython.cast(cython.pointer(cython.pointer(peer_t)), realloc(self.peers, room * cython.sizeof(cython.pointer(peer_t))))
-            if peers == cython.NULL:
+            peers = cast(pointer[pointer[peer_t]], realloc(self.peers, room * sizeof(pointer[peer_t])))
+            if peers == NULL:
                 return False
             self.peers = peers
             self.peer_room = room
@@ -154,7 +196,7 @@ class Worker:
         end_ns: publishers stop at this monotonic time; 0: never. Releases the GIL.
         """
         self.end_ns = end_ns
-        with cython.nogil:
+        with nogil:
             timer_exact()
             self.loop()
 
@@ -170,12 +212,12 @@ class Worker:
     @property
     def error(self) -> str | None:
         """Why the worker gave up (the broker closed, a damaged frame), or None."""
-        return cython.cast(bytes, self.failure).decode(errors="replace") if self.failed else None
+        return cast(bytes, self.failure).decode(errors="replace") if self.failed else None
 
     def counts(self) -> dict[str, int]:
         """Sums over the connections; times are monotonic ns, 0 when it did not happen."""
-        index: cython.int
-        peer: cython.pointer(peer_t)
+        index: c_int
+        peer: pointer[peer_t]
         published: uint64_t = 0
         confirmed: uint64_t = 0
         nacked: uint64_t = 0
@@ -208,7 +250,7 @@ class Worker:
             "nacked": nacked,
             "returned": returned,
             "received": received,
-            "distinct": check_distinct(cython.address(self.check)),
+            "distinct": check_distinct(address(self.check)),
             "publishing": open_publishers,
             "held_ns": held,
             "first_ns": first,
@@ -220,7 +262,7 @@ class Worker:
     def verdict(self) -> dict[str, int]:
         """What the check found, and how many different messages came out of all queues. Call after `run`."""
         return {
-            "distinct": check_distinct(cython.address(self.check)),
+            "distinct": check_distinct(address(self.check)),
             "duplicates": self.check.duplicates,
             "disordered": self.check.disordered,
             "corrupt": self.check.corrupt,
@@ -231,19 +273,17 @@ class Worker:
 
     def histograms(self) -> tuple[dict[str, object], dict[str, object]]:
         """(delivery latency, confirm latency)."""
-        return histogram_copy(cython.address(self.latency)), histogram_copy(cython.address(self.confirms))
+        return histogram_copy(address(self.latency)), histogram_copy(address(self.confirms))
 
     def rest(self, number: int) -> bytes:
         """Bytes of connection `number` that were read and not parsed. Call after `run`."""
-        peer: cython.pointer(peer_t) = self.peers[number]
-        return PyBytes_FromStringAndSize(
-            cython.cast(cython.p_char, peer.input) + peer.input_start, cython.cast(cython.Py_ssize_t, peer.input_end - peer.input_start)
-        )
+        peer: pointer[peer_t] = self.peers[number]
+        return PyBytes_FromStringAndSize(cast(p_char, peer.input) + peer.input_start, cast(Py_ssize_t, peer.input_end - peer.input_start))
 
     # --- the loop -----------------------------------------------------------------------------------------------------
-    def fail(self, text, detail, size):
+    def fail(self, text: pointer[cython.const[char]], detail: pointer[cython.const[uint8_t]], size: size_t) -> void:
         """The first failure is kept: `text`, then `size` bytes of detail."""
-        at: cython.size_t = 0
+        at: size_t = 0
         if self.failed:
             return
         while text[at] and at < 100:
@@ -251,23 +291,23 @@ class Worker:
             at += 1
         if size > 190:
             size = 190
-        memcpy(cython.address(self.failure[at]), detail, size)
+        memcpy(address(self.failure[at]), detail, size)
         self.failure[at + size] = 0
         self.failed = True
 
-    def loop(self):
+    def loop(self) -> void:
         events: epoll_event[64]
-        count: cython.int
-        index: cython.int
-        wait: cython.int
-        peer: cython.pointer(peer_t)
+        count: c_int
+        index: c_int
+        wait: c_int
+        peer: pointer[peer_t]
         now: int64_t
         due: int64_t
         peer_due: int64_t
         expirations: uint64_t
-        busy: cython.bint
-        consumers: cython.bint = False
-        open_publishers: cython.int
+        busy: bint
+        consumers: bint = False
+        open_publishers: c_int
         for index in range(self.peer_count):
             consumers = consumers or self.peers[index].consumes
             self.parse(self.peers[index], now_ns())
@@ -286,7 +326,7 @@ class Worker:
                 if peer.armed or peer.done or not peer.publishes:
                     continue
                 if peer.interval_ns > 0:
-                    peer_due = peer.start_ns + cython.cast(int64_t, peer.interval_ns * peer.published)
+                    peer_due = peer.start_ns + cast(int64_t, peer.interval_ns * peer.published)
                     if due == 0 or peer_due < due:
                         due = peer_due
                 elif not peer.held and not (peer.window and peer.published - peer.confirm_low >= peer.window):
@@ -307,24 +347,24 @@ class Worker:
                 for index in range(self.peer_count):
                     self.acknowledge(self.peers[index])
             for index in range(count):
-                peer = cython.cast(cython.pointer(peer_t), events[index].data.ptr)
-                if peer == cython.NULL:
-                    read_fd(self.timer, cython.address(expirations), 8)
+                peer = cast(pointer[peer_t], events[index].data.ptr)
+                if peer == NULL:
+                    read_fd(self.timer, address(expirations), 8)
                     continue
                 if peer.armed and events[index].events & EPOLLOUT:
                     peer.armed = False
                     self._watch(peer)
-                if events[index].events & ~cython.cast(uint32_t, EPOLLOUT):
+                if events[index].events & ~cast(uint32_t, EPOLLOUT):
                     self.take_input(peer)
 
-    def _watch(self, peer):
+    def _watch(self, peer: pointer[peer_t]) -> void:
         event: epoll_event
         event.events = EPOLLIN | EPOLLOUT if peer.armed else EPOLLIN
         event.data.ptr = peer
-        epoll_ctl(self.epoll, EPOLL_CTL_MOD, peer.fd, cython.address(event))
+        epoll_ctl(self.epoll, EPOLL_CTL_MOD, peer.fd, address(event))
 
     # --- publishing ---------------------------------------------------------------------------------------------------
-    def pump(self, peer, now):
+    def pump(self, peer: pointer[peer_t], now: int64_t) -> void:
         """Sends what is due of one connection: the rest of a batch, acknowledgements, then one more batch."""
         count: uint64_t
         if not self.flush(peer, now) or not peer.publishes or peer.done:
@@ -336,10 +376,10 @@ class Worker:
         elif peer.published >= peer.quota or self.stop_publishing or (self.end_ns and now >= self.end_ns):
             peer.done = True
 
-    def allowance(self, peer, now):
+    def allowance(self, peer: pointer[peer_t], now: int64_t) -> uint64_t:
         """Messages that may be published now: bounded by the batch, the quota, the confirm window, the rate and the end."""
         count: uint64_t = peer.batch_messages
-        due: cython.double
+        due: double
         if self.stop_publishing or peer.held or (self.end_ns and now >= self.end_ns):
             return 0
         if peer.quota - peer.published < count:
@@ -351,25 +391,25 @@ class Worker:
         if peer.interval_ns > 0:
             if now < peer.start_ns:
                 return 0
-            due = cython.cast(cython.double, now - peer.start_ns) / peer.interval_ns + 1 - cython.cast(cython.double, peer.published)
+            due = cast(double, now - peer.start_ns) / peer.interval_ns + 1 - cast(double, peer.published)
             if due < 1:
                 return 0
             if due < count:
-                count = cython.cast(uint64_t, due)
+                count = cast(uint64_t, due)
         return count
 
-    def fill(self, peer, count, now):
+    def fill(self, peer: pointer[peer_t], count: uint64_t, now: int64_t) -> void:
         """Patches `count` messages of the batch. With a rate, a message's time is when it was due: waiting counts as latency."""
         index: uint64_t
         identity: uint64_t
         sent: int64_t = now
-        at: cython.p_uchar = peer.batch
+        at: p_uchar = peer.batch
         for index in range(count):
             if peer.interval_ns > 0:
-                sent = peer.start_ns + cython.cast(int64_t, peer.interval_ns * peer.published)
+                sent = peer.start_ns + cast(int64_t, peer.interval_ns * peer.published)
                 if now - sent > self.late_max_ns:
                     self.late_max_ns = now - sent
-            identity = (peer.producer << 48) | (cython.cast(uint64_t, peer.key) << 32) | peer.sequences[peer.key]
+            identity = (peer.producer << 48) | (cast(uint64_t, peer.key) << 32) | peer.sequences[peer.key]
             peer.sequences[peer.key] += 1
             if peer.key_at:
                 put_digits(at + peer.key_at, 5, peer.key)
@@ -392,9 +432,9 @@ class Worker:
         if peer.first_ns == 0:
             peer.first_ns = now
 
-    def flush(self, peer, now):
+    def flush(self, peer: pointer[peer_t], now: int64_t) -> bint:
         """Sends the rest of the batch, then acknowledgements. True when nothing is left."""
-        sent: cython.Py_ssize_t
+        sent: Py_ssize_t
         while peer.batch_start < peer.batch_end:
             sent = send(peer.fd, peer.batch + peer.batch_start, peer.batch_end - peer.batch_start, MSG_NOSIGNAL)
             if sent < 0:
@@ -411,23 +451,23 @@ class Worker:
         peer.acks_end = 0
         return True
 
-    def _unsent(self, peer):
+    def _unsent(self, peer: pointer[peer_t]) -> bint:
         if errno == EAGAIN:
             peer.armed = True
             self._watch(peer)
         elif errno != EINTR:
             # The broker's reason may be waiting in the input.
             self.take_input(peer)
-            self.fail("the connection broke while sending", cython.NULL, 0)
+            self.fail("the connection broke while sending", NULL, 0)
         return False
 
     # --- input --------------------------------------------------------------------------------------------------------
-    def take_input(self, peer):
+    def take_input(self, peer: pointer[peer_t]) -> void:
         """One read (the socket is watched level-triggered), then everything that is complete."""
-        room: cython.size_t
-        got: cython.Py_ssize_t
+        room: size_t
+        got: Py_ssize_t
         # Connections added early have more; the least is assumed for all.
-        limit: cython.size_t = INPUT_SIZE if self.peer_count <= 64 else INPUT_SIZE_MANY
+        limit: size_t = INPUT_SIZE if self.peer_count <= 64 else INPUT_SIZE_MANY
         if peer.input_start:
             memmove(peer.input, peer.input + peer.input_start, peer.input_end - peer.input_start)
             peer.input_end -= peer.input_start
@@ -436,17 +476,17 @@ class Worker:
         got = recv(peer.fd, peer.input + peer.input_end, room, 0)
         if got < 0:
             if errno != EAGAIN and errno != EINTR:
-                self.fail("the connection broke", cython.NULL, 0)
+                self.fail("the connection broke", NULL, 0)
             return
         if got == 0:
-            self.fail("the broker hung up", cython.NULL, 0)
+            self.fail("the broker hung up", NULL, 0)
             return
         peer.input_end += got
         self.parse(peer, now_ns())
 
-    def parse(self, peer, now):
+    def parse(self, peer: pointer[peer_t], now: int64_t) -> void:
         """Every complete frame of the input."""
-        p: cython.p_uchar
+        p: p_uchar
         size: uint32_t
         kind: uint8_t
         take: uint32_t
@@ -454,19 +494,19 @@ class Worker:
             p = peer.input + peer.input_start
             size = get32(p + 3)
             if size > INPUT_SIZE_MANY - 8:
-                self.fail("a frame is larger than agreed", cython.NULL, 0)
+                self.fail("a frame is larger than agreed", NULL, 0)
                 return
-            if peer.input_end - peer.input_start < cython.cast(cython.size_t, size) + 8:
+            if peer.input_end - peer.input_start < cast(size_t, size) + 8:
                 break
             if p[7 + size] != 0xCE:
-                self.fail("a frame has no end octet", cython.NULL, 0)
+                self.fail("a frame has no end octet", NULL, 0)
                 return
             kind = p[0]
-            peer.input_start += cython.cast(cython.size_t, size) + 8
+            peer.input_start += cast(size_t, size) + 8
             p += 7
             if kind == 3:
                 if size > peer.body_left:
-                    self.fail("a body is longer than its header says", cython.NULL, 0)
+                    self.fail("a body is longer than its header says", NULL, 0)
                     return
                 if peer.body_left == peer.body_size:
                     peer.body_id = get64(p) if size >= 16 else 0
@@ -481,7 +521,7 @@ class Worker:
                     self.message_in(peer, now)
             elif kind == 1:
                 if size < 4:
-                    self.fail("a method frame is too short", cython.NULL, 0)
+                    self.fail("a method frame is too short", NULL, 0)
                     return
                 self.method(peer, p, size, now)
             elif kind == 2:
@@ -492,26 +532,26 @@ class Worker:
                     peer.body_tail = 0
                     self.message_in(peer, now)
             elif kind != 8:
-                self.fail("a frame of an unknown kind", cython.NULL, 0)
+                self.fail("a frame of an unknown kind", NULL, 0)
                 return
         if peer.input_start == peer.input_end:
             peer.input_start = 0
             peer.input_end = 0
 
-    def method(self, peer, payload, size, now):
+    def method(self, peer: pointer[peer_t], payload: pointer[uint8_t], size: uint32_t, now: int64_t) -> void:
         method: uint32_t = get32(payload)
         at: uint32_t
         if method == (60 << 16 | 60):  # basic.deliver
             at = 5 + payload[4]
             if at + 9 > size:
-                self.fail("basic.deliver is too short", cython.NULL, 0)
+                self.fail("basic.deliver is too short", NULL, 0)
                 return
             peer.tag = get64(payload + at)
             peer.redelivered = payload[at + 8] & 1
             peer.returning = False
         elif method == (60 << 16 | 80) or method == (60 << 16 | 120):  # basic.ack, basic.nack: confirms
             if size < 13:
-                self.fail("a confirm is too short", cython.NULL, 0)
+                self.fail("a confirm is too short", NULL, 0)
                 return
             self.confirm(peer, get64(payload + 4), payload[12] & 1, method == (60 << 16 | 120), now)
         elif method == (60 << 16 | 50):  # basic.return
@@ -525,35 +565,35 @@ class Worker:
                 peer.held = False
                 peer.held_ns += now - peer.held_since
         elif method == (10 << 16 | 50) or method == (20 << 16 | 40):  # connection.close, channel.close
-            if size >= 7 and size >= 7 + cython.cast(uint32_t, payload[6]):
+            if size >= 7 and size >= 7 + cast(uint32_t, payload[6]):
                 self.fail("closed by the broker: ", payload + 7, payload[6])
             else:
-                self.fail("closed by the broker", cython.NULL, 0)
+                self.fail("closed by the broker", NULL, 0)
         elif method == (60 << 16 | 30):  # basic.cancel
-            self.fail("the broker cancelled a consumer", cython.NULL, 0)
+            self.fail("the broker cancelled a consumer", NULL, 0)
 
-    def confirm(self, peer, tag, multiple, nack, now):
+    def confirm(self, peer: pointer[peer_t], tag: uint64_t, multiple: bint, nack: bint, now: int64_t) -> void:
         """Counts confirms; each message's time from send to confirm is recorded."""
         at: uint64_t = peer.confirm_low + 1 if multiple else tag
-        slot: cython.pointer(int64_t)
+        slot: pointer[int64_t]
         if tag > peer.published or tag == 0 or not peer.window:
-            self.fail("a confirm for a message that was not published", cython.NULL, 0)
+            self.fail("a confirm for a message that was not published", NULL, 0)
             return
         while at <= tag:
             if at > peer.confirm_low:
-                slot = cython.address(peer.ring[at & peer.ring_mask])
+                slot = address(peer.ring[at & peer.ring_mask])
                 if slot[0]:
                     if nack:
                         peer.nacked += 1
                     else:
                         peer.confirmed += 1
-                        record(cython.address(self.confirms), now - slot[0])
+                        record(address(self.confirms), now - slot[0])
                     slot[0] = 0
             at += 1
         while peer.confirm_low < peer.published and peer.ring[(peer.confirm_low + 1) & peer.ring_mask] == 0:
             peer.confirm_low += 1
 
-    def message_in(self, peer, now):
+    def message_in(self, peer: pointer[peer_t], now: int64_t) -> void:
         """Records one delivery's latency, has it checked, and acknowledges it when its group is full."""
         if peer.returning:
             peer.returning = False
@@ -566,21 +606,19 @@ class Worker:
         if peer.ack_every and peer.tag - peer.acked >= peer.ack_every:
             self.acknowledge(peer)
         if peer.body_size >= 16:
-            record(cython.address(self.latency), now - cython.cast(int64_t, peer.body_time))
-        if not check_message(
-            cython.address(self.check), peer.queue, peer.highest, peer.body_size, peer.body_id, peer.body_tail, peer.redelivered
-        ):
-            self.fail("out of memory", cython.NULL, 0)
+            record(address(self.latency), now - cast(int64_t, peer.body_time))
+        if not check_message(address(self.check), peer.queue, peer.highest, peer.body_size, peer.body_id, peer.body_tail, peer.redelivered):
+            self.fail("out of memory", NULL, 0)
 
-    def acknowledge(self, peer):
+    def acknowledge(self, peer: pointer[peer_t]) -> void:
         """basic.ack up to the last delivery, multiple unless each is acknowledged by itself."""
-        acks: cython.p_uchar
+        acks: p_uchar
         if peer.ack_every == 0 or peer.tag == peer.acked or peer.body_left:
             return
         if peer.acks_end + ACK_SIZE > peer.acks_room:
-            acks = cython.cast(cython.p_uchar, realloc(peer.acks, peer.acks_room * 2))
-            if acks == cython.NULL:
-                self.fail("out of memory", cython.NULL, 0)
+            acks = cast(p_uchar, realloc(peer.acks, peer.acks_room * 2))
+            if acks == NULL:
+                self.fail("out of memory", NULL, 0)
                 return
             peer.acks = acks
             peer.acks_room *= 2

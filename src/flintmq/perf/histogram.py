@@ -5,19 +5,19 @@ in: durations in ns from the compiled workers. out: a plain dictionary, which `p
 
 from __future__ import annotations
 
-import cython
+from cython import cast, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.perf.native import log2_floor
 from cython.cimports.libc.stdint import int64_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free
 
 
-def record(histogram, ns):
-    value: uint64_t = cython.cast(uint64_t, ns) if ns > 0 else 0
+def record(histogram: pointer[histogram_t], ns: int64_t) -> void:
+    value: uint64_t = cast(uint64_t, ns) if ns > 0 else 0
     index: uint64_t = value
-    power: cython.int
+    power: c_int
     if value >= 128:
         power = log2_floor(value)
-        index = (cython.cast(uint64_t, power - 6) << 7) + ((value >> (power - 7)) & 127)
+        index = (cast(uint64_t, power - 6) << 7) + ((value >> (power - 7)) & 127)
     histogram.buckets[index] += 1
     histogram.count += 1
     histogram.total += value
@@ -34,20 +34,10 @@ def bucket_value(index: int) -> float:
     return low + (1 << (power - 7)) / 2
 
 
-def histogram_copy(histogram):
-    index: cython.int
+def histogram_copy(histogram: pointer[histogram_t]) -> object:
+    index: c_int
     buckets = {}
     for index in range(HISTOGRAM_SIZE):
         if histogram.buckets[index]:
             buckets[index] = histogram.buckets[index]
     return {"count": histogram.count, "max_ns": histogram.maximum, "total_ns": histogram.total, "buckets": buckets}
-
-
-def histogram_of(durations_ns: list[int]) -> dict[str, object]:
-    """A histogram of the given durations (ns), for tests."""
-    histogram: cython.pointer(histogram_t) = cython.cast(cython.pointer(histogram_t), calloc(1, cython.sizeof(histogram_t)))
-    for duration in durations_ns:
-        record(histogram, duration)
-    result = histogram_copy(histogram)
-    free(histogram)
-    return result

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline.failures import explained
+from flintmq.pipeline.jobs.failures import explained
 from flintmq.pipeline.local_broker import Place, local_broker
 from flintmq.pipeline.progress import Progress
 

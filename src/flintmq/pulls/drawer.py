@@ -30,13 +30,13 @@ from __future__ import annotations
 
 import logging
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
     at_add64,
     at_cas_ptr,
     at_load32,
-    at_load64,
     at_load_ptr,
     at_store32,
     at_store64,
@@ -60,7 +60,7 @@ from cython.cimports.flintmq.pulls.leases import (
     leases_move,
     leases_remove,
 )
-from cython.cimports.flintmq.pulls.types import drawer_t, pull_t, pulled_t
+from cython.cimports.flintmq.pulls.types import answers_t, drawer_t, pull_t, pulled_t
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_new,
@@ -80,10 +80,9 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, REASON_ACK, delivery_t, slot_t, target_t, waiter_t
+from cython.cimports.flintmq.queue.types import CONSUMER_ACQUIRES, REASON_ACK, delivery_t, queue_t, slot_t, target_t, waiter_t
 from cython.cimports.flintmq.scheduler.actor import (
     ACTORS_PULL,
-    DISPATCH_BUSY,
     DISPATCH_CLOSED,
     DISPATCH_OK,
     HOLD_NONE,
@@ -99,6 +98,7 @@ from cython.cimports.flintmq.scheduler.actor import (
     actor_dispatch,
     actor_get,
     actor_put,
+    actor_system_t,
     actor_t,
     actor_wake,
     actor_wake_next,
@@ -113,39 +113,39 @@ from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.posix.unistd import read, write
 
 # outcomes of _take
-TAKEN = cython.declare(cython.int, 0)
-NOTHING = cython.declare(cython.int, 1)
-FULL = cython.declare(cython.int, 2)
-LOADING = cython.declare(cython.int, 3)
-FIRST_ROOM = cython.declare(uint32_t, 8)
+TAKEN = declare(c_int, 0)
+NOTHING = declare(c_int, 1)
+FULL = declare(c_int, 2)
+LOADING = declare(c_int, 3)
+FIRST_ROOM = declare(uint32_t, 8)
 
 
 # --- life -------------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _notify(target: cython.pointer(target_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _notify(target: pointer[target_t]) -> void:
     """The queue says that there is work. Under its manager lock."""
-    drawer: cython.pointer(drawer_t) = cython.cast(cython.pointer(drawer_t), target.context)
+    drawer: pointer[drawer_t] = cast(pointer[drawer_t], target.context)
     actor_wake_next(drawer.actor)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _head_changed(waiter: cython.pointer(waiter_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _head_changed(waiter: pointer[waiter_t]) -> void:
     """The queue tells its waiters of many things; the one that consumers are not told of is its end."""
-    drawer: cython.pointer(drawer_t) = cython.cast(cython.pointer(drawer_t), waiter.context)
+    drawer: pointer[drawer_t] = cast(pointer[drawer_t], waiter.context)
     if queue_is_deleted(drawer.queue):
         actor_wake(drawer.actor)
 
 
-def drawer_new(system, queue, serial, leases_max):
-    drawer: cython.pointer(drawer_t) = cython.cast(cython.pointer(drawer_t), calloc(1, cython.sizeof(drawer_t)))
-    if drawer == cython.NULL:
-        return cython.NULL
+def drawer_new(system: pointer[actor_system_t], queue: pointer[queue_t], serial: uint64_t, leases_max: uint32_t) -> pointer[drawer_t]:
+    drawer: pointer[drawer_t] = cast(pointer[drawer_t], calloc(1, sizeof(drawer_t)))
+    if drawer == NULL:
+        return NULL
     drawer.target.notify_work = _notify
     drawer.target.context = drawer
     drawer.target.consumers = drawer.consumers
@@ -154,18 +154,18 @@ def drawer_new(system, queue, serial, leases_max):
     drawer.waiter.context = drawer
     drawer.system = system
     drawer.leases_max = leases_max
-    leases_init(cython.address(drawer.leases))
+    leases_init(address(drawer.leases))
     # It joins the queue as one that wants nothing: I3.
     drawer.target.suspended = 1
     drawer.actor = actor_get(system, ACTORS_PULL, queue_get_id(queue), serial, 0)
-    drawer.consumer = consumer_new(queue, cython.address(drawer.target), 0, CONSUMER_ACQUIRES, 0)
-    if drawer.actor == cython.NULL or drawer.consumer == cython.NULL:
-        if drawer.actor != cython.NULL:
+    drawer.consumer = consumer_new(queue, address(drawer.target), 0, CONSUMER_ACQUIRES, 0)
+    if drawer.actor == NULL or drawer.consumer == NULL:
+        if drawer.actor != NULL:
             actor_put(drawer.actor)
-        if drawer.consumer != cython.NULL:
+        if drawer.consumer != NULL:
             consumer_decref(drawer.consumer)
         free(drawer)
-        return cython.NULL
+        return NULL
     drawer.consumers[0] = drawer.consumer
     drawer.consumer.context = drawer
     drawer.queue = queue
@@ -174,64 +174,64 @@ def drawer_new(system, queue, serial, leases_max):
     return drawer
 
 
-def drawer_attach(drawer):
+def drawer_attach(drawer: pointer[drawer_t]) -> bint:
     if not queue_add_consumer(drawer.queue, drawer.consumer):
         return False
     # It came in as NOT_INTERESTED (suspended); from here on only interest decides.
-    at_store32(cython.address(drawer.target.suspended), 0)
-    queue_add_waiter(drawer.queue, cython.address(drawer.waiter))
+    at_store32(address(drawer.target.suspended), 0)
+    queue_add_waiter(drawer.queue, address(drawer.waiter))
     return True
 
 
-def drawer_close(drawer):
-    at_store32(cython.address(drawer.closed), 1)
+def drawer_close(drawer: pointer[drawer_t]) -> void:
+    at_store32(address(drawer.closed), 1)
     actor_close(drawer.actor)
 
 
-def drawer_is_idle(drawer):
+def drawer_is_idle(drawer: pointer[drawer_t]) -> bint:
     # `inside` is raised while the pull still counts as pending, and lowered when its answer is out: in this order both are seen.
-    return at_load32(cython.address(drawer.pending)) == 0 and at_load32(cython.address(drawer.inside)) == 0
+    return at_load32(address(drawer.pending)) == 0 and at_load32(address(drawer.inside)) == 0
 
 
-def drawer_free(drawer):
-    lease: cython.pointer(lease_t)
-    queue_remove_waiter(drawer.queue, cython.address(drawer.waiter))
+def drawer_free(drawer: pointer[drawer_t]) -> void:
+    lease: pointer[lease_t]
+    queue_remove_waiter(drawer.queue, address(drawer.waiter))
     while True:
-        spin_lock(cython.address(drawer.lease_lock))
-        lease = leases_first(cython.address(drawer.leases))
-        if lease == cython.NULL:
-            spin_unlock(cython.address(drawer.lease_lock))
+        spin_lock(address(drawer.lease_lock))
+        lease = leases_first(address(drawer.leases))
+        if lease == NULL:
+            spin_unlock(address(drawer.lease_lock))
             break
         _go_back(drawer, lease, True)
     queue_remove_consumer(drawer.queue, drawer.consumer)
     actor_put(drawer.actor)
     consumer_decref(drawer.consumer)
     queue_decref(drawer.queue)
-    leases_free(cython.address(drawer.leases))
+    leases_free(address(drawer.leases))
     free(drawer)
 
 
 # --- pulls ------------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _interest(drawer: cython.pointer(drawer_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _interest(drawer: pointer[drawer_t]) -> void:
     """Brings the consumer's place in the queue's lists in line with `pending`. Whoever changed `pending` calls it afterwards."""
     wanted: uint32_t
-    spin_lock(cython.address(drawer.interest_lock))
-    wanted = 1 if at_load32(cython.address(drawer.pending)) else 0
+    spin_lock(address(drawer.interest_lock))
+    wanted = 1 if at_load32(address(drawer.pending)) else 0
     if wanted != drawer.desired:
         drawer.desired = wanted
         queue_set_notify_work_desired(drawer.queue, drawer.consumer, wanted != 0)
-    spin_unlock(cython.address(drawer.interest_lock))
+    spin_unlock(address(drawer.interest_lock))
 
 
-def drawer_pull(drawer, pull, hold_ns):
+def drawer_pull(drawer: pointer[drawer_t], pull: pointer[pull_t], hold_ns: int64_t) -> c_int:
     now: int64_t = system_now(drawer.system)
-    dispatched: cython.int
-    if at_load32(cython.address(drawer.closed)):
+    dispatched: c_int
+    if at_load32(address(drawer.closed)):
         return DISPATCH_CLOSED
     pull.drawer = drawer
     pull.asked_ns = now
@@ -241,54 +241,50 @@ def drawer_pull(drawer, pull, hold_ns):
     pull.hold_ns = now + hold_ns if hold_ns > 0 else HOLD_NONE
     pull.request.hold_ns = pull.hold_ns
     pull.request.deadline_ns = now + hold_ns + drawer.grace_ns
-    at_store64(cython.cast(cython.pointer(uint64_t), cython.address(drawer.used_ns)), now)
-    at_add32(cython.address(drawer.pending), 1)
-    dispatched = actor_dispatch(drawer.actor, cython.address(pull.request))
+    at_store64(cast(pointer[uint64_t], address(drawer.used_ns)), now)
+    at_add32(address(drawer.pending), 1)
+    dispatched = actor_dispatch(drawer.actor, address(pull.request))
     if dispatched != DISPATCH_OK:
-        at_sub32(cython.address(drawer.pending), 1)
+        at_sub32(address(drawer.pending), 1)
         _interest(drawer)
     else:
-        at_add64(cython.address(drawer.pulls), 1)
+        at_add64(address(drawer.pulls), 1)
     return dispatched
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answer(request: cython.pointer(request_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _answer(request: pointer[request_t]) -> void:
     """The actor system's last word on a pull: worker, timer or cancelling thread."""
-    pull: cython.pointer(pull_t) = cython.cast(cython.pointer(pull_t), request)
-    drawer: cython.pointer(drawer_t) = pull.drawer
+    pull: pointer[pull_t] = cast(pointer[pull_t], request)
+    drawer: pointer[drawer_t] = pull.drawer
     now: int64_t = system_now(drawer.system)
     pull.answered_ns = now
-    if (
-        pull.loading
-        and request.outcome == OUTCOME_EMPTY
-        and (stream_of(drawer.queue) != cython.NULL or queue_ready_count(drawer.queue) != 0)
-    ):
+    if pull.loading and request.outcome == OUTCOME_EMPTY and (stream_of(drawer.queue) != NULL or queue_ready_count(drawer.queue) != 0):
         request.outcome = OUTCOME_BUSY  # I4
-    at_add32(cython.address(drawer.inside), 1)
-    at_store64(cython.cast(cython.pointer(uint64_t), cython.address(drawer.used_ns)), now)
-    if at_sub32(cython.address(drawer.pending), 1) == 1:
+    at_add32(address(drawer.inside), 1)
+    at_store64(cast(pointer[uint64_t], address(drawer.used_ns)), now)
+    if at_sub32(address(drawer.pending), 1) == 1:
         _interest(drawer)
     answers_push(pull.answers, pull)  # the pull may be gone after it
-    at_sub32(cython.address(drawer.inside), 1)  # and the drawer after this
+    at_sub32(address(drawer.inside), 1)  # and the drawer after this
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _take(drawer: cython.pointer(drawer_t), pull: cython.pointer(pull_t)) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _take(drawer: pointer[drawer_t], pull: pointer[pull_t]) -> c_int:
     """One message into the pull's batch, leased."""
     delivery: delivery_t
-    items: cython.pointer(pulled_t)
-    item: cython.pointer(pulled_t)
+    items: pointer[pulled_t]
+    item: pointer[pulled_t]
     room: uint32_t
     lease: uint64_t
     if pull.count == pull.room:
         room = pull.room * 2 if pull.room else FIRST_ROOM
-        items = cython.cast(cython.pointer(pulled_t), realloc(pull.items, room * cython.sizeof(pulled_t)))
-        if items == cython.NULL:
+        items = cast(pointer[pulled_t], realloc(pull.items, room * sizeof(pulled_t)))
+        if items == NULL:
             return FULL
         pull.items = items
         pull.room = room
@@ -296,24 +292,24 @@ def _take(drawer: cython.pointer(drawer_t), pull: cython.pointer(pull_t)) -> cyt
     if drawer_leases(drawer) >= drawer.leases_max:
         return FULL
     delivery.position = 0
-    if not queue_deliver_single(drawer.queue, drawer.consumer, cython.address(delivery)):
+    if not queue_deliver_single(drawer.queue, drawer.consumer, address(delivery)):
         return LOADING if delivery.position or _is_reading(drawer) else NOTHING
     content_incref(delivery.content)
     entry_sent(delivery.slot)
-    spin_lock(cython.address(drawer.lease_lock))
+    spin_lock(address(drawer.lease_lock))
     lease = leases_add(
-        cython.address(drawer.leases),
+        address(drawer.leases),
         delivery.slot,
         delivery.position,
         system_now(drawer.system) + pull.visibility_ns,
         wall_us() if drawer.logged else 0,
     )
-    spin_unlock(cython.address(drawer.lease_lock))
+    spin_unlock(address(drawer.lease_lock))
     if lease == 0:
         queue_release(drawer.queue, delivery.slot, delivery.position, drawer.consumer.id, False)
         content_decref(delivery.content)
         return FULL
-    item = cython.address(pull.items[pull.count])
+    item = address(pull.items[pull.count])
     item.lease = lease
     item.position = delivery.position
     item.content = delivery.content
@@ -324,28 +320,28 @@ def _take(drawer: cython.pointer(drawer_t), pull: cython.pointer(pull_t)) -> cyt
     return TAKEN
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
     """One pull's turn, on a worker."""
-    drawer: cython.pointer(drawer_t) = cython.cast(cython.pointer(pull_t), request).drawer
-    outcome: cython.int
-    at_add32(cython.address(drawer.inside), 1)
+    drawer: pointer[drawer_t] = cast(pointer[pull_t], request).drawer
+    outcome: c_int
+    at_add32(address(drawer.inside), 1)
     outcome = _serve(drawer, actor, request)
-    at_sub32(cython.address(drawer.inside), 1)
+    at_sub32(address(drawer.inside), 1)
     return outcome
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
-    pull: cython.pointer(pull_t) = cython.cast(cython.pointer(pull_t), request)
-    taken: cython.int = TAKEN
+@cfunc
+@nogil
+@exceptval(check=False)
+def _serve(drawer: pointer[drawer_t], actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
+    pull: pointer[pull_t] = cast(pointer[pull_t], request)
+    taken: c_int = TAKEN
     expiry: int64_t
     until: int64_t
-    if at_load32(cython.address(pull.gone)):
+    if at_load32(address(pull.gone)):
         request_answer(request, OUTCOME_INVALID)
         return PROCESS_DONE
     if queue_is_deleted(drawer.queue):
@@ -359,10 +355,10 @@ def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), req
     while taken == TAKEN and pull.count < pull.most and (pull.count == 0 or pull.bytes < pull.bytes_max):
         taken = _take(drawer, pull)
     pull.loading = 1 if taken == LOADING else 0
-    if (taken == TAKEN or taken == FULL) and at_load32(cython.address(drawer.pending)) > 1:
+    if (taken == TAKEN or taken == FULL) and at_load32(address(drawer.pending)) > 1:
         actor_wake_next(actor)  # case 2 of the module's text
     if pull.count:
-        at_add64(cython.address(drawer.delivered), pull.count)
+        at_add64(address(drawer.delivered), pull.count)
         request_answer(request, OUTCOME_MESSAGES)
         return PROCESS_DONE
     if taken == FULL:
@@ -376,30 +372,28 @@ def _serve(drawer: cython.pointer(drawer_t), actor: cython.pointer(actor_t), req
     return PROCESS_PARK
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_reading(drawer: cython.pointer(drawer_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _is_reading(drawer: pointer[drawer_t]) -> bint:
     """Whether the group's place of a stream is being read from disk, or was and has not been looked at."""
-    seat: cython.pointer(seat_t)
-    if stream_of(drawer.queue) == cython.NULL:
+    seat: pointer[seat_t]
+    if stream_of(drawer.queue) == NULL:
         return False
-    seat = cython.cast(cython.pointer(seat_t), drawer.consumer.reader)
-    return (
-        at_load32(cython.address(seat.group.fresh.reading)) != READ_IDLE or at_load32(cython.address(seat.group.again.reading)) != READ_IDLE
-    )
+    seat = cast(pointer[seat_t], drawer.consumer.reader)
+    return at_load32(address(seat.group.fresh.reading)) != READ_IDLE or at_load32(address(seat.group.again.reading)) != READ_IDLE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _expire(drawer: cython.pointer(drawer_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _expire(drawer: pointer[drawer_t]) -> bint:
     """A slice of what is past its time ends. False: there is more of it."""
-    done: cython.bint = True
-    with cython.gil:
+    done: bint = True
+    with gil:
         try:
-            if drawer.owner != cython.NULL:
-                done = cython.cast(object, drawer.owner).expire_now()
+            if drawer.owner != NULL:
+                done = cast(object, drawer.owner).expire_now()
         except Exception:
             logging.getLogger("flintmq.pulls").exception("internal error: expiry failed")
     return done
@@ -408,155 +402,155 @@ def _expire(drawer: cython.pointer(drawer_t)) -> cython.bint:
 # --- leases -----------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _go_back(drawer: cython.pointer(drawer_t), lease: cython.pointer(lease_t), delivered: cython.bint) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _go_back(drawer: pointer[drawer_t], lease: pointer[lease_t], delivered: bint) -> bint:
     """Ends a lease whose message is available again. Called with, and gives up, lease_lock."""
-    slot: cython.pointer(slot_t) = lease.slot
+    slot: pointer[slot_t] = lease.slot
     position: uint64_t = lease.position
-    leases_remove(cython.address(drawer.leases), lease)
-    spin_unlock(cython.address(drawer.lease_lock))
-    if delivered and stream_of(drawer.queue) != cython.NULL:
+    leases_remove(address(drawer.leases), lease)
+    spin_unlock(address(drawer.lease_lock))
+    if delivered and stream_of(drawer.queue) != NULL:
         return stream_release_after(drawer.queue, slot, position, drawer.consumer.id, 0)
     return queue_release(drawer.queue, slot, position, drawer.consumer.id, delivered)
 
 
-def drawer_settle(drawer, lease, reason):
-    found: cython.pointer(lease_t)
+def drawer_settle(drawer: pointer[drawer_t], lease: uint64_t, reason: c_int) -> bint:
+    found: pointer[lease_t]
     taken: lease_t
-    spin_lock(cython.address(drawer.lease_lock))
-    found = leases_find(cython.address(drawer.leases), lease)
-    if found == cython.NULL or found.state != LEASE_HELD:
-        spin_unlock(cython.address(drawer.lease_lock))
+    spin_lock(address(drawer.lease_lock))
+    found = leases_find(address(drawer.leases), lease)
+    if found == NULL or found.state != LEASE_HELD:
+        spin_unlock(address(drawer.lease_lock))
         return False
     taken = found[0]
-    leases_remove(cython.address(drawer.leases), found)
-    spin_unlock(cython.address(drawer.lease_lock))
+    leases_remove(address(drawer.leases), found)
+    spin_unlock(address(drawer.lease_lock))
     if reason == REASON_ACK:
-        at_add64(cython.address(drawer.acked), 1)
+        at_add64(address(drawer.acked), 1)
     else:
-        at_add64(cython.address(drawer.nacked), 1)
+        at_add64(address(drawer.nacked), 1)
     return queue_settle(drawer.queue, taken.slot, taken.position, drawer.consumer.id, reason, taken.delivered_us)
 
 
-def drawer_take(drawer, lease):
-    found: cython.pointer(lease_t)
+def drawer_take(drawer: pointer[drawer_t], lease: uint64_t) -> uint64_t:
+    found: pointer[lease_t]
     position: uint64_t = 0
-    spin_lock(cython.address(drawer.lease_lock))
-    found = leases_find(cython.address(drawer.leases), lease)
-    if found != cython.NULL and found.state == LEASE_HELD:
+    spin_lock(address(drawer.lease_lock))
+    found = leases_find(address(drawer.leases), lease)
+    if found != NULL and found.state == LEASE_HELD:
         position = found.position
-        leases_remove(cython.address(drawer.leases), found)
-    spin_unlock(cython.address(drawer.lease_lock))
+        leases_remove(address(drawer.leases), found)
+    spin_unlock(address(drawer.lease_lock))
     return position
 
 
-def drawer_finish(drawer, position, reason):
-    at_add64(cython.address(drawer.nacked), 1)
-    return queue_settle(drawer.queue, cython.NULL, position, drawer.consumer.id, reason, 0)
+def drawer_finish(drawer: pointer[drawer_t], position: uint64_t, reason: c_int) -> bint:
+    at_add64(address(drawer.nacked), 1)
+    return queue_settle(drawer.queue, NULL, position, drawer.consumer.id, reason, 0)
 
 
-def drawer_return(drawer, position, delivered):
-    return queue_release(drawer.queue, cython.NULL, position, drawer.consumer.id, delivered)
+def drawer_return(drawer: pointer[drawer_t], position: uint64_t, delivered: bint) -> bint:
+    return queue_release(drawer.queue, NULL, position, drawer.consumer.id, delivered)
 
 
-def drawer_release(drawer, lease, delay_ns, delivered):
-    found: cython.pointer(lease_t)
-    slot: cython.pointer(slot_t)
+def drawer_release(drawer: pointer[drawer_t], lease: uint64_t, delay_ns: int64_t, delivered: bint) -> bint:
+    found: pointer[lease_t]
+    slot: pointer[slot_t]
     position: uint64_t
-    spin_lock(cython.address(drawer.lease_lock))
-    found = leases_find(cython.address(drawer.leases), lease)
-    if found == cython.NULL or found.state != LEASE_HELD:
-        spin_unlock(cython.address(drawer.lease_lock))
+    spin_lock(address(drawer.lease_lock))
+    found = leases_find(address(drawer.leases), lease)
+    if found == NULL or found.state != LEASE_HELD:
+        spin_unlock(address(drawer.lease_lock))
         return False
     if delivered:
-        at_add64(cython.address(drawer.nacked), 1)
+        at_add64(address(drawer.nacked), 1)
     else:
-        at_add64(cython.address(drawer.given_back), 1)
-    if delay_ns and delivered and stream_of(drawer.queue) != cython.NULL:
+        at_add64(address(drawer.given_back), 1)
+    if delay_ns and delivered and stream_of(drawer.queue) != NULL:
         # A stream's group keeps what comes back, and when.
         slot = found.slot
         position = found.position
-        leases_remove(cython.address(drawer.leases), found)
-        spin_unlock(cython.address(drawer.lease_lock))
+        leases_remove(address(drawer.leases), found)
+        spin_unlock(address(drawer.lease_lock))
         return stream_release_after(drawer.queue, slot, position, drawer.consumer.id, delay_ns // 1000000 if delay_ns > 0 else -1)
     if delay_ns > 0:
         found.state = LEASE_DELAYED
-        leases_move(cython.address(drawer.leases), found, system_now(drawer.system) + delay_ns)
-        spin_unlock(cython.address(drawer.lease_lock))
+        leases_move(address(drawer.leases), found, system_now(drawer.system) + delay_ns)
+        spin_unlock(address(drawer.lease_lock))
         return True
     return _go_back(drawer, found, delivered)
 
 
-def drawer_extend(drawer, lease, visibility_ns):
-    found: cython.pointer(lease_t)
-    known: cython.bint = False
-    spin_lock(cython.address(drawer.lease_lock))
-    found = leases_find(cython.address(drawer.leases), lease)
-    if found != cython.NULL and found.state == LEASE_HELD:
-        leases_move(cython.address(drawer.leases), found, system_now(drawer.system) + visibility_ns)
+def drawer_extend(drawer: pointer[drawer_t], lease: uint64_t, visibility_ns: int64_t) -> bint:
+    found: pointer[lease_t]
+    known: bint = False
+    spin_lock(address(drawer.lease_lock))
+    found = leases_find(address(drawer.leases), lease)
+    if found != NULL and found.state == LEASE_HELD:
+        leases_move(address(drawer.leases), found, system_now(drawer.system) + visibility_ns)
         known = True
-    spin_unlock(cython.address(drawer.lease_lock))
+    spin_unlock(address(drawer.lease_lock))
     return known
 
 
-def drawer_due(drawer, now_ns, most):
-    lease: cython.pointer(lease_t)
+def drawer_due(drawer: pointer[drawer_t], now_ns: int64_t, most: uint32_t) -> uint32_t:
+    lease: pointer[lease_t]
     done: uint32_t = 0
     while done < most:
-        spin_lock(cython.address(drawer.lease_lock))
-        lease = leases_first(cython.address(drawer.leases))
-        if lease == cython.NULL or cython.cast(int64_t, lease.until_ns) > now_ns:
-            spin_unlock(cython.address(drawer.lease_lock))
+        spin_lock(address(drawer.lease_lock))
+        lease = leases_first(address(drawer.leases))
+        if lease == NULL or cast(int64_t, lease.until_ns) > now_ns:
+            spin_unlock(address(drawer.lease_lock))
             break
         if lease.state == LEASE_HELD:
-            at_add64(cython.address(drawer.expired), 1)
+            at_add64(address(drawer.expired), 1)
         _go_back(drawer, lease, True)
         done += 1
     return done
 
 
-def drawer_leases(drawer):
-    return at_load32(cython.address(drawer.leases.count))
+def drawer_leases(drawer: pointer[drawer_t]) -> uint32_t:
+    return at_load32(address(drawer.leases.count))
 
 
-def drawer_next_due(drawer):
-    lease: cython.pointer(lease_t)
+def drawer_next_due(drawer: pointer[drawer_t]) -> int64_t:
+    lease: pointer[lease_t]
     at_ns: int64_t = 0
-    spin_lock(cython.address(drawer.lease_lock))
-    lease = leases_first(cython.address(drawer.leases))
-    if lease != cython.NULL:
-        at_ns = cython.cast(int64_t, lease.until_ns)
-    spin_unlock(cython.address(drawer.lease_lock))
+    spin_lock(address(drawer.lease_lock))
+    lease = leases_first(address(drawer.leases))
+    if lease != NULL:
+        at_ns = cast(int64_t, lease.until_ns)
+    spin_unlock(address(drawer.lease_lock))
     return at_ns
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------------
 
 
-def answers_push(answers, pull):
-    last: cython.pointer(pull_t)
+def answers_push(answers: pointer[answers_t], pull: pointer[pull_t]) -> void:
+    last: pointer[pull_t]
     one: uint64_t = 1
     while True:
-        last = cython.cast(cython.pointer(pull_t), at_load_ptr(cython.address(answers.last)))
+        last = cast(pointer[pull_t], at_load_ptr(address(answers.last)))
         pull.next = last
-        if at_cas_ptr(cython.address(answers.last), last, pull):
+        if at_cas_ptr(address(answers.last), last, pull):
             break
-    if not at_swap32(cython.address(answers.told), 1):
-        write(answers.descriptor, cython.address(one), 8)
+    if not at_swap32(address(answers.told), 1):
+        write(answers.descriptor, address(one), 8)
 
 
-def answers_take(answers):
+def answers_take(answers: pointer[answers_t]) -> pointer[pull_t]:
     count: uint64_t = 0
-    pull: cython.pointer(pull_t)
-    before: cython.pointer(pull_t) = cython.NULL
-    after: cython.pointer(pull_t)
+    pull: pointer[pull_t]
+    before: pointer[pull_t] = NULL
+    after: pointer[pull_t]
     # First the descriptor, then the flag, then the stack: whoever pushes after the stack was taken finds the flag down and writes anew.
-    read(answers.descriptor, cython.address(count), 8)
-    at_swap32(cython.address(answers.told), 0)
-    pull = cython.cast(cython.pointer(pull_t), at_swap_ptr(cython.address(answers.last), cython.NULL))
-    while pull != cython.NULL:
+    read(answers.descriptor, address(count), 8)
+    at_swap32(address(answers.told), 0)
+    pull = cast(pointer[pull_t], at_swap_ptr(address(answers.last), NULL))
+    while pull != NULL:
         after = pull.next
         pull.next = before
         before = pull

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 
-import cython
+from cython import NULL, address, cast, cclass, nogil, p_void, pointer, sizeof
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
@@ -71,27 +71,27 @@ def place(
     lsn: uint64_t = 0
     ticket: uint64_t = 0
     position: uint64_t
-    content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-    position = queue_enqueue(handle.queue, content, 0, expires_at_ms, cython.address(lsn))
+    content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+    position = queue_enqueue(handle.queue, content, 0, expires_at_ms, address(lsn))
     content_decref(content)
     if log is not None:
-        if position and handle.queue.ops != cython.NULL:
-            ticket = at_load64(cython.address(log.port.stream_ticket))  # its own, or a later one of another thread
-        if (lsn or ticket) and log.port.kick != cython.NULL:
+        if position and handle.queue.ops != NULL:
+            ticket = at_load64(address(log.port.stream_ticket))  # its own, or a later one of another thread
+        if (lsn or ticket) and log.port.kick != NULL:
             log.port.kick(log.port.context, True)
     return (position, lsn, ticket)
 
 
 def is_durable(log: LogPort | None, lsn: int, ticket: int) -> bool:
     """Whether everything up to the LSN and the ticket is on disk."""
-    if log is None or log.port.durable_lsn == cython.NULL:
+    if log is None or log.port.durable_lsn == NULL:
         return True
-    return log.port.durable_lsn(log.port.context) >= lsn and at_load64(cython.address(log.port.durable_ticket)) >= ticket
+    return log.port.durable_lsn(log.port.context) >= lsn and at_load64(address(log.port.durable_ticket)) >= ticket
 
 
 def publishers_wait(log: LogPort | None) -> bool:
     """Whether the log asks publishers to wait because the disk is full."""
-    return log is not None and log.port.pressure != cython.NULL and log.port.pressure(log.port.context) == PRESSURE_DISK
+    return log is not None and log.port.pressure != NULL and log.port.pressure(log.port.context) == PRESSURE_DISK
 
 
 def tend(drawers: list, idle_ns: int, most: int) -> tuple:
@@ -99,7 +99,7 @@ def tend(drawers: list, idle_ns: int, most: int) -> tuple:
     deleted, or nobody has pulled for `idle_ns` and nothing is leased), and when the next lease of the others ends: monotonic nanoseconds,
     0: none is left. A tenth of a microsecond for each that has nothing to do."""
     one: Drawer
-    drawer: cython.pointer(drawer_t)
+    drawer: pointer[drawer_t]
     now: int64_t = -1
     idle: int64_t = idle_ns
     limit: uint32_t = most
@@ -109,7 +109,7 @@ def tend(drawers: list, idle_ns: int, most: int) -> tuple:
     for item in drawers:
         one = item
         drawer = one.drawer
-        if drawer == cython.NULL:
+        if drawer == NULL:
             continue
         if now < 0:
             now = system_now(drawer.system)
@@ -125,12 +125,12 @@ def tend(drawers: list, idle_ns: int, most: int) -> tuple:
     return (closing, first)
 
 
-@cython.cclass
+@cclass
 class Answers:
     """Where finished pulls wait for one thread, which watches `fileno` or calls `wait`."""
 
     def __cinit__(self):
-        memset(cython.address(self.answers), 0, cython.sizeof(answers_t))
+        memset(address(self.answers), 0, sizeof(answers_t))
         self.answers.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __dealloc__(self):
@@ -150,12 +150,12 @@ class Answers:
 
     def take(self) -> list:
         """The Pulls that were answered since, in the order of their answers. Each is given once."""
-        pull: cython.pointer(pull_t) = answers_take(cython.address(self.answers))
-        after: cython.pointer(pull_t)
+        pull: pointer[pull_t] = answers_take(address(self.answers))
+        after: pointer[pull_t]
         done: list = []
-        while pull != cython.NULL:
+        while pull != NULL:
             after = pull.next
-            one: Pull = cython.cast(Pull, pull.owner)
+            one: Pull = cast(Pull, pull.owner)
             one.answered = True
             done.append(one)
             Py_DECREF(one)
@@ -164,12 +164,12 @@ class Answers:
         return done
 
 
-@cython.cclass
+@cclass
 class Pull:
     """One request for messages, and its answer once Answers.take returned it. Made by Drawer.pull."""
 
     def __cinit__(self):
-        memset(cython.address(self.pull), 0, cython.sizeof(pull_t))
+        memset(address(self.pull), 0, sizeof(pull_t))
 
     def __dealloc__(self):
         i: uint32_t
@@ -178,13 +178,13 @@ class Pull:
         free(self.pull.items)
 
     def cancel(self) -> bool:
-        """Nobody waits for it any more. True: it is answered INVALID, without messages; False: it is looked at, or answered already, so what
-        it brings must be given back; what brings nothing is answered INVALID then. Either way it comes out of Answers.take."""
+        """Nobody waits for it any more. True: it is answered INVALID, without messages; False: it is looked at, or answered already, so
+        what it brings must be given back; what brings nothing is answered INVALID then. Either way it comes out of Answers.take."""
         # The drawer keeps the actor; it is freed under the GIL or not at all.
-        if self.drawer.drawer == cython.NULL:
+        if self.drawer.drawer == NULL:
             return False
-        at_store32(cython.address(self.pull.gone), 1)
-        if request_cancel(cython.address(self.pull.request)):
+        at_store32(address(self.pull.gone), 1)
+        if request_cancel(address(self.pull.request)):
             return True
         # It is being looked at: should it park after that, it is looked at once more.
         actor_wake(self.drawer.drawer.actor)
@@ -239,14 +239,14 @@ class Pull:
         """Its messages go back to the queue; returns how many. `delivered`: they may have reached the client: flagged redelivered."""
         i: uint32_t
         returned: uint32_t = 0
-        drawer: cython.pointer(drawer_t) = self.drawer.drawer
-        if drawer != cython.NULL:
+        drawer: pointer[drawer_t] = self.drawer.drawer
+        if drawer != NULL:
             for i in range(self.pull.count):
                 returned += drawer_release(drawer, self.pull.items[i].lease, 0, delivered)
         return returned
 
 
-@cython.cclass
+@cclass
 class Drawer:
     """One (queue, group). See the pull service.
 
@@ -271,9 +271,9 @@ class Drawer:
         on_expired: object,
     ):
         self.drawer = drawer_new(system.system, handle.queue, serial, leases_max)
-        if self.drawer == cython.NULL:
+        if self.drawer == NULL:
             raise MemoryError("no memory for a group")
-        self.drawer.owner = cython.cast(cython.p_void, self)
+        self.drawer.owner = cast(p_void, self)
         self.drawer.grace_ns = grace_ns
         self.drawer.load_ns = load_ns
         self.drawer.logged = handle.log is not None
@@ -285,8 +285,8 @@ class Drawer:
         self.on_expired = on_expired
 
     def attach(self, seat: Seat | None = None) -> bool:
-        """Joins the queue; `seat`: its place in a group of the stream that the queue is. False: an exclusive consumer is there, or the queue
-        is deleted. Raises: StoreError."""
+        """Joins the queue; `seat`: its place in a group of the stream that the queue is. False: an exclusive consumer is there, or the
+        queue is deleted. Raises: StoreError."""
         if seat is not None:
             seat_give(seat, self.drawer.consumer)
         elif self.handle.log is not None and queue_is_durable(self.handle.queue):
@@ -303,15 +303,15 @@ class Drawer:
         request.drawer = self
         request.answers = answers
         request.context = context
-        request.pull.answers = cython.address(answers.answers)
-        request.pull.owner = cython.cast(cython.p_void, request)
+        request.pull.answers = address(answers.answers)
+        request.pull.owner = cast(p_void, request)
         request.pull.most = most
         request.pull.bytes_max = bytes_max
         request.pull.visibility_ns = visibility_ns
-        if self.drawer == cython.NULL:
+        if self.drawer == NULL:
             return None
         Py_INCREF(request)
-        if drawer_pull(self.drawer, cython.address(request.pull), hold_ns) != DISPATCH_OK:
+        if drawer_pull(self.drawer, address(request.pull), hold_ns) != DISPATCH_OK:
             Py_DECREF(request)
             return None
         return request
@@ -320,32 +320,32 @@ class Drawer:
 
     def settle(self, lease: int, reason: int) -> bool:
         """The end of a leased message, REASON_* of queue/types.pxd. False: the lease is over, or never was."""
-        return self.drawer != cython.NULL and drawer_settle(self.drawer, lease, reason)
+        return self.drawer != NULL and drawer_settle(self.drawer, lease, reason)
 
     def take(self, lease: int) -> int:
         """Position of a leased message that is no longer leased: `finish` or `put_back` must follow. 0: the lease is over."""
-        return drawer_take(self.drawer, lease) if self.drawer != cython.NULL else 0
+        return drawer_take(self.drawer, lease) if self.drawer != NULL else 0
 
     def finish(self, position: int, reason: int) -> bool:
-        return self.drawer != cython.NULL and drawer_finish(self.drawer, position, reason)
+        return self.drawer != NULL and drawer_finish(self.drawer, position, reason)
 
     def put_back(self, position: int, delivered: bool) -> bool:
-        return self.drawer != cython.NULL and drawer_return(self.drawer, position, delivered)
+        return self.drawer != NULL and drawer_return(self.drawer, position, delivered)
 
     def release(self, lease: int, delay_ns: int, delivered: bool = True) -> bool:
         """The message goes back at once (0), after a delay, or as its queue says (-1). False: the lease is over."""
-        return self.drawer != cython.NULL and drawer_release(self.drawer, lease, delay_ns, delivered)
+        return self.drawer != NULL and drawer_release(self.drawer, lease, delay_ns, delivered)
 
     def extend(self, lease: int, visibility_ns: int) -> bool:
         """The lease is over in that time from now. False: it is over already."""
-        return self.drawer != cython.NULL and drawer_extend(self.drawer, lease, visibility_ns)
+        return self.drawer != NULL and drawer_extend(self.drawer, lease, visibility_ns)
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     def idle_ns(self) -> int:
         """How long nobody has pulled and nothing was leased; -1: somebody does, or something is."""
         used: int64_t
-        if self.drawer == cython.NULL:
+        if self.drawer == NULL:
             return 0
         used = self.drawer.used_ns
         if drawer_leases(self.drawer) or not drawer_is_idle(self.drawer):
@@ -354,36 +354,36 @@ class Drawer:
 
     def stop(self) -> None:
         """No more pulls; those that wait are answered CLOSED."""
-        if self.drawer != cython.NULL:
+        if self.drawer != NULL:
             drawer_close(self.drawer)
 
     def close(self) -> bool:
         """After `stop`: leaves the queue, which gets what is leased back. False: somebody is inside, try again."""
-        if self.drawer == cython.NULL:
+        if self.drawer == NULL:
             return True
         if not drawer_is_idle(self.drawer):
             return False
-        drawer: cython.pointer(drawer_t) = self.drawer
-        self.drawer = cython.NULL
-        with cython.nogil:
+        drawer: pointer[drawer_t] = self.drawer
+        self.drawer = NULL
+        with nogil:
             drawer_free(drawer)
         return True
 
     @property
     def closed(self) -> bool:
-        return self.drawer == cython.NULL or self.drawer.closed != 0
+        return self.drawer == NULL or self.drawer.closed != 0
 
     @property
     def pending(self) -> int:
-        return self.drawer.pending if self.drawer != cython.NULL else 0
+        return self.drawer.pending if self.drawer != NULL else 0
 
     @property
     def consumer_id(self) -> int:
-        return self.drawer.consumer.id if self.drawer != cython.NULL else 0
+        return self.drawer.consumer.id if self.drawer != NULL else 0
 
     def figures(self) -> dict:
         """Pulls, deliveries, settlements: counts since it was made; pending and leased: now."""
-        if self.drawer == cython.NULL:
+        if self.drawer == NULL:
             return {}
         return {
             "pulls": self.drawer.pulls,

@@ -8,51 +8,52 @@ I2  heap[items[place].heap_at] == place for every lease in use, and no lease sta
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, sizeof, void
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.memory_account import MEMORY_UNACKED, memory_add
 from cython.cimports.flintmq.queue.types import slot_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 
-FIRST_CAPACITY = cython.declare(uint32_t, 16)
-PLACE_MASK = cython.declare(uint64_t, (1 << PLACE_BITS) - 1)
+FIRST_CAPACITY = declare(uint32_t, 16)
+PLACE_MASK = declare(uint64_t, (1 << PLACE_BITS) - 1)
 
 
-def leases_init(table):
-    table.items = cython.NULL
-    table.heap = cython.NULL
+def leases_init(table: pointer[lease_table_t]) -> void:
+    table.items = NULL
+    table.heap = NULL
     table.capacity = 0
     table.count = 0
     table.free = PLACE_NONE
     table.serial = 0
 
 
-def leases_free(table):
-    memory_add(MEMORY_UNACKED, -cython.cast(int64_t, table.capacity * (cython.sizeof(lease_t) + cython.sizeof(uint32_t))))
+def leases_free(table: pointer[lease_table_t]) -> void:
+    memory_add(MEMORY_UNACKED, -cast(int64_t, table.capacity * (sizeof(lease_t) + sizeof(uint32_t))))
     free(table.items)
     free(table.heap)
     leases_init(table)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _grow(table: cython.pointer(lease_table_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _grow(table: pointer[lease_table_t]) -> bint:
     capacity: uint32_t = table.capacity * 2 if table.capacity else FIRST_CAPACITY
     place: uint32_t
-    items: cython.pointer(lease_t)
-    heap: cython.pointer(uint32_t)
-    if capacity > cython.cast(uint32_t, 1) << PLACE_BITS:
+    items: pointer[lease_t]
+    heap: pointer[uint32_t]
+    if capacity > cast(uint32_t, 1) << PLACE_BITS:
         return False
-    items = cython.cast(cython.pointer(lease_t), realloc(table.items, capacity * cython.sizeof(lease_t)))
-    if items == cython.NULL:
+    items = cast(pointer[lease_t], realloc(table.items, capacity * sizeof(lease_t)))
+    if items == NULL:
         return False
     table.items = items
-    heap = cython.cast(cython.pointer(uint32_t), realloc(table.heap, capacity * cython.sizeof(uint32_t)))
-    if heap == cython.NULL:
+    heap = cast(pointer[uint32_t], realloc(table.heap, capacity * sizeof(uint32_t)))
+    if heap == NULL:
         return False
     table.heap = heap
-    memory_add(MEMORY_UNACKED, (capacity - table.capacity) * (cython.sizeof(lease_t) + cython.sizeof(uint32_t)))
+    memory_add(MEMORY_UNACKED, (capacity - table.capacity) * (sizeof(lease_t) + sizeof(uint32_t)))
     place = capacity
     while place > table.capacity:
         place -= 1
@@ -64,19 +65,19 @@ def _grow(table: cython.pointer(lease_table_t)) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(table: cython.pointer(lease_table_t), at: uint32_t, place: uint32_t) -> cython.void:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _put(table: pointer[lease_table_t], at: uint32_t, place: uint32_t) -> void:
     table.heap[at] = place
     table.items[place].heap_at = at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _sift(table: cython.pointer(lease_table_t), at: uint32_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sift(table: pointer[lease_table_t], at: uint32_t) -> void:
     """Brings the lease at heap index `at` to its place, up or down."""
     place: uint32_t = table.heap[at]
     time: uint64_t = table.items[place].until_ns
@@ -101,13 +102,16 @@ def _sift(table: cython.pointer(lease_table_t), at: uint32_t) -> cython.void:
     _put(table, at, place)
 
 
-def leases_add(table, slot, position, until_ns, delivered_us):
-    lease: cython.pointer(lease_t)
+def leases_add(
+    table: pointer[lease_table_t], slot: pointer[slot_t], position: uint64_t, until_ns: uint64_t, delivered_us: uint64_t
+) -> uint64_t:
+    lease: pointer[lease_t]
     place: uint32_t
     if table.free == PLACE_NONE and not _grow(table):
         return 0
     place = table.free
-    lease = cython.address(table.items[place])
+    lease = address(table.items[place])
+    check(place < table.capacity and lease.number == 0, b"leases I1 a place that is given is free", lease.number, place)
     table.free = lease.heap_at
     table.serial += 1
     lease.number = (table.serial << PLACE_BITS) | place
@@ -122,34 +126,41 @@ def leases_add(table, slot, position, until_ns, delivered_us):
     return lease.number
 
 
-def leases_find(table, number):
+def leases_find(table: pointer[lease_table_t], number: uint64_t) -> pointer[lease_t]:
     place: uint64_t = number & PLACE_MASK
     if number == 0 or place >= table.capacity or table.items[place].number != number:
-        return cython.NULL
-    return cython.address(table.items[place])
+        return NULL
+    return address(table.items[place])
 
 
-def leases_move(table, lease, until_ns):
+def leases_move(table: pointer[lease_table_t], lease: pointer[lease_t], until_ns: uint64_t) -> void:
+    check(
+        lease.heap_at < table.count and table.heap[lease.heap_at] == lease.number & PLACE_MASK,
+        b"leases I2 a lease that is moved stands in the heap",
+        lease.number,
+        lease.heap_at,
+    )
     lease.until_ns = until_ns
     _sift(table, lease.heap_at)
 
 
-def leases_remove(table, lease):
+def leases_remove(table: pointer[lease_table_t], lease: pointer[lease_t]) -> void:
     at: uint32_t = lease.heap_at
     last: uint32_t = table.heap[table.count - 1]
-    place: uint32_t = cython.cast(uint32_t, lease.number & PLACE_MASK)
+    place: uint32_t = cast(uint32_t, lease.number & PLACE_MASK)
+    check(at < table.count and table.heap[at] == place, b"leases I2 a lease that ends stands in the heap", lease.number, at)
     table.count -= 1
     if at < table.count:
         _put(table, at, last)
         _sift(table, at)
     lease.number = 0
     lease.state = LEASE_FREE
-    lease.slot = cython.NULL
+    lease.slot = NULL
     lease.heap_at = table.free
     table.free = place
 
 
-def leases_first(table):
+def leases_first(table: pointer[lease_table_t]) -> pointer[lease_t]:
     if table.count == 0:
-        return cython.NULL
-    return cython.address(table.items[table.heap[0]])
+        return NULL
+    return address(table.items[table.heap[0]])

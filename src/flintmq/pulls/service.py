@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flintmq.errors import FlintError, PeerError, ReplyCode, StoreError
+from flintmq.ports import DequeueReason
 from flintmq.pulls.face import Answers, Drawer, Pull, tend
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
@@ -29,10 +30,6 @@ from flintmq.vhost.dead_letter import REJECTED
 from flintmq.vhost.stream_arguments import StreamStart
 
 log = logging.getLogger("flintmq.pulls")
-
-# reasons of a dequeue (queue/types.pxd)
-REASON_ACK = 1
-REASON_REJECT = 2
 
 # what becomes of a lease in a settlement
 DONE = "ok"
@@ -47,8 +44,6 @@ STOPPING = "stopping"
 _MS = 1_000_000
 # leases of one drawer that one housekeeping pass gives back before others have their turn
 _DUE_AT_ONCE = 1_000
-# seconds that a stop waits for pulls that a worker has begun (they only take what is in memory)
-_CLOSE_S = 2.0
 
 
 class PullRefused(FlintError):
@@ -235,7 +230,7 @@ class PullService:
 
     def ack(self, queue: Any, leases: Iterable[str]) -> list[str]:
         """The messages are done with. Per lease DONE, or GONE: its time was over, or it was settled before."""
-        return self._each(queue, leases, lambda drawer, lease: drawer.settle(lease, REASON_ACK))
+        return self._each(queue, leases, lambda drawer, lease: drawer.settle(lease, DequeueReason.ACK))
 
     def nack(self, queue: Any, leases: Iterable[str], *, requeue: bool = True, delay_ms: int | None = None) -> list[str]:
         """The messages go back to their places, flagged redelivered: at once, after `delay_ms`, or, None, as their queue says. Not
@@ -252,7 +247,7 @@ class PullService:
         queue, broker = drawer.queue, self._broker
         if queue.policy.dead_letter_exchange is None or queue.policy.is_stream:
             # A stream sees to its dead letters itself.
-            done = drawer.settle(lease, REASON_REJECT)
+            done = drawer.settle(lease, DequeueReason.REJECT)
             if done and not queue.policy.is_stream:
                 broker.count_drop("rejected")
             return bool(done)
@@ -269,7 +264,7 @@ class PullService:
         except BaseException:
             drawer.put_back(position, True)
             raise
-        return bool(drawer.finish(position, REASON_REJECT))
+        return bool(drawer.finish(position, DequeueReason.REJECT))
 
     def extend(self, queue: Any, leases: Iterable[str], visibility_ms: int) -> list[str]:
         """The leases are good for that time from now."""
@@ -322,7 +317,7 @@ class PullService:
         """Before the store stops: what is leased goes back, flagged redelivered."""
         self.stop()
         self.clock.stop()
-        until = time.monotonic() + _CLOSE_S
+        until = time.monotonic() + self._limits.pull_close_ms / 1000
         with self._lock:
             self._closing += self._drawers.values()
             self._drawers.clear()

@@ -10,18 +10,19 @@ I3  What is on a list is counted: a queue lives as long as it stands there.
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, cast, pointer, void
 from cython.cimports.flintmq.core.atomics import at_add32, at_cas64, at_load64, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.queue.types import due_index_t, queue_t
 from cython.cimports.libc.stdint import int64_t, uint64_t
 
 
-def due_expiry(queue):
-    at: uint64_t = at_load64(cython.cast(cython.pointer(uint64_t), cython.address(queue.entries.expiry_min)))
-    due_at: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), cython.address(queue.due_at))
+def due_expiry(queue: pointer[queue_t]) -> void:
+    at: uint64_t = at_load64(cast(pointer[uint64_t], address(queue.entries.expiry_min)))
+    due_at: pointer[uint64_t] = cast(pointer[uint64_t], address(queue.due_at))
     known: uint64_t
-    index: cython.pointer(due_index_t) = queue.due
-    if index == cython.NULL or at == 0:
+    index: pointer[due_index_t] = queue.due
+    if index == NULL or at == 0:
         return
     while True:
         known = at_load64(due_at)
@@ -29,23 +30,23 @@ def due_expiry(queue):
             return
         if at_cas64(due_at, known, at):
             break
-    spin_lock(cython.address(index.lock))
+    spin_lock(address(index.lock))
     if not queue.due_listed:
         queue.due_listed = 1
-        at_add32(cython.address(queue.refs), 1)
+        check(at_add32(address(queue.refs), 1) > 0, b"due I3 a queue that is due is alive", queue.id, 0)
         queue.due_next = index.due
         index.due = queue
-    if index.soon != cython.NULL:
-        index.soon(index.context, cython.cast(int64_t, at))
-    spin_unlock(cython.address(index.lock))
+    if index.soon != NULL:
+        index.soon(index.context, cast(int64_t, at))
+    spin_unlock(address(index.lock))
 
 
-def due_list_worked(queue):
-    index: cython.pointer(due_index_t) = queue.due
-    if at_swap32(cython.address(queue.worked), 1):
+def due_list_worked(queue: pointer[queue_t]) -> void:
+    index: pointer[due_index_t] = queue.due
+    if at_swap32(address(queue.worked), 1):
         return
-    at_add32(cython.address(queue.refs), 1)
-    spin_lock(cython.address(index.lock))
+    check(at_add32(address(queue.refs), 1) > 0, b"due I3 a queue that worked is alive", queue.id, 0)
+    spin_lock(address(index.lock))
     queue.worked_next = index.worked
     index.worked = queue
-    spin_unlock(cython.address(index.lock))
+    spin_unlock(address(index.lock))

@@ -5,39 +5,37 @@ in: what queues say of themselves. out: ids of queues.
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, cast, cclass, cfunc, exceptval, nogil, p_void, pointer, void
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.clock import monotonic_ns, wall_ms
+from cython.cimports.flintmq.core.clock import NS_PER_MS, monotonic_ns, wall_ms
 from cython.cimports.flintmq.queue.queue_core import queue_decref
 from cython.cimports.flintmq.queue.types import queue_t
 from cython.cimports.flintmq.scheduler.due_clock import DueClock, due_clock_arm, due_clock_t
 from cython.cimports.libc.stdint import int64_t, uint64_t
 
-NS_PER_MS = cython.declare(int64_t, 1_000_000)
 
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _arm(context: cython.p_void, at_ms: int64_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _arm(context: p_void, at_ms: int64_t) -> void:
     """Wall clock to the clock's own, which no step of the wall clock moves: the housekeeping looks, too, for that."""
     left_ms: int64_t = at_ms - wall_ms()
     at_ns: int64_t = monotonic_ns()
     if left_ms > 0:
         at_ns += left_ms * NS_PER_MS
-    due_clock_arm(cython.cast(cython.pointer(due_clock_t), context), cython.cast(uint64_t, at_ns))
+    due_clock_arm(cast(pointer[due_clock_t], context), cast(uint64_t, at_ns))
 
 
-@cython.cclass
+@cclass
 class DueIndex:
     """See due_index.pyi."""
 
     def use_clock(self, clock: DueClock) -> None:
         self.clock = clock
-        spin_lock(cython.address(self.index.lock))
+        spin_lock(address(self.index.lock))
         self.index.context = clock.clock
         self.index.soon = _arm
-        spin_unlock(cython.address(self.index.lock))
+        spin_unlock(address(self.index.lock))
 
     def set_over(self, messages: int, size: int, ms: int) -> None:
         self.index.over_messages = messages
@@ -45,10 +43,10 @@ class DueIndex:
         self.index.over_ms = ms
 
     def release(self) -> None:
-        spin_lock(cython.address(self.index.lock))
-        self.index.soon = cython.NULL
-        self.index.context = cython.NULL
-        spin_unlock(cython.address(self.index.lock))
+        spin_lock(address(self.index.lock))
+        self.index.soon = NULL
+        self.index.context = NULL
+        spin_unlock(address(self.index.lock))
         # Queues keep the index for ever (QueueHandle.watch); it must not keep them, nor through its clock the whole broker.
         self.clock = None
         self.take_due()
@@ -57,68 +55,68 @@ class DueIndex:
 
     def arm(self, at_ms: int) -> None:
         at: int64_t = at_ms
-        if self.index.soon != cython.NULL:
+        if self.index.soon != NULL:
             self.index.soon(self.index.context, at)
 
     def take_due(self) -> list:
-        queue: cython.pointer(queue_t)
+        queue: pointer[queue_t]
         taken: list = []
         while True:
-            spin_lock(cython.address(self.index.lock))
+            spin_lock(address(self.index.lock))
             queue = self.index.due
-            if queue != cython.NULL:
+            if queue != NULL:
                 self.index.due = queue.due_next
                 queue.due_listed = 0
-            spin_unlock(cython.address(self.index.lock))
-            if queue == cython.NULL:
+            spin_unlock(address(self.index.lock))
+            if queue == NULL:
                 return taken
-            taken.append((at_load64(cython.cast(cython.pointer(uint64_t), cython.address(queue.due_at))), queue.id))
+            taken.append((at_load64(cast(pointer[uint64_t], address(queue.due_at))), queue.id))
             queue_decref(queue)
 
     def take_worked(self) -> list:
-        queue: cython.pointer(queue_t)
-        after: cython.pointer(queue_t)
+        queue: pointer[queue_t]
+        after: pointer[queue_t]
         taken: list = []
-        spin_lock(cython.address(self.index.lock))
+        spin_lock(address(self.index.lock))
         queue = self.index.worked
-        self.index.worked = cython.NULL
-        spin_unlock(cython.address(self.index.lock))
-        while queue != cython.NULL:
+        self.index.worked = NULL
+        spin_unlock(address(self.index.lock))
+        while queue != NULL:
             after = queue.worked_next
             # Before its housekeeping looks: what it does from here on lists it again.
-            at_store32(cython.address(queue.worked), 0)
+            at_store32(address(queue.worked), 0)
             taken.append(queue.id)
             queue_decref(queue)
             queue = after
         return taken
 
     def take_over(self) -> list:
-        queue: cython.pointer(queue_t)
-        link: cython.pointer(cython.pointer(queue_t))
-        due: cython.pointer(queue_t) = cython.NULL
+        queue: pointer[queue_t]
+        link: pointer[pointer[queue_t]]
+        due: pointer[queue_t] = NULL
         now: int64_t = wall_ms()
         soonest: int64_t = 0
         taken: list = []
-        spin_lock(cython.address(self.index.lock))
-        link = cython.address(self.index.over)
-        while link[0] != cython.NULL:
+        spin_lock(address(self.index.lock))
+        link = address(self.index.over)
+        while link[0] != NULL:
             queue = link[0]
             # Without a clock the housekeeping asks, and takes all.
-            if self.index.soon != cython.NULL and queue.over_at > now:
+            if self.index.soon != NULL and queue.over_at > now:
                 if soonest == 0 or queue.over_at < soonest:
                     soonest = queue.over_at
-                link = cython.address(queue.over_next)
+                link = address(queue.over_next)
             else:
                 link[0] = queue.over_next
                 queue.over_next = due
                 due = queue
-        spin_unlock(cython.address(self.index.lock))
-        while due != cython.NULL:
+        spin_unlock(address(self.index.lock))
+        while due != NULL:
             queue = due
             due = queue.over_next
             taken.append(queue.id)
             # From here on it may be listed again: it is looked at once more then.
-            at_store32(cython.address(queue.over), 0)
+            at_store32(address(queue.over), 0)
             queue_decref(queue)
         if soonest:
             self.arm(soonest)

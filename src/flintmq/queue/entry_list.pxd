@@ -7,6 +7,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport found_t, level_t, list_t, place_t, segment_t, slot_t
 
+cdef extern from "<stdint.h>" nogil:
+    uint64_t ALL_HOT "UINT64_MAX"    # list_past_window: no window at all
+
 # Puts an available, resident entry behind the last one of the level. Returns its position, 0 when closed or out of memory.
 # `*wanted` = list_t.wanted as read inside the same critical section.
 cdef uint64_t list_add(list_t *entries, uint32_t level, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint32_t *wanted) noexcept nogil

@@ -7,6 +7,8 @@ I2  Entries up to `tail` are published; a slot between two entries that stays EM
 I3  An available entry of a level that is below its `floor` is in one of its `spans`.
 I4  A segment is unlinked when all its entries are deleted and no more can come; it keeps its `next`, and is freed only when no
     reader can be inside (the queue's reclaimer decides).
+I5  An entry is deleted once, after it was dequeued; `live` of a segment and of its level counts the entries claimed and not deleted.
+I6  `failed` counts the live entries whose content can't be read.
 
 A level's first segment is small, so that 10,000 idle queues stay cheap; later ones fill 32 KiB of pages of their own, which go
 back to the system one by one, also from the middle.
@@ -14,7 +16,8 @@ back to the system one by one, also from the middle.
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, Py_ssize_t, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_load32,
     at_load64,
@@ -25,26 +28,28 @@ from cython.cimports.flintmq.core.atomics import (
     spin_lock,
     spin_unlock,
 )
-from cython.cimports.flintmq.core.content import content_incref
+from cython.cimports.flintmq.core.check import check
+from cython.cimports.flintmq.core.content import content_incref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.core.sanitizer import FLINTMQ_ASAN
-from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_resident
+from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_evicted, count_resident
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_dequeue, slot_release, slot_set_cold
 from cython.cimports.flintmq.queue.spans import span_add, span_cut, span_find
 from cython.cimports.flintmq.queue.types import (
-    INDEX_MASK,
-    LEVEL_SHIFT,
     BEHIND_RING,
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
     ENTRY_AVAILABLE,
     ENTRY_DELETED,
     ENTRY_DEQUEUED,
+    ENTRY_EMPTY,
     ENTRY_FAILED,
     ENTRY_HELD,
     ENTRY_LOGGED,
     ENTRY_NOT_RESIDENT,
     ENTRY_STATE_MASK,
+    INDEX_MASK,
+    LEVEL_SHIFT,
     MESSAGE_SPILLED_BIT,
     found_t,
     level_t,
@@ -59,35 +64,33 @@ from cython.cimports.libc.string import memmove
 from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
 # Slots of a level's first segment: 384 bytes serve the many queues that only ever hold a few messages.
-SMALL_SLOTS = cython.declare(uint32_t, 16)
+SMALL_SLOTS = declare(uint32_t, 16)
 # Bytes of a large segment: 8 pages, so 1,362 slots; large enough that unlinking is rare, small enough that one live entry pins little.
-LARGE_BYTES = cython.declare(uint64_t, 32768)
-# list_past_window: no window at all
-ALL_HOT = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+LARGE_BYTES = declare(uint64_t, 32768)
 # Slots that one section under the lock looks at below the floor: some microseconds.
-HOLES_MAX = cython.declare(uint64_t, 2048)
+HOLES_MAX = declare(uint64_t, 2048)
 # Slots before the start of a scan that it looks at, too, to take them out of a span whose start is used up.
-TRIM = cython.declare(uint64_t, 32)
+TRIM = declare(uint64_t, 32)
 
 # --- segments (all locked) --------------------------------------------------------------------------------------------------
 
 
-def expiry_free(segment):
-    if segment.expiry != cython.NULL:
-        memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, segment.count * cython.sizeof(int64_t)))
+def expiry_free(segment: pointer[segment_t]) -> void:
+    if segment.expiry != NULL:
+        memory_add(MEMORY_ENTRIES, -cast(int64_t, segment.count * sizeof(int64_t)))
         free(segment.expiry)
-        segment.expiry = cython.NULL
+        segment.expiry = NULL
 
 
-def directory_free(level):
-    memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, level.capacity * cython.sizeof(cython.p_void)))
+def directory_free(level: pointer[level_t]) -> void:
+    memory_add(MEMORY_ENTRIES, -cast(int64_t, level.capacity * sizeof(p_void)))
     free(level.directory)
-    level.directory = cython.NULL
+    level.directory = NULL
     level.capacity = 0
 
 
-def segment_free(segment):
-    memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, _segment_bytes(segment)))
+def segment_free(segment: pointer[segment_t]) -> void:
+    memory_add(MEMORY_ENTRIES, -cast(int64_t, _segment_bytes(segment)))
     expiry_free(segment)
     if segment.mapped:
         munmap(segment, segment.mapped)
@@ -95,78 +98,74 @@ def segment_free(segment):
         free(segment)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _segment_bytes(segment: cython.pointer(segment_t)) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _segment_bytes(segment: pointer[segment_t]) -> uint64_t:
     """What it takes of memory, without its column of expiry times."""
-    return segment.mapped if segment.mapped else cython.sizeof(segment_t) + segment.count * cython.sizeof(slot_t)
+    return segment.mapped if segment.mapped else sizeof(segment_t) + segment.count * sizeof(slot_t)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _segment_new(entries: cython.pointer(list_t), large: cython.bint) -> cython.pointer(segment_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _segment_new(entries: pointer[list_t], large: bint) -> pointer[segment_t]:
     """A zeroed segment; NULL when memory is exhausted."""
-    segment: cython.pointer(segment_t)
+    segment: pointer[segment_t]
     if FLINTMQ_ASAN and large:
-        segment = cython.cast(cython.pointer(segment_t), calloc(1, LARGE_BYTES))
-        if segment == cython.NULL:
-            return cython.NULL
-        segment.count = cython.cast(uint32_t, (LARGE_BYTES - cython.sizeof(segment_t)) // cython.sizeof(slot_t))
+        segment = cast(pointer[segment_t], calloc(1, LARGE_BYTES))
+        if segment == NULL:
+            return NULL
+        segment.count = cast(uint32_t, (LARGE_BYTES - sizeof(segment_t)) // sizeof(slot_t))
     elif not large:
-        segment = cython.cast(cython.pointer(segment_t), calloc(1, cython.sizeof(segment_t) + SMALL_SLOTS * cython.sizeof(slot_t)))
-        if segment == cython.NULL:
-            return cython.NULL
+        segment = cast(pointer[segment_t], calloc(1, sizeof(segment_t) + SMALL_SLOTS * sizeof(slot_t)))
+        if segment == NULL:
+            return NULL
         segment.count = SMALL_SLOTS
-    elif entries.spare != cython.NULL:
+    elif entries.spare != NULL:
         segment = entries.spare
-        entries.spare = cython.NULL
+        entries.spare = NULL
         return segment
     else:
-        segment = cython.cast(
-            cython.pointer(segment_t), mmap(cython.NULL, LARGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-        )
-        if cython.cast(cython.Py_ssize_t, segment) == -1:
-            return cython.NULL
-        segment.count = cython.cast(uint32_t, (LARGE_BYTES - cython.sizeof(segment_t)) // cython.sizeof(slot_t))
-        segment.mapped = cython.cast(uint32_t, LARGE_BYTES)
-    segment.slots = cython.cast(cython.pointer(slot_t), segment + 1)
-    memory_add(MEMORY_ENTRIES, cython.cast(int64_t, _segment_bytes(segment)))
+        segment = cast(pointer[segment_t], mmap(NULL, LARGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))
+        if cast(Py_ssize_t, segment) == -1:
+            return NULL
+        segment.count = cast(uint32_t, (LARGE_BYTES - sizeof(segment_t)) // sizeof(slot_t))
+        segment.mapped = cast(uint32_t, LARGE_BYTES)
+    segment.slots = cast(pointer[slot_t], segment + 1)
+    memory_add(MEMORY_ENTRIES, cast(int64_t, _segment_bytes(segment)))
     return segment
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _directory_room(level: cython.pointer(level_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _directory_room(level: pointer[level_t]) -> bint:
     """Room for one more segment at the end of the directory."""
     capacity: uint32_t
-    grown: cython.pointer(cython.pointer(segment_t))
+    grown: pointer[pointer[segment_t]]
     if level.start + level.count < level.capacity:
         return True
     if level.start > level.capacity // 2:
-        memmove(level.directory, level.directory + level.start, level.count * cython.sizeof(cython.p_void))
+        memmove(level.directory, level.directory + level.start, level.count * sizeof(p_void))
         level.start = 0
         return True
     capacity = level.capacity * 2 if level.capacity else 2
-    grown = cython.cast(
-        cython.pointer(cython.pointer(segment_t)), realloc(level.directory, cython.cast(uint64_t, capacity) * cython.sizeof(cython.p_void))
-    )
-    if grown == cython.NULL:
+    grown = cast(pointer[pointer[segment_t]], realloc(level.directory, cast(uint64_t, capacity) * sizeof(p_void)))
+    if grown == NULL:
         return False
-    memory_add(MEMORY_ENTRIES, (capacity - level.capacity) * cython.sizeof(cython.p_void))
+    memory_add(MEMORY_ENTRIES, (capacity - level.capacity) * sizeof(p_void))
     level.directory = grown
     level.capacity = capacity
     return True
 
 
-def list_directory_find(level, index):
+def list_directory_find(level: pointer[level_t], index: uint64_t) -> uint32_t:
     """Place in the directory of the first segment that ends after `index`; level.count when there is none."""
     low: uint32_t = 0
     high: uint32_t = level.count
     middle: uint32_t
-    segment: cython.pointer(segment_t)
+    segment: pointer[segment_t]
     while low < high:
         middle = (low + high) >> 1
         segment = level.directory[level.start + middle]
@@ -177,25 +176,25 @@ def list_directory_find(level, index):
     return low
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _find_segment(level: cython.pointer(level_t), index: uint64_t) -> cython.pointer(segment_t):
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _find_segment(level: pointer[level_t], index: uint64_t) -> pointer[segment_t]:
     """The first segment that ends after `index` (it may begin after it); NULL when there is none."""
-    segment: cython.pointer(segment_t) = level.hint
+    segment: pointer[segment_t] = level.hint
     at: uint32_t
-    if segment != cython.NULL and segment.base <= index and index < segment.base + segment.count:
+    if segment != NULL and segment.base <= index and index < segment.base + segment.count:
         return segment
     segment = level.first
-    if segment == cython.NULL:
-        return cython.NULL
+    if segment == NULL:
+        return NULL
     if index < segment.base + segment.count:
         level.hint = segment
         return segment
     segment = level.last
     if index >= segment.base + segment.count:
-        return cython.NULL
+        return NULL
     if index < segment.base:
         at = list_directory_find(level, index)
         segment = level.directory[level.start + at]
@@ -203,88 +202,96 @@ def _find_segment(level: cython.pointer(level_t), index: uint64_t) -> cython.poi
     return segment
 
 
-def list_unlink_locked(entries, level, segment):
+def list_unlink_locked(entries: pointer[list_t], level: pointer[level_t], segment: pointer[segment_t]) -> void:
     """Takes a segment out of the level and puts it on the retired list; its `next` stays for readers inside."""
     at: uint32_t = list_directory_find(level, segment.base)
-    directory: cython.pointer(cython.pointer(segment_t)) = level.directory + level.start
+    directory: pointer[pointer[segment_t]] = level.directory + level.start
+    check(segment.live == 0, b"entry_list I4 an unlinked segment has no entry", segment.live, segment.base)
+    check(at < level.count and directory[at] == segment, b"entry_list I4 the directory knows an unlinked segment", at, level.count)
     if at < level.count // 2:
-        memmove(directory + 1, directory, at * cython.sizeof(cython.p_void))
+        memmove(directory + 1, directory, at * sizeof(p_void))
         level.start += 1
     else:
-        memmove(directory + at, directory + at + 1, (level.count - at - 1) * cython.sizeof(cython.p_void))
+        memmove(directory + at, directory + at + 1, (level.count - at - 1) * sizeof(p_void))
     level.count -= 1
     if level.count == 0:
         level.start = 0
-    if segment.prev != cython.NULL:
-        at_store_ptr(cython.address(segment.prev.next), segment.next)
+    if segment.prev != NULL:
+        at_store_ptr(address(segment.prev.next), segment.next)
     else:
         level.first = segment.next
-    if segment.next != cython.NULL:
+    if segment.next != NULL:
         segment.next.prev = segment.prev
     else:
         level.last = segment.prev
-    level.hint = cython.NULL
+    level.hint = NULL
     segment.prev = entries.retired
     entries.retired = segment
-    at_store32(cython.address(entries.retired_count), entries.retired_count + 1)
+    at_store32(address(entries.retired_count), entries.retired_count + 1)
     # Pairs with the at_load64 in _scan_from: whoever sees the old number was inside before, and keeps the segment from being freed.
-    at_store64(cython.address(entries.generation), entries.generation + 1)
+    at_store64(address(entries.generation), entries.generation + 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_segment(entries: cython.pointer(list_t), level_no: uint32_t, index: uint64_t) -> cython.pointer(segment_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _append_segment(entries: pointer[list_t], level_no: uint32_t, index: uint64_t) -> pointer[segment_t]:
     """A new last segment that begins at `index`."""
-    level: cython.pointer(level_t) = entries.levels + level_no
-    last: cython.pointer(segment_t) = level.last
-    segment: cython.pointer(segment_t)
+    level: pointer[level_t] = entries.levels + level_no
+    last: pointer[segment_t] = level.last
+    segment: pointer[segment_t]
+    check(last == NULL or index >= last.base + last.count, b"entry_list I1 a new segment stands behind the last one", index, level.tail)
     if not _directory_room(level):
-        return cython.NULL
+        return NULL
     segment = _segment_new(entries, level.grown)
-    if segment == cython.NULL:
-        return cython.NULL
+    if segment == NULL:
+        return NULL
+    check(segment.live == 0 and segment.expiry == NULL, b"entry_list I5 a new segment is empty", segment.live, index)
     level.grown = True
     segment.base = index
     segment.level = level_no
-    segment.next = cython.NULL
+    segment.next = NULL
     segment.prev = last
+    check(level.start + level.count < level.capacity, b"entry_list I4 the directory has room", level.count, level.capacity)
     level.directory[level.start + level.count] = segment
     level.count += 1
     level.last = segment
-    if last == cython.NULL:
+    if last == NULL:
         level.first = segment
         return segment
-    at_store_ptr(cython.address(last.next), segment)
+    at_store_ptr(address(last.next), segment)
     if last.live == 0:
         list_unlink_locked(entries, level, last)  # it only stayed because it was the last
     return segment
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _claim_slot(entries: cython.pointer(list_t), level_no: uint32_t, index: uint64_t) -> cython.pointer(slot_t):
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _claim_slot(entries: pointer[list_t], level_no: uint32_t, index: uint64_t) -> pointer[slot_t]:
     """The slot for a new entry at `index`, which is above the level's tail; counted as live. NULL when memory is exhausted."""
-    level: cython.pointer(level_t) = entries.levels + level_no
-    segment: cython.pointer(segment_t) = level.last
-    if segment == cython.NULL or index >= segment.base + segment.count:
+    level: pointer[level_t] = entries.levels + level_no
+    segment: pointer[segment_t] = level.last
+    slot: pointer[slot_t]
+    if segment == NULL or index >= segment.base + segment.count:
         segment = _append_segment(entries, level_no, index)
-        if segment == cython.NULL:
-            return cython.NULL
+        if segment == NULL:
+            return NULL
+    slot = segment.slots + (index - segment.base)
+    check(slot.state == ENTRY_EMPTY, b"entry_list I1 a place is used once", index, segment.base)
     segment.live += 1
     level.live += 1
-    return segment.slots + (index - segment.base)
+    return slot
 
 
-def list_set_expiry_locked(entries, segment, index, expires_at_ms):
-    position: uint64_t = (cython.cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
-    if segment.expiry == cython.NULL:
-        segment.expiry = cython.cast(cython.pointer(int64_t), calloc(segment.count, cython.sizeof(int64_t)))
-        if segment.expiry == cython.NULL:
+def list_set_expiry_locked(entries: pointer[list_t], segment: pointer[segment_t], index: uint64_t, expires_at_ms: int64_t) -> bint:
+    position: uint64_t = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
+    if segment.expiry == NULL:
+        segment.expiry = cast(pointer[int64_t], calloc(segment.count, sizeof(int64_t)))
+        if segment.expiry == NULL:
             return False
-        memory_add(MEMORY_ENTRIES, segment.count * cython.sizeof(int64_t))
+        memory_add(MEMORY_ENTRIES, segment.count * sizeof(int64_t))
     segment.expiry[index - segment.base] = expires_at_ms
     if position < entries.expiry_resume:
         entries.expiry_resume = position  # a sweep that is under way must not pass it
@@ -295,51 +302,58 @@ def list_set_expiry_locked(entries, segment, index, expires_at_ms):
     return True
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _set_expiry_min(entries: cython.pointer(list_t), value: int64_t) -> cython.void:
-    at_store64(cython.cast(cython.pointer(uint64_t), cython.address(entries.expiry_min)), cython.cast(uint64_t, value))
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _set_expiry_min(entries: pointer[list_t], value: int64_t) -> void:
+    at_store64(cast(pointer[uint64_t], address(entries.expiry_min)), cast(uint64_t, value))
 
 
 # --- adding -----------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _show(level: cython.pointer(level_t), slot: cython.pointer(slot_t), index: uint64_t, state: uint64_t) -> cython.void:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _show(level: pointer[level_t], slot: pointer[slot_t], index: uint64_t, state: uint64_t) -> void:
     """Release stores: whoever reads this state, or this tail, sees the slot's content."""
-    at_store64(cython.address(slot.state), state)
-    at_store64(cython.address(level.tail), index)
+    at_store64(address(slot.state), state)
+    at_store64(address(level.tail), index)
 
 
-def list_claim_locked(entries, level, index, expires_at_ms):
-    sub: cython.pointer(level_t) = entries.levels + level
-    slot: cython.pointer(slot_t) = cython.NULL
+def list_claim_locked(entries: pointer[list_t], level: uint32_t, index: uint64_t, expires_at_ms: int64_t) -> pointer[slot_t]:
+    sub: pointer[level_t] = entries.levels + level
+    slot: pointer[slot_t] = NULL
     if not entries.closed and index > sub.tail:
         slot = _claim_slot(entries, level, index)
-    if slot != cython.NULL and expires_at_ms and not list_set_expiry_locked(entries, sub.last, index, expires_at_ms):
+    if slot != NULL and expires_at_ms and not list_set_expiry_locked(entries, sub.last, index, expires_at_ms):
         sub.last.live -= 1
         sub.live -= 1
-        slot = cython.NULL
+        slot = NULL
     return slot
 
 
-def list_add(entries, level, content, message_id, expires_at_ms, wanted):
-    sub: cython.pointer(level_t) = entries.levels + level
-    slot: cython.pointer(slot_t) = cython.NULL
+def list_add(
+    entries: pointer[list_t],
+    level: uint32_t,
+    content: pointer[content_t],
+    message_id: uint64_t,
+    expires_at_ms: int64_t,
+    wanted: pointer[uint32_t],
+) -> uint64_t:
+    sub: pointer[level_t] = entries.levels + level
+    slot: pointer[slot_t] = NULL
     index: uint64_t
-    spin_lock(cython.address(entries.lock))
+    spin_lock(address(entries.lock))
     index = sub.tail + 1
     if expires_at_ms:
         slot = list_claim_locked(entries, level, index, expires_at_ms)
     elif not entries.closed:
         slot = _claim_slot(entries, level, index)
-    if slot == cython.NULL:
-        spin_unlock(cython.address(entries.lock))
+    if slot == NULL:
+        spin_unlock(address(entries.lock))
         return 0
     content_incref(content)
     slot.content = content
@@ -348,50 +362,61 @@ def list_add(entries, level, content, message_id, expires_at_ms, wanted):
     count_resident(entries, content.body_len)
     _show(sub, slot, index, ENTRY_AVAILABLE)
     if level + 1 < entries.level_count:
-        count_behind(entries, (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index)
+        count_behind(entries, (cast(uint64_t, level) << LEVEL_SHIFT) | index)
     # A consumer that goes idle counts itself here first, then passes through this lock, then looks again: either it sees the entry
     # or this reads its count. No fence is needed beyond the lock.
-    wanted[0] = at_load32(cython.address(entries.wanted))
-    spin_unlock(cython.address(entries.lock))
-    return (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index
+    wanted[0] = at_load32(address(entries.wanted))
+    spin_unlock(address(entries.lock))
+    return (cast(uint64_t, level) << LEVEL_SHIFT) | index
 
 
-def list_reserve(entries, level, content, message_id, position):
-    sub: cython.pointer(level_t) = entries.levels + level
-    slot: cython.pointer(slot_t) = cython.NULL
+def list_reserve(
+    entries: pointer[list_t], level: uint32_t, content: pointer[content_t], message_id: uint64_t, position: pointer[uint64_t]
+) -> pointer[slot_t]:
+    sub: pointer[level_t] = entries.levels + level
+    slot: pointer[slot_t] = NULL
     index: uint64_t
-    spin_lock(cython.address(entries.lock))
+    spin_lock(address(entries.lock))
     index = sub.tail + 1
     if not entries.closed:
         slot = _claim_slot(entries, level, index)
-    if slot != cython.NULL:
+    if slot != NULL:
         content_incref(content)
         slot.content = content
         slot.message_id = message_id
-        position[0] = (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index
-    spin_unlock(cython.address(entries.lock))
+        position[0] = (cast(uint64_t, level) << LEVEL_SHIFT) | index
+    spin_unlock(address(entries.lock))
     return slot
 
 
-def list_past_window(entries, body_len, hot_bytes):
-    resident: uint64_t = at_load64(cython.address(entries.resident_bytes))
+def list_past_window(entries: pointer[list_t], body_len: uint32_t, hot_bytes: uint64_t) -> bint:
+    resident: uint64_t = at_load64(address(entries.resident_bytes))
     if hot_bytes == ALL_HOT:
         return False
     # Residency is [hot head][cold tail]: what arrives behind a cold entry is cold, else a load would have to make room for it.
-    if at_load64(cython.address(entries.cold_count)):
+    if at_load64(address(entries.cold_count)):
         return True
     # A message larger than the window itself: a consumer that waits would ask for it at once.
-    if resident == 0 and at_load32(cython.address(entries.wanted)):
+    if resident == 0 and at_load32(address(entries.wanted)):
         return False
     return resident + body_len > hot_bytes
 
 
-def list_publish(entries, slot, position, flags, expires_at_ms, hot_bytes, wanted, dropped):
-    sub: cython.pointer(level_t) = entries.levels + (position >> LEVEL_SHIFT)
+def list_publish(
+    entries: pointer[list_t],
+    slot: pointer[slot_t],
+    position: uint64_t,
+    flags: uint64_t,
+    expires_at_ms: int64_t,
+    hot_bytes: uint64_t,
+    wanted: pointer[uint32_t],
+    dropped: pointer[pointer[content_t]],
+) -> void:
+    sub: pointer[level_t] = entries.levels + (position >> LEVEL_SHIFT)
     index: uint64_t = position & INDEX_MASK
     body_len: uint32_t = slot.content.body_len
-    dropped[0] = cython.NULL
-    spin_lock(cython.address(entries.lock))
+    dropped[0] = NULL
+    spin_lock(address(entries.lock))
     if expires_at_ms:
         # Out of memory: it is logged already, so it stays, without expiring.
         list_set_expiry_locked(entries, sub.last, index, expires_at_ms)
@@ -410,47 +435,47 @@ def list_publish(entries, slot, position, flags, expires_at_ms, hot_bytes, wante
     _show(sub, slot, index, flags | ENTRY_AVAILABLE)
     if (position >> LEVEL_SHIFT) + 1 < entries.level_count:
         count_behind(entries, position)
-    wanted[0] = at_load32(cython.address(entries.wanted))
-    spin_unlock(cython.address(entries.lock))
+    wanted[0] = at_load32(address(entries.wanted))
+    spin_unlock(address(entries.lock))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _relocate(entries: cython.pointer(list_t), level_no: uint32_t, index: uint64_t) -> cython.pointer(segment_t):
-    segment: cython.pointer(segment_t)
-    spin_lock(cython.address(entries.lock))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _relocate(entries: pointer[list_t], level_no: uint32_t, index: uint64_t) -> pointer[segment_t]:
+    segment: pointer[segment_t]
+    spin_lock(address(entries.lock))
     segment = _find_segment(entries.levels + level_no, index)
-    spin_unlock(cython.address(entries.lock))
+    spin_unlock(address(entries.lock))
     return segment
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _walk(
-    level: cython.pointer(level_t),
+    level: pointer[level_t],
     index: uint64_t,
     last: uint64_t,
-    budget: cython.pointer(uint64_t),
-    available: cython.pointer(cython.bint),
+    budget: pointer[uint64_t],
+    available: pointer[bint],
 ) -> uint64_t:
     """The first index from `index` to `last` that is available, or where the budget ended; else last + 1. Locked."""
-    segment: cython.pointer(segment_t)
+    segment: pointer[segment_t]
     end: uint64_t
     available[0] = False
     while index <= last and budget[0]:
         segment = _find_segment(level, index)
-        if segment == cython.NULL:
+        if segment == NULL:
             return last + 1
         if segment.base > index:
             index = segment.base
         end = min(segment.base + segment.count, last + 1)
         while index < end and budget[0]:
-            if at_load64(cython.address(segment.slots[index - segment.base].state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
+            if at_load64(address(segment.slots[index - segment.base].state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
                 available[0] = True
                 return index
             index += 1
@@ -458,10 +483,10 @@ def _walk(
     return min(index, last + 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _next_below_floor(entries: cython.pointer(list_t), level: cython.pointer(level_t), index: uint64_t) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _next_below_floor(entries: pointer[list_t], level: pointer[level_t], index: uint64_t) -> uint64_t:
     """The first available index of the level at or after `index`, or its floor: nothing else is available below that (I3).
 
     What it meets that is not available leaves its span, so nobody walks over it again.
@@ -471,10 +496,10 @@ def _next_below_floor(entries: cython.pointer(list_t), level: cython.pointer(lev
     end: uint64_t
     last: uint64_t
     budget: uint64_t
-    available: cython.bint = False
+    available: bint = False
     while not available:
         budget = HOLES_MAX
-        spin_lock(cython.address(entries.lock))
+        spin_lock(address(entries.lock))
         while budget and not available:
             at = span_find(level, index)
             if index >= level.floor or at >= level.span_count:
@@ -487,38 +512,38 @@ def _next_below_floor(entries: cython.pointer(list_t), level: cython.pointer(lev
                 # Readers go on behind what they took: that is at the start of the span, as a rule.
                 end = min(TRIM, budget)
                 budget -= end
-                end = _walk(level, first, index - 1, cython.address(end), cython.address(available))
+                end = _walk(level, first, index - 1, address(end), address(available))
                 if end > first:
                     span_cut(level, at, first, end - 1)
                 available = False
                 if end == index:
                     continue  # the span begins here now, or is gone
                 first = index
-            end = _walk(level, first, last, cython.address(budget), cython.address(available))
+            end = _walk(level, first, last, address(budget), address(available))
             if end > first:
-                at_store64(cython.address(entries.passed), at_load64(cython.address(entries.passed)) + (end - first))
+                at_store64(address(entries.passed), at_load64(address(entries.passed)) + (end - first))
                 span_cut(level, span_find(level, first), first, end - 1)
             index = end
-        spin_unlock(cython.address(entries.lock))
+        spin_unlock(address(entries.lock))
     return index
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _scan_from(
-    entries: cython.pointer(list_t),
-    place: cython.pointer(place_t),
+    entries: pointer[list_t],
+    place: pointer[place_t],
     start: uint64_t,
-    found: cython.pointer(found_t),
-    held: cython.bint,
-) -> cython.bint:
-    level_no: uint32_t = cython.cast(uint32_t, start >> 56)
+    found: pointer[found_t],
+    held: bint,
+) -> bint:
+    level_no: uint32_t = cast(uint32_t, start >> 56)
     index: uint64_t = (start << 8) >> 8
-    level: cython.pointer(level_t)
-    segment: cython.pointer(segment_t)
-    slot: cython.pointer(slot_t)
+    level: pointer[level_t]
+    segment: pointer[segment_t]
+    slot: pointer[slot_t]
     tail: uint64_t = 0
     floor: uint64_t
     end: uint64_t
@@ -526,21 +551,21 @@ def _scan_from(
     state: uint64_t
     skipped: uint32_t = 0
     # Read before any segment pointer: a pointer found under this number is good while the number stays.
-    generation: uint64_t = at_load64(cython.address(entries.generation))
+    generation: uint64_t = at_load64(address(entries.generation))
     if place.generation != generation:
-        place.segment = cython.NULL
+        place.segment = NULL
         place.generation = generation
     while level_no < entries.level_count:
         level = entries.levels + level_no
-        tail = at_load64(cython.address(level.tail))
+        tail = at_load64(address(level.tail))
         if index == 0:
             index = 1
         while index <= tail:
             limit = tail + 1
             if not held:
-                floor = at_load64(cython.address(level.floor))
+                floor = at_load64(address(level.floor))
                 if index < floor:
-                    if at_load32(cython.address(level.span_count)):
+                    if at_load32(address(level.span_count)):
                         index = _next_below_floor(entries, level, index)
                         if index < floor:
                             limit = index + 1  # one slot, then the next place below the floor
@@ -549,13 +574,13 @@ def _scan_from(
                     if index > tail:
                         break
             segment = place.segment
-            if segment == cython.NULL or segment.level != level_no or index < segment.base:
+            if segment == NULL or segment.level != level_no or index < segment.base:
                 segment = _relocate(entries, level_no, index)
             elif index >= segment.base + segment.count:
-                segment = cython.cast(cython.pointer(segment_t), at_load_ptr(cython.address(segment.next)))
-                if segment == cython.NULL or index >= segment.base + segment.count or index < segment.base:
+                segment = cast(pointer[segment_t], at_load_ptr(address(segment.next)))
+                if segment == NULL or index >= segment.base + segment.count or index < segment.base:
                     segment = _relocate(entries, level_no, index)
-            while segment != cython.NULL:
+            while segment != NULL:
                 if index < segment.base:
                     index = segment.base
                 end = segment.base + segment.count
@@ -565,52 +590,52 @@ def _scan_from(
                     break
                 slot = segment.slots + (index - segment.base)
                 while index < end:
-                    state = at_load64(cython.address(slot.state))
+                    state = at_load64(address(slot.state))
                     if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE or (held and state & (ENTRY_STATE_MASK | ENTRY_HELD) == ENTRY_ACQUIRED):
                         place.segment = segment
                         found.slot = slot
-                        found.position = (cython.cast(uint64_t, level_no) << 56) | index
+                        found.position = (cast(uint64_t, level_no) << 56) | index
                         found.skipped = skipped
                         if skipped:
-                            at_store64(cython.address(entries.passed), at_load64(cython.address(entries.passed)) + skipped)
+                            at_store64(address(entries.passed), at_load64(address(entries.passed)) + skipped)
                         return True
                     slot += 1
                     index += 1
                     skipped += 1
                 if index >= limit:
                     break
-                segment = cython.cast(cython.pointer(segment_t), at_load_ptr(cython.address(segment.next)))
-                if segment == cython.NULL:
+                segment = cast(pointer[segment_t], at_load_ptr(address(segment.next)))
+                if segment == NULL:
                     segment = _relocate(entries, level_no, index)
-            if segment == cython.NULL or limit > tail:
+            if segment == NULL or limit > tail:
                 break
         level_no += 1
         index = 1
     found.skipped = skipped
     if skipped:
-        at_store64(cython.address(entries.passed), at_load64(cython.address(entries.passed)) + skipped)
-    found.end = (cython.cast(uint64_t, entries.level_count - 1) << 56) | tail
+        at_store64(address(entries.passed), at_load64(address(entries.passed)) + skipped)
+    found.end = (cast(uint64_t, entries.level_count - 1) << 56) | tail
     return False
 
 
-def list_scan(entries, place, start, found):
-    segment: cython.pointer(segment_t) = place.segment
+def list_scan(entries: pointer[list_t], place: pointer[place_t], start: uint64_t, found: pointer[found_t]) -> bint:
+    segment: pointer[segment_t] = place.segment
     index: uint64_t = start & INDEX_MASK
-    level: cython.pointer(level_t)
-    slot: cython.pointer(slot_t)
+    level: pointer[level_t]
+    slot: pointer[slot_t]
     # What readers ask most: is the entry right behind the last one available, in the segment they are in?
     if (
-        segment != cython.NULL
-        and place.generation == at_load64(cython.address(entries.generation))
+        segment != NULL
+        and place.generation == at_load64(address(entries.generation))
         and segment.level == start >> LEVEL_SHIFT
         and index - segment.base < segment.count
     ):
         level = entries.levels + segment.level
         slot = segment.slots + (index - segment.base)
         if (
-            index <= at_load64(cython.address(level.tail))
-            and index >= at_load64(cython.address(level.floor))
-            and at_load64(cython.address(slot.state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE
+            index <= at_load64(address(level.tail))
+            and index >= at_load64(address(level.floor))
+            and at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_AVAILABLE
         ):
             found.slot = slot
             found.position = start
@@ -619,128 +644,138 @@ def list_scan(entries, place, start, found):
     return _scan_from(entries, place, start, found, False)
 
 
-def list_next(entries, place, start, found):
+def list_next(entries: pointer[list_t], place: pointer[place_t], start: uint64_t, found: pointer[found_t]) -> bint:
     return _scan_from(entries, place, start, found, True)
 
 
-def list_find_floor(entries, place, level, released):
-    sub: cython.pointer(level_t) = entries.levels + level
+def list_find_floor(entries: pointer[list_t], place: pointer[place_t], level: uint32_t, released: pointer[uint64_t]) -> uint64_t:
+    sub: pointer[level_t] = entries.levels + level
     found: found_t
     index: uint64_t
-    released[0] = at_load64(cython.address(entries.released))
-    index = at_load64(cython.address(sub.tail)) + 1
+    released[0] = at_load64(address(entries.released))
+    index = at_load64(address(sub.tail)) + 1
     # From the floor on: what came back below it stays in the spans.
-    start: uint64_t = (cython.cast(uint64_t, level) << LEVEL_SHIFT) | at_load64(cython.address(sub.floor))
-    if _scan_from(entries, place, start, cython.address(found), False) and found.position >> LEVEL_SHIFT == level:
+    start: uint64_t = (cast(uint64_t, level) << LEVEL_SHIFT) | at_load64(address(sub.floor))
+    if _scan_from(entries, place, start, address(found), False) and found.position >> LEVEL_SHIFT == level:
         index = found.position & INDEX_MASK
     return index
 
 
-def list_raise_floor(entries, level, index, released):
-    sub: cython.pointer(level_t) = entries.levels + level
-    spin_lock(cython.address(entries.lock))
+def list_raise_floor(entries: pointer[list_t], level: uint32_t, index: uint64_t, released: uint64_t) -> void:
+    sub: pointer[level_t] = entries.levels + level
+    spin_lock(address(entries.lock))
     # What came back meanwhile may be available behind the scan, above the floor, so in no span. It counts itself under this lock.
     if entries.released == released and index > sub.floor:
-        at_store64(cython.address(sub.floor), index)
-    spin_unlock(cython.address(entries.lock))
+        check(index <= sub.tail + 1, b"entry_list I3 a floor is not above the tail", index, sub.tail)
+        at_store64(address(sub.floor), index)
+    spin_unlock(address(entries.lock))
 
 
-def list_advance_floor(entries, place, level):
+def list_advance_floor(entries: pointer[list_t], place: pointer[place_t], level: uint32_t) -> void:
     released: uint64_t = 0
-    index: uint64_t = list_find_floor(entries, place, level, cython.address(released))
+    index: uint64_t = list_find_floor(entries, place, level, address(released))
     list_raise_floor(entries, level, index, released)
 
 
 # --- settlement ---------------------------------------------------------------------------------------------------------------
 
 
-def list_slot_locked(entries, position, segment):
+def list_slot_locked(entries: pointer[list_t], position: uint64_t, segment: pointer[pointer[segment_t]]) -> pointer[slot_t]:
     level_no: uint64_t = position >> LEVEL_SHIFT
     index: uint64_t = position & INDEX_MASK
-    found: cython.pointer(segment_t)
+    found: pointer[segment_t]
     if level_no >= entries.level_count or index > entries.levels[level_no].tail:
-        return cython.NULL
+        return NULL
     found = _find_segment(entries.levels + level_no, index)
-    if found == cython.NULL or index < found.base:
-        return cython.NULL
+    if found == NULL or index < found.base:
+        return NULL
     segment[0] = found
     return found.slots + (index - found.base)
 
 
-def list_delete_locked(entries, slot, segment):
-    level: cython.pointer(level_t) = entries.levels + segment.level
-    state: uint64_t = at_load64(cython.address(slot.state))
+def list_delete_locked(entries: pointer[list_t], slot: pointer[slot_t], segment: pointer[segment_t]) -> void:
+    level: pointer[level_t] = entries.levels + segment.level
+    state: uint64_t = at_load64(address(slot.state))
     body_len: uint64_t = slot_body_len(slot)
     if not state & ENTRY_NOT_RESIDENT:
-        count_resident(entries, -body_len)
+        count_evicted(entries, body_len)
     elif not state & ENTRY_ASIDE:
         count_cold(entries, -1)
     elif state & ENTRY_FAILED:
-        at_store64(cython.address(entries.failed), entries.failed - 1)
-    slot.content = cython.NULL
-    at_store64(cython.address(slot.state), ENTRY_DELETED)
+        check(entries.failed > 0, b"entry_list I6 a failed entry that goes was counted", entries.failed, state)
+        at_store64(address(entries.failed), entries.failed - 1)
+    slot.content = NULL
+    at_store64(address(slot.state), ENTRY_DELETED)
     if not state & ENTRY_HELD:
-        at_store64(cython.address(entries.dequeued), entries.dequeued + 1)
-        at_store64(cython.address(entries.dequeued_bytes), entries.dequeued_bytes + body_len)
+        at_store64(address(entries.dequeued), entries.dequeued + 1)
+        at_store64(address(entries.dequeued_bytes), entries.dequeued_bytes + body_len)
     level.live -= 1
     segment.live -= 1
     if segment.live == 0 and (segment != level.last or level.tail + 1 >= segment.base + segment.count):
         list_unlink_locked(entries, level, segment)
 
 
-def list_dequeue(entries, position, owner, slot, content, spilled):
-    segment: cython.pointer(segment_t) = cython.NULL
-    at: cython.pointer(slot_t)
-    spin_lock(cython.address(entries.lock))
-    at = list_slot_locked(entries, position, cython.address(segment))
-    if at == cython.NULL or not slot_dequeue(at, owner):
-        spin_unlock(cython.address(entries.lock))
+def list_dequeue(
+    entries: pointer[list_t],
+    position: uint64_t,
+    owner: uint32_t,
+    slot: pointer[pointer[slot_t]],
+    content: pointer[pointer[content_t]],
+    spilled: pointer[uint64_t],
+) -> c_int:
+    segment: pointer[segment_t] = NULL
+    at: pointer[slot_t]
+    spin_lock(address(entries.lock))
+    at = list_slot_locked(entries, position, address(segment))
+    if at == NULL or not slot_dequeue(at, owner):
+        spin_unlock(address(entries.lock))
         return 0
     content[0] = slot_content(at)
     slot[0] = at
     spilled[0] = at.message_id if at.message_id >> MESSAGE_SPILLED_BIT else 0
-    if at_load64(cython.address(at.state)) & ENTRY_LOGGED:
-        spin_unlock(cython.address(entries.lock))
+    if at_load64(address(at.state)) & ENTRY_LOGGED:
+        spin_unlock(address(entries.lock))
         return 2
     list_delete_locked(entries, at, segment)
-    spin_unlock(cython.address(entries.lock))
+    spin_unlock(address(entries.lock))
     return 1
 
 
-def list_finish(entries, position):
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
-    spin_lock(cython.address(entries.lock))
-    slot = list_slot_locked(entries, position, cython.address(segment))
-    if slot != cython.NULL and at_load64(cython.address(slot.state)) & ENTRY_STATE_MASK == ENTRY_DEQUEUED:
+def list_finish(entries: pointer[list_t], position: uint64_t) -> void:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    spin_lock(address(entries.lock))
+    slot = list_slot_locked(entries, position, address(segment))
+    if slot != NULL and at_load64(address(slot.state)) & ENTRY_STATE_MASK == ENTRY_DEQUEUED:
         list_delete_locked(entries, slot, segment)
-    spin_unlock(cython.address(entries.lock))
+    spin_unlock(address(entries.lock))
 
 
-def list_came_back_locked(entries, segment, index, body_len):
-    level: cython.pointer(level_t) = entries.levels + segment.level
+def list_came_back_locked(entries: pointer[list_t], segment: pointer[segment_t], index: uint64_t, body_len: uint64_t) -> void:
+    level: pointer[level_t] = entries.levels + segment.level
     expires_at_ms: int64_t
     # Here and for each of them: who raises a floor knows by it whether one came back behind its scan.
-    at_store64(cython.address(entries.released_bytes), entries.released_bytes + body_len)
-    at_store64(cython.address(entries.released), entries.released + 1)
+    check(index <= level.tail, b"entry_list I2 what came back stands at or below the tail", index, level.tail)
+    at_store64(address(entries.released_bytes), entries.released_bytes + body_len)
+    at_store64(address(entries.released), entries.released + 1)
     if index < level.floor:
         span_add(level, index)
-    if segment.expiry == cython.NULL:
+    if segment.expiry == NULL:
         return
     expires_at_ms = segment.expiry[index - segment.base]
     if expires_at_ms == 0:
         return
     # A sweep that met it in a consumer's hands has left it out of the account.
-    if (cython.cast(uint64_t, segment.level) << LEVEL_SHIFT) | index < entries.expiry_resume:
-        entries.expiry_resume = (cython.cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
+    if (cast(uint64_t, segment.level) << LEVEL_SHIFT) | index < entries.expiry_resume:
+        entries.expiry_resume = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
     if segment.expiry_min == 0 or expires_at_ms < segment.expiry_min:
         segment.expiry_min = expires_at_ms
     if entries.expiry_min == 0 or expires_at_ms < entries.expiry_min:
         _set_expiry_min(entries, expires_at_ms)
 
 
-def list_lowest_behind(entries, seen, released):
-    now: uint64_t = at_load64(cython.address(entries.behind))
+def list_lowest_behind(entries: pointer[list_t], seen: pointer[uint64_t], released: uint64_t) -> uint64_t:
+    now: uint64_t = at_load64(address(entries.behind))
     at: uint64_t = seen[0]
     lowest: uint64_t = released
     position: uint64_t
@@ -748,38 +783,39 @@ def list_lowest_behind(entries, seen, released):
         lowest = 1  # too many to know each: from the start, which costs a scan no more than the places it has to jump over
     else:
         while at != now:
-            position = at_load64(cython.address(entries.behind_ring[at % BEHIND_RING]))
+            position = at_load64(address(entries.behind_ring[at % BEHIND_RING]))
             if lowest == 0 or position < lowest:
                 lowest = position
             at += 1
         # Whoever overwrites what was just read has counted the event before it already.
-        if at_load64(cython.address(entries.behind)) - seen[0] >= BEHIND_RING:
+        if at_load64(address(entries.behind)) - seen[0] >= BEHIND_RING:
             lowest = 1
     seen[0] = now
     return lowest
 
 
-def list_release(entries, position, owner, delivered, wanted):
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
+def list_release(entries: pointer[list_t], position: uint64_t, owner: uint32_t, delivered: bint, wanted: pointer[uint32_t]) -> bint:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
     index: uint64_t = position & INDEX_MASK
     bytes_: uint64_t = 0
     state: uint64_t = 0
-    spin_lock(cython.address(entries.lock))
-    slot = list_slot_locked(entries, position, cython.address(segment))
-    if slot != cython.NULL:
-        state = at_load64(cython.address(slot.state))
+    spin_lock(address(entries.lock))
+    slot = list_slot_locked(entries, position, address(segment))
+    if slot != NULL:
+        state = at_load64(address(slot.state))
         if state & ENTRY_STATE_MASK == ENTRY_ACQUIRED:
             bytes_ = slot_body_len(slot)  # before the CAS: it is still the caller's
-    if slot == cython.NULL or state & ENTRY_HELD or not slot_release(slot, owner, delivered):
-        spin_unlock(cython.address(entries.lock))
+    if slot == NULL or state & ENTRY_HELD or not slot_release(slot, owner, delivered):
+        spin_unlock(address(entries.lock))
         return False
     list_came_back_locked(entries, segment, index, bytes_)
     if state & ENTRY_ASIDE:
         count_cold(entries, 1)
         if state & ENTRY_FAILED:
-            at_store64(cython.address(entries.failed), entries.failed - 1)
+            check(entries.failed > 0, b"entry_list I6 a failed entry that came back was counted", entries.failed, state)
+            at_store64(address(entries.failed), entries.failed - 1)
     count_behind(entries, position)
-    wanted[0] = at_load32(cython.address(entries.wanted))
-    spin_unlock(cython.address(entries.lock))
+    wanted[0] = at_load32(address(entries.wanted))
+    spin_unlock(address(entries.lock))
     return True

@@ -3,26 +3,19 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.due_index cimport DueIndex
 from flintmq.queue.log_port cimport LogPort
-from flintmq.queue.types cimport delivery_t, queue_t, slot_t
+from flintmq.queue.types cimport delivery_t, queue_t
 
 # (exchange, routing key, content header payload, body), all bytes
 cdef tuple content_tuple(content_t *content)
+# That of the entry at a position, read from `log` (or None) when it is not in memory. Raises KeyError, StoreError.
+cdef tuple queue_message(queue_t *queue, LogPort log, uint64_t position)
 
 cdef class QueueHandle:
     cdef queue_t *queue               # counted reference
     cdef public uint32_t destination_flags   # DEST_* of route_cache.pxd, copied into every route
     cdef public int64_t ttl_ms        # -1: none
-    cdef public uint64_t max_length   # messages; 2**64-1: none
-    cdef public uint64_t max_bytes    # bytes; 2**64-1: none
     cdef public bint dead_letters     # a dead-letter exchange is set: refused and expired messages go the slow way
     cdef public object owner          # the control plane's Queue
     cdef LogPort log                  # the log it writes to, or None
     cdef tuple _read(self, delivery_t *delivery, bint taken)
     cdef tuple _end(self, delivery_t *delivery, int reason, object before)
-
-# An entry of a transaction that is not decided: what LogPort.tx_enqueue wants to know. Lives no longer than the entry is held.
-cdef class HeldMessage:
-    cdef readonly QueueHandle handle
-    cdef readonly uint64_t position
-    cdef readonly int64_t expires_at_ms
-    cdef slot_t *slot                 # stable while the entry is held

@@ -5,7 +5,8 @@ in: the control plane. out: calls on the queue core. Holds one counted reference
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cclass, nogil, p_char, pointer, uchar
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.content import (
@@ -19,9 +20,10 @@ from cython.cimports.flintmq.core.content import (
 from cython.cimports.flintmq.queue.due_index import DueIndex
 from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
+from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed,
-    queue_add_held,
     queue_adopt_held,
     queue_borrow,
     queue_cold_count,
@@ -29,7 +31,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_decref,
     queue_delivered_total,
     queue_dequeue,
-    queue_drop_held,
     queue_enqueue,
     queue_enqueued_total,
     queue_expire_many,
@@ -38,28 +39,26 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_fill_held,
     queue_forget_logged,
     queue_get_id,
+    queue_hold_arrivals,
     queue_hold_at,
     queue_housekeeping,
-    queue_hold_arrivals,
     queue_is_deleted,
     queue_mark_deleted,
     queue_new,
     queue_next_available,
-    queue_next_redelivered,
     queue_pass_on,
     queue_peek,
     queue_priorities,
     queue_publish_held,
-    queue_rearm,
     queue_ready_bytes,
     queue_ready_count,
+    queue_rearm,
     queue_release,
     queue_reserve,
     queue_resident_bytes,
     queue_restore_many,
     queue_set_durable,
     queue_set_ports,
-    queue_set_tail,
     queue_settle,
     queue_tail,
     queue_take_at,
@@ -67,8 +66,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
     queue_unacked_count,
 )
-from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
-from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.returns import queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
@@ -79,29 +76,41 @@ from cython.cimports.flintmq.queue.types import (
     RETURNS_COUNTED,
     RETURNS_LIMITED,
     delivery_t,
+    queue_t,
     restored_t,
     returned_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+
 from flintmq.errors import StoreBusyError
 
-NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 
-
-def content_tuple(content):
+def content_tuple(content: pointer[content_t]) -> tuple:
     """(exchange, routing key, content header payload, body), all bytes."""
-    route: cython.p_char = cython.cast(cython.p_char, content_route(content))
-    exchange_len: cython.int = cython.cast(cython.uchar, route[0])
-    key_len: cython.int = cython.cast(cython.uchar, route[1 + exchange_len])
+    route: p_char = cast(p_char, content_route(content))
+    exchange_len: c_int = cast(uchar, route[0])
+    key_len: c_int = cast(uchar, route[1 + exchange_len])
     body: bytes = b""
     if content.body_len:
-        body = PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_body(content)), content.body_len)
+        body = PyBytes_FromStringAndSize(cast(p_char, content_body(content)), content.body_len)
     return (
         PyBytes_FromStringAndSize(route + 1, exchange_len),
         PyBytes_FromStringAndSize(route + 2 + exchange_len, key_len),
-        PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_header(content)), content.header_len),
+        PyBytes_FromStringAndSize(cast(p_char, content_header(content)), content.header_len),
         body,
     )
+
+
+def queue_message(queue: pointer[queue_t], log: LogPort | None, position: uint64_t) -> tuple:
+    message_id: uint64_t = 0
+    content: pointer[content_t] = queue_borrow(queue, position, address(message_id))
+    if content == NULL:
+        if log is None or message_id == 0:
+            raise KeyError(position)
+        content = log.load_now(message_id)
+    message: tuple = content_tuple(content)
+    content_decref(content)
+    return message
 
 
 def new_owner() -> int:
@@ -118,7 +127,7 @@ def free_owner(owner: int) -> None:
     owner_id_free(number)
 
 
-@cython.cclass
+@cclass
 class QueueHandle:
     """One queue of the core.
 
@@ -127,14 +136,12 @@ class QueueHandle:
 
     def __cinit__(self, queue_id: int, list_kind: int = 0, levels: int = 1, level_rule: int = 0):
         self.queue = queue_new(queue_id, list_kind, levels, level_rule)
-        if self.queue == cython.NULL:
+        if self.queue == NULL:
             raise MemoryError("no memory for a queue")
         self.ttl_ms = -1
-        self.max_length = NO_LIMIT
-        self.max_bytes = NO_LIMIT
 
     def __dealloc__(self):
-        if self.queue != cython.NULL:
+        if self.queue != NULL:
             queue_decref(self.queue)
 
     @property
@@ -163,7 +170,7 @@ class QueueHandle:
         over: above the limit; the broker holds the entry, and the caller ends it (`settle_held`) or gives it back (`release_held`)."""
         note: returned_t
         found: list = []
-        while len(found) < most and queue_take_return(self.queue, cython.address(note)):
+        while len(found) < most and queue_take_return(self.queue, address(note)):
             found.append((note.position, note.count, bool(note.over), bool(note.logged)))
         return found
 
@@ -177,17 +184,30 @@ class QueueHandle:
         # queue_t keeps a plain pointer; routes, consumers and unacked deliveries may keep queue_t longer than this handle lives, and the
         # cycle collector frees log and handle in any order: a log that has queues is never freed.
         Py_INCREF(log)
-        queue_set_ports(self.queue, cython.address(log.port))
+        queue_set_ports(self.queue, address(log.port))
 
     def watch(self, due: DueIndex) -> None:
         """Tells `due` from now on when it has something to do. Once, before the queue is used."""
         Py_INCREF(due)  # as with a log: queue_t keeps a plain pointer, and may live longer than all handles
-        self.queue.due = cython.address(due.index)
+        self.queue.due = address(due.index)
 
-    def share_limits(self) -> None:
-        """`max_length` and `max_bytes` are final: the core knows them from now on. Before the queue is used."""
-        self.queue.max_length = self.max_length
-        self.queue.max_bytes = self.max_bytes
+    @property
+    def max_length(self) -> int:
+        """Messages (x-max-length); 2**64-1: any number. Set before the queue is used."""
+        return self.queue.max_length
+
+    @max_length.setter
+    def max_length(self, value: int) -> None:
+        self.queue.max_length = value
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of bodies (x-max-length-bytes); 2**64-1: any number. Set before the queue is used."""
+        return self.queue.max_bytes
+
+    @max_bytes.setter
+    def max_bytes(self, value: int) -> None:
+        self.queue.max_bytes = value
 
     def over_limit(self) -> bool:
         """Above `max_length` or `max_bytes`."""
@@ -215,7 +235,7 @@ class QueueHandle:
         now: int64_t = now_ms
         limit: uint64_t = most
         expired: uint64_t
-        with cython.nogil:
+        with nogil:
             expired = queue_expire_many(self.queue, now, limit)
         return expired
 
@@ -262,16 +282,16 @@ class QueueHandle:
         self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int, priority: int, expires_at_ms: int = 0
     ) -> int:
         """Enqueues a message built from bytes; returns its position, 0 when refused."""
-        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-        position: uint64_t = queue_enqueue(self.queue, content, 0, expires_at_ms, cython.NULL)
+        content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+        position: uint64_t = queue_enqueue(self.queue, content, 0, expires_at_ms, NULL)
         content_decref(content)
         return position
 
-    def _read(self, delivery, taken):
+    def _read(self, delivery: pointer[delivery_t], taken: bint) -> tuple:
         """The delivery's message as bytes; content that is not resident is read now. `taken`: the broker holds it, and what can't be
         read stays with it, out of the way; what can't be read now goes back to its place."""
-        content: cython.pointer(content_t) = delivery.content
-        if content != cython.NULL:
+        content: pointer[content_t] = delivery.content
+        if content != NULL:
             return content_tuple(content)
         if self.log is None:
             raise KeyError(delivery.message_id)
@@ -300,13 +320,13 @@ class QueueHandle:
         dead-letter exchange (`dead_letters`): `before` is not called then, and the result is empty.
         """
         delivery: delivery_t
-        if not queue_take_head(self.queue, cython.address(delivery)):
+        if not queue_take_head(self.queue, address(delivery)):
             return None
-        return self._end(cython.address(delivery), reason, before)
+        return self._end(address(delivery), reason, before)
 
-    def _end(self, delivery, reason, before):
+    def _end(self, delivery: pointer[delivery_t], reason: c_int, before: object) -> tuple:
         message: tuple = (b"", b"", b"", b"")
-        if before is not None and not self.dead_letters and delivery.content == cython.NULL:
+        if before is not None and not self.dead_letters and delivery.content == NULL:
             before = None
         else:
             message = self._read(delivery, True)
@@ -322,9 +342,9 @@ class QueueHandle:
     def take_expired(self, now_ms: int, reason: int, before: object = None) -> tuple | None:
         """Removes the first expired message (expiry <= now_ms, wall clock). Returns it like take_head, or None; raises like it."""
         delivery: delivery_t
-        if not queue_take_expired(self.queue, now_ms, cython.address(delivery)):
+        if not queue_take_expired(self.queue, now_ms, address(delivery)):
             return None
-        return self._end(cython.address(delivery), reason, before)
+        return self._end(address(delivery), reason, before)
 
     def peek(self, position: int = 0) -> tuple | None:
         """First message at or after `position`: (position, redelivered, exchange, routing key, header, body), or None.
@@ -334,16 +354,16 @@ class QueueHandle:
         delivery: delivery_t
         failed: uint64_t = 0
         message: tuple
-        while queue_peek(self.queue, position, cython.address(delivery)):
+        while queue_peek(self.queue, position, address(delivery)):
             try:
-                message = self._read(cython.address(delivery), False)
+                message = self._read(address(delivery), False)
             except KeyError:
                 # It may have been settled since the look: only when it is still there its content is missing.
                 if failed == delivery.position:
                     raise
                 failed = delivery.position
                 continue
-            if delivery.content != cython.NULL:
+            if delivery.content != NULL:
                 content_decref(delivery.content)
             return (delivery.position, bool(delivery.redelivered), *message)
         return None
@@ -371,11 +391,6 @@ class QueueHandle:
         """Last index in use of a level, 0 = none yet."""
         return queue_tail(self.queue, level)
 
-    def set_tail(self, level: int, index: int) -> None:
-        """New entries of the level come above `index`. Raises ValueError: no such level, or the queue is deleted."""
-        if not queue_set_tail(self.queue, level, index):
-            raise ValueError(f"level {level} can't go on above {index}")
-
     def restore(
         self, position: int, message_id: int, body_len: int, redelivered: bool = True, expires_at_ms: int = 0, held: bool = False
     ) -> None:
@@ -389,50 +404,32 @@ class QueueHandle:
         restored.expires_at_ms = expires_at_ms
         restored.body_len = body_len
         restored.flags = (RESTORED_REDELIVERED if redelivered else 0) | (RESTORED_HELD if held else 0)
-        if queue_restore_many(self.queue, cython.address(restored), 1) != 1:
+        if queue_restore_many(self.queue, address(restored), 1) != 1:
             raise ValueError(f"position {position} can't be restored")
 
     def hold(self, position: int) -> bool:
         """Acquires the available entry for the broker (a dequeue in doubt). False when it is not available."""
-        return queue_hold_at(self.queue, position) != cython.NULL
-
-    def add_held(
-        self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int, priority: int, expires_at_ms: int = 0
-    ) -> tuple[int, HeldMessage]:
-        """An entry at its final position that nobody sees: (position, HeldMessage). Raises ValueError: the queue is deleted."""
-        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-        held: HeldMessage = HeldMessage.__new__(HeldMessage)
-        held.slot = queue_add_held(self.queue, content, expires_at_ms, cython.address(held.position))
-        content_decref(content)
-        if held.slot == cython.NULL:
-            raise ValueError("the queue takes no entry")
-        held.handle = self
-        held.expires_at_ms = expires_at_ms
-        return (held.position, held)
+        return queue_hold_at(self.queue, position) != NULL
 
     def publish_held(self, position: int, logged: bool = True) -> bool:
         """A held entry becomes available in its place; `logged`: the log is told when it goes. False when it is not held."""
-        return queue_publish_held(self.queue, cython.NULL, position, logged) != 0
-
-    def drop_held(self, position: int) -> bool:
-        """A held entry goes; the log is told nothing. False when it is not held."""
-        return queue_drop_held(self.queue, cython.NULL, position) != 0
+        return queue_publish_held(self.queue, NULL, position, logged) != 0
 
     def release_held(self, position: int, delivered: bool = False, owner: int = 0) -> bool:
         """What `hold` (or `take_at` for `owner`) acquired is available again. `delivered`: flagged redelivered and counted."""
-        return queue_release(self.queue, cython.NULL, position, owner, delivered) != 0
+        return queue_release(self.queue, NULL, position, owner, delivered) != 0
 
     def settle_held(self, position: int, reason: int = REASON_ACK, logged: bool = True) -> bool:
         """What `hold` acquired goes. `logged`: the transaction logged that already, so the log is not told again."""
         if logged:
-            queue_forget_logged(self.queue, cython.NULL, position, 0)
-        return queue_settle(self.queue, cython.NULL, position, 0, reason, 0) != 0
+            queue_forget_logged(self.queue, NULL, position, 0)
+        return queue_settle(self.queue, NULL, position, 0, reason, 0) != 0
 
     # --- distributed transactions: the message comes when the outcome is known ------------------------------------------
 
     def take_at(self, position: int, owner: int) -> bool:
         """As `hold`, for a consumer id (`new_owner`): what it holds counts as unacked until it is released, passed on or settled."""
-        return queue_take_at(self.queue, position, owner) != cython.NULL
+        return queue_take_at(self.queue, position, owner) != NULL
 
     def pass_on(self, position: int, owner: int) -> bool:
         """What consumer `owner` acquired is held as if by `hold`. False when it does not hold it."""
@@ -464,11 +461,11 @@ class QueueHandle:
         Args: message_id: of the log, 0 = not logged; body_len: bytes, for a message that is not in memory; message: (exchange, routing key,
         header, body), or None: it is read from the log when it is needed; flags: CONTENT_*; expires_at_ms: wall clock, 0 = never.
         """
-        content: cython.pointer(content_t) = cython.NULL
+        content: pointer[content_t] = NULL
         if message is not None:
             content = content_from_bytes(message[0], message[1], message[2], message[3], flags, priority)
-        filled: cython.bint = queue_fill_held(self.queue, position, content, message_id, body_len, expires_at_ms)
-        if content != cython.NULL:
+        filled: bint = queue_fill_held(self.queue, position, content, message_id, body_len, expires_at_ms)
+        if content != NULL:
             content_decref(content)
         return filled
 
@@ -476,7 +473,7 @@ class QueueHandle:
         """(logged, earlier deliveries, expires_at_ms) of an entry that is available or acquired, else None."""
         message_id: uint64_t = 0
         expires_at_ms: int64_t = 0
-        state: uint64_t = queue_facts(self.queue, position, cython.address(message_id), cython.address(expires_at_ms))
+        state: uint64_t = queue_facts(self.queue, position, address(message_id), address(expires_at_ms))
         if state == 0:
             return None
         return ((state & ENTRY_LOGGED) != 0, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF, expires_at_ms)
@@ -485,7 +482,7 @@ class QueueHandle:
         """Persistence id of the logged entry at this position; 0 when there is none."""
         message_id: uint64_t = 0
         expires_at_ms: int64_t = 0
-        state: uint64_t = queue_facts(self.queue, position, cython.address(message_id), cython.address(expires_at_ms))
+        state: uint64_t = queue_facts(self.queue, position, address(message_id), address(expires_at_ms))
         return message_id if state & ENTRY_LOGGED else 0
 
     def message_at(self, position: int) -> tuple[bytes, bytes, bytes, bytes]:
@@ -493,35 +490,8 @@ class QueueHandle:
 
         Raises: KeyError it is not there or can't be read; StoreError.
         """
-        message_id: uint64_t = 0
-        content: cython.pointer(content_t) = queue_borrow(self.queue, position, cython.address(message_id))
-        if content == cython.NULL:
-            if self.log is None or message_id == 0:
-                raise KeyError(position)
-            content = self.log.load_now(message_id)
-        message: tuple = content_tuple(content)
-        content_decref(content)
-        return message
+        return queue_message(self.queue, self.log, position)
 
     def next_available(self, position: int = 0) -> int:
         """Position of the first available entry at or after `position`, 0 at the end."""
         return queue_next_available(self.queue, position)
-
-    def redelivered_runs(self) -> list[tuple[int, int]]:
-        """(first, last) position of every run of logged entries that were delivered before; for a stop."""
-        runs: list = []
-        first: uint64_t = 0
-        last: uint64_t = 0
-        while queue_next_redelivered(self.queue, last + 1, cython.address(first), cython.address(last)):
-            runs.append((first, last))
-        return runs
-
-
-@cython.cclass
-class HeldMessage:
-    """An entry of a transaction that is not decided (see QueueHandle.add_held)."""
-
-    @property
-    def message_id(self) -> int:
-        """Persistence id once the transaction wrote it, else 0. Not to be asked after the entry was published or dropped."""
-        return self.slot.message_id

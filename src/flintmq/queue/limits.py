@@ -9,12 +9,15 @@ over_limit_bytes allow.
 I1  A queue that is left above its limit for its consumers is on the index's list; who takes it off there looks at it, and drops its head
     unless something was taken since and consumers still want more. So it stays above its limit for Limits.over_limit_ms without progress.
 I2  Who lets a queue wait sets `over` after it has counted; whoever ends a consumer's turn may miss that: the index does not (I1).
+I3  A queue on the index's list is counted there: it is alive.
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_swap32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.queue.consumer_manager import manager_figures
 from cython.cimports.flintmq.queue.types import (
@@ -30,47 +33,47 @@ from cython.cimports.flintmq.queue.upkeep import queue_ready_bytes, queue_ready_
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 # consumers that one count looks at: the rest is not counted, so that a full queue costs the same beside 10,000 of them
-WANTED_VISITS = cython.declare(uint32_t, 64)
+WANTED_VISITS = declare(uint32_t, 64)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _left(credit: cython.pointer(credit_t)) -> uint64_t:
-    limit: uint32_t = at_load32(cython.address(credit.limit))
-    used: uint32_t = at_load32(cython.address(credit.used))
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _left(credit: pointer[credit_t]) -> uint64_t:
+    limit: uint32_t = at_load32(address(credit.limit))
+    used: uint32_t = at_load32(address(credit.used))
     if limit == 0:
-        return ~cython.cast(uint64_t, 0)
+        return ~cast(uint64_t, 0)
     return limit - used if used < limit else 0
 
 
-def queue_wanted(queue, most):
-    group: cython.pointer(group_t)
-    consumer: cython.pointer(consumer_t)
-    shared: cython.pointer(credit_t)[SHARED_MAX]
+def queue_wanted(queue: pointer[queue_t], most: uint64_t) -> uint64_t:
+    group: pointer[group_t]
+    consumer: pointer[consumer_t]
+    shared: pointer[credit_t][SHARED_MAX]
     shared_left: uint64_t[SHARED_MAX]
     shared_count: uint32_t = 0
     visited: uint32_t = 0
     wanted: uint64_t = 0
     left: uint64_t
-    pass_no: cython.int
+    pass_no: c_int
     i: uint32_t
-    if at_load32(cython.address(queue.deleted)):
+    if at_load32(address(queue.deleted)):
         return 0
-    spin_lock(cython.address(queue.manager.lock))
+    spin_lock(address(queue.manager.lock))
     group = queue.manager.groups
-    while group != cython.NULL and wanted < most and visited < WANTED_VISITS:
+    while group != NULL and wanted < most and visited < WANTED_VISITS:
         for pass_no in range(2):
             consumer = group.interested.head if pass_no == 0 else group.notified.head
-            while consumer != cython.NULL and wanted < most and visited < WANTED_VISITS:
+            while consumer != NULL and wanted < most and visited < WANTED_VISITS:
                 visited += 1
                 left = 0
-                if consumer.interest == cython.NULL and not at_load32(cython.address(consumer.target.suspended)):
+                if consumer.interest == NULL and not at_load32(address(consumer.target.suspended)):
                     left = most
                     if consumer.flags & (CONSUMER_ACQUIRES | CONSUMER_NO_ACK) == CONSUMER_ACQUIRES:
-                        left = _left(cython.address(consumer.credit))
-                        if consumer.shared_credit != cython.NULL:
+                        left = _left(address(consumer.credit))
+                        if consumer.shared_credit != NULL:
                             i = 0
                             while i < shared_count and shared[i] != consumer.shared_credit:
                                 i += 1
@@ -88,73 +91,73 @@ def queue_wanted(queue, most):
                 consumer = consumer.next
         group = group.next
     queue.manager.visited += visited
-    spin_unlock(cython.address(queue.manager.lock))
+    spin_unlock(address(queue.manager.lock))
     return wanted
 
 
-def queue_over_limit(queue):
+def queue_over_limit(queue: pointer[queue_t]) -> bint:
     return queue_ready_count(queue) > queue.max_length or queue_ready_bytes(queue) > queue.max_bytes
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _above(value: uint64_t, limit: uint64_t) -> uint64_t:
     return value - limit if value > limit else 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _taken(queue: cython.pointer(queue_t)) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _taken(queue: pointer[queue_t]) -> uint64_t:
     """Entries that consumers and the broker have acquired so far."""
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
-    return acquired + at_load64(cython.address(queue.puller.acquired))
+    manager_figures(queue, address(acquired), address(bytes_))
+    return acquired + at_load64(address(queue.puller.acquired))
 
 
-def queue_limit_waits(queue):
-    index: cython.pointer(due_index_t) = queue.due
+def queue_limit_waits(queue: pointer[queue_t]) -> bint:
+    index: pointer[due_index_t] = queue.due
     ready: uint64_t = queue_ready_count(queue)
-    if index == cython.NULL or _above(ready, queue.max_length) > index.over_messages:
+    if index == NULL or _above(ready, queue.max_length) > index.over_messages:
         return False
     # One message may have any size: it is what a consumer waits for.
     if ready > 1 and _above(queue_ready_bytes(queue), queue.max_bytes) > index.over_bytes:
         return False
     if queue_wanted(queue, 1) == 0:
         return False
-    if not at_load32(cython.address(queue.over)) and not at_swap32(cython.address(queue.over), 1):
-        at_add32(cython.address(queue.refs), 1)
+    if not at_load32(address(queue.over)) and not at_swap32(address(queue.over), 1):
+        check(at_add32(address(queue.refs), 1) > 0, b"limits I3 a queue above its limit is alive", queue.id, 0)
         ready = _taken(queue)
-        spin_lock(cython.address(index.lock))
+        spin_lock(address(index.lock))
         queue.over_at = wall_ms() + index.over_ms
         queue.over_taken = ready
         queue.over_next = index.over
         index.over = queue
-        if index.soon != cython.NULL:
+        if index.soon != NULL:
             index.soon(index.context, queue.over_at)
-        spin_unlock(cython.address(index.lock))
+        spin_unlock(address(index.lock))
     return True
 
 
-def queue_limit_due(queue):
+def queue_limit_due(queue: pointer[queue_t]) -> bint:
     if not queue_over_limit(queue):
         return False
     return queue.over_taken == _taken(queue) or not queue_limit_waits(queue)
 
 
-def queue_refuses(queue, size, messages, bytes_):
+def queue_refuses(queue: pointer[queue_t], size: uint64_t, messages: uint64_t, bytes_: uint64_t) -> bint:
     ready: uint64_t = queue_ready_count(queue)
     ready_bytes: uint64_t = queue_ready_bytes(queue)
-    index: cython.pointer(due_index_t) = queue.due
+    index: pointer[due_index_t] = queue.due
     count: uint64_t = ready + messages
     wanted: uint64_t
     left: uint64_t
     if count < queue.max_length and ready_bytes + bytes_ + size <= queue.max_bytes:
         return False
-    if index == cython.NULL or count == 0 or _above(ready_bytes + bytes_ + size, queue.max_bytes) > index.over_bytes:
+    if index == NULL or count == 0 or _above(ready_bytes + bytes_ + size, queue.max_bytes) > index.over_bytes:
         return True
     wanted = queue_wanted(queue, count if count < index.over_messages else index.over_messages)
     if wanted == 0:

@@ -14,5 +14,3 @@ cdef void list_shrink(list_t *entries) noexcept nogil
 cdef segment_t *list_take_retired(list_t *entries) noexcept nogil
 cdef void list_free_retired(list_t *entries, segment_t *retired, bint keep_spare) noexcept nogil
 cdef void list_put_back_retired(list_t *entries, segment_t *retired) noexcept nogil
-# Bytes of memory of slots, columns and directories (tests, management). O(segments).
-cdef uint64_t list_memory(list_t *entries) noexcept nogil

@@ -9,7 +9,8 @@ calls log_port_wake afterwards, so that waiting confirms leave without the publi
 
 from __future__ import annotations
 
-import cython
+from cython import address, bint, cclass, longlong, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.queue.types import LOG_WAKERS_MAX, log_port_t, log_waker_t, queue_t, slot_t
@@ -17,66 +18,77 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
 
-def log_port_wake(port):
+def log_port_wake(port: pointer[log_port_t]) -> void:
     i: uint32_t
-    spin_lock(cython.address(port.waker_lock))
+    spin_lock(address(port.waker_lock))
     for i in range(port.waker_count):
         port.wakers[i].wake(port.wakers[i].context)
-    spin_unlock(cython.address(port.waker_lock))
+    spin_unlock(address(port.waker_lock))
 
 
-@cython.cclass
+@cclass
 class LogPort:
     """Base of every log: keeps the wakers; the rest is the subclass's."""
 
     def __cinit__(self):
-        memset(cython.address(self.port), 0, cython.sizeof(log_port_t))
+        memset(address(self.port), 0, sizeof(log_port_t))
 
-    def add_waker(self, wake, context):
-        full: cython.bint
-        spin_lock(cython.address(self.port.waker_lock))
+    def add_waker(self, wake: log_waker_t, context: p_void) -> c_int:
+        full: bint
+        spin_lock(address(self.port.waker_lock))
         full = self.port.waker_count == LOG_WAKERS_MAX
         if not full:
             self.port.wakers[self.port.waker_count].wake = wake
             self.port.wakers[self.port.waker_count].context = context
             self.port.waker_count += 1
-        spin_unlock(cython.address(self.port.waker_lock))
+        spin_unlock(address(self.port.waker_lock))
         if full:
             raise MemoryError("too many threads wait for the log")
         return 0
 
-    def remove_waker(self, context):
+    def remove_waker(self, context: p_void) -> void:
         i: uint32_t
-        spin_lock(cython.address(self.port.waker_lock))
+        spin_lock(address(self.port.waker_lock))
         for i in range(self.port.waker_count):
             if self.port.wakers[i].context == context:
                 self.port.waker_count -= 1
                 self.port.wakers[i] = self.port.wakers[self.port.waker_count]
                 break
-        spin_unlock(cython.address(self.port.waker_lock))
+        spin_unlock(address(self.port.waker_lock))
 
-    def load_now(self, message_id):
+    def load_now(self, message_id: uint64_t) -> pointer[content_t]:
         raise KeyError(message_id)
 
-    def tx_begin(self):
+    def tx_begin(self) -> uint64_t:
         raise NotImplementedError
 
-    def tx_enqueue(self, tx, queue, position, slot, expires_at_ms):
+    def tx_enqueue(
+        self, tx: uint64_t, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong
+    ) -> c_int:
         raise NotImplementedError
 
-    def tx_dequeue(self, tx, queue, position, slot, owner, reason, delivered_us):
+    def tx_dequeue(
+        self,
+        tx: uint64_t,
+        queue: pointer[queue_t],
+        position: uint64_t,
+        slot: pointer[slot_t],
+        owner: uint32_t,
+        reason: c_int,
+        delivered_us: uint64_t,
+    ) -> c_int:
         raise NotImplementedError
 
-    def tx_commit(self, tx):
+    def tx_commit(self, tx: uint64_t) -> uint64_t:
         raise NotImplementedError
 
-    def tx_durable(self, ticket):
+    def tx_durable(self, ticket: uint64_t) -> bint:
         return True
 
-    def tx_applied(self, tx):
+    def tx_applied(self, tx: uint64_t) -> c_int:
         raise NotImplementedError
 
-    def note_consumer(self, consumer_id, tag, group):
+    def note_consumer(self, consumer_id: uint32_t, tag: bytes | None, group: bytes | None) -> c_int:
         return 0
 
     def tx_abandon(self, tx: int) -> None:

@@ -8,67 +8,43 @@ I1  An id is in `used` from owner_ids_take to owner_ids_give_back, and 0 never i
 
 from __future__ import annotations
 
-import cython
+from cython import address, declare, pointer, void
 from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
-from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_put, map64_remove
+from cython.cimports.flintmq.core.check import check
+from cython.cimports.flintmq.core.hash64 import map64_get, map64_put, map64_remove
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
-_ids = cython.declare(owner_ids_t)
+_ids = declare(owner_ids_t)
 
 
-def owner_ids_take(ids):
+def owner_ids_take(ids: pointer[owner_ids_t]) -> uint32_t:
     one: uint64_t = 0
     id_: uint32_t
-    spin_lock(cython.address(ids.lock))
+    spin_lock(address(ids.lock))
     id_ = ids.last + 1
     # Fewer ids than 2^32 fit into memory, so a free one is found.
-    while id_ == 0 or map64_get(cython.address(ids.used), id_, cython.address(one)):
+    while id_ == 0 or map64_get(address(ids.used), id_, address(one)):
         id_ += 1
-    if map64_put(cython.address(ids.used), id_, 1):
+    if map64_put(address(ids.used), id_, 1):
+        check(id_ != 0, b"owner_ids I1 no id is 0", ids.last, 0)
         ids.last = id_
     else:
         id_ = 0
-    spin_unlock(cython.address(ids.lock))
+    spin_unlock(address(ids.lock))
     return id_
 
 
-def owner_ids_give_back(ids, id):
+def owner_ids_give_back(ids: pointer[owner_ids_t], id: uint32_t) -> void:
     if id == 0:
         return
-    spin_lock(cython.address(ids.lock))
-    map64_remove(cython.address(ids.used), id)
-    spin_unlock(cython.address(ids.lock))
+    spin_lock(address(ids.lock))
+    check(map64_remove(address(ids.used), id), b"owner_ids I1 an id that is given back was in use", id, ids.last)
+    spin_unlock(address(ids.lock))
 
 
-def owner_id_new():
-    return owner_ids_take(cython.address(_ids))
+def owner_id_new() -> uint32_t:
+    return owner_ids_take(address(_ids))
 
 
-def owner_id_free(id):
-    owner_ids_give_back(cython.address(_ids), id)
-
-
-@cython.cclass
-class OwnerIds:
-    """An owner_ids_t for Python callers: tests. last: the id that counts as given out last, 0..2^32-1."""
-
-    ids: owner_ids_t
-
-    def __cinit__(self, last: int = 0):
-        self.ids.lock = 0
-        self.ids.last = last
-        map64_init(cython.address(self.ids.used))
-
-    def __dealloc__(self):
-        map64_free(cython.address(self.ids.used))
-
-    def set_last(self, last: int) -> None:
-        """As if 2^32 ids had been given out up to `last`."""
-        self.ids.last = last
-
-    def take(self) -> int:
-        return owner_ids_take(cython.address(self.ids))
-
-    def give_back(self, id: int) -> None:
-        number: uint32_t = id
-        owner_ids_give_back(cython.address(self.ids), number)
+def owner_id_free(id: uint32_t) -> void:
+    owner_ids_give_back(address(_ids), id)

@@ -4,14 +4,17 @@ in: pulls from consumers' loops, offers from producers. out: acquired entries, l
 
 I1  Credit is taken before the acquire and given back exactly once when the acquire is lost or the entry comes back unsent.
 I2  Who finds nothing first moves to Interested, then passes through the list lock, then looks again (docs/QUEUE_CORE.md).
-I4  Whether a consumer is suspended, and on which list it is, is tested under its send_lock where an entry is offered to it; whoever suspends
-    it takes that lock after saying so: an offer comes before that and is taken back, or after it and is not made.
+I4  Whether a consumer is suspended, and on which list it is, is tested under its send_lock where an entry is offered to it; whoever
+    suspends it takes that lock after saying so: an offer comes before that and is taken back, or after it and is not made.
 I3  `last_seen`, `released`, `place`, `acquired` and `delivered` of a consumer are written under its send_lock only.
+I5  What a pull hands out is acquired, by who pulls.
+I6  A consumer has at most one offer that was not sent; it has a position.
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
     at_load32,
@@ -23,6 +26,7 @@ from cython.cimports.flintmq.core.atomics import (
     spin_lock,
     spin_unlock,
 )
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
     credit_give_back,
@@ -60,12 +64,14 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_INTERESTED,
     CONSUMER_NON_ACQUIRING,
-    CONSUMER_NOTIFIED,
     CONSUMER_NOT_INTERESTED,
+    CONSUMER_NOTIFIED,
     CONSUMER_REMOVED,
     ENTRY_COUNT_SHIFT,
     ENTRY_NOT_RESIDENT,
+    ENTRY_OWNER_SHIFT,
     ENTRY_REDELIVERED,
+    RETURNS_COUNTED,
     consumer_t,
     delivery_t,
     found_t,
@@ -75,128 +81,125 @@ from cython.cimports.flintmq.queue.types import (
     puller_t,
     queue_t,
     slot_t,
-    RETURNS_COUNTED,
 )
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 # Outcomes of _attempt.
-NOTHING = cython.declare(cython.int, 0)
-TAKEN = cython.declare(cython.int, 1)
-OUTRANKED = cython.declare(cython.int, 2)
-NO_CREDIT = cython.declare(cython.int, 3)
-PARKED = cython.declare(cython.int, 4)
-NOT_NEXT = cython.declare(cython.int, 5)
-SUSPENDED = cython.declare(cython.int, 6)
-NOT_READY = cython.declare(cython.int, 7)
+NOTHING = declare(c_int, 0)
+TAKEN = declare(c_int, 1)
+OUTRANKED = declare(c_int, 2)
+NO_CREDIT = declare(c_int, 3)
+PARKED = declare(c_int, 4)
+NOT_NEXT = declare(c_int, 5)
+SUSPENDED = declare(c_int, 6)
+NOT_READY = declare(c_int, 7)
 
 # Entries passed in one scan before the level's floor is moved up for everybody: a few times what neighbours take in turn.
-SKIPPED_MANY = cython.declare(uint32_t, 64)
+SKIPPED_MANY = declare(uint32_t, 64)
 # Entries taken between two times that the floor follows them: it is near, so that what comes back lies below it.
-FLOOR_EVERY = cython.declare(uint64_t, 256)
+FLOOR_EVERY = declare(uint64_t, 256)
 # Deliveries of a consumer between two looks at whether to read ahead: the look costs a sum over the consumers.
-READ_AHEAD_EVERY = cython.declare(uint64_t, 256)
+READ_AHEAD_EVERY = declare(uint64_t, 256)
 
 
 # --- is there anything, and who should know ------------------------------------------------------------------------------
 
 
-def queue_has_available(queue):
+def queue_has_available(queue: pointer[queue_t]) -> bint:
     found: found_t
     place: place_t
-    available: cython.bint
-    place.segment = cython.NULL
+    available: bint
+    place.segment = NULL
     place.generation = 0
-    at_add32(cython.address(queue.pins), 1)
-    available = list_scan(cython.address(queue.entries), cython.address(place), 0, cython.address(found))
-    at_sub32(cython.address(queue.pins), 1)
+    at_add32(address(queue.pins), 1)
+    available = list_scan(address(queue.entries), address(place), 0, address(found))
+    at_sub32(address(queue.pins), 1)
     return available
 
 
-def queue_wake_if_available(queue):
+def queue_wake_if_available(queue: pointer[queue_t]) -> void:
     """For a change of consumers (I3: the change is made already, so pass through the list lock, then look)."""
-    spin_lock(cython.address(queue.entries.lock))
-    spin_unlock(cython.address(queue.entries.lock))
+    spin_lock(address(queue.entries.lock))
+    spin_unlock(address(queue.entries.lock))
     if queue_has_available(queue):
-        manager_wake_one(queue, cython.NULL, False)
+        manager_wake_one(queue, NULL, False)
 
 
 # --- pulls --------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _count_acquired(consumer: cython.pointer(consumer_t), slot: cython.pointer(slot_t)) -> cython.void:
-    at_store64(cython.address(consumer.acquired), consumer.acquired + 1)
-    at_store64(cython.address(consumer.acquired_bytes), consumer.acquired_bytes + slot_body_len(slot))
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _count_acquired(consumer: pointer[consumer_t], slot: pointer[slot_t]) -> void:
+    at_store64(address(consumer.acquired), consumer.acquired + 1)
+    at_store64(address(consumer.acquired_bytes), consumer.acquired_bytes + slot_body_len(slot))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _load_content(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _load_content(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t) -> bint:
     """Asks for the content of an entry that was not resident. True: whoever asks is told when it is there; False: look again."""
-    asked: cython.int = slot_begin_loading(slot)
-    if asked == LOADING_FIRST and queue.port != cython.NULL and queue.port.load != cython.NULL:
+    asked: c_int = slot_begin_loading(slot)
+    if asked == LOADING_FIRST and queue.port != NULL and queue.port.load != NULL:
         queue.port.load(queue.port.context, queue, position, slot.message_id)
     return asked != LOADING_NOT
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _read_ahead(queue: cython.pointer(queue_t), position: uint64_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _read_ahead(queue: pointer[queue_t], position: uint64_t) -> void:
     """Asks for what comes behind while there is still something to deliver, so that reading and sending overlap."""
     hot: uint64_t
-    if queue.port == cython.NULL or queue.port.load == cython.NULL:
+    if queue.port == NULL or queue.port.load == NULL:
         return
-    hot = at_load64(cython.address(queue.port.hot_bytes))
-    if hot != ~cython.cast(uint64_t, 0) and queue_load_room(queue) > hot // 2:
+    hot = at_load64(address(queue.port.hot_bytes))
+    if hot != ~cast(uint64_t, 0) and queue_load_room(queue) > hot // 2:
         queue.port.load(queue.port.context, queue, position + 1, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _attempt(
-    queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t), wanted: uint64_t, found: cython.pointer(found_t)
-) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _attempt(queue: pointer[queue_t], consumer: pointer[consumer_t], wanted: uint64_t, found: pointer[found_t]) -> c_int:
     """Tries to acquire the consumer's next entry (`wanted` not 0: only if it is that one). Called with its send_lock held.
 
     The list's events are read before the scan: an entry that comes back during it is found by the next one, so that one that was passed
     while it was acquired is not lost. `last_seen` and `released` are only written here. `found.returned`: credit was taken and given back.
     """
-    entries: cython.pointer(list_t) = cython.address(queue.entries)
-    last: uint64_t = at_load64(cython.address(consumer.last_seen))
+    entries: pointer[list_t] = address(queue.entries)
+    last: uint64_t = at_load64(address(consumer.last_seen))
     start: uint64_t = last + 1
     mark: uint64_t = consumer.released
     position: uint64_t
-    outcome: cython.int
-    content: cython.pointer(content_t)
-    interested: cython.bint
-    if at_load64(cython.address(entries.behind)) != consumer.behind:
-        mark = list_lowest_behind(entries, cython.address(consumer.behind), mark)
+    outcome: c_int
+    content: pointer[content_t]
+    interested: bint
+    if at_load64(address(entries.behind)) != consumer.behind:
+        mark = list_lowest_behind(entries, address(consumer.behind), mark)
     if mark:
         consumer.released = 0
         if mark < start:
             start = mark
     while True:
-        if not list_scan(entries, cython.address(consumer.place), start, found):
+        if not list_scan(entries, address(consumer.place), start, found):
             if found.end > last:
-                at_store64(cython.address(consumer.last_seen), found.end)
+                at_store64(address(consumer.last_seen), found.end)
             if found.skipped > SKIPPED_MANY:
-                list_advance_floor(entries, cython.address(consumer.place), entries.level_count - 1)
+                list_advance_floor(entries, address(consumer.place), entries.level_count - 1)
             return NOTHING
         position = found.position
         if found.skipped > SKIPPED_MANY:
-            list_advance_floor(entries, cython.address(consumer.place), cython.cast(uint32_t, position >> 56))
-        if at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+            list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
+        if at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
             outcome = PARKED
             break
-        if consumer.interest != cython.NULL:
-            content = slot_borrow(found.slot, False, cython.NULL)
-            if content == cython.NULL:
+        if consumer.interest != NULL:
+            content = slot_borrow(found.slot, False, NULL)
+            if content == NULL:
                 start = position  # gone, or evicted: look again
                 continue
             interested = consumer.interest(consumer.interest_context, content)
@@ -222,199 +225,210 @@ def _attempt(
         start = position
     if outcome == TAKEN:
         if position > last:
-            at_store64(cython.address(consumer.last_seen), position)
+            at_store64(address(consumer.last_seen), position)
         else:
             consumer.released = position + 1
         if position % FLOOR_EVERY == 0:
-            list_advance_floor(entries, cython.address(consumer.place), cython.cast(uint32_t, position >> 56))
+            list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
     elif position > last:
-        at_store64(cython.address(consumer.last_seen), position - 1)
+        at_store64(address(consumer.last_seen), position - 1)
     else:
         consumer.released = position
     return outcome
 
 
-def delivery_fill(out, slot, content, position, state):
+def delivery_fill(
+    out: pointer[delivery_t], slot: pointer[slot_t], content: pointer[content_t], position: uint64_t, state: uint64_t
+) -> void:
     out.slot = slot
     out.content = content
     out.position = position
-    out.message_id = slot.message_id if slot != cython.NULL else 0
-    out.delivery_count = cython.cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
+    out.message_id = slot.message_id if slot != NULL else 0
+    out.delivery_count = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & 0xFFFF)
     out.redelivered = (state & ENTRY_REDELIVERED) != 0
     out.rotate = False
 
 
-def queue_deliver_single(queue, consumer, out):
+def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
     found: found_t
-    outcome: cython.int
+    outcome: c_int
     version: uint64_t
-    offered: cython.pointer(slot_t)
-    group: cython.pointer(group_t)
-    looked_again: cython.bint = False
-    wake: cython.bint = False
-    if queue.ops != cython.NULL:
+    state: uint64_t
+    offered: pointer[slot_t]
+    group: pointer[group_t]
+    looked_again: bint = False
+    wake: bint = False
+    if queue.ops != NULL:
         return queue.ops.deliver(queue, consumer, out)
-    spin_lock(cython.address(consumer.send_lock))
-    if at_load32(cython.address(queue.deleted)) or at_load32(cython.address(consumer.list)) <= CONSUMER_REMOVED:
-        spin_unlock(cython.address(consumer.send_lock))
+    spin_lock(address(consumer.send_lock))
+    if at_load32(address(queue.deleted)) or at_load32(address(consumer.list)) <= CONSUMER_REMOVED:
+        spin_unlock(address(consumer.send_lock))
         return False
     if not consumer.flags & CONSUMER_ACQUIRES:
         return _browse(queue, consumer, out)
     # An offer is sent from there, too: it took the credit, without which the consumer may have been moved there since.
-    if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer.offered == cython.NULL:
+    if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer.offered == NULL:
         if consumer.acquired != consumer.counted:
             manager_count(queue, consumer)  # it was moved while it took its last one
-        spin_unlock(cython.address(consumer.send_lock))
+        spin_unlock(address(consumer.send_lock))
         return False
     while True:
         # Before the look: an arrival during it makes the version differ.
         version = queue_version(queue) if looked_again else 0
         offered = consumer.offered
-        if at_load32(cython.address(consumer.target.suspended)):
+        if at_load32(address(consumer.target.suspended)):
             outcome = SUSPENDED
-        elif offered != cython.NULL:
+        elif offered != NULL:
+            check(consumer.offered_position != 0, b"pull I6 an offer that is sent has a position", consumer.id, queue.id)
             found.slot = offered  # its credit and acquire are done
             found.position = consumer.offered_position
-            at_store_ptr(cython.address(consumer.offered), cython.NULL)
+            at_store_ptr(address(consumer.offered), NULL)
             break
         else:
-            outcome = _attempt(queue, consumer, 0, cython.address(found))
+            outcome = _attempt(queue, consumer, 0, address(found))
         if outcome == TAKEN:
             _count_acquired(consumer, found.slot)
             break
         if outcome == SUSPENDED or outcome == NO_CREDIT:
             manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
             # Credit that came back before the move was not answered by set_notify_work_desired: see to it here.
-            if not at_load32(cython.address(consumer.target.suspended)) and credit_left(consumer):
+            if not at_load32(address(consumer.target.suspended)) and credit_left(consumer):
                 manager_move(queue, consumer, CONSUMER_INTERESTED)
                 continue
-            spin_unlock(cython.address(consumer.send_lock))
-            if offered != cython.NULL:
+            spin_unlock(address(consumer.send_lock))
+            if offered != NULL:
                 queue_withdraw_offer(queue, consumer)
             queue_wake_if_available(queue)
             return False
         if looked_again:
-            at_store64(cython.address(consumer.idle_version), version)
+            at_store64(address(consumer.idle_version), version)
             if outcome == PARKED:
                 if not _load_content(queue, found.slot, found.position):
                     continue
                 out.position = found.position
-            spin_unlock(cython.address(consumer.send_lock))
-            if outcome == OUTRANKED or consumer.interest != cython.NULL:
+            spin_unlock(address(consumer.send_lock))
+            if outcome == OUTRANKED or consumer.interest != NULL:
                 queue_wake_if_available(queue)  # for whoever can take what this one can't
             if outcome == OUTRANKED:
                 # What the one above it leaves is its work, and that changes no version: it may be woken again for the same. Only
                 # now, so that it did not wake itself just above.
-                at_store64(cython.address(consumer.idle_version), ~cython.cast(uint64_t, 0))
+                at_store64(address(consumer.idle_version), ~cast(uint64_t, 0))
             return False
         # I3: first Interested, then through the list lock, then look again.
         manager_move(queue, consumer, CONSUMER_INTERESTED)
-        spin_lock(cython.address(queue.entries.lock))
-        spin_unlock(cython.address(queue.entries.lock))
+        spin_lock(address(queue.entries.lock))
+        spin_unlock(address(queue.entries.lock))
         looked_again = True
-    delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(cython.address(found.slot.state)))
-    at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
-    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(cython.address(queue.entries.cold_count)):
+    state = at_load64(address(found.slot.state))
+    check(
+        state >> ENTRY_OWNER_SHIFT == consumer.id,
+        b"pull I5 a delivered entry is acquired by its consumer",
+        found.position,
+        state,
+    )
+    delivery_fill(out, found.slot, slot_content(found.slot), found.position, state)
+    at_store64(address(consumer.delivered), consumer.delivered + 1)
+    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
         _read_ahead(queue, found.position)
     group = consumer.group
-    if at_load32(cython.address(consumer.list)) == CONSUMER_INTERESTED:
+    if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
         manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
-    elif at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+    elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
         manager_count(queue, consumer)
-    if at_load32(cython.address(group.interested.count)):
+    if at_load32(address(group.interested.count)):
         out.rotate = True
-        wake = list_scan(cython.address(queue.entries), cython.address(consumer.place), found.position + 1, cython.address(found))
-    elif at_load32(cython.address(group.notified.count)) > 1:
+        wake = list_scan(address(queue.entries), address(consumer.place), found.position + 1, address(found))
+    elif at_load32(address(group.notified.count)) > 1:
         out.rotate = True
-    spin_unlock(cython.address(consumer.send_lock))
+    spin_unlock(address(consumer.send_lock))
     if wake:
-        manager_wake_one(queue, cython.NULL, False)  # a backlog spreads to all
+        manager_wake_one(queue, NULL, False)  # a backlog spreads to all
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _browse(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t), out: cython.pointer(delivery_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _browse(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
     """The next entry a browser has not seen, in list order; its content gets a reference. Called with, and gives up, its send_lock."""
-    entries: cython.pointer(list_t) = cython.address(queue.entries)
+    entries: pointer[list_t] = address(queue.entries)
     found: found_t
     level: uint32_t = 0
     at: uint32_t
     state: uint64_t
-    content: cython.pointer(content_t)
-    if at_load32(cython.address(consumer.list)) != CONSUMER_NON_ACQUIRING or at_load32(cython.address(consumer.target.suspended)):
-        spin_unlock(cython.address(consumer.send_lock))
+    content: pointer[content_t]
+    if at_load32(address(consumer.list)) != CONSUMER_NON_ACQUIRING or at_load32(address(consumer.target.suspended)):
+        spin_unlock(address(consumer.send_lock))
         return False
     while level < entries.level_count:
         if not list_scan(
             entries,
-            cython.address(consumer.place),
-            (cython.cast(uint64_t, level) << 56) | (consumer.browse_levels[level] + 1),
-            cython.address(found),
+            address(consumer.place),
+            (cast(uint64_t, level) << 56) | (consumer.browse_levels[level] + 1),
+            address(found),
         ):
             break
-        at = cython.cast(uint32_t, found.position >> 56)
+        at = cast(uint32_t, found.position >> 56)
         if at > level and (found.position << 8) >> 8 <= consumer.browse_levels[at]:
             level = at  # nothing new up to there; go on behind what it saw of that level
             continue
         level = at
-        if at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+        if at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
             if _load_content(queue, found.slot, found.position):
                 break  # queue_content_loaded notifies it
             continue
-        content = slot_borrow(found.slot, False, cython.address(state))
-        if content == cython.NULL:
+        content = slot_borrow(found.slot, False, address(state))
+        if content == NULL:
             continue
-        if consumer.interest != cython.NULL and not consumer.interest(consumer.interest_context, content):
+        if consumer.interest != NULL and not consumer.interest(consumer.interest_context, content):
             content_decref(content)
             consumer.browse_levels[at] = (found.position << 8) >> 8
             continue
         consumer.browse_levels[at] = (found.position << 8) >> 8
-        delivery_fill(out, cython.NULL, content, found.position, state)
-        at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
-        spin_unlock(cython.address(consumer.send_lock))
+        delivery_fill(out, NULL, content, found.position, state)
+        at_store64(address(consumer.delivered), consumer.delivered + 1)
+        spin_unlock(address(consumer.send_lock))
         return True
-    spin_unlock(cython.address(consumer.send_lock))
+    spin_unlock(address(consumer.send_lock))
     return False
 
 
-def entry_sent(slot):
+def entry_sent(slot: pointer[slot_t]) -> void:
     slot_sent(slot)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, out: cython.pointer(delivery_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _pull(queue: pointer[queue_t], owner: uint32_t, cold: bint, out: pointer[delivery_t]) -> bint:
     """_attempt without consumer: first available entry for a basic.get or the broker. `cold`: also a not resident one."""
-    entries: cython.pointer(list_t) = cython.address(queue.entries)
-    puller: cython.pointer(puller_t) = cython.address(queue.puller)
+    entries: pointer[list_t] = address(queue.entries)
+    puller: pointer[puller_t] = address(queue.puller)
     found: found_t
     start: uint64_t
     mark: uint64_t = 0
-    taken: cython.bint = False
-    out.slot = cython.NULL
+    taken: bint = False
+    out.slot = NULL
     out.position = 0
-    spin_lock(cython.address(puller.lock))
+    spin_lock(address(puller.lock))
     start = puller.last_seen + 1
     mark = puller.released
-    if at_load64(cython.address(entries.behind)) != puller.behind:
-        mark = list_lowest_behind(entries, cython.address(puller.behind), mark)
+    if at_load64(address(entries.behind)) != puller.behind:
+        mark = list_lowest_behind(entries, address(puller.behind), mark)
     if mark:
         puller.released = 0
         if mark < start:
             start = mark
     while not taken:
-        if not list_scan(entries, cython.address(puller.place), start, cython.address(found)):
+        if not list_scan(entries, address(puller.place), start, address(found)):
             if found.end > puller.last_seen:
                 puller.last_seen = found.end
-            spin_unlock(cython.address(puller.lock))
+            spin_unlock(address(puller.lock))
             return False
         if found.skipped > SKIPPED_MANY:
-            list_advance_floor(entries, cython.address(puller.place), cython.cast(uint32_t, found.position >> 56))
+            list_advance_floor(entries, address(puller.place), cast(uint32_t, found.position >> 56))
         start = found.position
-        if not cold and at_load64(cython.address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+        if not cold and at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
             if _load_content(queue, found.slot, found.position):
                 break
             continue
@@ -425,49 +439,50 @@ def _pull(queue: cython.pointer(queue_t), owner: uint32_t, cold: cython.bint, ou
         else:
             puller.released = found.position + 1
         if found.position % FLOOR_EVERY == 0:
-            list_advance_floor(entries, cython.address(puller.place), cython.cast(uint32_t, found.position >> 56))
-        at_store64(cython.address(puller.acquired), puller.acquired + 1)
-        at_store64(cython.address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(found.slot))
+            list_advance_floor(entries, address(puller.place), cast(uint32_t, found.position >> 56))
+        check(slot_content(found.slot) != NULL or cold, b"pull I5 what basic.get takes is in memory", found.position, owner)
+        at_store64(address(puller.acquired), puller.acquired + 1)
+        at_store64(address(puller.acquired_bytes), puller.acquired_bytes + slot_body_len(found.slot))
         if owner:
-            at_store64(cython.address(puller.delivered), puller.delivered + 1)
-        delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(cython.address(found.slot.state)))
+            at_store64(address(puller.delivered), puller.delivered + 1)
+        delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
     else:
         puller.released = found.position
         out.position = found.position
-    spin_unlock(cython.address(puller.lock))
+    spin_unlock(address(puller.lock))
     if taken:
         queue_unparked(queue, found.slot)
     return taken
 
 
-def queue_unparked(queue, slot):
+def queue_unparked(queue: pointer[queue_t], slot: pointer[slot_t]) -> void:
     """The broker took an entry; were consumers parked on it, those behind it are theirs now."""
-    if at_load64(cython.address(slot.state)) & ENTRY_NOT_RESIDENT:
+    if at_load64(address(slot.state)) & ENTRY_NOT_RESIDENT:
         manager_changed(queue)
         queue_wake_if_available(queue)
         manager_wake_waiters(queue)
 
 
-def queue_pull(queue, owner, out):
+def queue_pull(queue: pointer[queue_t], owner: uint32_t, out: pointer[delivery_t]) -> bint:
     return _pull(queue, owner, False, out)
 
 
-def queue_take_head(queue, out):
+def queue_take_head(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:
     return _pull(queue, 0, True, out)
 
 
-def queue_release(queue, slot, position, owner, delivered):
+def queue_release(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, delivered: bint) -> bint:
     wanted: uint32_t = 0
-    if queue.ops != cython.NULL:
+    if queue.ops != NULL:
         return queue.ops.release(queue, slot, position, owner, delivered)
     if delivered and queue.returns & RETURNS_COUNTED and queue_count_return(queue, position, owner):
         return True  # the broker has it, and ends it
-    if not list_release(cython.address(queue.entries), position, owner, delivered, cython.address(wanted)):
+    if not list_release(address(queue.entries), position, owner, delivered, address(wanted)):
         return False
     due_worked(queue)
     due_expiry(queue)
     kind_returned(queue, position)
-    manager_available(queue, cython.NULL, True)
+    manager_available(queue, NULL, True)
     manager_wake_waiters(queue)
     return True
 
@@ -475,56 +490,58 @@ def queue_release(queue, slot, position, owner, delivered):
 # --- offers -------------------------------------------------------------------------------------------------------------
 
 
-def queue_offer(queue, position):
+def queue_offer(queue: pointer[queue_t], position: uint64_t) -> bint:
     """Seed 000's deliverToSubscription, over the ready consumers in turn: acquires the entry for the first one whose next entry it
     is, who has credit, interest and no other offer, and schedules its target. True when one took it."""
-    consumer: cython.pointer(consumer_t)
+    consumer: pointer[consumer_t]
     found: found_t
     round_no: uint32_t = manager_new_round(queue)
     at: uint32_t
-    outcome: cython.int
-    again: cython.bint = False
-    taken: cython.bint = False
+    outcome: c_int
+    again: bint = False
+    taken: bint = False
     while not taken:
         consumer = manager_next_offer(queue, round_no)
-        if consumer == cython.NULL:
+        if consumer == NULL:
             break
         # Its send_lock is ours: it can't be removed, pull, or get another offer. What was seen before that may be over: I4.
         outcome = NOT_READY
         found.returned = False
-        at = at_load32(cython.address(consumer.list))
+        at = at_load32(address(consumer.list))
         if (
-            consumer.offered == cython.NULL
+            consumer.offered == NULL
             and (at == CONSUMER_INTERESTED or at == CONSUMER_NOTIFIED)
-            and not at_load32(cython.address(consumer.target.suspended))
+            and not at_load32(address(consumer.target.suspended))
         ):
-            outcome = _attempt(queue, consumer, position, cython.address(found))
+            outcome = _attempt(queue, consumer, position, address(found))
         if outcome == TAKEN:
             _count_acquired(consumer, found.slot)
+            check(consumer.offered == NULL, b"pull I6 an offer finds no other one", consumer.id, position)
             consumer.offered_position = position
-            at_store_ptr(cython.address(consumer.offered), found.slot)
+            at_store_ptr(address(consumer.offered), found.slot)
             manager_offered(queue, consumer)
-            if at_load32(cython.address(consumer.list)) != CONSUMER_NOTIFIED:
+            if at_load32(address(consumer.list)) != CONSUMER_NOTIFIED:
                 manager_count(queue, consumer)
             taken = True
         again = again or found.returned
-        spin_unlock(cython.address(consumer.send_lock))
-        if (outcome == NOT_NEXT or outcome == NOTHING) and at_load32(cython.address(queue.manager.predicates)) == 0:
+        spin_unlock(address(consumer.send_lock))
+        if (outcome == NOT_NEXT or outcome == NOTHING) and at_load32(address(queue.manager.predicates)) == 0:
             break  # what is next is the same for everybody
     if again:
         queue_wake_if_available(queue)  # one that lost its credit for a moment may have been passed over for another entry
     return taken
 
 
-def queue_withdraw_offer(queue, consumer):
+def queue_withdraw_offer(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
     """The consumer won't send what it was offered: the entry goes back to its place. Called without its send_lock."""
-    offered: cython.pointer(slot_t)
+    offered: pointer[slot_t]
     position: uint64_t
-    spin_lock(cython.address(consumer.send_lock))
-    offered = cython.cast(cython.pointer(slot_t), at_swap_ptr(cython.address(consumer.offered), cython.NULL))
+    spin_lock(address(consumer.send_lock))
+    offered = cast(pointer[slot_t], at_swap_ptr(address(consumer.offered), NULL))
     position = consumer.offered_position
-    spin_unlock(cython.address(consumer.send_lock))
-    if offered != cython.NULL:
+    spin_unlock(address(consumer.send_lock))
+    if offered != NULL:
+        check(position != 0, b"pull I6 an offer that is taken back has a position", consumer.id, queue.id)
         credit_give_back(consumer)
         manager_credit_back(queue, consumer, False)
         queue_release(queue, offered, position, consumer.id, False)

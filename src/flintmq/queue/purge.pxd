@@ -19,8 +19,3 @@ cdef bint sweep_step(sweep_t *sweep, uint64_t most) noexcept nogil
 cdef void sweep_free(sweep_t *sweep) noexcept nogil
 # A purge in one go: O(places). Returns how many were removed.
 cdef uint64_t queue_purge(queue_t *queue) noexcept nogil
-
-# The Python face: `Sweep(core, ending)`, `step(most)` until that is true.
-cdef class Sweep:
-    cdef sweep_t sweep
-    cdef object core            # QueueHandle: keeps the log alive

@@ -13,19 +13,16 @@ record names runs of positions, so it is as long as the slice is torn, and never
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_cas64, at_load32, at_load64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.queue.consumer_manager import manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_taken
 from cython.cimports.flintmq.queue.entry_list import list_delete_locked, list_directory_find
-from cython.cimports.flintmq.queue.handle import QueueHandle
-from cython.cimports.flintmq.queue.consumer_manager import manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.pull import queue_wake_if_available
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content, slot_dequeue
 from cython.cimports.flintmq.queue.types import (
-    INDEX_MASK,
-    LEVEL_SHIFT,
     ENTRY_ACQUIRED,
     ENTRY_AVAILABLE,
     ENTRY_BUSY,
@@ -33,10 +30,13 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_LOGGED,
     ENTRY_NOT_RESIDENT,
     ENTRY_STATE_MASK,
+    INDEX_MASK,
+    LEVEL_SHIFT,
     MESSAGE_SPILLED_BIT,
     SWEPT_MAX,
     level_t,
     list_t,
+    queue_t,
     segment_t,
     slot_t,
     swept_t,
@@ -47,26 +47,26 @@ from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memset
 
 # places looked at under the list's lock in one go: producers and consumers wait for it
-LOCKED_MOST = cython.declare(uint64_t, 256)
+LOCKED_MOST = declare(uint64_t, 256)
 # retired segments after which memory is given back
-RETIRED_MOST = cython.declare(uint32_t, 64)
+RETIRED_MOST = declare(uint32_t, 64)
 # places of one step where nobody waits
-IN_ONE_GO = cython.declare(uint64_t, 65536)
+IN_ONE_GO = declare(uint64_t, 65536)
 
 
-def sweep_begin(sweep, queue, ending):
+def sweep_begin(sweep: pointer[sweep_t], queue: pointer[queue_t], ending: bint) -> bint:
     level: uint32_t
-    memset(sweep, 0, cython.sizeof(sweep_t))
+    memset(sweep, 0, sizeof(sweep_t))
     sweep.tails = sweep.first_tail
     if queue.entries.level_count > 1:
-        sweep.tails = cython.cast(cython.pointer(uint64_t), malloc(queue.entries.level_count * cython.sizeof(uint64_t)))
-        if sweep.tails == cython.NULL:
+        sweep.tails = cast(pointer[uint64_t], malloc(queue.entries.level_count * sizeof(uint64_t)))
+        if sweep.tails == NULL:
             return False
     # I3: a producer that reserved a place before the queue was closed has filled it when it lets this lock go.
-    spin_lock(cython.address(queue.log_lock))
+    spin_lock(address(queue.log_lock))
     for level in range(queue.entries.level_count):
-        sweep.tails[level] = at_load64(cython.address(queue.entries.levels[level].tail))
-    spin_unlock(cython.address(queue.log_lock))
+        sweep.tails[level] = at_load64(address(queue.entries.levels[level].tail))
+    spin_unlock(address(queue.log_lock))
     queue_incref(queue)
     sweep.queue = queue
     sweep.next = 1
@@ -74,75 +74,75 @@ def sweep_begin(sweep, queue, ending):
     return True
 
 
-def sweep_free(sweep):
-    if sweep.queue == cython.NULL:
+def sweep_free(sweep: pointer[sweep_t]) -> void:
+    if sweep.queue == NULL:
         return
     if sweep.tails != sweep.first_tail:
         free(sweep.tails)
     queue_decref(sweep.queue)
-    sweep.queue = cython.NULL
+    sweep.queue = NULL
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget(slot: cython.pointer(slot_t)) -> uint64_t:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _forget(slot: pointer[slot_t]) -> uint64_t:
     """An entry that somebody holds: the log is not told again of it. Its message, 0: the log never had it, or nobody holds it any more."""
     state: uint64_t
     message_id: uint64_t
     while True:
-        state = at_load64(cython.address(slot.state))
+        state = at_load64(address(slot.state))
         if state & ENTRY_STATE_MASK != ENTRY_ACQUIRED or not state & (ENTRY_LOGGED | ENTRY_HELD):
             return 0
         if state & ENTRY_BUSY:
             continue
         message_id = slot.message_id
-        if at_cas64(cython.address(slot.state), state, state & ~cython.cast(uint64_t, ENTRY_LOGGED)):
+        if at_cas64(address(slot.state), state, state & ~cast(uint64_t, ENTRY_LOGGED)):
             return 0 if message_id >> MESSAGE_SPILLED_BIT else message_id
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _tell(sweep: cython.pointer(sweep_t), swept: cython.pointer(swept_t), count: uint32_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _tell(sweep: pointer[sweep_t], swept: pointer[swept_t], count: uint32_t) -> void:
     """Tells the log of what ends."""
-    queue: cython.pointer(queue_t) = sweep.queue
+    queue: pointer[queue_t] = sweep.queue
     lsn: uint64_t
-    if count == 0 or queue.port == cython.NULL or queue.port.sweep == cython.NULL:
+    if count == 0 or queue.port == NULL or queue.port.sweep == NULL:
         return
     lsn = queue.port.sweep(queue.port.context, queue, swept, count, sweep.ending)
     if lsn > sweep.lsn:
         sweep.lsn = lsn
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _take(
-    sweep: cython.pointer(sweep_t),
+    sweep: pointer[sweep_t],
     level_no: uint32_t,
-    looked: cython.pointer(uint64_t),
-    gone: cython.pointer(cython.pointer(slot_t)),
-    gone_count: cython.pointer(uint32_t),
-    swept: cython.pointer(swept_t),
-    swept_count: cython.pointer(uint32_t),
-    parked: cython.pointer(cython.bint),
-) -> cython.pointer(segment_t):
+    looked: pointer[uint64_t],
+    gone: pointer[pointer[slot_t]],
+    gone_count: pointer[uint32_t],
+    swept: pointer[swept_t],
+    swept_count: pointer[uint32_t],
+    parked: pointer[bint],
+) -> pointer[segment_t]:
     """Acquires and dequeues what is to go, inside one segment and from `sweep.next` on, which moves. NULL: the level has no more. List
     lock held."""
-    entries: cython.pointer(list_t) = cython.address(sweep.queue.entries)
-    level: cython.pointer(level_t) = entries.levels + level_no
+    entries: pointer[list_t] = address(sweep.queue.entries)
+    level: pointer[level_t] = entries.levels + level_no
     index: uint64_t = sweep.next & INDEX_MASK
     last: uint64_t = sweep.tails[level_no]
     end: uint64_t
     at: uint32_t = list_directory_find(level, index)
-    segment: cython.pointer(segment_t)
-    slot: cython.pointer(slot_t)
+    segment: pointer[segment_t]
+    slot: pointer[slot_t]
     state: uint64_t
     message_id: uint64_t
     if index > last or at >= level.count:
-        return cython.NULL
+        return NULL
     segment = level.directory[level.start + at]
     if index < segment.base:
         index = segment.base
@@ -150,14 +150,14 @@ def _take(
     if end > last + 1:
         end = last + 1
     if index >= end:
-        return cython.NULL
+        return NULL
     while index < end and looked[0] < LOCKED_MOST and gone_count[0] < SWEPT_MAX and swept_count[0] < SWEPT_MAX:
         slot = segment.slots + (index - segment.base)
         looked[0] += 1
         message_id = 0
-        state = at_load64(cython.address(slot.state))
+        state = at_load64(address(slot.state))
         if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE and slot_acquire(slot, 0, True):
-            state = at_load64(cython.address(slot.state))
+            state = at_load64(address(slot.state))
             parked[0] = parked[0] or state & ENTRY_NOT_RESIDENT != 0
             count_taken(entries, slot_body_len(slot))
             slot_dequeue(slot, 0)
@@ -168,121 +168,86 @@ def _take(
         elif sweep.ending and state & ENTRY_STATE_MASK == ENTRY_ACQUIRED:
             message_id = _forget(slot)
         if message_id:
-            swept[swept_count[0]].position = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | index
+            swept[swept_count[0]].position = (cast(uint64_t, level_no) << LEVEL_SHIFT) | index
             swept[swept_count[0]].message_id = message_id
             swept_count[0] += 1
         index += 1
-    sweep.next = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | index
+    sweep.next = (cast(uint64_t, level_no) << LEVEL_SHIFT) | index
     return segment
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _finish(
-    sweep: cython.pointer(sweep_t), segment: cython.pointer(segment_t), gone: cython.pointer(cython.pointer(slot_t)), count: uint32_t
-) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _finish(sweep: pointer[sweep_t], segment: pointer[segment_t], gone: pointer[pointer[slot_t]], count: uint32_t) -> void:
     """Deletes what was dequeued, and gives its contents back."""
-    queue: cython.pointer(queue_t) = sweep.queue
-    contents: cython.pointer(content_t)[SWEPT_MAX]
+    queue: pointer[queue_t] = sweep.queue
+    contents: pointer[content_t][SWEPT_MAX]
     spilled: uint64_t[SWEPT_MAX]
     i: uint32_t
-    spin_lock(cython.address(queue.entries.lock))
+    spin_lock(address(queue.entries.lock))
     for i in range(count):
         contents[i] = slot_content(gone[i])
         spilled[i] = gone[i].message_id if gone[i].message_id >> MESSAGE_SPILLED_BIT else 0
-        list_delete_locked(cython.address(queue.entries), gone[i], segment)
-    spin_unlock(cython.address(queue.entries.lock))
+        list_delete_locked(address(queue.entries), gone[i], segment)
+    spin_unlock(address(queue.entries.lock))
     for i in range(count):
-        if contents[i] != cython.NULL:
+        if contents[i] != NULL:
             content_decref(contents[i])
-        if spilled[i] and queue.port != cython.NULL and queue.port.unspill != cython.NULL:
+        if spilled[i] and queue.port != NULL and queue.port.unspill != NULL:
             queue.port.unspill(queue.port.context, spilled[i])
     sweep.removed += count
 
 
-def sweep_step(sweep, most):
-    queue: cython.pointer(queue_t) = sweep.queue
-    gone: cython.pointer(slot_t)[SWEPT_MAX]
+def sweep_step(sweep: pointer[sweep_t], most: uint64_t) -> bint:
+    queue: pointer[queue_t] = sweep.queue
+    gone: pointer[slot_t][SWEPT_MAX]
     swept: swept_t[SWEPT_MAX]
     gone_count: uint32_t
     swept_count: uint32_t
     looked: uint64_t
     passed: uint64_t = 0
     level_no: uint32_t
-    segment: cython.pointer(segment_t)
-    parked: cython.bint = False
+    segment: pointer[segment_t]
+    parked: bint = False
     while passed < most and not sweep.done:
-        level_no = cython.cast(uint32_t, sweep.next >> LEVEL_SHIFT)
+        level_no = cast(uint32_t, sweep.next >> LEVEL_SHIFT)
         gone_count = swept_count = 0
         looked = 0
-        spin_lock(cython.address(queue.entries.lock))
+        spin_lock(address(queue.entries.lock))
         segment = _take(
             sweep,
             level_no,
-            cython.address(looked),
+            address(looked),
             gone,
-            cython.address(gone_count),
+            address(gone_count),
             swept,
-            cython.address(swept_count),
-            cython.address(parked),
+            address(swept_count),
+            address(parked),
         )
-        spin_unlock(cython.address(queue.entries.lock))
+        spin_unlock(address(queue.entries.lock))
         passed += looked + 1
         _tell(sweep, swept, swept_count)
         if gone_count:
             _finish(sweep, segment, gone, gone_count)
-        if segment == cython.NULL:
+        if segment == NULL:
             level_no += 1
-            sweep.next = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | 1
+            sweep.next = (cast(uint64_t, level_no) << LEVEL_SHIFT) | 1
             sweep.done = level_no >= queue.entries.level_count
     if parked:  # were consumers parked on one of them, what is behind it is theirs now
         manager_changed(queue)
         queue_wake_if_available(queue)
         manager_wake_waiters(queue)
-    if sweep.done or at_load32(cython.address(queue.entries.retired_count)) > RETIRED_MOST:
+    if sweep.done or at_load32(address(queue.entries.retired_count)) > RETIRED_MOST:
         queue_reclaim(queue, True)
     return sweep.done
 
 
-def queue_purge(queue):
+def queue_purge(queue: pointer[queue_t]) -> uint64_t:
     sweep: sweep_t
-    if not sweep_begin(cython.address(sweep), queue, False):
+    if not sweep_begin(address(sweep), queue, False):
         return 0
-    while not sweep_step(cython.address(sweep), IN_ONE_GO):
+    while not sweep_step(address(sweep), IN_ONE_GO):
         pass
-    sweep_free(cython.address(sweep))
+    sweep_free(address(sweep))
     return sweep.removed
-
-
-@cython.cclass
-class Sweep:
-    """A purge of a queue, or its end after it was deleted, in slices. Args: core: its QueueHandle; ending: see sweep.pxd.
-
-    Raises: MemoryError.
-    """
-
-    def __cinit__(self, core: QueueHandle, ending: bool = False):
-        if not sweep_begin(cython.address(self.sweep), core.queue, ending):
-            raise MemoryError("no memory for a sweep of a queue")
-        self.core = core
-
-    def __dealloc__(self):
-        sweep_free(cython.address(self.sweep))
-
-    def step(self, most: int) -> bool:
-        """Looks at up to `most` places. True: it is done. Runs without the GIL."""
-        places: uint64_t = most
-        with cython.nogil:
-            sweep_step(cython.address(self.sweep), places)
-        return self.sweep.done
-
-    @property
-    def removed(self) -> int:
-        """Messages that were available, and are gone."""
-        return self.sweep.removed
-
-    @property
-    def lsn(self) -> int:
-        """LSN up to which the log must be durable for the purge to be; 0: nothing of it was logged."""
-        return self.sweep.lsn

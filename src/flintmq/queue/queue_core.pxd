@@ -11,16 +11,16 @@ from flintmq.queue.types cimport (
 # The rest of the queue's face, defined where it belongs.
 from flintmq.queue.pull cimport entry_sent, queue_deliver_single, queue_pull, queue_release, queue_take_head
 from flintmq.queue.upkeep cimport (
-    queue_consumer_count, queue_delivered_total, queue_enqueued_total, queue_housekeeping, queue_memory, queue_next_expiry, queue_peek,
-    queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_count,
+    queue_acquired_failed, queue_consumer_count, queue_content_failed, queue_delivered_total, queue_enqueued_total, queue_failed_count,
+    queue_housekeeping, queue_next_expiry, queue_peek, queue_priorities, queue_ready_bytes, queue_ready_count, queue_unacked_count,
 )
 from flintmq.queue.residency cimport (
-    queue_acquired_failed, queue_add_waiter, queue_cold_count, queue_content_failed, queue_content_loaded, queue_evict_content,
-    queue_failed_count, queue_load_room, queue_next_cold, queue_remove_waiter, queue_resident_bytes,
+    queue_add_waiter, queue_cold_count, queue_content_loaded, queue_load_room, queue_next_cold, queue_remove_waiter,
+    queue_resident_bytes,
 )
 from flintmq.queue.restoring cimport (
-    queue_add_held, queue_adopt_held, queue_borrow, queue_drop_held, queue_facts, queue_fill_held, queue_forget_logged, queue_hold_at,
-    queue_next_available, queue_next_redelivered, queue_pass_on, queue_publish_held, queue_reserve, queue_restore, queue_restore_many,
+    queue_add_held, queue_adopt_held, queue_borrow, queue_facts, queue_fill_held, queue_forget_logged, queue_hold_at,
+    queue_next_available, queue_next_redelivered, queue_pass_on, queue_publish_held, queue_reserve, queue_restore_many,
     queue_set_tail, queue_tail, queue_take_at,
 )
 
@@ -73,6 +73,8 @@ cdef bint consumer_has_credit(consumer_t *consumer) noexcept nogil
 cdef bint queue_dequeue(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int reason) noexcept nogil
 # The same with the time of the delivery for the log: microseconds on the wall clock, 0 = not known.
 cdef bint queue_settle(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int reason, uint64_t delivered_us) noexcept nogil
+# A held entry (queue_add_held) goes, and the log is not told. The same for an entry that queue_hold_at acquired.
+cdef bint queue_drop_held(queue_t *queue, slot_t *slot, uint64_t position) noexcept nogil
 # The broker takes one expired available entry (expires_at <= now_ms), earliest position first; false when there is none.
 # An expired entry that a consumer holds is found by a later sweep, once it is available again.
 cdef bint queue_take_expired(queue_t *queue, int64_t now_ms, delivery_t *out) noexcept nogil

@@ -8,6 +8,7 @@ I2  For every acquiring consumer, each available entry it wants is at or after m
 I3  Lost wake-up guard: who makes an entry available does so under list_t.lock and reads list_t.wanted there; who goes idle counts
     itself in `wanted`, passes through list_t.lock, and looks again.
 I4  Credit is taken before the acquire and given back exactly once when the acquire is lost or the entry comes back unsent.
+I5  What is counted as referenced is: a queue or a consumer that gives up a reference had one.
 
 Lock order: log_lock; send_lock or puller.lock; manager lock; list lock. An offer only tries send_lock, so it may hold the manager
 lock then. Ports run without list, manager and consumer locks, except notify_work (manager lock) and the content port (send_lock).
@@ -15,7 +16,8 @@ lock then. Ports run without list, manager and consumer locks, except notify_wor
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
     at_cas64,
@@ -28,6 +30,7 @@ from cython.cimports.flintmq.core.atomics import (
     spin_lock,
     spin_unlock,
 )
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, content_decref, content_t
 from cython.cimports.flintmq.queue.arrivals import arrived_between
 from cython.cimports.flintmq.queue.consumer_manager import (
@@ -64,14 +67,15 @@ from cython.cimports.flintmq.queue.pull import (
     queue_withdraw_offer,
 )
 from cython.cimports.flintmq.queue.residency import queue_load_room
+from cython.cimports.flintmq.queue.restoring import queue_forget_logged
 from cython.cimports.flintmq.queue.returns import queue_free_returns
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_INTERESTED,
     CONSUMER_NON_ACQUIRING,
-    CONSUMER_NOTIFIED,
     CONSUMER_NOT_INTERESTED,
+    CONSUMER_NOTIFIED,
     CONSUMER_REMOVED,
     CONSUMER_SEES_REQUEUES,
     ENTRY_LOGGED,
@@ -79,84 +83,89 @@ from cython.cimports.flintmq.queue.types import (
     REASON_EXPIRE,
     consumer_t,
     delivery_t,
+    log_port_t,
+    queue_ops_t,
     queue_t,
     segment_t,
     slot_t,
+    target_t,
 )
-from cython.cimports.flintmq.queue.upkeep import queue_ready_count, queue_reclaim
-from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.flintmq.queue.upkeep import queue_reclaim
+from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 
 # --- life -------------------------------------------------------------------------------------------------------------------
 
 
-def queue_new(queue_id, list_kind, levels, level_rule):
-    queue: cython.pointer(queue_t) = cython.cast(cython.pointer(queue_t), calloc(1, cython.sizeof(queue_t)))
-    if queue == cython.NULL:
-        return cython.NULL
-    if not list_init(cython.address(queue.entries), list_kind, levels, level_rule):
+def queue_new(queue_id: uint64_t, list_kind: c_int, levels: c_int, level_rule: c_int) -> pointer[queue_t]:
+    queue: pointer[queue_t] = cast(pointer[queue_t], calloc(1, sizeof(queue_t)))
+    if queue == NULL:
+        return NULL
+    if not list_init(address(queue.entries), list_kind, levels, level_rule):
         free(queue)
-        return cython.NULL
+        return NULL
     queue.refs = 1
     queue.id = queue_id
     queue.list_kind = list_kind
-    queue.max_length = ~cython.cast(uint64_t, 0)
-    queue.max_bytes = ~cython.cast(uint64_t, 0)
+    queue.max_length = ~cast(uint64_t, 0)
+    queue.max_bytes = ~cast(uint64_t, 0)
     return queue
 
 
-def queue_incref(queue):
-    at_add32(cython.address(queue.refs), 1)
+def queue_incref(queue: pointer[queue_t]) -> void:
+    at_add32(address(queue.refs), 1)
 
 
-def queue_decref(queue):
-    if at_sub32(cython.address(queue.refs), 1) == 1:
-        if queue.ops != cython.NULL:
+def queue_decref(queue: pointer[queue_t]) -> void:
+    before: uint32_t = at_sub32(address(queue.refs), 1)
+    check(before > 0, b"queue_core I5 a queue that is let go was referenced", queue.id, before)
+    if before == 1:
+        if queue.ops != NULL:
             queue.ops.destroy(queue)
-        list_destroy(cython.address(queue.entries), queue.port)
+        list_destroy(address(queue.entries), queue.port)
         queue_free_returns(queue)
         free(queue)
 
 
-def queue_mark_deleted(queue):
-    at_store32(cython.address(queue.deleted), 1)
-    spin_lock(cython.address(queue.entries.lock))
+def queue_mark_deleted(queue: pointer[queue_t]) -> void:
+    at_store32(address(queue.deleted), 1)
+    spin_lock(address(queue.entries.lock))
     queue.entries.closed = 1
-    spin_unlock(cython.address(queue.entries.lock))
+    spin_unlock(address(queue.entries.lock))
     manager_wake_waiters(queue)
 
 
-def queue_hold_arrivals(queue, held):
-    spin_lock(cython.address(queue.entries.lock))
-    if queue.ops == cython.NULL and not at_load32(cython.address(queue.deleted)):
+def queue_hold_arrivals(queue: pointer[queue_t], held: bint) -> void:
+    spin_lock(address(queue.entries.lock))
+    if queue.ops == NULL and not at_load32(address(queue.deleted)):
         queue.entries.closed = 1 if held else 0
-    spin_unlock(cython.address(queue.entries.lock))
+    spin_unlock(address(queue.entries.lock))
 
 
-def queue_is_deleted(queue):
-    return at_load32(cython.address(queue.deleted)) != 0
+def queue_is_deleted(queue: pointer[queue_t]) -> bint:
+    return at_load32(address(queue.deleted)) != 0
 
 
-def queue_get_id(queue):
+def queue_get_id(queue: pointer[queue_t]) -> uint64_t:
     return queue.id
 
 
-def queue_set_durable(queue, durable):
+def queue_set_durable(queue: pointer[queue_t], durable: bint) -> void:
     queue.durable = 1 if durable else 0
 
 
-def queue_is_durable(queue):
+def queue_is_durable(queue: pointer[queue_t]) -> bint:
     return queue.durable != 0
 
 
-def queue_set_ports(queue, port):
+def queue_set_ports(queue: pointer[queue_t], port: pointer[log_port_t]) -> void:
     queue.port = port
 
 
-def queue_set_ops(queue, ops, context):
-    spin_lock(cython.address(queue.entries.lock))
+def queue_set_ops(queue: pointer[queue_t], ops: pointer[queue_ops_t], context: p_void) -> void:
+    spin_lock(address(queue.entries.lock))
     queue.entries.closed = 1
-    spin_unlock(cython.address(queue.entries.lock))
+    spin_unlock(address(queue.entries.lock))
     queue.ops_context = context
     queue.ops = ops
 
@@ -164,125 +173,125 @@ def queue_set_ops(queue, ops, context):
 # --- producers --------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _add_logged(
-    queue: cython.pointer(queue_t),
+    queue: pointer[queue_t],
     level: uint32_t,
-    content: cython.pointer(content_t),
+    content: pointer[content_t],
     expires_at_ms: int64_t,
-    lsn: cython.pointer(uint64_t),
+    lsn: pointer[uint64_t],
     hot_bytes: uint64_t,
-    wanted: cython.pointer(uint32_t),
+    wanted: pointer[uint32_t],
 ) -> uint64_t:
     """Adds with the log told first. Producers of the queue pass one by one, so that the log sees positions in order."""
     position: uint64_t = 0
     logged_at: uint64_t
-    slot: cython.pointer(slot_t)
-    dropped: cython.pointer(content_t) = cython.NULL
-    spin_lock(cython.address(queue.log_lock))
-    slot = list_reserve(cython.address(queue.entries), level, content, 0, cython.address(position))
-    if slot != cython.NULL:
+    slot: pointer[slot_t]
+    dropped: pointer[content_t] = NULL
+    spin_lock(address(queue.log_lock))
+    slot = list_reserve(address(queue.entries), level, content, 0, address(position))
+    if slot != NULL:
         logged_at = queue.port.enqueue(queue.port.context, queue, position, slot, expires_at_ms)
-        if lsn != cython.NULL and logged_at > lsn[0]:
+        if lsn != NULL and logged_at > lsn[0]:
             lsn[0] = logged_at
-        list_publish(cython.address(queue.entries), slot, position, ENTRY_LOGGED, expires_at_ms, hot_bytes, wanted, cython.address(dropped))
-    spin_unlock(cython.address(queue.log_lock))
-    if dropped != cython.NULL:
+        list_publish(address(queue.entries), slot, position, ENTRY_LOGGED, expires_at_ms, hot_bytes, wanted, address(dropped))
+    spin_unlock(address(queue.log_lock))
+    if dropped != NULL:
         content_decref(dropped)
     return position
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _add_unlogged(
-    queue: cython.pointer(queue_t),
+    queue: pointer[queue_t],
     level: uint32_t,
-    content: cython.pointer(content_t),
+    content: pointer[content_t],
     message_id: uint64_t,
     expires_at_ms: int64_t,
     hot_bytes: uint64_t,
-    wanted: cython.pointer(uint32_t),
+    wanted: pointer[uint32_t],
 ) -> uint64_t:
     """Adds a message that the log does not know; past the queue's window its content goes to the page log first."""
     position: uint64_t
     spilled: uint64_t = 0
     # A producer that logs may have reserved the next position of a durable queue: wait for it.
-    alone: cython.bint = queue.durable and queue.port.enqueue != cython.NULL
-    if queue.port.spill != cython.NULL and list_past_window(cython.address(queue.entries), content.body_len, hot_bytes):
+    alone: bint = queue.durable and queue.port.enqueue != NULL
+    if queue.port.spill != NULL and list_past_window(address(queue.entries), content.body_len, hot_bytes):
         spilled = queue.port.spill(queue.port.context, content)
     if alone:
-        spin_lock(cython.address(queue.log_lock))
+        spin_lock(address(queue.log_lock))
     if spilled:
-        position = list_insert(
-            cython.address(queue.entries), level, 0, cython.NULL, spilled, content.body_len, 0, expires_at_ms, wanted, cython.NULL
-        )
+        position = list_insert(address(queue.entries), level, 0, NULL, spilled, content.body_len, 0, expires_at_ms, wanted, NULL)
     else:
-        position = list_add(cython.address(queue.entries), level, content, message_id, expires_at_ms, wanted)
+        position = list_add(address(queue.entries), level, content, message_id, expires_at_ms, wanted)
     if alone:
-        spin_unlock(cython.address(queue.log_lock))
-    if spilled and position == 0 and queue.port.unspill != cython.NULL:
+        spin_unlock(address(queue.log_lock))
+    if spilled and position == 0 and queue.port.unspill != NULL:
         queue.port.unspill(queue.port.context, spilled)
     return position
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _add(
-    queue: cython.pointer(queue_t),
-    content: cython.pointer(content_t),
+    queue: pointer[queue_t],
+    content: pointer[content_t],
     message_id: uint64_t,
     expires_at_ms: int64_t,
-    lsn: cython.pointer(uint64_t),
-    stays: cython.bint,
-    wanted: cython.pointer(uint32_t),
+    lsn: pointer[uint64_t],
+    stays: bint,
+    wanted: pointer[uint32_t],
 ) -> uint64_t:
     """`stays`: whatever the queue's window says, the content stays in memory."""
     level: uint32_t = 0
-    hot_bytes: uint64_t = ~cython.cast(uint64_t, 0)
+    hot_bytes: uint64_t = ~cast(uint64_t, 0)
     if not queue.entries.ops.in_order:
-        level = queue.entries.ops.level_of(cython.address(queue.entries), content)
-    if queue.port == cython.NULL:
-        return list_add(cython.address(queue.entries), level, content, message_id, expires_at_ms, wanted)
-    if not stays and queue.port.load != cython.NULL:
-        hot_bytes = at_load64(cython.address(queue.port.hot_bytes))
+        level = queue.entries.ops.level_of(address(queue.entries), content)
+    if queue.port == NULL:
+        return list_add(address(queue.entries), level, content, message_id, expires_at_ms, wanted)
+    if not stays and queue.port.load != NULL:
+        hot_bytes = at_load64(address(queue.port.hot_bytes))
         if (
-            at_load64(cython.address(queue.entries.resident_bytes)) + content.body_len > hot_bytes
-            and at_load64(cython.address(queue.entries.cold_count)) == 0
+            at_load64(address(queue.entries.resident_bytes)) + content.body_len > hot_bytes
+            and at_load64(address(queue.entries.cold_count)) == 0
             and content.body_len <= queue_load_room(queue)
         ):
-            hot_bytes = ~cython.cast(uint64_t, 0)  # what fills the window is in consumers' hands
-    if queue.durable and content.flags & CONTENT_PERSISTENT and queue.port.enqueue != cython.NULL:
+            hot_bytes = ~cast(uint64_t, 0)  # what fills the window is in consumers' hands
+    if queue.durable and content.flags & CONTENT_PERSISTENT and queue.port.enqueue != NULL:
         return _add_logged(queue, level, content, expires_at_ms, lsn, hot_bytes, wanted)
     return _add_unlogged(queue, level, content, message_id, expires_at_ms, hot_bytes, wanted)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _arrived(queue: cython.pointer(queue_t), position: uint64_t, content: cython.pointer(content_t), wanted: uint32_t) -> cython.void:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _arrived(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t], wanted: uint32_t) -> void:
     """Consumers woken. The common case, nobody to wake, takes no lock."""
     if not queue.entries.ops.in_order:
         arrived_between(queue, position, content, wanted)
         return
     if wanted == 0:
         return
-    if at_load_ptr(cython.address(queue.manager.exclusive)) != cython.NULL and queue_offer(queue, position):
+    if at_load_ptr(address(queue.manager.exclusive)) != NULL and queue_offer(queue, position):
         return  # the exclusive short cut: one consumer, nobody to choose from
     manager_available(queue, content, True)
 
 
-def queue_enqueue(queue, content, message_id, expires_at_ms, lsn):
+def queue_enqueue(
+    queue: pointer[queue_t], content: pointer[content_t], message_id: uint64_t, expires_at_ms: int64_t, lsn: pointer[uint64_t]
+) -> uint64_t:
     wanted: uint32_t = 0
     position: uint64_t
-    if queue.ops != cython.NULL:
+    if queue.ops != NULL:
         return queue.ops.enqueue(queue, content, expires_at_ms, lsn)
-    position = _add(queue, content, message_id, expires_at_ms, lsn, False, cython.address(wanted))
+    position = _add(queue, content, message_id, expires_at_ms, lsn, False, address(wanted))
     if position:
         due_worked(queue)
         if expires_at_ms:
@@ -291,14 +300,16 @@ def queue_enqueue(queue, content, message_id, expires_at_ms, lsn):
     return position
 
 
-def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
+def queue_enqueue_immediate(
+    queue: pointer[queue_t], content: pointer[content_t], message_id: uint64_t, expires_at_ms: int64_t, lsn: pointer[uint64_t]
+) -> uint64_t:
     wanted: uint32_t = 0
-    slot: cython.pointer(slot_t)
-    segment: cython.pointer(segment_t) = cython.NULL
+    slot: pointer[slot_t]
+    segment: pointer[segment_t] = NULL
     position: uint64_t
-    if queue.ops != cython.NULL:
+    if queue.ops != NULL:
         return queue.ops.enqueue(queue, content, expires_at_ms, lsn)  # it is kept whoever consumes now
-    position = _add(queue, content, message_id, expires_at_ms, lsn, True, cython.address(wanted))
+    position = _add(queue, content, message_id, expires_at_ms, lsn, True, address(wanted))
     if position == 0:
         return 0
     due_worked(queue)
@@ -308,14 +319,14 @@ def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
         kind_arrived(queue, position, content)
         return position
     # Nobody took it: the broker must win the acquire to take it back. When it does not, a consumer has it: delivered.
-    spin_lock(cython.address(queue.entries.lock))
-    slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
-    if slot == cython.NULL or not slot_acquire(slot, 0, True):
-        spin_unlock(cython.address(queue.entries.lock))
+    spin_lock(address(queue.entries.lock))
+    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    if slot == NULL or not slot_acquire(slot, 0, True):
+        spin_unlock(address(queue.entries.lock))
         kind_arrived(queue, position, content)
         return position
-    count_taken(cython.address(queue.entries), slot_body_len(slot))
-    spin_unlock(cython.address(queue.entries.lock))
+    count_taken(address(queue.entries), slot_body_len(slot))
+    spin_unlock(address(queue.entries.lock))
     queue_dequeue(queue, slot, position, 0, REASON_DROP)
     return 0
 
@@ -323,10 +334,12 @@ def queue_enqueue_immediate(queue, content, message_id, expires_at_ms, lsn):
 # --- consumers --------------------------------------------------------------------------------------------------------------
 
 
-def consumer_new(queue, target, priority, flags, prefetch):
-    consumer: cython.pointer(consumer_t) = cython.cast(cython.pointer(consumer_t), calloc(1, cython.sizeof(consumer_t)))
-    if consumer == cython.NULL:
-        return cython.NULL
+def consumer_new(
+    queue: pointer[queue_t], target: pointer[target_t], priority: int32_t, flags: uint32_t, prefetch: uint32_t
+) -> pointer[consumer_t]:
+    consumer: pointer[consumer_t] = cast(pointer[consumer_t], calloc(1, sizeof(consumer_t)))
+    if consumer == NULL:
+        return NULL
     consumer.refs = 1
     consumer.queue = queue
     consumer.target = target
@@ -336,92 +349,93 @@ def consumer_new(queue, target, priority, flags, prefetch):
         consumer.flags |= CONSUMER_SEES_REQUEUES  # else a returned entry behind its pointer could have no taker
     consumer.credit.limit = prefetch
     consumer.browse_levels = consumer.browsed
-    consumer.idle_version = ~cython.cast(uint64_t, 0)
+    consumer.idle_version = ~cast(uint64_t, 0)
     if not flags & CONSUMER_ACQUIRES and queue.entries.level_count > 1:
-        consumer.browse_levels = cython.cast(cython.pointer(uint64_t), calloc(queue.entries.level_count, cython.sizeof(uint64_t)))
-        if consumer.browse_levels == cython.NULL:
+        consumer.browse_levels = cast(pointer[uint64_t], calloc(queue.entries.level_count, sizeof(uint64_t)))
+        if consumer.browse_levels == NULL:
             free(consumer)
-            return cython.NULL
+            return NULL
     consumer.id = owner_id_new()
     if consumer.id == 0:
         if consumer.browse_levels != consumer.browsed:
             free(consumer.browse_levels)
         free(consumer)
-        return cython.NULL
+        return NULL
     queue_incref(queue)
     return consumer
 
 
-def consumer_incref(consumer):
-    at_add32(cython.address(consumer.refs), 1)
+def consumer_incref(consumer: pointer[consumer_t]) -> void:
+    at_add32(address(consumer.refs), 1)
 
 
-def consumer_decref(consumer):
-    if at_sub32(cython.address(consumer.refs), 1) == 1:
+def consumer_decref(consumer: pointer[consumer_t]) -> void:
+    if at_sub32(address(consumer.refs), 1) == 1:
+        check(consumer.list == CONSUMER_REMOVED, b"queue_core I5 a consumer that is freed is on no list", consumer.id, consumer.list)
         if consumer.browse_levels != consumer.browsed:
             free(consumer.browse_levels)
-        if consumer.reader != cython.NULL:
+        if consumer.reader != NULL:
             consumer.queue.ops.free_reader(consumer.reader)
         queue_decref(consumer.queue)
         owner_id_free(consumer.id)
         free(consumer)
 
 
-def consumer_give_back_credit(consumer):
+def consumer_give_back_credit(consumer: pointer[consumer_t]) -> void:
     credit_give_back(consumer)
 
 
-def consumer_has_credit(consumer):
+def consumer_has_credit(consumer: pointer[consumer_t]) -> bint:
     return credit_left(consumer)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _wake(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)) -> cython.void:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _wake(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
     """After a change of this consumer: whoever can is told of what is there."""
-    if queue.ops != cython.NULL:
+    if queue.ops != NULL:
         queue.ops.changed(queue, consumer)
     else:
         queue_wake_if_available(queue)
 
 
-def queue_add_consumer(queue, consumer):
+def queue_add_consumer(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> bint:
     if not manager_add(queue, consumer):
         return False
     consumer_incref(consumer)
-    if queue.ops != cython.NULL:
+    if queue.ops != NULL:
         queue.ops.attached(queue, consumer)
         return True
     if consumer.flags & CONSUMER_ACQUIRES:
         queue_wake_if_available(queue)
-    elif at_load32(cython.address(consumer.list)) == CONSUMER_NON_ACQUIRING:
+    elif at_load32(address(consumer.list)) == CONSUMER_NON_ACQUIRING:
         consumer.target.notify_work(consumer.target)
     return True
 
 
-def queue_remove_consumer(queue, consumer):
-    offered: cython.pointer(slot_t)
+def queue_remove_consumer(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> bint:
+    offered: pointer[slot_t]
     if manager_remove(queue, consumer) == CONSUMER_REMOVED:
         return False
     # From here nobody new comes in; wait for the pull or offer that is inside.
-    spin_lock(cython.address(consumer.send_lock))
-    offered = cython.cast(cython.pointer(slot_t), at_swap_ptr(cython.address(consumer.offered), cython.NULL))
+    spin_lock(address(consumer.send_lock))
+    offered = cast(pointer[slot_t], at_swap_ptr(address(consumer.offered), NULL))
     manager_forget(queue, consumer)
-    spin_unlock(cython.address(consumer.send_lock))
-    if offered != cython.NULL:
+    spin_unlock(address(consumer.send_lock))
+    if offered != NULL:
         credit_give_back(consumer)
         queue_release(queue, offered, consumer.offered_position, consumer.id, False)
-    if queue.ops != cython.NULL:
+    if queue.ops != NULL:
         queue.ops.detached(queue, consumer)
     else:
         queue_wake_if_available(queue)
     consumer_decref(consumer)
-    return offered != cython.NULL
+    return offered != NULL
 
 
-def queue_set_notify_work_desired(queue, consumer, desired):
+def queue_set_notify_work_desired(queue: pointer[queue_t], consumer: pointer[consumer_t], desired: bint) -> void:
     at: uint32_t
     if not desired:
         at = manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
@@ -431,10 +445,10 @@ def queue_set_notify_work_desired(queue, consumer, desired):
             _wake(queue, consumer)  # another does the work that was expected of this one
         return
     if not consumer.flags & CONSUMER_ACQUIRES:
-        if manager_move(queue, consumer, CONSUMER_NON_ACQUIRING) or at_load32(cython.address(consumer.list)) == CONSUMER_NON_ACQUIRING:
+        if manager_move(queue, consumer, CONSUMER_NON_ACQUIRING) or at_load32(address(consumer.list)) == CONSUMER_NON_ACQUIRING:
             consumer.target.notify_work(consumer.target)
         return
-    at = at_load32(cython.address(consumer.list))
+    at = at_load32(address(consumer.list))
     if at == CONSUMER_NOT_INTERESTED and credit_left(consumer):
         manager_move(queue, consumer, CONSUMER_INTERESTED)
     if at != CONSUMER_NOTIFIED:
@@ -444,66 +458,69 @@ def queue_set_notify_work_desired(queue, consumer, desired):
 # --- settlement -------------------------------------------------------------------------------------------------------------
 
 
-def queue_dequeue(queue, slot, position, owner, reason):
+def queue_dequeue(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, reason: c_int) -> bint:
     return queue_settle(queue, slot, position, owner, reason, 0)
 
 
-def queue_settle(queue, slot, position, owner, reason, delivered_us):
-    content: cython.pointer(content_t) = cython.NULL
-    at: cython.pointer(slot_t) = cython.NULL
+def queue_drop_held(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t) -> bint:
+    queue_forget_logged(queue, slot, position, 0)
+    return queue_settle(queue, slot, position, 0, REASON_DROP, 0)
+
+
+def queue_settle(
+    queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, reason: c_int, delivered_us: uint64_t
+) -> bint:
+    content: pointer[content_t] = NULL
+    at: pointer[slot_t] = NULL
     spilled: uint64_t = 0
-    done: cython.int
-    if queue.ops != cython.NULL:
+    done: c_int
+    if queue.ops != NULL:
         return queue.ops.settle(queue, slot, position, owner, reason)
-    done = list_dequeue(
-        cython.address(queue.entries), position, owner, cython.address(at), cython.address(content), cython.address(spilled)
-    )
+    done = list_dequeue(address(queue.entries), position, owner, address(at), address(content), address(spilled))
     if done == 0:
         return False
     due_worked(queue)
     if done == 2:
-        if queue.port != cython.NULL and queue.port.dequeue != cython.NULL:
+        if queue.port != NULL and queue.port.dequeue != NULL:
             queue.port.dequeue(queue.port.context, queue, position, at, owner, reason, delivered_us)
-        list_finish(cython.address(queue.entries), position)
-    if content != cython.NULL:
+        list_finish(address(queue.entries), position)
+    if content != NULL:
         content_decref(content)
-    if spilled and queue.port != cython.NULL and queue.port.unspill != cython.NULL:
+    if spilled and queue.port != NULL and queue.port.unspill != NULL:
         queue.port.unspill(queue.port.context, spilled)
     # Checking costs a look at every consumer: with many of them wait until it pays.
-    retired: uint32_t = at_load32(cython.address(queue.entries.retired_count))
-    if retired > at_load32(cython.address(queue.manager.consumer_count)) >> 6 and retired > at_load32(
-        cython.address(queue.entries.reclaim_after)
-    ):
+    retired: uint32_t = at_load32(address(queue.entries.retired_count))
+    if retired > at_load32(address(queue.manager.consumer_count)) >> 6 and retired > at_load32(address(queue.entries.reclaim_after)):
         queue_reclaim(queue, True)
     return True
 
 
-def queue_take_expired(queue, now_ms, out):
+def queue_take_expired(queue: pointer[queue_t], now_ms: int64_t, out: pointer[delivery_t]) -> bint:
     position: uint64_t = 0
-    slot: cython.pointer(slot_t) = cython.NULL
-    if not list_take_expired(cython.address(queue.entries), now_ms, cython.address(position), cython.address(slot)):
+    slot: pointer[slot_t] = NULL
+    if not list_take_expired(address(queue.entries), now_ms, address(position), address(slot)):
         return False
-    delivery_fill(out, slot, slot_content(slot), position, at_load64(cython.address(slot.state)))
+    delivery_fill(out, slot, slot_content(slot), position, at_load64(address(slot.state)))
     queue_unparked(queue, slot)
     return True
 
 
-def queue_expire_many(queue, now_ms, most):
+def queue_expire_many(queue: pointer[queue_t], now_ms: int64_t, most: uint64_t) -> uint64_t:
     delivery: delivery_t
     expired: uint64_t = 0
-    while expired < most and queue_take_expired(queue, now_ms, cython.address(delivery)):
+    while expired < most and queue_take_expired(queue, now_ms, address(delivery)):
         if queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_EXPIRE):
             expired += 1
     return expired
 
 
-def queue_rearm(queue):
+def queue_rearm(queue: pointer[queue_t]) -> int64_t:
     at: int64_t
-    due_at: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), cython.address(queue.due_at))
+    due_at: pointer[uint64_t] = cast(pointer[uint64_t], address(queue.due_at))
     while not at_cas64(due_at, at_load64(due_at), 0):
         pass
     # Who adds an entry after this section sees that nothing is known; who added one before it is seen here (due.py, I1).
-    spin_lock(cython.address(queue.entries.lock))
+    spin_lock(address(queue.entries.lock))
     at = queue.entries.expiry_min
-    spin_unlock(cython.address(queue.entries.lock))
-    return at if at and at_cas64(due_at, 0, cython.cast(uint64_t, at)) else 0
+    spin_unlock(address(queue.entries.lock))
+    return at if at and at_cas64(due_at, 0, cast(uint64_t, at)) else 0

@@ -4,10 +4,8 @@ from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport queue_t, restored_t, slot_t
 
 # --- recovery and a clean stop
-# Puts an entry at a given position above every earlier one of its level; `redelivered` flags it; `content` NULL: not resident, its
-# body has `body_len` bytes. `message_id` not 0: it is logged. 0 when refused.
-cdef uint64_t queue_restore(queue_t *queue, content_t *content, uint64_t message_id, uint64_t position, bint redelivered, int64_t expires_at_ms, uint32_t body_len) noexcept nogil
-# The same for many, not resident, positions rising inside each level. Returns how many were put in: fewer when one was refused.
+# Puts entries at given positions, each above every earlier one of its level; not resident. Returns how many were put in: fewer when one
+# was refused.
 cdef uint64_t queue_restore_many(queue_t *queue, restored_t *restored, uint64_t count) noexcept nogil
 # The last index in use of a level, 0 when there was none yet (also for a level that does not exist).
 cdef uint64_t queue_tail(queue_t *queue, uint32_t level) noexcept nogil
@@ -24,8 +22,6 @@ cdef slot_t *queue_add_held(queue_t *queue, content_t *content, int64_t expires_
 # It becomes available in its place; `logged`: its dequeue will be. Its content may go cold, as at an arrival. Of an entry that
 # queue_hold_at acquired: a release. False when it is neither. `slot` may be NULL.
 cdef bint queue_publish_held(queue_t *queue, slot_t *slot, uint64_t position, bint logged) noexcept nogil
-# It goes, and the log is not told. The same for an entry that queue_hold_at acquired.
-cdef bint queue_drop_held(queue_t *queue, slot_t *slot, uint64_t position) noexcept nogil
 # The dequeue of an acquired entry was logged by a transaction: the queue_dequeue that follows tells the log nothing.
 cdef bint queue_forget_logged(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner) noexcept nogil
 # Acquires the available entry at this position for the broker (owner 0), resident or not; NULL when it is not there. It counts as

@@ -5,14 +5,16 @@ what came back more often than x-delivery-limit allows.
 
 I1  A note is made before the entry is available again, under the list lock; without memory for it the entry is just released.
 I2  An entry over the limit is never available again by this release: it passes to the broker in the same step.
+I3  `returned_count` is the number of notes.
 
 Source: rabbit_fifo.erl of RabbitMQ 3.10 (return_one: dead when the count, this return included, is above the limit).
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, declare, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
 from cython.cimports.flintmq.queue.slot import slot_hold, slot_pass_on, slot_unhold
 from cython.cimports.flintmq.queue.types import (
@@ -23,6 +25,7 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_OWNER_SHIFT,
     ENTRY_REDELIVERED,
     ENTRY_STATE_MASK,
+    queue_t,
     returned_t,
     segment_t,
     slot_t,
@@ -30,81 +33,88 @@ from cython.cimports.flintmq.queue.types import (
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 
-COUNT_MAX = cython.declare(uint32_t, 0xFFFF)
+COUNT_MAX = declare(uint32_t, 0xFFFF)
 
 
-def queue_set_returns(queue, flags, limit):
+def queue_set_returns(queue: pointer[queue_t], flags: uint32_t, limit: uint32_t) -> void:
     queue.returns = flags
     queue.delivery_limit = limit
 
 
-def queue_count_return(queue, position, owner):
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
+def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint32_t) -> bint:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
     state: uint64_t = 0
-    over: cython.bint = False
-    note: cython.pointer(returned_t) = cython.cast(cython.pointer(returned_t), calloc(1, cython.sizeof(returned_t)))
-    if note == cython.NULL:
+    over: bint = False
+    note: pointer[returned_t] = cast(pointer[returned_t], calloc(1, sizeof(returned_t)))
+    if note == NULL:
         return False
-    spin_lock(cython.address(queue.entries.lock))
-    slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
-    if slot != cython.NULL:
-        state = at_load64(cython.address(slot.state))
-    if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED or cython.cast(uint32_t, state >> ENTRY_OWNER_SHIFT) != owner:
-        spin_unlock(cython.address(queue.entries.lock))
+    spin_lock(address(queue.entries.lock))
+    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    if slot != NULL:
+        state = at_load64(address(slot.state))
+    if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED or cast(uint32_t, state >> ENTRY_OWNER_SHIFT) != owner:
+        spin_unlock(address(queue.entries.lock))
         free(note)
         return False
     note.position = position
-    note.count = cython.cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & COUNT_MAX)
+    note.count = cast(uint32_t, (state >> ENTRY_COUNT_SHIFT) & COUNT_MAX)
     if note.count < COUNT_MAX:
         note.count += 1
     note.logged = state & ENTRY_LOGGED != 0
     over = note.count > queue.delivery_limit and slot_pass_on(slot, owner)
     note.over = over
-    if queue.returned == cython.NULL:
+    check(
+        (queue.returned == NULL) == (queue.returned_count == 0),
+        b"returns I3 no notes are counted where there are none",
+        queue.id,
+        queue.returned_count,
+    )
+    if queue.returned == NULL:
         queue.returned = note
     else:
         queue.returned_last.next = note
     queue.returned_last = note
-    at_store32(cython.address(queue.returned_count), queue.returned_count + 1)
-    spin_unlock(cython.address(queue.entries.lock))
+    at_store32(address(queue.returned_count), queue.returned_count + 1)
+    spin_unlock(address(queue.entries.lock))
     return over
 
 
-def queue_take_return(queue, out):
-    note: cython.pointer(returned_t)
-    spin_lock(cython.address(queue.entries.lock))
+def queue_take_return(queue: pointer[queue_t], out: pointer[returned_t]) -> bint:
+    note: pointer[returned_t]
+    spin_lock(address(queue.entries.lock))
     note = queue.returned
-    if note != cython.NULL:
+    if note != NULL:
         queue.returned = note.next
-        at_store32(cython.address(queue.returned_count), queue.returned_count - 1)
-    spin_unlock(cython.address(queue.entries.lock))
-    if note == cython.NULL:
+        check(queue.returned_count > 0, b"returns I3 a note that is taken was counted", queue.id, note.position)
+        at_store32(address(queue.returned_count), queue.returned_count - 1)
+    spin_unlock(address(queue.entries.lock))
+    if note == NULL:
         return False
     out[0] = note[0]
     free(note)
     return True
 
 
-def queue_set_count(queue, position, count):
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
+def queue_set_count(queue: pointer[queue_t], position: uint64_t, count: uint32_t) -> bint:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
     state: uint64_t = 0
-    spin_lock(cython.address(queue.entries.lock))
-    slot = list_slot_locked(cython.address(queue.entries), position, cython.address(segment))
-    if slot != cython.NULL:
+    spin_lock(address(queue.entries.lock))
+    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    if slot != NULL:
         state = slot_hold(slot, True)
         if state:
-            state &= ~(cython.cast(uint64_t, COUNT_MAX) << ENTRY_COUNT_SHIFT)
-            state |= cython.cast(uint64_t, count if count < COUNT_MAX else COUNT_MAX) << ENTRY_COUNT_SHIFT | ENTRY_REDELIVERED
+            state &= ~(cast(uint64_t, COUNT_MAX) << ENTRY_COUNT_SHIFT)
+            state |= cast(uint64_t, count if count < COUNT_MAX else COUNT_MAX) << ENTRY_COUNT_SHIFT | ENTRY_REDELIVERED
             slot_unhold(slot, state)
-    spin_unlock(cython.address(queue.entries.lock))
+    spin_unlock(address(queue.entries.lock))
     return state != 0
 
 
-def queue_free_returns(queue):
-    note: cython.pointer(returned_t)
-    while queue.returned != cython.NULL:
+def queue_free_returns(queue: pointer[queue_t]) -> void:
+    note: pointer[returned_t]
+    while queue.returned != NULL:
         note = queue.returned
         queue.returned = note.next
         free(note)

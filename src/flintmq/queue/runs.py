@@ -5,6 +5,7 @@ in: distributed transactions of the data plane. out: held, settled, released, re
 R1  What a run holds is as queue_hold_at leaves it: acquired by the broker, counted as unacked, out of the window's account when cold.
 R2  The list's lock is held for at most CHUNK entries at a time. Consumers are woken once for each chunk, after it is there: they wake
     each other while there is more.
+R3  A run has room for the entry that is noted in it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import threading
 from collections.abc import Sequence
 
 import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, longlong, nogil, pointer, sizeof, ulong, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_t
-from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
@@ -29,6 +32,7 @@ from cython.cimports.flintmq.queue.entry_list import (
     list_slot_locked,
 )
 from cython.cimports.flintmq.queue.handle import QueueHandle
+from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
 from cython.cimports.flintmq.queue.pull import queue_wake_if_available
 from cython.cimports.flintmq.queue.slot import (
     slot_body_len,
@@ -41,8 +45,6 @@ from cython.cimports.flintmq.queue.slot import (
 )
 from cython.cimports.flintmq.queue.spans import span_find
 from cython.cimports.flintmq.queue.types import (
-    INDEX_MASK,
-    LEVEL_SHIFT,
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
     ENTRY_AVAILABLE,
@@ -55,6 +57,8 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_REDELIVERED,
     ENTRY_STATE_MASK,
     ENTRY_UNSTEALABLE,
+    INDEX_MASK,
+    LEVEL_SHIFT,
     MESSAGE_SPILLED_BIT,
     level_t,
     list_t,
@@ -68,56 +72,66 @@ from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
 
 # entries in one section under the list's lock (about 10 us), and slots passed there
-CHUNK = cython.declare(uint32_t, 256)
-PASSED_MAX = cython.declare(uint32_t, 2048)
+CHUNK = declare(uint32_t, 256)
+PASSED_MAX = declare(uint32_t, 2048)
 
 
 # --- holding ------------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _room(run: cython.pointer(run_t), more: uint64_t) -> cython.bint:
-    entries: cython.pointer(run_entry_t)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _room(run: pointer[run_t], more: uint64_t) -> bint:
+    entries: pointer[run_entry_t]
     room: uint64_t
     if run.count + more <= run.room:
         return True
     room = max(run.room * 2, run.count + more)
-    entries = cython.cast(cython.pointer(run_entry_t), realloc(run.entries, room * cython.sizeof(run_entry_t)))
-    if entries == cython.NULL:
+    entries = cast(pointer[run_entry_t], realloc(run.entries, room * sizeof(run_entry_t)))
+    if entries == NULL:
         return False
     run.entries = entries
     run.room = room
     return True
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _note(run: cython.pointer(run_t), slot: cython.pointer(slot_t), position: uint64_t, state: uint64_t, body_len: uint32_t) -> cython.void:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _note(run: pointer[run_t], slot: pointer[slot_t], position: uint64_t, state: uint64_t, body_len: uint32_t) -> void:
     """Appends an entry; there is room."""
-    entry: cython.pointer(run_entry_t) = run.entries + run.count
+    entry: pointer[run_entry_t] = run.entries + run.count
+    check(run.count < run.room, b"runs R3 there is room for an entry", run.count, run.room)
     if run.count == 0 or (entry - 1).position + 1 != position:
         run.ranges += 1
     entry.position = position
     entry.message_id = slot.message_id
     entry.body_len = body_len
-    entry.deliveries = cython.cast(uint16_t, state >> ENTRY_COUNT_SHIFT)
-    entry.flags = cython.cast(uint8_t, (RUN_REDELIVERED if state & ENTRY_REDELIVERED else 0) | (RUN_LOGGED if state & ENTRY_LOGGED else 0))
+    entry.deliveries = cast(uint16_t, state >> ENTRY_COUNT_SHIFT)
+    entry.flags = cast(uint8_t, (RUN_REDELIVERED if state & ENTRY_REDELIVERED else 0) | (RUN_LOGGED if state & ENTRY_LOGGED else 0))
     entry.zero = 0
     run.count += 1
     run.bytes += body_len
 
 
-def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
-    entries: cython.pointer(list_t) = cython.address(queue.entries)
-    level_no: uint32_t = cython.cast(uint32_t, cursor[0] >> LEVEL_SHIFT)
+def run_hold(
+    queue: pointer[queue_t],
+    run: pointer[run_t],
+    cursor: pointer[uint64_t],
+    upto: uint64_t,
+    messages: pointer[uint64_t],
+    bytes_left: pointer[uint64_t],
+    alone: bint,
+    ranges_max: uint32_t,
+) -> c_int:
+    entries: pointer[list_t] = address(queue.entries)
+    level_no: uint32_t = cast(uint32_t, cursor[0] >> LEVEL_SHIFT)
     index: uint64_t = cursor[0] & INDEX_MASK
-    level: cython.pointer(level_t)
-    segment: cython.pointer(segment_t)
-    slot: cython.pointer(slot_t)
+    level: pointer[level_t]
+    segment: pointer[segment_t]
+    slot: pointer[slot_t]
     place: uint32_t
     end: uint64_t
     last: uint64_t
@@ -129,19 +143,19 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
     passed: uint32_t = 0
     cold: uint32_t = 0
     bytes_: uint64_t = 0
-    what: cython.int = HOLD_MORE
-    floored: cython.bint
+    what: c_int = HOLD_MORE
+    floored: bint
     if not _room(run, CHUNK):
         return HOLD_NO_MEMORY
-    spin_lock(cython.address(entries.lock))
+    spin_lock(address(entries.lock))
     while what == HOLD_MORE and taken < CHUNK and passed < PASSED_MAX:
         if level_no >= entries.level_count:
             what = HOLD_END
             break
         level = entries.levels + level_no
         tail = level.tail
-        floored = index <= max(level.floor, cython.cast(uint64_t, 1))
-        index = max(index, cython.cast(uint64_t, 1))
+        floored = index <= max(level.floor, cast(uint64_t, 1))
+        index = max(index, cast(uint64_t, 1))
         while index <= tail and taken < CHUNK and passed < PASSED_MAX and what == HOLD_MORE:
             last = tail
             if index < level.floor:  # what is available there is in the spans
@@ -163,9 +177,9 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
             end = min(segment.base + segment.count, last + 1)
             slot = segment.slots + (index - segment.base)
             while index < end and taken < CHUNK and passed < PASSED_MAX:
-                state = at_load64(cython.address(slot.state))
+                state = at_load64(address(slot.state))
                 if state & ENTRY_STATE_MASK == ENTRY_AVAILABLE:
-                    position = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | index
+                    position = (cast(uint64_t, level_no) << LEVEL_SHIFT) | index
                     if upto and position > upto:
                         what = HOLD_END
                         break
@@ -185,9 +199,9 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
                         if state & ENTRY_NOT_RESIDENT:
                             cold += 1
                             state |= ENTRY_ASIDE
-                        slot_unhold(slot, (state & ~cython.cast(uint64_t, ENTRY_STATE_MASK)) | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE)
+                        slot_unhold(slot, (state & ~cast(uint64_t, ENTRY_STATE_MASK)) | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE)
                         messages[0] -= 1
-                        bytes_left[0] -= min(cython.cast(uint64_t, body_len), bytes_left[0])
+                        bytes_left[0] -= min(cast(uint64_t, body_len), bytes_left[0])
                         bytes_ += body_len
                         taken += 1
                 slot += 1
@@ -195,17 +209,18 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
                 passed += 1
         # Everything from the floor to here is taken: what comes back goes to the spans, under this lock.
         if floored and index > level.floor:
-            at_store64(cython.address(level.floor), index)
+            check(index <= tail + 1, b"runs R1 a floor is not above the tail", index, tail)
+            at_store64(address(level.floor), index)
         if what == HOLD_MORE and index > tail:
             level_no += 1
             index = 0
     if taken:
-        at_store64(cython.address(entries.taken), entries.taken + taken)
-        at_store64(cython.address(entries.taken_bytes), entries.taken_bytes + bytes_)
+        at_store64(address(entries.taken), entries.taken + taken)
+        at_store64(address(entries.taken_bytes), entries.taken_bytes + bytes_)
         if cold:
-            count_cold(entries, -cython.cast(cython.longlong, cold))
-    spin_unlock(cython.address(entries.lock))
-    cursor[0] = (cython.cast(uint64_t, level_no) << LEVEL_SHIFT) | index
+            count_cold(entries, -cast(longlong, cold))
+    spin_unlock(address(entries.lock))
+    cursor[0] = (cast(uint64_t, level_no) << LEVEL_SHIFT) | index
     if cold:  # were consumers parked on them, those behind are theirs now
         manager_changed(queue)
         queue_wake_if_available(queue)
@@ -213,42 +228,42 @@ def run_hold(queue, run, cursor, upto, messages, bytes_left, alone, ranges_max):
     return what
 
 
-def run_adopt(queue, run, first, count):
-    entries: cython.pointer(list_t) = cython.address(queue.entries)
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
+def run_adopt(queue: pointer[queue_t], run: pointer[run_t], first: uint64_t, count: uint64_t) -> bint:
+    entries: pointer[list_t] = address(queue.entries)
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
     state: uint64_t
     body_len: uint32_t
     last: uint64_t = first + count
     at: uint64_t
     until: uint64_t
-    if not _room(run, min(count, cython.cast(uint64_t, CHUNK))):
+    if not _room(run, min(count, cast(uint64_t, CHUNK))):
         return False
     while first < last:
-        if not _room(run, min(last - first, cython.cast(uint64_t, CHUNK))):
+        if not _room(run, min(last - first, cast(uint64_t, CHUNK))):
             return False
-        spin_lock(cython.address(entries.lock))
+        spin_lock(address(entries.lock))
         until = min(last, first + CHUNK)
         for at in range(first, until):
-            slot = list_slot_locked(entries, at, cython.address(segment))
-            state = at_load64(cython.address(slot.state)) if slot != cython.NULL else 0
+            slot = list_slot_locked(entries, at, address(segment))
+            state = at_load64(address(slot.state)) if slot != NULL else 0
             if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED | ENTRY_HELD or not state & ENTRY_LOGGED:
                 continue
             body_len = slot_body_len(slot)
             count_arrival(entries, body_len)
             count_taken(entries, body_len)
             # Nobody else may change a held entry: a store will do.
-            at_store64(cython.address(slot.state), state & ~cython.cast(uint64_t, ENTRY_HELD))
+            at_store64(address(slot.state), state & ~cast(uint64_t, ENTRY_HELD))
             _note(run, slot, at, state, body_len)
-        spin_unlock(cython.address(entries.lock))
+        spin_unlock(address(entries.lock))
         first += CHUNK
     return True
 
 
-def run_look(queue, run, positions, count):
-    entries: cython.pointer(list_t) = cython.address(queue.entries)
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
+def run_look(queue: pointer[queue_t], run: pointer[run_t], positions: pointer[cython.const[uint64_t]], count: uint64_t) -> bint:
+    entries: pointer[list_t] = address(queue.entries)
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
     state: uint64_t
     end: uint64_t
     at: uint64_t = 0
@@ -256,37 +271,37 @@ def run_look(queue, run, positions, count):
         end = min(at + CHUNK, count)
         if not _room(run, CHUNK):
             return False
-        spin_lock(cython.address(entries.lock))
+        spin_lock(address(entries.lock))
         while at < end:
-            slot = list_slot_locked(entries, positions[at], cython.address(segment))
-            if slot != cython.NULL:
+            slot = list_slot_locked(entries, positions[at], address(segment))
+            if slot != NULL:
                 state = slot_hold(slot, True)
                 if state:
                     _note(run, slot, positions[at], state, slot_body_len(slot))
                     slot_unhold(slot, state)
             at += 1
-        spin_unlock(cython.address(entries.lock))
+        spin_unlock(address(entries.lock))
     return True
 
 
 # --- outcome --------------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _came(queue: cython.pointer(queue_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _came(queue: pointer[queue_t]) -> void:
     """Entries are available at places that readers may have passed."""
     due_worked(queue)
     due_expiry(queue)
-    manager_available(queue, cython.NULL, True)
+    manager_available(queue, NULL, True)
     manager_wake_waiters(queue)
 
 
-def run_release(queue, entries, count):
-    list_: cython.pointer(list_t) = cython.address(queue.entries)
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
+def run_release(queue: pointer[queue_t], entries: pointer[run_entry_t], count: uint64_t) -> void:
+    list_: pointer[list_t] = address(queue.entries)
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
     state: uint64_t
     body_len: uint32_t
     position: uint64_t
@@ -298,12 +313,12 @@ def run_release(queue, entries, count):
         until = min(count, at + CHUNK)
         first = at
         lowest = 0
-        spin_lock(cython.address(list_.lock))
+        spin_lock(address(list_.lock))
         while at < until:
             position = entries[at].position
             at += 1
-            slot = list_slot_locked(list_, position, cython.address(segment))
-            state = at_load64(cython.address(slot.state)) if slot != cython.NULL else 0
+            slot = list_slot_locked(list_, position, address(segment))
+            state = at_load64(address(slot.state)) if slot != NULL else 0
             if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED or state >> ENTRY_OWNER_SHIFT:
                 continue
             body_len = slot_body_len(slot)  # before the CAS: it is still ours
@@ -313,12 +328,13 @@ def run_release(queue, entries, count):
             if state & ENTRY_ASIDE:
                 count_cold(list_, 1)
                 if state & ENTRY_FAILED:
-                    at_store64(cython.address(list_.failed), list_.failed - 1)
+                    check(list_.failed > 0, b"runs R1 a failed entry that came back was counted", list_.failed, position)
+                    at_store64(address(list_.failed), list_.failed - 1)
             if lowest == 0 or position < lowest:
                 lowest = position
         if lowest:
             count_behind(list_, lowest)
-        spin_unlock(cython.address(list_.lock))
+        spin_unlock(address(list_.lock))
         while first < until:
             kind_returned(queue, entries[first].position)
             first += 1
@@ -326,12 +342,12 @@ def run_release(queue, entries, count):
             _came(queue)
 
 
-def run_settle(queue, entries, count):
-    list_: cython.pointer(list_t) = cython.address(queue.entries)
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
-    content: cython.pointer(content_t)
-    contents: cython.pointer(content_t)[256]
+def run_settle(queue: pointer[queue_t], entries: pointer[run_entry_t], count: uint64_t) -> void:
+    list_: pointer[list_t] = address(queue.entries)
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    content: pointer[content_t]
+    contents: pointer[content_t][256]
     spilled: uint64_t[256]
     content_count: uint32_t
     spilled_count: uint32_t
@@ -343,51 +359,49 @@ def run_settle(queue, entries, count):
         until = min(count, at + CHUNK)
         content_count = 0
         spilled_count = 0
-        spin_lock(cython.address(list_.lock))
+        spin_lock(address(list_.lock))
         while at < until:
-            slot = list_slot_locked(list_, entries[at].position, cython.address(segment))
+            slot = list_slot_locked(list_, entries[at].position, address(segment))
             at += 1
-            if slot == cython.NULL or at_load64(cython.address(slot.state)) & ENTRY_HELD or not slot_dequeue(slot, 0):
+            if slot == NULL or at_load64(address(slot.state)) & ENTRY_HELD or not slot_dequeue(slot, 0):
                 continue
             content = slot_content(slot)
-            if content != cython.NULL:
+            if content != NULL:
                 contents[content_count] = content
                 content_count += 1
             if slot.message_id >> MESSAGE_SPILLED_BIT:
                 spilled[spilled_count] = slot.message_id
                 spilled_count += 1
             list_delete_locked(list_, slot, segment)
-        spin_unlock(cython.address(list_.lock))
+        spin_unlock(address(list_.lock))
         due_worked(queue)
         for i in range(content_count):
             content_decref(contents[i])
-        if queue.port != cython.NULL and queue.port.unspill != cython.NULL:
+        if queue.port != NULL and queue.port.unspill != NULL:
             for i in range(spilled_count):
                 queue.port.unspill(queue.port.context, spilled[i])
-        retired = at_load32(cython.address(list_.retired_count))
-        if retired > at_load32(cython.address(queue.manager.consumer_count)) >> 6 and retired > at_load32(
-            cython.address(list_.reclaim_after)
-        ):
+        retired = at_load32(address(list_.retired_count))
+        if retired > at_load32(address(queue.manager.consumer_count)) >> 6 and retired > at_load32(address(list_.reclaim_after)):
             queue_reclaim(queue, True)
 
 
 # --- messages that enter ----------------------------------------------------------------------------------------------------------
 
 
-def run_level(queue, priority):
+def run_level(queue: pointer[queue_t], priority: int32_t) -> uint32_t:
     like: content_t
     if queue.entries.ops.in_order:
         return 0
-    memset(cython.address(like), 0, cython.sizeof(content_t))
+    memset(address(like), 0, sizeof(content_t))
     if priority >= 0:
         like.flags = CONTENT_PRIORITY
-        like.priority = cython.cast(uint8_t, min(priority, 255))
-    return queue.entries.ops.level_of(cython.address(queue.entries), cython.address(like))
+        like.priority = cast(uint8_t, min(priority, 255))
+    return queue.entries.ops.level_of(address(queue.entries), address(like))
 
 
-def run_reserve(queue, placed, count):
-    list_: cython.pointer(list_t) = cython.address(queue.entries)
-    slot: cython.pointer(slot_t)
+def run_reserve(queue: pointer[queue_t], placed: pointer[placed_t], count: uint64_t) -> uint64_t:
+    list_: pointer[list_t] = address(queue.entries)
+    slot: pointer[slot_t]
     at: uint64_t = 0
     until: uint64_t
     index: uint64_t
@@ -395,24 +409,24 @@ def run_reserve(queue, placed, count):
     while at < count:
         until = min(count, at + CHUNK)
         # A producer may have reserved the next position and be telling the log of it.
-        spin_lock(cython.address(queue.log_lock))
-        spin_lock(cython.address(list_.lock))
+        spin_lock(address(queue.log_lock))
+        spin_lock(address(list_.lock))
         while at < until:
             level = run_level(queue, placed[at].priority)
             index = list_.levels[level].tail + 1
             slot = list_claim_locked(list_, level, index, 0)
-            if slot == cython.NULL:
-                spin_unlock(cython.address(list_.lock))
-                spin_unlock(cython.address(queue.log_lock))
+            if slot == NULL:
+                spin_unlock(address(list_.lock))
+                spin_unlock(address(queue.log_lock))
                 return at
             slot.message_id = 0
             slot_set_cold(slot, 0)
-            at_store64(cython.address(slot.state), ENTRY_HELD | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE | ENTRY_NOT_RESIDENT | ENTRY_ASIDE)
-            at_store64(cython.address(list_.levels[level].tail), index)
-            placed[at].position = (cython.cast(uint64_t, level) << LEVEL_SHIFT) | index
+            at_store64(address(slot.state), ENTRY_HELD | ENTRY_ACQUIRED | ENTRY_UNSTEALABLE | ENTRY_NOT_RESIDENT | ENTRY_ASIDE)
+            at_store64(address(list_.levels[level].tail), index)
+            placed[at].position = (cast(uint64_t, level) << LEVEL_SHIFT) | index
             at += 1
-        spin_unlock(cython.address(list_.lock))
-        spin_unlock(cython.address(queue.log_lock))
+        spin_unlock(address(list_.lock))
+        spin_unlock(address(queue.log_lock))
     return count
 
 
@@ -424,14 +438,14 @@ def reserve_many(core: QueueHandle, priorities: Sequence[int | None]) -> list:
     count: uint64_t = len(priorities)
     done: uint64_t
     i: uint64_t
-    placed: cython.pointer(placed_t) = cython.cast(cython.pointer(placed_t), calloc(max(count, 1), cython.sizeof(placed_t)))
-    if placed == cython.NULL:
+    placed: pointer[placed_t] = cast(pointer[placed_t], calloc(max(count, 1), sizeof(placed_t)))
+    if placed == NULL:
         raise MemoryError("no memory for entries")
     try:
         for i in range(count):
             priority = priorities[i]
             placed[i].priority = -1 if priority is None else min(priority, 255)
-        with cython.nogil:
+        with nogil:
             done = run_reserve(core.queue, placed, count)
         if done < count and not core.is_deleted():
             raise MemoryError("no memory for entries")
@@ -440,11 +454,11 @@ def reserve_many(core: QueueHandle, priorities: Sequence[int | None]) -> list:
         free(placed)
 
 
-def run_publish(queue, placed, count):
-    list_: cython.pointer(list_t) = cython.address(queue.entries)
-    segment: cython.pointer(segment_t) = cython.NULL
-    slot: cython.pointer(slot_t)
-    one: cython.pointer(placed_t)
+def run_publish(queue: pointer[queue_t], placed: pointer[placed_t], count: uint64_t) -> void:
+    list_: pointer[list_t] = address(queue.entries)
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    one: pointer[placed_t]
     state: uint64_t
     index: uint64_t
     lowest: uint64_t
@@ -455,12 +469,12 @@ def run_publish(queue, placed, count):
         until = min(count, at + CHUNK)
         first = at
         lowest = 0
-        spin_lock(cython.address(list_.lock))
+        spin_lock(address(list_.lock))
         while at < until:
             one = placed + at
             at += 1
-            slot = list_slot_locked(list_, one.position, cython.address(segment))
-            state = at_load64(cython.address(slot.state)) if slot != cython.NULL else 0
+            slot = list_slot_locked(list_, one.position, address(segment))
+            state = at_load64(address(slot.state)) if slot != NULL else 0
             if state & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED | ENTRY_HELD or slot.message_id or one.message_id == 0:
                 continue
             slot.message_id = one.message_id
@@ -473,13 +487,13 @@ def run_publish(queue, placed, count):
             count_cold(list_, 1)
             if lowest == 0 or one.position < lowest:
                 lowest = one.position
-            at_store64(cython.address(slot.state), ENTRY_AVAILABLE | ENTRY_LOGGED | ENTRY_NOT_RESIDENT)
+            at_store64(address(slot.state), ENTRY_AVAILABLE | ENTRY_LOGGED | ENTRY_NOT_RESIDENT)
             list_came_back_locked(list_, segment, index, one.body_len)
         if lowest:
             count_behind(list_, lowest)
-        spin_unlock(cython.address(list_.lock))
+        spin_unlock(address(list_.lock))
         while first < until:
-            kind_arrived(queue, (placed + first).position, cython.NULL)
+            kind_arrived(queue, (placed + first).position, NULL)
             first += 1
         if lowest:
             _came(queue)
@@ -488,7 +502,7 @@ def run_publish(queue, placed, count):
 # --- the Python face ----------------------------------------------------------------------------------------------------------------
 
 
-@cython.cclass
+@cclass
 class Run:
     """Entries of one queue that a transaction holds. Args: handle: the queue. Threading: `hold` and `adopt` in one thread at a time."""
 
@@ -521,24 +535,24 @@ class Run:
         messages: uint64_t = messages_max
         bytes_left: uint64_t = bytes_max
         last: uint64_t = upto
-        first_alone: cython.bint = alone
+        first_alone: bint = alone
         most: uint32_t = ranges_max
         left: uint32_t = pieces
-        what: cython.int = HOLD_MORE
+        what: c_int = HOLD_MORE
         count: uint64_t = self.run.count
         bytes_: uint64_t = self.run.bytes
         with self.lock:
             if self.acquired_us == 0:
                 self.acquired_us = wall_us()
-            with cython.nogil:
+            with nogil:
                 while what == HOLD_MORE and left:
                     what = run_hold(
                         self.handle.queue,
-                        cython.address(self.run),
-                        cython.address(at),
+                        address(self.run),
+                        address(at),
                         last,
-                        cython.address(messages),
-                        cython.address(bytes_left),
+                        address(messages),
+                        address(bytes_left),
                         first_alone and self.run.count == count,
                         most,
                     )
@@ -551,27 +565,27 @@ class Run:
         """Takes over what recovery put back held. Args: ranges: (first position, count), in order. Raises: MemoryError."""
         first: uint64_t
         count: uint64_t
-        done: cython.bint = True
+        done: bint = True
         self.acquired_us = acquired_us
         with self.lock:
             for one in ranges:
                 first, count = one
-                with cython.nogil:
-                    done = done and run_adopt(self.handle.queue, cython.address(self.run), first, count)
+                with nogil:
+                    done = done and run_adopt(self.handle.queue, address(self.run), first, count)
         if not done:
             raise MemoryError("no memory for a run")
 
     def look(self, positions: object) -> None:
         """Takes down those of the entries that are there, and leaves them as they are. Args: positions: array("Q"). Raises: MemoryError."""
-        given: cython.const[cython.ulong][::1] = positions
+        given: cython.const[ulong][::1] = positions
         number: uint64_t = given.shape[0]
-        done: cython.bint = True
+        done: bint = True
         if number:
-            with self.lock, cython.nogil:
+            with self.lock, nogil:
                 done = run_look(
                     self.handle.queue,
-                    cython.address(self.run),
-                    cython.cast(cython.pointer(cython.const[uint64_t]), cython.address(given[0])),
+                    address(self.run),
+                    cast(pointer[cython.const[uint64_t]], address(given[0])),
                     number,
                 )
         if not done:
@@ -579,14 +593,14 @@ class Run:
 
     def release(self, at: int = 0, count: int = -1) -> None:
         """Entries at..at+count-1 of the run (-1: all) are available again, flagged redelivered; those that are not held are left alone."""
-        start: uint64_t = min(cython.cast(uint64_t, at), self.run.count)
-        number: uint64_t = self.run.count - start if count < 0 else min(cython.cast(uint64_t, count), self.run.count - start)
-        with cython.nogil:
+        start: uint64_t = min(cast(uint64_t, at), self.run.count)
+        number: uint64_t = self.run.count - start if count < 0 else min(cast(uint64_t, count), self.run.count - start)
+        with nogil:
             run_release(self.handle.queue, self.run.entries + start, number)
 
     def settle(self) -> None:
         """All its entries go; the log is told nothing."""
-        with cython.nogil:
+        with nogil:
             run_settle(self.handle.queue, self.run.entries, self.run.count)
 
     def position(self, number: int) -> int:
@@ -594,7 +608,7 @@ class Run:
         at: int = number if number >= 0 else self.run.count + number
         if not 0 <= at < self.run.count:
             raise IndexError(number)
-        return self.run.entries[cython.cast(uint64_t, at)].position
+        return self.run.entries[cast(uint64_t, at)].position
 
     @property
     def range_count(self) -> int:

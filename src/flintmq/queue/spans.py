@@ -8,8 +8,9 @@ I2  Memory is bounded: with SPANS_MAX of them, or without memory, neighbours bec
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_store32, at_store64
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.queue.types import level_t, span_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
@@ -17,13 +18,13 @@ from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memmove
 
 # Entries between two that came back, so few that walking over them is cheaper than a span of its own.
-NEAR = cython.declare(uint64_t, 16)
+NEAR = declare(uint64_t, 16)
 # Spans of one level: 64 KiB.
-SPANS_MAX = cython.declare(uint32_t, 4096)
+SPANS_MAX = declare(uint32_t, 4096)
 
 
-def span_find(level, index):
-    spans: cython.pointer(span_t) = level.spans + level.span_start
+def span_find(level: pointer[level_t], index: uint64_t) -> uint32_t:
+    spans: pointer[span_t] = level.spans + level.span_start
     low: uint32_t = 0
     high: uint32_t = level.span_count
     middle: uint32_t
@@ -36,12 +37,12 @@ def span_find(level, index):
     return low
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _merge(level: cython.pointer(level_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _merge(level: pointer[level_t]) -> void:
     """Every two neighbours become one."""
-    spans: cython.pointer(span_t) = level.spans + level.span_start
+    spans: pointer[span_t] = level.spans + level.span_start
     to: uint32_t = 0
     at: uint32_t = 0
     while at < level.span_count:
@@ -49,26 +50,26 @@ def _merge(level: cython.pointer(level_t)) -> cython.void:
         spans[to].last = spans[at + 1].last if at + 1 < level.span_count else spans[at].last
         to += 1
         at += 2
-    at_store32(cython.address(level.span_count), to)
+    at_store32(address(level.span_count), to)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _room(level: cython.pointer(level_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _room(level: pointer[level_t]) -> bint:
     """Room for one more at the end; may merge spans, so that numbers found before are void. False: there is none at all."""
     room: uint32_t = level.span_room * 2 if level.span_room else 8
-    spans: cython.pointer(span_t) = cython.NULL
+    spans: pointer[span_t] = NULL
     if level.span_start + level.span_count < level.span_room:
         return True
     if level.span_start and (level.span_start > level.span_room // 2 or level.span_room >= SPANS_MAX):
-        memmove(level.spans, level.spans + level.span_start, level.span_count * cython.sizeof(span_t))
+        memmove(level.spans, level.spans + level.span_start, level.span_count * sizeof(span_t))
         level.span_start = 0
         return True
     if room <= SPANS_MAX:
-        spans = cython.cast(cython.pointer(span_t), realloc(level.spans, room * cython.sizeof(span_t)))
-    if spans != cython.NULL:
-        memory_add(MEMORY_ENTRIES, (room - level.span_room) * cython.sizeof(span_t))
+        spans = cast(pointer[span_t], realloc(level.spans, room * sizeof(span_t)))
+    if spans != NULL:
+        memory_add(MEMORY_ENTRIES, (room - level.span_room) * sizeof(span_t))
         level.spans = spans
         level.span_room = room
         return True
@@ -76,12 +77,12 @@ def _room(level: cython.pointer(level_t)) -> cython.bint:
     return level.span_start + level.span_count < level.span_room
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _insert(level: cython.pointer(level_t), first: uint64_t, last: uint64_t) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _insert(level: pointer[level_t], first: uint64_t, last: uint64_t) -> bint:
     """A span of its own, or a part of one when there is no room. False: not even that."""
-    spans: cython.pointer(span_t)
+    spans: pointer[span_t]
     at: uint32_t
     if not _room(level):
         return False
@@ -91,39 +92,49 @@ def _insert(level: cython.pointer(level_t), first: uint64_t, last: uint64_t) -> 
         if spans[at].last < last:  # after a merge only
             spans[at].last = last
         return True
-    memmove(spans + at + 1, spans + at, (level.span_count - at) * cython.sizeof(span_t))
+    check(
+        (at == 0 or spans[at - 1].last < first) and (at == level.span_count or last < spans[at].first),
+        b"spans I1 a new span stands between its neighbours",
+        first,
+        last,
+    )
+    check(
+        level.span_start + level.span_count < level.span_room, b"spans I2 there is room for a new span", level.span_count, level.span_room
+    )
+    memmove(spans + at + 1, spans + at, (level.span_count - at) * sizeof(span_t))
     spans[at].first = first
     spans[at].last = last
-    at_store32(cython.address(level.span_count), level.span_count + 1)
+    at_store32(address(level.span_count), level.span_count + 1)
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _remove(level: cython.pointer(level_t), at: uint32_t) -> cython.void:
-    spans: cython.pointer(span_t) = level.spans + level.span_start
+@cfunc
+@nogil
+@exceptval(check=False)
+def _remove(level: pointer[level_t], at: uint32_t) -> void:
+    spans: pointer[span_t] = level.spans + level.span_start
+    check(at < level.span_count, b"spans I1 a removed span was there", at, level.span_count)
     if at == 0:
         level.span_start += 1
     else:
-        memmove(spans + at, spans + at + 1, (level.span_count - at - 1) * cython.sizeof(span_t))
-    at_store32(cython.address(level.span_count), level.span_count - 1)
+        memmove(spans + at, spans + at + 1, (level.span_count - at - 1) * sizeof(span_t))
+    at_store32(address(level.span_count), level.span_count - 1)
     if level.span_count == 0:
         level.span_start = 0
 
 
-def spans_free(level):
-    memory_add(MEMORY_ENTRIES, -cython.cast(int64_t, level.span_room * cython.sizeof(span_t)))
+def spans_free(level: pointer[level_t]) -> void:
+    memory_add(MEMORY_ENTRIES, -cast(int64_t, level.span_room * sizeof(span_t)))
     free(level.spans)
-    level.spans = cython.NULL
+    level.spans = NULL
     level.span_room = 0
     level.span_start = 0
-    at_store32(cython.address(level.span_count), 0)
+    at_store32(address(level.span_count), 0)
 
 
-def span_add(level, index):
+def span_add(level: pointer[level_t], index: uint64_t) -> void:
     at: uint32_t = span_find(level, index)
-    spans: cython.pointer(span_t) = level.spans + level.span_start
+    spans: pointer[span_t] = level.spans + level.span_start
     if at < level.span_count and spans[at].first <= index:
         return
     if at > 0 and index - spans[at - 1].last <= NEAR:
@@ -134,12 +145,13 @@ def span_add(level, index):
     elif at < level.span_count and spans[at].first - index <= NEAR:
         spans[at].first = index
     elif not _insert(level, index, index):
-        at_store64(cython.address(level.floor), index)  # no memory: everything from here on is walked
+        at_store64(address(level.floor), index)  # no memory: everything from here on is walked
 
 
-def span_cut(level, at, first, last):
-    span: cython.pointer(span_t) = level.spans + level.span_start + at
+def span_cut(level: pointer[level_t], at: uint32_t, first: uint64_t, last: uint64_t) -> void:
+    span: pointer[span_t] = level.spans + level.span_start + at
     end: uint64_t = span.last
+    check(at < level.span_count and first <= last, b"spans I1 what is cut lies in a span", first, last)
     if first <= span.first:
         if last >= end:
             _remove(level, at)

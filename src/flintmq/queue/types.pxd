@@ -48,16 +48,6 @@ cdef enum:                      # reasons of a dequeue (also in the log, issue "
     REASON_PURGE = 5
     REASON_MOVE = 6
 
-cdef enum:                      # entry-list kinds
-    LIST_STANDARD = 0
-    LIST_PRIORITY = 1
-    LIST_SORTED = 2             # extension point: reserved
-    LIST_LAST_VALUE = 3         # extension point: reserved
-
-cdef enum:                      # how a message priority becomes a level
-    LEVEL_RABBITMQ = 0          # x-max-priority m: m+1 levels, min(p, m); absent = 0
-    LEVEL_QPID = 1              # x-qpid-priorities n: clamp(p - max(0, 5 - ceil(n/2)), 0, n-1); absent = 4
-
 cdef enum:                      # restored_t.flags
     RESTORED_REDELIVERED = 1
     RESTORED_HELD = 2           # of a transaction in doubt: as queue_add_held leaves it

@@ -13,10 +13,15 @@ cdef uint32_t queue_consumer_count(queue_t *queue) noexcept nogil
 cdef int queue_priorities(queue_t *queue) noexcept nogil                               # the seed's getPriorities
 cdef uint64_t queue_enqueued_total(queue_t *queue) noexcept nogil
 cdef uint64_t queue_delivered_total(queue_t *queue) noexcept nogil
-# Bytes of C memory of the queue: its record, slots, columns, directories (not contents, not consumers). O(segments).
-cdef uint64_t queue_memory(queue_t *queue) noexcept nogil
 # Position and flags of the first entry at or after `position` that is available or acquired; false at the end. For browse/cursor;
 # `out.content` is a counted reference the caller drops, NULL when it is not resident (`out.message_id` says what to load).
 cdef bint queue_peek(queue_t *queue, uint64_t position, delivery_t *out) noexcept nogil
 # Frees unlinked segments, unless someone is inside the list: then they wait for the next call. `keep_spare`: one stays for growth.
 cdef void queue_reclaim(queue_t *queue, bint keep_spare) noexcept nogil
+
+# The content can't be read, ever: the broker acquires the entry and leaves it where it is, out of the way; whoever was parked on
+# it goes on behind it. queue_release(owner 0) tries it again, queue_settle(owner 0) ends it. False when it is not there or not cold.
+cdef bint queue_content_failed(queue_t *queue, uint64_t position) noexcept nogil
+# The same for an entry that the broker acquired already (queue_take_head).
+cdef bint queue_acquired_failed(queue_t *queue, uint64_t position) noexcept nogil
+cdef uint64_t queue_failed_count(queue_t *queue) noexcept nogil

@@ -8,8 +8,19 @@ are exact when nothing runs.
 
 from __future__ import annotations
 
-import cython
-from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_load_ptr, at_store32, at_sub32
+from cython import NULL, address, bint, cast, pointer, void
+from cython import int as c_int
+from cython.cimports.flintmq.core.atomics import (
+    at_add32,
+    at_load32,
+    at_load64,
+    at_load_ptr,
+    at_store32,
+    at_store64,
+    at_sub32,
+    spin_lock,
+    spin_unlock,
+)
 from cython.cimports.flintmq.core.content import content_incref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import (
     manager_delivered,
@@ -18,160 +29,201 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_wake_one,
     manager_wake_waiters,
 )
+from cython.cimports.flintmq.queue.counts import count_cold, count_taken
 from cython.cimports.flintmq.queue.due import due_worked
-from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_next
-from cython.cimports.flintmq.queue.list_upkeep import list_free_retired, list_memory, list_put_back_retired, list_shrink, list_take_retired
-from cython.cimports.flintmq.queue.pull import delivery_fill, queue_has_available
-from cython.cimports.flintmq.queue.slot import slot_content, slot_hold, slot_unhold
+from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_next, list_slot_locked
+from cython.cimports.flintmq.queue.list_upkeep import list_free_retired, list_put_back_retired, list_shrink, list_take_retired
+from cython.cimports.flintmq.queue.pull import delivery_fill, queue_has_available, queue_unparked
+from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content, slot_hold, slot_set, slot_unhold
 from cython.cimports.flintmq.queue.types import (
+    ENTRY_ASIDE,
+    ENTRY_FAILED,
+    ENTRY_NOT_RESIDENT,
     FIGURE_ENQUEUED,
     FIGURE_READY,
     FIGURE_READY_BYTES,
     FIGURE_UNACKED,
+    delivery_t,
     found_t,
     place_t,
     queue_t,
     segment_t,
+    slot_t,
 )
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 
-def queue_reclaim(queue, keep_spare):
+def queue_reclaim(queue: pointer[queue_t], keep_spare: bint) -> void:
     """Frees unlinked segments, unless someone is inside the list: then they wait for the next call."""
-    retired: cython.pointer(segment_t) = list_take_retired(cython.address(queue.entries))
-    if retired == cython.NULL:
+    retired: pointer[segment_t] = list_take_retired(address(queue.entries))
+    if retired == NULL:
         return
     if manager_quiet(queue):
-        list_free_retired(cython.address(queue.entries), retired, keep_spare)
-        at_store32(cython.address(queue.entries.reclaim_after), 0)
+        list_free_retired(address(queue.entries), retired, keep_spare)
+        at_store32(address(queue.entries.reclaim_after), 0)
     else:
-        list_put_back_retired(cython.address(queue.entries), retired)
+        list_put_back_retired(address(queue.entries), retired)
         # Putting back walks all of them: not for every entry while a reader stays inside.
-        at_store32(cython.address(queue.entries.reclaim_after), at_load32(cython.address(queue.entries.retired_count)) * 2 + 8)
+        at_store32(address(queue.entries.reclaim_after), at_load32(address(queue.entries.retired_count)) * 2 + 8)
 
 
-def queue_next_expiry(queue):
-    return cython.cast(int64_t, at_load64(cython.cast(cython.pointer(uint64_t), cython.address(queue.entries.expiry_min))))
+def queue_next_expiry(queue: pointer[queue_t]) -> int64_t:
+    return cast(int64_t, at_load64(cast(pointer[uint64_t], address(queue.entries.expiry_min))))
 
 
 # --- housekeeping and figures -----------------------------------------------------------------------------------------------
 
 
-def queue_housekeeping(queue):
+def queue_housekeeping(queue: pointer[queue_t]) -> void:
     place: place_t
     level: uint32_t
     done: uint64_t
-    waits: cython.bint = False
-    if queue.ops != cython.NULL:
+    waits: bint = False
+    if queue.ops != NULL:
         queue.ops.housekeeping(queue)
         return
-    if at_load64(cython.address(queue.entries.enqueued)) == 0:
+    if at_load64(address(queue.entries.enqueued)) == 0:
         return
-    place.segment = cython.NULL
+    place.segment = NULL
     place.generation = 0
-    at_add32(cython.address(queue.pins), 1)
+    at_add32(address(queue.pins), 1)
     for level in range(queue.entries.level_count):
-        list_advance_floor(cython.address(queue.entries), cython.address(place), level)
-    at_sub32(cython.address(queue.pins), 1)
-    list_shrink(cython.address(queue.entries))
+        list_advance_floor(address(queue.entries), address(place), level)
+    at_sub32(address(queue.pins), 1)
+    list_shrink(address(queue.entries))
     queue_reclaim(queue, False)
-    if at_load32(cython.address(queue.entries.wanted)) and queue_has_available(queue):
-        manager_wake_one(queue, cython.NULL, True)
+    if at_load32(address(queue.entries.wanted)) and queue_has_available(queue):
+        manager_wake_one(queue, NULL, True)
         waits = True
     manager_wake_waiters(queue)
     done = (
-        at_load64(cython.address(queue.entries.enqueued))
-        + at_load64(cython.address(queue.entries.released))
-        + at_load64(cython.address(queue.entries.dequeued))
+        at_load64(address(queue.entries.enqueued)) + at_load64(address(queue.entries.released)) + at_load64(address(queue.entries.dequeued))
     )
     # Once more after the last work, which gives back what an empty queue keeps; and as long as somebody waits for what is there.
     if (
         waits
         or done != queue.worked_before
-        or at_load32(cython.address(queue.entries.retired_count))
-        or at_load_ptr(cython.address(queue.waiters)) != cython.NULL
+        or at_load32(address(queue.entries.retired_count))
+        or at_load_ptr(address(queue.waiters)) != NULL
     ):
         queue.worked_before = done
         due_worked(queue)
 
 
-def queue_ready_count(queue):
+def queue_ready_count(queue: pointer[queue_t]) -> uint64_t:
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
     given: uint64_t
-    if queue.ops != cython.NULL:
+    if queue.ops != NULL:
         return queue.ops.figure(queue, FIGURE_READY)
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
-    acquired += at_load64(cython.address(queue.puller.acquired)) + at_load64(cython.address(queue.entries.taken))
-    given = at_load64(cython.address(queue.entries.enqueued)) + at_load64(cython.address(queue.entries.released))
+    manager_figures(queue, address(acquired), address(bytes_))
+    acquired += at_load64(address(queue.puller.acquired)) + at_load64(address(queue.entries.taken))
+    given = at_load64(address(queue.entries.enqueued)) + at_load64(address(queue.entries.released))
     return given - acquired if given > acquired else 0
 
 
-def queue_unacked_count(queue):
+def queue_unacked_count(queue: pointer[queue_t]) -> uint64_t:
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
-    back: uint64_t = at_load64(cython.address(queue.entries.released)) + at_load64(cython.address(queue.entries.dequeued))
-    if queue.ops != cython.NULL:
+    back: uint64_t = at_load64(address(queue.entries.released)) + at_load64(address(queue.entries.dequeued))
+    if queue.ops != NULL:
         return queue.ops.figure(queue, FIGURE_UNACKED)
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
-    acquired += at_load64(cython.address(queue.puller.acquired)) + at_load64(cython.address(queue.entries.taken))
+    manager_figures(queue, address(acquired), address(bytes_))
+    acquired += at_load64(address(queue.puller.acquired)) + at_load64(address(queue.entries.taken))
     return acquired - back if acquired > back else 0
 
 
-def queue_ready_bytes(queue):
+def queue_ready_bytes(queue: pointer[queue_t]) -> uint64_t:
     acquired: uint64_t = 0
     bytes_: uint64_t = 0
     given: uint64_t
-    if queue.ops != cython.NULL:
+    if queue.ops != NULL:
         return queue.ops.figure(queue, FIGURE_READY_BYTES)
-    manager_figures(queue, cython.address(acquired), cython.address(bytes_))
-    bytes_ += at_load64(cython.address(queue.puller.acquired_bytes)) + at_load64(cython.address(queue.entries.taken_bytes))
-    given = at_load64(cython.address(queue.entries.enqueued_bytes)) + at_load64(cython.address(queue.entries.released_bytes))
+    manager_figures(queue, address(acquired), address(bytes_))
+    bytes_ += at_load64(address(queue.puller.acquired_bytes)) + at_load64(address(queue.entries.taken_bytes))
+    given = at_load64(address(queue.entries.enqueued_bytes)) + at_load64(address(queue.entries.released_bytes))
     return given - bytes_ if given > bytes_ else 0
 
 
-def queue_consumer_count(queue):
-    return at_load32(cython.address(queue.manager.consumer_count))
+def queue_consumer_count(queue: pointer[queue_t]) -> uint32_t:
+    return at_load32(address(queue.manager.consumer_count))
 
 
-def queue_priorities(queue):
-    return queue.entries.ops.priorities(cython.address(queue.entries))
+def queue_priorities(queue: pointer[queue_t]) -> c_int:
+    return queue.entries.ops.priorities(address(queue.entries))
 
 
-def queue_enqueued_total(queue):
-    if queue.ops != cython.NULL:
+def queue_enqueued_total(queue: pointer[queue_t]) -> uint64_t:
+    if queue.ops != NULL:
         return queue.ops.figure(queue, FIGURE_ENQUEUED)
-    return at_load64(cython.address(queue.entries.enqueued))
+    return at_load64(address(queue.entries.enqueued))
 
 
-def queue_delivered_total(queue):
-    return manager_delivered(queue) + at_load64(cython.address(queue.puller.delivered))
+def queue_delivered_total(queue: pointer[queue_t]) -> uint64_t:
+    return manager_delivered(queue) + at_load64(address(queue.puller.delivered))
 
 
-def queue_memory(queue):
-    return cython.sizeof(queue_t) + list_memory(cython.address(queue.entries))
-
-
-def queue_peek(queue, position, out):
+def queue_peek(queue: pointer[queue_t], position: uint64_t, out: pointer[delivery_t]) -> bint:
     found: found_t
     place: place_t
-    content: cython.pointer(content_t) = cython.NULL
+    content: pointer[content_t] = NULL
     state: uint64_t = 0
-    got: cython.bint = False
-    place.segment = cython.NULL
+    got: bint = False
+    place.segment = NULL
     place.generation = 0
-    at_add32(cython.address(queue.pins), 1)
-    while not got and list_next(cython.address(queue.entries), cython.address(place), position, cython.address(found)):
+    at_add32(address(queue.pins), 1)
+    while not got and list_next(address(queue.entries), address(place), position, address(found)):
         position = found.position
         state = slot_hold(found.slot, True)
         if state == 0:
             continue
         got = True
         content = slot_content(found.slot)
-        if content != cython.NULL:
+        if content != NULL:
             content_incref(content)
         delivery_fill(out, found.slot, content, position, state)
-        out.slot = cython.NULL  # it may go as soon as it is let go
+        out.slot = NULL  # it may go as soon as it is let go
         slot_unhold(found.slot, state)
-    at_sub32(cython.address(queue.pins), 1)
+    at_sub32(address(queue.pins), 1)
     return got
+
+
+# --- contents that cannot be read -------------------------------------------------------------------------------------------
+
+
+def queue_content_failed(queue: pointer[queue_t], position: uint64_t) -> bint:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    failed: bint = False
+    spin_lock(address(queue.entries.lock))
+    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    if slot != NULL and at_load64(address(slot.state)) & ENTRY_NOT_RESIDENT:
+        failed = slot_acquire(slot, 0, True)
+    if failed and slot_content(slot) == NULL:
+        count_taken(address(queue.entries), slot_body_len(slot))
+        count_cold(address(queue.entries), -1)
+        at_store64(address(queue.entries.failed), queue.entries.failed + 1)
+        slot_set(slot, ENTRY_ASIDE | ENTRY_FAILED)
+    spin_unlock(address(queue.entries.lock))
+    if failed:
+        queue_unparked(queue, slot)
+    return failed
+
+
+def queue_acquired_failed(queue: pointer[queue_t], position: uint64_t) -> bint:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    failed: bint = False
+    spin_lock(address(queue.entries.lock))
+    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    if slot != NULL and at_load64(address(slot.state)) & (ENTRY_NOT_RESIDENT | ENTRY_ASIDE) == ENTRY_NOT_RESIDENT:
+        failed = slot_set(slot, ENTRY_ASIDE | ENTRY_FAILED)
+    if failed:
+        count_cold(address(queue.entries), -1)
+        at_store64(address(queue.entries.failed), queue.entries.failed + 1)
+    spin_unlock(address(queue.entries.lock))
+    return failed
+
+
+def queue_failed_count(queue: pointer[queue_t]) -> uint64_t:
+    return at_load64(address(queue.entries.failed))

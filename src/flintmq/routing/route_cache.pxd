@@ -5,7 +5,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.queue.types cimport queue_t
 
-cdef enum:                    # destination_t.flags
+cpdef enum:                   # destination_t.flags
     DEST_LIMITED = 1          # has x-max-length(-bytes): tell the policy pass after an enqueue
     DEST_REJECT_OVER = 2      # x-overflow reject-publish(-dlx): refuse when the limit is reached
     DEST_REJECT_DEAD_LETTER = 4  # reject-publish-dlx: the refused message is dead-lettered
@@ -19,8 +19,6 @@ cdef struct destination_t:
     queue_t *queue            # counted reference
     uint32_t flags            # DEST_*
     int64_t ttl_ms            # x-message-ttl; -1 = none
-    uint64_t max_length       # messages; UINT64_MAX = none
-    uint64_t max_bytes        # bytes of bodies; UINT64_MAX = none
 
 cdef struct route_t:
     uint32_t refs             # atomic

@@ -3,6 +3,12 @@ from collections.abc import Callable
 
 from flintmq.queue.handle import QueueHandle
 
+DEST_LIMITED: int
+DEST_REJECT_OVER: int
+DEST_REJECT_DEAD_LETTER: int
+DEST_DEAD_LETTERS: int
+DEST_STREAM: int
+
 def hash_of(key: bytes) -> int: ...
 
 class RouteCache:

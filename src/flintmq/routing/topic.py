@@ -12,11 +12,12 @@ I3  Words are bytes between dots. The empty key has no words; "a." has two, the 
 
 from __future__ import annotations
 
-import cython
+from cython import Py_ssize_t, cclass, cfunc, void
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.libc.stdint import uint64_t
 
 
-@cython.cclass
+@cclass
 class TopicNode:
     """A place in the trie: what was matched so far."""
 
@@ -25,12 +26,12 @@ class TopicNode:
         self.is_hash = False
 
 
-@cython.cfunc
+@cfunc
 def _words(key: bytes) -> list:
     return key.split(b".") if key else []
 
 
-@cython.cfunc
+@cfunc
 def _pattern_words(pattern: bytes) -> list:
     """The words of a pattern, one `#` for several in a row."""
     words: list = []
@@ -43,7 +44,7 @@ def _pattern_words(pattern: bytes) -> list:
     return words
 
 
-@cython.cfunc
+@cfunc
 def _child(node: TopicNode, word: bytes) -> TopicNode:
     """The next node along `word` of a pattern, or None."""
     if word == b"*":
@@ -55,7 +56,7 @@ def _child(node: TopicNode, word: bytes) -> TopicNode:
     return node.words.get(word)
 
 
-@cython.cfunc
+@cfunc
 def _drop_child(node: TopicNode, word: bytes):
     if word == b"*":
         node.star = None
@@ -67,7 +68,7 @@ def _drop_child(node: TopicNode, word: bytes):
             node.words = None
 
 
-@cython.cclass
+@cclass
 class TopicTrie:
     """The patterns of one topic exchange, or of anything else that speaks them. Not thread-safe.
 
@@ -124,11 +125,12 @@ class TopicTrie:
         if count:
             node.destinations[destination] = count
             return True
+        check(self.pattern_count > 0, b"topic I2 a pattern that goes was counted", self.pattern_count, len(words))
         self.pattern_count -= 1
         del node.destinations[destination]
         if not node.destinations:
             node.destinations = None
-        i: cython.Py_ssize_t = len(words)
+        i: Py_ssize_t = len(words)
         while i > 0:
             node = path[i]
             if node.destinations is not None or node.words is not None or node.star is not None or node.hash is not None:
@@ -168,7 +170,7 @@ class TopicTrie:
         self.collect(states, found)
         return found
 
-    def enter(self, states, node):
+    def enter(self, states: list | None, node: TopicNode | None) -> void:
         # A node once entered in this step is not entered again: that is what keeps the walk linear. "#" also matches no word,
         # so its node is entered together with the one before it.
         while node is not None and node.mark != self.step:
@@ -177,7 +179,7 @@ class TopicTrie:
             states.append(node)
             node = node.hash
 
-    def collect(self, states, found):
+    def collect(self, states: list | None, found: set | None) -> void:
         node: TopicNode
         for node in states:
             if node.destinations is not None:

@@ -1,6 +1,6 @@
 # Small histograms, and the index of fairness.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.scheduler.actor cimport histogram_t
+from flintmq.scheduler.types cimport histogram_t
 
 cdef void histogram_add(histogram_t *histogram, int64_t ns) noexcept nogil
 # The value under which `share` (0..1) of the recent values lie, nanoseconds (upper end of its bucket, at most 41 % too much); 0: no values.

@@ -8,59 +8,60 @@ another thread sees counts that may be a moment apart, which is good enough to b
 
 from __future__ import annotations
 
-import cython
-from cython.cimports.flintmq.scheduler.actor import HISTOGRAM_SIZE
+from cython import cast, cfunc, declare, double, exceptval, nogil, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.scheduler.cpu_clock import highest_bit
+from cython.cimports.flintmq.scheduler.types import HISTOGRAM_SIZE, histogram_t
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 
 # bit of the first octave: 1,024 ns
-FIRST_BIT = cython.declare(cython.int, 10)
+FIRST_BIT = declare(c_int, 10)
 # counts add up to this at most: then all are halved
-TOTAL_MAX = cython.declare(uint32_t, 4096)
+TOTAL_MAX = declare(uint32_t, 4096)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _bucket(ns: int64_t) -> cython.int:
-    bit: cython.int
-    at: cython.int
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bucket(ns: int64_t) -> c_int:
+    bit: c_int
+    at: c_int
     if ns < 1024:
         return 0
-    bit = highest_bit(cython.cast(uint64_t, ns))
-    at = (bit - FIRST_BIT) * 2 + 1 + cython.cast(cython.int, (ns >> (bit - 1)) & 1)
+    bit = highest_bit(cast(uint64_t, ns))
+    at = (bit - FIRST_BIT) * 2 + 1 + cast(c_int, (ns >> (bit - 1)) & 1)
     return at if at < HISTOGRAM_SIZE else HISTOGRAM_SIZE - 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _upper(bucket: cython.int) -> int64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _upper(bucket: c_int) -> int64_t:
     """Upper end of a bucket: 1,024, 1,536, 2,048, 3,072, ..."""
-    octave: cython.int = bucket // 2
-    start: int64_t = cython.cast(int64_t, 1) << (FIRST_BIT + octave)
+    octave: c_int = bucket // 2
+    start: int64_t = cast(int64_t, 1) << (FIRST_BIT + octave)
     return start + start // 2 if bucket & 1 else start
 
 
-def histogram_add(histogram, ns):
-    i: cython.int
+def histogram_add(histogram: pointer[histogram_t], ns: int64_t) -> void:
+    i: c_int
     total: uint32_t = 0
     histogram.counts[_bucket(ns)] += 1
     histogram.total += 1
     if histogram.total >= TOTAL_MAX:
         for i in range(HISTOGRAM_SIZE):
-            histogram.counts[i] = cython.cast(uint16_t, histogram.counts[i] >> 1)
+            histogram.counts[i] = cast(uint16_t, histogram.counts[i] >> 1)
             total += histogram.counts[i]
         histogram.total = total
 
 
-def histogram_quantile(histogram, share):
-    i: cython.int
+def histogram_quantile(histogram: pointer[histogram_t], share: double) -> int64_t:
+    i: c_int
     seen: uint32_t = 0
     wanted: uint32_t
     if histogram.total == 0:
         return 0
-    wanted = cython.cast(uint32_t, share * histogram.total)
+    wanted = cast(uint32_t, share * histogram.total)
     for i in range(HISTOGRAM_SIZE):
         seen += histogram.counts[i]
         if seen > wanted:
@@ -68,7 +69,7 @@ def histogram_quantile(histogram, share):
     return _upper(HISTOGRAM_SIZE - 1)
 
 
-def jain_index(total, squares, count):
+def jain_index(total: double, squares: double, count: uint32_t) -> double:
     if count == 0 or squares <= 0.0:
         return 1.0
     return total * total / (count * squares)

@@ -1,6 +1,6 @@
 # The requests of one actor: mailbox, parked ones, and the heap of their deadlines. Every function wants the actor's lock held.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from flintmq.scheduler.actor cimport actor_t, list_t, request_t
+from flintmq.scheduler.types cimport actor_t, list_t, request_t
 
 # Takes a new request in. False: the mailbox is full, or no memory for its deadline.
 cdef bint mailbox_put(actor_t *actor, request_t *request) noexcept nogil

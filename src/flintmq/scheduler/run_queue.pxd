@@ -1,6 +1,6 @@
 # The run queue: which actor runs next, and which worker sleeps. All functions take its lock themselves.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.scheduler.actor cimport actor_system_t, actor_t, worker_t
+from flintmq.scheduler.types cimport actor_system_t, actor_t, worker_t
 
 cdef enum:
     VRUN_NEW = -1               # actor_t.vrun of one that never ran: is next, and charged a slice in advance

@@ -16,13 +16,15 @@ I4  A worker sleeps only when it saw the heap empty under the lock, and each put
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
-from cython.cimports.flintmq.scheduler.actor import (
+from cython.cimports.flintmq.scheduler.types import (
     POLICY_LAST_RUN,
     POLICY_TOTAL,
     POLICY_VRUNTIME,
+    STATE_SCHEDULED,
     WEIGHT_DEFAULT,
     actor_system_t,
     actor_t,
@@ -34,18 +36,18 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
 
 # runnable actors up to which each gets a whole quantum; more share as much time
-WHOLE_SLICES = cython.declare(int64_t, 8)
+WHOLE_SLICES = declare(int64_t, 8)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _before(one: cython.pointer(run_entry_t), other: cython.pointer(run_entry_t)) -> cython.bint:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _before(one: pointer[run_entry_t], other: pointer[run_entry_t]) -> bint:
     return one.key < other.key or (one.key == other.key and one.ticket < other.ticket)
 
 
-def run_queue_slice(system, runnable):
+def run_queue_slice(system: pointer[actor_system_t], runnable: uint32_t) -> int64_t:
     slice_ns: int64_t = system.quantum_ns
     if runnable > WHOLE_SLICES:
         slice_ns = slice_ns * WHOLE_SLICES // runnable
@@ -54,46 +56,46 @@ def run_queue_slice(system, runnable):
     return slice_ns
 
 
-def run_queue_reserve(system, actors):
-    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
-    grown: cython.pointer(run_entry_t)
+def run_queue_reserve(system: pointer[actor_system_t], actors: uint32_t) -> bint:
+    queue: pointer[run_queue_t] = address(system.queue)
+    grown: pointer[run_entry_t]
     room: uint32_t
-    done: cython.bint = True
-    if at_load32(cython.address(queue.room)) >= actors:
+    done: bint = True
+    if at_load32(address(queue.room)) >= actors:
         return True
-    spin_lock(cython.address(queue.lock))
+    spin_lock(address(queue.lock))
     if queue.room < actors:
         room = queue.room * 2 if queue.room * 2 > actors else actors + 64
-        grown = cython.cast(cython.pointer(run_entry_t), realloc(queue.entries, room * cython.sizeof(run_entry_t)))
-        if grown == cython.NULL:
+        grown = cast(pointer[run_entry_t], realloc(queue.entries, room * sizeof(run_entry_t)))
+        if grown == NULL:
             done = False
         else:
             queue.entries = grown
-            at_store32(cython.address(queue.room), room)
-    spin_unlock(cython.address(queue.lock))
+            at_store32(address(queue.room), room)
+    spin_unlock(address(queue.lock))
     return done
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _wake_one(queue: cython.pointer(run_queue_t)) -> cython.pointer(worker_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _wake_one(queue: pointer[run_queue_t]) -> pointer[worker_t]:
     """Under the lock: the worker to be woken after it is given back, or NULL."""
-    worker: cython.pointer(worker_t) = queue.idle
-    if worker == cython.NULL or queue.waking:
-        return cython.NULL
+    worker: pointer[worker_t] = queue.idle
+    if worker == NULL or queue.waking:
+        return NULL
     queue.idle = worker.idle_next
     queue.waking = True
-    at_store32(cython.address(worker.signal), 1)
+    at_store32(address(worker.signal), 1)
     return worker
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _insert(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t), vrun: int64_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _insert(system: pointer[actor_system_t], actor: pointer[actor_t], vrun: int64_t) -> void:
     """Under the lock. vrun: its place by virtual time; a newcomer's is before its own."""
-    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
+    queue: pointer[run_queue_t] = address(system.queue)
     entry: run_entry_t
     at: uint32_t
     if queue.policy == POLICY_VRUNTIME:
@@ -101,25 +103,26 @@ def _insert(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_
     elif queue.policy == POLICY_LAST_RUN:
         entry.key = actor.last_run_ns
     elif queue.policy == POLICY_TOTAL:
-        entry.key = cython.cast(int64_t, actor.total_ns)
+        entry.key = cast(int64_t, actor.total_ns)
     else:
         entry.key = 0
     queue.ticket += 1
     entry.ticket = queue.ticket
     entry.actor = actor
+    check(queue.count < queue.room, b"run_queue I1 there is a place for each actor", queue.count, queue.room)
     at = queue.count
     queue.count += 1
-    while at > 0 and _before(cython.address(entry), cython.address(queue.entries[(at - 1) // 2])):
+    while at > 0 and _before(address(entry), address(queue.entries[(at - 1) // 2])):
         queue.entries[at] = queue.entries[(at - 1) // 2]
         at = (at - 1) // 2
     queue.entries[at] = entry
 
 
-def run_queue_put(system, actor):
-    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
-    worker: cython.pointer(worker_t)
+def run_queue_put(system: pointer[actor_system_t], actor: pointer[actor_t]) -> void:
+    queue: pointer[run_queue_t] = address(system.queue)
+    worker: pointer[worker_t]
     vrun: int64_t
-    spin_lock(cython.address(queue.lock))
+    spin_lock(address(queue.lock))
     vrun = queue.vmin
     if actor.vrun == VRUN_NEW:
         actor.vrun = vrun + run_queue_slice(system, queue.count + 1)
@@ -130,40 +133,40 @@ def run_queue_put(system, actor):
         vrun = actor.vrun
     _insert(system, actor, vrun)
     worker = _wake_one(queue)
-    spin_unlock(cython.address(queue.lock))
-    if worker != cython.NULL:
-        futex_wake(cython.address(worker.signal), 1)
+    spin_unlock(address(queue.lock))
+    if worker != NULL:
+        futex_wake(address(worker.signal), 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _move_vmin(system: cython.pointer(actor_system_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _move_vmin(system: pointer[actor_system_t]) -> void:
     """Under the lock. The smallest vrun of the running and queued actors; under other policies of the running ones, near enough."""
     i: uint32_t
     least: int64_t = -1
     if system.queue.policy == POLICY_VRUNTIME and system.queue.count:
         least = system.queue.entries[0].key
-    running: cython.pointer(actor_t)
+    running: pointer[actor_t]
     for i in range(system.worker_count):
         running = system.workers[i].running
-        if running != cython.NULL and (least < 0 or running.vrun < least):
+        if running != NULL and (least < 0 or running.vrun < least):
             least = running.vrun
     if least > system.queue.vmin:
         system.queue.vmin = least
 
 
-def run_queue_take(system, worker, runnable):
-    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
-    other: cython.pointer(worker_t) = cython.NULL
-    actor: cython.pointer(actor_t)
+def run_queue_take(system: pointer[actor_system_t], worker: pointer[worker_t], runnable: pointer[uint32_t]) -> pointer[actor_t]:
+    queue: pointer[run_queue_t] = address(system.queue)
+    other: pointer[worker_t] = NULL
+    actor: pointer[actor_t]
     last: run_entry_t
     at: uint32_t
     child: uint32_t
-    spin_lock(cython.address(queue.lock))
+    spin_lock(address(queue.lock))
     if queue.count == 0:
-        spin_unlock(cython.address(queue.lock))
-        return cython.NULL
+        spin_unlock(address(queue.lock))
+        return NULL
     runnable[0] = queue.count
     actor = queue.entries[0].actor
     queue.count -= 1
@@ -171,65 +174,70 @@ def run_queue_take(system, worker, runnable):
     at = 0
     child = 1
     while child < queue.count:
-        if child + 1 < queue.count and _before(cython.address(queue.entries[child + 1]), cython.address(queue.entries[child])):
+        if child + 1 < queue.count and _before(address(queue.entries[child + 1]), address(queue.entries[child])):
             child += 1
-        if not _before(cython.address(queue.entries[child]), cython.address(last)):
+        if not _before(address(queue.entries[child]), address(last)):
             break
         queue.entries[at] = queue.entries[child]
         at = child
         child = at * 2 + 1
     queue.entries[at] = last
+    check(at_load32(address(actor.state)) & STATE_SCHEDULED != 0, b"run_queue I1 who runs was scheduled", actor.state, actor.a)
     worker.running = actor
     _move_vmin(system)
     if queue.count:
         other = _wake_one(queue)
-    spin_unlock(cython.address(queue.lock))
-    if other != cython.NULL:
-        futex_wake(cython.address(other.signal), 1)
+    spin_unlock(address(queue.lock))
+    if other != NULL:
+        futex_wake(address(other.signal), 1)
     return actor
 
 
-def run_queue_charge(system, worker, actor, cost_ns, back):
-    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
-    weight: int64_t = at_load32(cython.address(actor.weight))
+def run_queue_charge(
+    system: pointer[actor_system_t], worker: pointer[worker_t], actor: pointer[actor_t], cost_ns: int64_t, back: bint
+) -> void:
+    queue: pointer[run_queue_t] = address(system.queue)
+    weight: int64_t = at_load32(address(actor.weight))
     if cost_ns < 1:
         cost_ns = 1
-    spin_lock(cython.address(queue.lock))
+    spin_lock(address(queue.lock))
+    check(worker.running == actor, b"run_queue I1 who is charged was running", actor.state, actor.a)
     actor.vrun += (cost_ns * WEIGHT_DEFAULT + weight - 1) // weight
-    at_store64(cython.address(actor.total_ns), at_load64(cython.address(actor.total_ns)) + cython.cast(uint64_t, cost_ns))
-    worker.running = cython.NULL
+    at_store64(address(actor.total_ns), at_load64(address(actor.total_ns)) + cast(uint64_t, cost_ns))
+    worker.running = NULL
     if back:
         _insert(system, actor, actor.vrun)
-    spin_unlock(cython.address(queue.lock))
+    spin_unlock(address(queue.lock))
 
 
-def run_queue_sleep(system, worker):
-    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
-    spin_lock(cython.address(queue.lock))
+def run_queue_sleep(system: pointer[actor_system_t], worker: pointer[worker_t]) -> bint:
+    queue: pointer[run_queue_t] = address(system.queue)
+    spin_lock(address(queue.lock))
     if queue.stopping or queue.count:
-        spin_unlock(cython.address(queue.lock))
+        spin_unlock(address(queue.lock))
         return not queue.stopping
-    at_store32(cython.address(worker.signal), 0)
+    at_store32(address(worker.signal), 0)
+    check(worker.running == NULL, b"run_queue I4 who sleeps has no actor", worker.slices, queue.count)
     worker.idle_next = queue.idle
     queue.idle = worker
-    spin_unlock(cython.address(queue.lock))
-    while at_load32(cython.address(worker.signal)) == 0:
-        futex_wait(cython.address(worker.signal), 0, -1)
-    spin_lock(cython.address(queue.lock))
+    spin_unlock(address(queue.lock))
+    while at_load32(address(worker.signal)) == 0:
+        futex_wait(address(worker.signal), 0, -1)
+    spin_lock(address(queue.lock))
     queue.waking = False
-    spin_unlock(cython.address(queue.lock))
-    return not at_load32(cython.address(queue.stopping))
+    spin_unlock(address(queue.lock))
+    return not at_load32(address(queue.stopping))
 
 
-def run_queue_stop(system):
-    queue: cython.pointer(run_queue_t) = cython.address(system.queue)
-    worker: cython.pointer(worker_t)
-    spin_lock(cython.address(queue.lock))
-    at_store32(cython.address(queue.stopping), 1)
+def run_queue_stop(system: pointer[actor_system_t]) -> void:
+    queue: pointer[run_queue_t] = address(system.queue)
+    worker: pointer[worker_t]
+    spin_lock(address(queue.lock))
+    at_store32(address(queue.stopping), 1)
     worker = queue.idle
-    queue.idle = cython.NULL
-    while worker != cython.NULL:
-        at_store32(cython.address(worker.signal), 1)
-        futex_wake(cython.address(worker.signal), 1)
+    queue.idle = NULL
+    while worker != NULL:
+        at_store32(address(worker.signal), 1)
+        futex_wake(address(worker.signal), 1)
         worker = worker.idle_next
-    spin_unlock(cython.address(queue.lock))
+    spin_unlock(address(queue.lock))

@@ -1,6 +1,6 @@
 # The actor system: settings, threads, and the face for Python.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.scheduler.actor cimport actor_system_t
+from flintmq.scheduler.types cimport actor_system_t
 
 cdef class ActorSystem:
     cdef actor_system_t *system     # valid as long as the object lives; never NULL

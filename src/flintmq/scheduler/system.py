@@ -12,9 +12,11 @@ import logging
 import os
 import threading
 
-import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, double, exceptval, nogil, pointer, sizeof, struct, void, with_gil
+from cython import int as c_int
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF, PyObject
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.clock import NS_PER_SECOND
 from cython.cimports.flintmq.scheduler.actor import (
     DISPATCH_OK,
     HOLD_NONE,
@@ -57,24 +59,23 @@ from flintmq.scheduler.outcomes import AGAIN, PARK, POLICIES, Outcome
 
 log = logging.getLogger("flintmq.scheduler")
 
-MS_NS = cython.declare(int64_t, 1_000_000)
-SECOND_NS = cython.declare(int64_t, 1_000_000_000)
+MS_NS = declare(int64_t, 1_000_000)
 
 
 # --- requests of Python -----------------------------------------------------------------------------------------------
 
-py_request_t = cython.struct(request=request_t, process=cython.pointer(PyObject), answer=cython.pointer(PyObject))
+py_request_t = struct(request=request_t, process=pointer[PyObject], answer=pointer[PyObject])
 
 
-@cython.cfunc
-@cython.with_gil
-@cython.exceptval(check=False)
-def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
+@cfunc
+@with_gil
+@exceptval(check=False)
+def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
     """request_t.process of a Python callable."""
-    own: cython.pointer(py_request_t) = cython.cast(cython.pointer(py_request_t), request)
-    what: cython.int
+    own: pointer[py_request_t] = cast(pointer[py_request_t], request)
+    what: c_int
     try:
-        result = cython.cast(object, own.process)()
+        result = cast(object, own.process)()
         what = Outcome.MESSAGES if result is None else int(result)
         if what == PARK:
             return PROCESS_PARK
@@ -87,19 +88,19 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
         return PROCESS_FAILED
     if what == OUTCOME_FAILED:
         return PROCESS_FAILED
-    request_answer(request, cython.cast(uint8_t, what))
+    request_answer(request, cast(uint8_t, what))
     return PROCESS_DONE
 
 
-@cython.cfunc
-@cython.with_gil
-@cython.exceptval(check=False)
-def _answer(request: cython.pointer(request_t)) -> cython.void:
+@cfunc
+@with_gil
+@exceptval(check=False)
+def _answer(request: pointer[request_t]) -> void:
     """request_t.answer of a Python callable: tells it, then ends the request."""
-    own: cython.pointer(py_request_t) = cython.cast(cython.pointer(py_request_t), request)
-    process: object = cython.cast(object, own.process)
-    answer: object = cython.cast(object, own.answer)
-    outcome: cython.int = request.outcome
+    own: pointer[py_request_t] = cast(pointer[py_request_t], request)
+    process: object = cast(object, own.process)
+    answer: object = cast(object, own.answer)
+    outcome: c_int = request.outcome
     Py_DECREF(process)
     Py_DECREF(answer)
     free(own)
@@ -111,25 +112,25 @@ def _answer(request: cython.pointer(request_t)) -> cython.void:
         log.exception("the answer of a request failed")
 
 
-@cython.cfunc
-def _group(actor: cython.pointer(actor_t), short: cython.bint):
-    state: uint32_t = at_load32(cython.address(actor.state))
+@cfunc
+def _group(actor: pointer[actor_t], short: bint):
+    state: uint32_t = at_load32(address(actor.state))
     group = {"space": actor.space, "a": actor.a, "b": actor.b, "mailbox": actor.mailbox.count}
     if not short:
         group |= {
-            "weight": at_load32(cython.address(actor.weight)),
-            "parked": at_load32(cython.address(actor.waiting)),
+            "weight": at_load32(address(actor.weight)),
+            "parked": at_load32(address(actor.waiting)),
             "suspensions": state // STATE_SUSPEND,
             "closed": bool(state & STATE_CLOSED),
             "paused": actor.pause_until_ns != 0,
-            "served": at_load64(cython.address(actor.served)),
-            "failed": at_load64(cython.address(actor.failed)),
-            "time_s": at_load64(cython.address(actor.total_ns)) / 1e9,
+            "served": at_load64(address(actor.served)),
+            "failed": at_load64(address(actor.failed)),
+            "time_s": at_load64(address(actor.total_ns)) / 1e9,
             "vruntime_s": actor.vrun / 1e9,
-            "queue_wait_p50_s": histogram_quantile(cython.address(actor.queue_wait), 0.5) / 1e9,
-            "queue_wait_p99_s": histogram_quantile(cython.address(actor.queue_wait), 0.99) / 1e9,
-            "service_p50_s": histogram_quantile(cython.address(actor.service), 0.5) / 1e9,
-            "service_p99_s": histogram_quantile(cython.address(actor.service), 0.99) / 1e9,
+            "queue_wait_p50_s": histogram_quantile(address(actor.queue_wait), 0.5) / 1e9,
+            "queue_wait_p99_s": histogram_quantile(address(actor.queue_wait), 0.99) / 1e9,
+            "service_p50_s": histogram_quantile(address(actor.service), 0.5) / 1e9,
+            "service_p99_s": histogram_quantile(address(actor.service), 0.99) / 1e9,
         }
     return group
 
@@ -142,14 +143,14 @@ class Failed(Exception):
         self.outcome = outcome
 
 
-@cython.cclass
+@cclass
 class ActorSystem:
     """Args: limits: config.Limits. policy: one of POLICIES. workers: threads; 0: Limits.actor_workers_per_core a core. clock: a ManualClock
     (or anything with monotonic_ns) for the single-step mode; None: the machine's."""
 
     def __cinit__(self, limits, *, policy: str = "vruntime", workers: int = 0, clock=None):
         i: uint32_t
-        system: cython.pointer(actor_system_t)
+        system: pointer[actor_system_t]
         if policy not in POLICIES:
             raise ValueError(f"policy {policy!r} is none of {', '.join(POLICIES)}")
         if workers <= 0:
@@ -157,12 +158,12 @@ class ActorSystem:
                 len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             )
         workers = max(1, min(workers, WORKERS_MAX))
-        system = cython.cast(cython.pointer(actor_system_t), calloc(1, cython.sizeof(actor_system_t)))
-        if system == cython.NULL:
+        system = cast(pointer[actor_system_t], calloc(1, sizeof(actor_system_t)))
+        if system == NULL:
             raise MemoryError
         self.system = system
-        system.workers = cython.cast(cython.pointer(worker_t), calloc(workers, cython.sizeof(worker_t)))
-        if system.workers == cython.NULL:
+        system.workers = cast(pointer[worker_t], calloc(workers, sizeof(worker_t)))
+        if system.workers == NULL:
             raise MemoryError
         self.limits = limits
         self.clock = clock
@@ -189,17 +190,17 @@ class ActorSystem:
         if clock is not None:
             system.manual = True
             self._sync()
-        system.sample_ns = system_now(system) + SECOND_NS
+        system.sample_ns = system_now(system) + NS_PER_SECOND
         system.sweep_ns = system.sample_ns
-        timers_start(cython.address(system.timers), system_now(system))
+        timers_start(address(system.timers), system_now(system))
 
     def __dealloc__(self):
-        if self.system == cython.NULL:
+        if self.system == NULL:
             return
-        if self.system.workers != cython.NULL:
-            with cython.nogil:
+        if self.system.workers != NULL:
+            with nogil:
                 system_close_all(self.system)
-            if at_load32(cython.address(self.system.alive)):
+            if at_load32(address(self.system.alive)):
                 return  # someone still holds an actor: its system must stay (an owner's mistake, and a small leak)
         free(self.system.queue.entries)
         for i in range(TABLE_SHARDS):
@@ -207,10 +208,10 @@ class ActorSystem:
         free(self.system.workers)
         free(self.system)
 
-    def _sync(self):
+    def _sync(self) -> c_int:
         """Manual clock: time as its owner set it."""
         if self.clock is not None:
-            at_store64(cython.address(self.system.manual_ns), self.clock.monotonic_ns())
+            at_store64(address(self.system.manual_ns), self.clock.monotonic_ns())
         return 0
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -233,32 +234,32 @@ class ActorSystem:
             if self.stopped:
                 return
             self.stopped = True
-            at_store32(cython.address(self.system.stopping), 1)
+            at_store32(address(self.system.stopping), 1)
             run_queue_stop(self.system)
-            timers_kick(cython.address(self.system.timers))
+            timers_kick(address(self.system.timers))
             for thread in self.threads:
                 thread.join()
             self.threads.clear()
-            with cython.nogil:
+            with nogil:
                 system_close_all(self.system)
 
     def _run_worker(self, number: int) -> None:
         at: uint32_t = number
-        with cython.nogil:
+        with nogil:
             worker_run(self.system, at)
 
     def _run_timers(self) -> None:
-        with cython.nogil:
+        with nogil:
             timers_run(self.system)
 
     def step(self, worker: int = 0) -> bool:
         """Manual clock: one slice as that worker. False: nothing is runnable."""
         at: uint32_t = worker
-        ran: cython.bint
+        ran: bint
         if self.clock is None or not 0 <= worker < self.system.worker_count:
             raise ValueError("step needs a manual clock and one of its workers")
         self._sync()
-        with cython.nogil:
+        with nogil:
             ran = system_step(self.system, at)
         return ran
 
@@ -268,7 +269,7 @@ class ActorSystem:
         if self.clock is None:
             raise ValueError("tick needs a manual clock")
         self._sync()
-        with cython.nogil:
+        with nogil:
             answered = system_tick(self.system, system_now(self.system))
         return answered
 
@@ -289,20 +290,21 @@ class ActorSystem:
         """Hands a callable to the actor (space, a, b), made if need be.
 
         process() runs on a worker and returns an Outcome (None: MESSAGES), PARK or AGAIN; an exception is FAILED. answer(outcome) is called
-        exactly once, on any thread; it must not block. deadline_ms: from now, 0 none. hold_ms: how long it may stay parked, from now; 0: until
-        its deadline; below 0: never parks. Returns False when it was not accepted (BUSY, or the system stopped): answer is not called then.
+        exactly once, on any thread; it must not block. deadline_ms: from now, 0 none. hold_ms: how long it may stay parked, from now; 0:
+        until its deadline; below 0: never parks. Returns False when it was not accepted (BUSY, or the system stopped): answer is not called
+        then.
         """
-        own: cython.pointer(py_request_t)
+        own: pointer[py_request_t]
         now: int64_t
-        what: cython.int
+        what: c_int
         key_space: uint32_t = space
         key_a: uint64_t = a
         key_b: uint64_t = b
         wanted: uint32_t = weight
         deadline: int64_t = deadline_ms
         hold: int64_t = hold_ms
-        own = cython.cast(cython.pointer(py_request_t), calloc(1, cython.sizeof(py_request_t)))
-        if own == cython.NULL:
+        own = cast(pointer[py_request_t], calloc(1, sizeof(py_request_t)))
+        if own == NULL:
             raise MemoryError
         self._sync()
         now = system_now(self.system)
@@ -310,12 +312,12 @@ class ActorSystem:
         own.request.answer = _answer
         own.request.deadline_ns = now + deadline * MS_NS if deadline > 0 else 0
         own.request.hold_ns = HOLD_NONE if hold < 0 else (now + hold * MS_NS if hold else 0)
-        own.process = cython.cast(cython.pointer(PyObject), process)
-        own.answer = cython.cast(cython.pointer(PyObject), answer)
+        own.process = cast(pointer[PyObject], process)
+        own.answer = cast(pointer[PyObject], answer)
         Py_INCREF(process)
         Py_INCREF(answer)
-        with cython.nogil:
-            what = system_dispatch(self.system, key_space, key_a, key_b, wanted, cython.address(own.request))
+        with nogil:
+            what = system_dispatch(self.system, key_space, key_a, key_b, wanted, address(own.request))
         if what != DISPATCH_OK:
             Py_DECREF(process)
             Py_DECREF(answer)
@@ -351,8 +353,8 @@ class ActorSystem:
 
     def wake(self, space: int, a: int, b: int, *, next_only: bool = False) -> bool:
         """There may be something for those parked at that actor. False: there is no such actor."""
-        actor: cython.pointer(actor_t) = actor_find(self.system, space, a, b)
-        if actor == cython.NULL:
+        actor: pointer[actor_t] = actor_find(self.system, space, a, b)
+        if actor == NULL:
             return False
         self._sync()
         if next_only:
@@ -365,8 +367,8 @@ class ActorSystem:
     def suspend(self, space: int, a: int, b: int) -> int:
         """Stops an actor; the token for `resume`, or 0: there is no such actor, or it is suspended too often."""
         token: uint64_t
-        actor: cython.pointer(actor_t) = actor_find(self.system, space, a, b)
-        if actor == cython.NULL:
+        actor: pointer[actor_t] = actor_find(self.system, space, a, b)
+        if actor == NULL:
             return 0
         token = actor_suspend(actor)
         actor_put(actor)
@@ -374,9 +376,9 @@ class ActorSystem:
 
     def resume(self, space: int, a: int, b: int, token: int) -> bool:
         """Ends the suspension of that token. False: it is over already."""
-        known: cython.bint
-        actor: cython.pointer(actor_t) = actor_find(self.system, space, a, b)
-        if actor == cython.NULL:
+        known: bint
+        actor: pointer[actor_t] = actor_find(self.system, space, a, b)
+        if actor == NULL:
             return False
         self._sync()
         known = actor_resume(actor, token)
@@ -385,19 +387,19 @@ class ActorSystem:
 
     def close(self, space: int, a: int, b: int) -> bool:
         """Closes an actor: what waits is answered CLOSED. False: there is no such actor."""
-        actor: cython.pointer(actor_t) = actor_find(self.system, space, a, b)
-        if actor == cython.NULL:
+        actor: pointer[actor_t] = actor_find(self.system, space, a, b)
+        if actor == NULL:
             return False
-        with cython.nogil:
+        with nogil:
             actor_close(actor)
             actor_put(actor)
         return True
 
     def retire(self, space: int, a: int, b: int) -> bool:
         """Gives an idle actor up. False: there is none, or it has something to do."""
-        done: cython.bint
-        actor: cython.pointer(actor_t) = actor_find(self.system, space, a, b)
-        if actor == cython.NULL:
+        done: bint
+        actor: pointer[actor_t] = actor_find(self.system, space, a, b)
+        if actor == NULL:
             return False
         done = actor_retire(actor)
         actor_put(actor)
@@ -418,73 +420,73 @@ class ActorSystem:
     @property
     def actor_bytes(self) -> int:
         """Bytes of an idle actor, its place in the run queue and in the table counted."""
-        return cython.sizeof(actor_t) + 24 + 16
+        return sizeof(actor_t) + 24 + 16
 
     def jain(self, window_s: int = 10) -> float:
         """Jain's index of weighted worker time over the last 1 or 10 seconds, of the actors that had work all the time. 1.0: equal, or
         fewer than two such actors."""
-        index: cython.double
-        spin_lock(cython.address(self.system.figures_lock))
+        index: double
+        spin_lock(address(self.system.figures_lock))
         index = self.system.jain_1 if window_s <= 1 else self.system.jain_10
-        spin_unlock(cython.address(self.system.figures_lock))
+        spin_unlock(address(self.system.figures_lock))
         return index
 
     def gauges(self) -> dict[str, float]:
         """Figures of the whole system; times in seconds. Counters (names end in _total) only grow."""
-        s: cython.pointer(actor_system_t) = self.system
+        s: pointer[actor_system_t] = self.system
         slices: uint64_t = 0
         requests: uint64_t = 0
         i: uint32_t
         for i in range(s.worker_count):
-            slices += at_load64(cython.address(s.workers[i].slices))
-            requests += at_load64(cython.address(s.workers[i].requests))
-        spin_lock(cython.address(s.figures_lock))
-        wake_50 = histogram_quantile(cython.address(s.wake_wait), 0.5)
-        wake_99 = histogram_quantile(cython.address(s.wake_wait), 0.99)
+            slices += at_load64(address(s.workers[i].slices))
+            requests += at_load64(address(s.workers[i].requests))
+        spin_lock(address(s.figures_lock))
+        wake_50 = histogram_quantile(address(s.wake_wait), 0.5)
+        wake_99 = histogram_quantile(address(s.wake_wait), 0.99)
         backlogged, jain_1, jain_10, lag_1, lag_10 = s.backlogged, s.jain_1, s.jain_10, s.lag_1, s.lag_10
-        spin_unlock(cython.address(s.figures_lock))
-        spin_lock(cython.address(s.queue.lock))
+        spin_unlock(address(s.figures_lock))
+        spin_lock(address(s.queue.lock))
         queued = s.queue.count
-        spin_unlock(cython.address(s.queue.lock))
+        spin_unlock(address(s.queue.lock))
         mailed, longest = self._mailboxes()
         figures = {
             "workers": s.worker_count,
-            "actors": at_load32(cython.address(s.actors)),
-            "actors_alive": at_load32(cython.address(s.alive)),
+            "actors": at_load32(address(s.actors)),
+            "actors_alive": at_load32(address(s.alive)),
             "actors_backlogged": backlogged,
             "run_queue": queued,
             "mailboxes": mailed,
             "mailbox_longest": longest,
-            "parked": at_load32(cython.address(s.parked)),
+            "parked": at_load32(address(s.parked)),
             "jain_1s": jain_1,
             "jain_10s": jain_10,
             "service_lag_quanta_1s": lag_1,
             "service_lag_quanta_10s": lag_10,
             "wake_wait_p50_s": wake_50 / 1e9,
             "wake_wait_p99_s": wake_99 / 1e9,
-            "dispatched_total": at_load64(cython.address(s.dispatched)),
+            "dispatched_total": at_load64(address(s.dispatched)),
             "processed_total": requests,
             "slices_total": slices,
-            "created_total": at_load64(cython.address(s.created)),
-            "retired_total": at_load64(cython.address(s.retired)),
-            "suspended_total": at_load64(cython.address(s.suspended)),
-            "resumed_total": at_load64(cython.address(s.resumed)),
-            "resumed_stale_total": at_load64(cython.address(s.resumed_stale)),
-            "paused_total": at_load64(cython.address(s.paused)),
-            "wakes_total": at_load64(cython.address(s.wakes)),
-            "wakes_spurious_total": at_load64(cython.address(s.wakes_spurious)),
-            "wakes_raced_total": at_load64(cython.address(s.wakes_raced)),
-            "wakes_lost_total": at_load64(cython.address(s.wakes_lost)),
-            "holds_ended_total": at_load64(cython.address(s.holds_ended)),
-            "dropped_busy_total": at_load64(cython.address(s.refused_busy)),
-            "dropped_closed_total": at_load64(cython.address(s.refused_closed)),
-            "dropped_parked_total": at_load64(cython.address(s.dropped_parked)),
-            "dropped_deadline_total": at_load64(cython.address(s.dropped_deadline)),
-            "dropped_estimate_total": at_load64(cython.address(s.dropped_estimate)),
+            "created_total": at_load64(address(s.created)),
+            "retired_total": at_load64(address(s.retired)),
+            "suspended_total": at_load64(address(s.suspended)),
+            "resumed_total": at_load64(address(s.resumed)),
+            "resumed_stale_total": at_load64(address(s.resumed_stale)),
+            "paused_total": at_load64(address(s.paused)),
+            "wakes_total": at_load64(address(s.wakes)),
+            "wakes_spurious_total": at_load64(address(s.wakes_spurious)),
+            "wakes_raced_total": at_load64(address(s.wakes_raced)),
+            "wakes_lost_total": at_load64(address(s.wakes_lost)),
+            "holds_ended_total": at_load64(address(s.holds_ended)),
+            "dropped_busy_total": at_load64(address(s.refused_busy)),
+            "dropped_closed_total": at_load64(address(s.refused_closed)),
+            "dropped_parked_total": at_load64(address(s.dropped_parked)),
+            "dropped_deadline_total": at_load64(address(s.dropped_deadline)),
+            "dropped_estimate_total": at_load64(address(s.dropped_estimate)),
         }
         for outcome in Outcome:
-            at: cython.int = outcome.value
-            figures[f"outcome_{outcome.name.lower()}_total"] = at_load64(cython.address(s.outcomes[at]))
+            at: c_int = outcome.value
+            figures[f"outcome_{outcome.name.lower()}_total"] = at_load64(address(s.outcomes[at]))
         return figures
 
     def _mailboxes(self):
@@ -497,11 +499,11 @@ class ActorSystem:
         return total, longest
 
     def groups(self, *, limit: int = 1_000_000, mailbox_only: bool = False) -> list:
-        """One dict per actor: key, weight, requests waiting, time used, wait and service quantiles (seconds), failures. `mailbox_only`: only
-        those with a mailbox that is not empty, without quantiles."""
-        s: cython.pointer(actor_system_t) = self.system
-        actors: cython.pointer(cython.pointer(actor_t))
-        actor: cython.pointer(actor_t)
+        """One dict per actor: key, weight, requests waiting, time used, wait and service quantiles (seconds), failures. `mailbox_only`:
+        only those with a mailbox that is not empty, without quantiles."""
+        s: pointer[actor_system_t] = self.system
+        actors: pointer[pointer[actor_t]]
+        actor: pointer[actor_t]
         shard: uint32_t
         count: uint32_t
         room: uint32_t
@@ -509,8 +511,8 @@ class ActorSystem:
         found: list = []
         for shard in range(TABLE_SHARDS):
             room = s.shards[shard].count + 64
-            actors = cython.cast(cython.pointer(cython.pointer(actor_t)), calloc(room, cython.sizeof(cython.pointer(actor_t))))
-            if actors == cython.NULL:
+            actors = cast(pointer[pointer[actor_t]], calloc(room, sizeof(pointer[actor_t])))
+            if actors == NULL:
                 raise MemoryError
             count = table_some(s, shard, actors, room)
             for i in range(count):

@@ -2,15 +2,15 @@
 
 in: keys. out: counted actors; retirement of idle ones.
 
-I1  A key has at most one actor in the table. An actor that was closed by force stays until its last slice is over, so that the next actor of
-    the key never runs beside it; a retired one has nothing to run and leaves in the same step.
+I1  A key has at most one actor in the table. An actor that was closed by force stays until its last slice is over, so that the next actor
+    of the key never runs beside it; a retired one has nothing to run and leaves in the same step.
 I2  An actor is retired only while the shard's lock and its own are held, it has no request and its state word is 0: a request is either in
     before (then it stays) or refused with CLOSED (then the dispatcher asks for the key again). Nothing is lost.
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, longlong, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
     at_add64,
@@ -22,7 +22,11 @@ from cython.cimports.flintmq.core.atomics import (
     spin_lock,
     spin_unlock,
 )
-from cython.cimports.flintmq.scheduler.actor import (
+from cython.cimports.flintmq.core.check import check
+from cython.cimports.flintmq.core.clock import monotonic_ns
+from cython.cimports.flintmq.scheduler.mailbox import mailbox_free
+from cython.cimports.flintmq.scheduler.run_queue import VRUN_NEW, run_queue_reserve
+from cython.cimports.flintmq.scheduler.types import (
     STATE_CLOSED,
     TABLE_SHARDS,
     WEIGHT_DEFAULT,
@@ -31,58 +35,55 @@ from cython.cimports.flintmq.scheduler.actor import (
     actor_t,
     shard_t,
 )
-from cython.cimports.flintmq.core.clock import monotonic_ns
-from cython.cimports.flintmq.scheduler.mailbox import mailbox_free
-from cython.cimports.flintmq.scheduler.run_queue import VRUN_NEW, run_queue_reserve
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 
 # buckets of a shard at first; doubled when there are more actors than buckets
-BUCKETS_MIN = cython.declare(uint32_t, 16)
+BUCKETS_MIN = declare(uint32_t, 16)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _hash(space: uint32_t, a: uint64_t, b: uint64_t) -> uint64_t:
-    h: uint64_t = (a + space) * cython.cast(uint64_t, 0x9E3779B97F4A7C15)
+    h: uint64_t = (a + space) * cast(uint64_t, 0x9E3779B97F4A7C15)
     h ^= h >> 32
-    h = (h ^ b) * cython.cast(uint64_t, 0xD6E8FEB86659FD93)
+    h = (h ^ b) * cast(uint64_t, 0xD6E8FEB86659FD93)
     h ^= h >> 32
-    return h * cython.cast(uint64_t, 0xD6E8FEB86659FD93)
+    return h * cast(uint64_t, 0xD6E8FEB86659FD93)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _bucket(shard: cython.pointer(shard_t), hashed: uint64_t) -> uint32_t:
-    return cython.cast(uint32_t, hashed >> 20) & shard.mask
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bucket(shard: pointer[shard_t], hashed: uint64_t) -> uint32_t:
+    return cast(uint32_t, hashed >> 20) & shard.mask
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _grow(shard: cython.pointer(shard_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _grow(shard: pointer[shard_t]) -> bint:
     """Room for one more. Without memory a filled shard goes on with longer chains."""
-    size: uint32_t = BUCKETS_MIN if shard.buckets == cython.NULL else (shard.mask + 1) * 2
-    old: cython.pointer(cython.pointer(actor_t)) = shard.buckets
-    old_size: uint32_t = 0 if old == cython.NULL else shard.mask + 1
+    size: uint32_t = BUCKETS_MIN if shard.buckets == NULL else (shard.mask + 1) * 2
+    old: pointer[pointer[actor_t]] = shard.buckets
+    old_size: uint32_t = 0 if old == NULL else shard.mask + 1
     i: uint32_t
     at: uint32_t
-    actor: cython.pointer(actor_t)
-    following: cython.pointer(actor_t)
-    fresh: cython.pointer(cython.pointer(actor_t))
-    if old != cython.NULL and shard.count < old_size:
+    actor: pointer[actor_t]
+    following: pointer[actor_t]
+    fresh: pointer[pointer[actor_t]]
+    if old != NULL and shard.count < old_size:
         return True
-    fresh = cython.cast(cython.pointer(cython.pointer(actor_t)), calloc(size, cython.sizeof(cython.pointer(actor_t))))
-    if fresh == cython.NULL:
-        return old != cython.NULL
+    fresh = cast(pointer[pointer[actor_t]], calloc(size, sizeof(pointer[actor_t])))
+    if fresh == NULL:
+        return old != NULL
     shard.buckets = fresh
     shard.mask = size - 1
     for i in range(old_size):
         actor = old[i]
-        while actor != cython.NULL:
+        while actor != NULL:
             following = actor.table_next
             at = _bucket(shard, _hash(actor.space, actor.a, actor.b))
             actor.table_next = fresh[at]
@@ -92,14 +93,14 @@ def _grow(shard: cython.pointer(shard_t)) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _new(system: cython.pointer(actor_system_t), space: uint32_t, a: uint64_t, b: uint64_t, weight: uint32_t) -> cython.pointer(actor_t):
-    actor: cython.pointer(actor_t) = cython.cast(cython.pointer(actor_t), calloc(1, cython.sizeof(actor_t)))
-    if actor == cython.NULL:
-        return cython.NULL
-    at_add32(cython.address(system.alive), 1)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _new(system: pointer[actor_system_t], space: uint32_t, a: uint64_t, b: uint64_t, weight: uint32_t) -> pointer[actor_t]:
+    actor: pointer[actor_t] = cast(pointer[actor_t], calloc(1, sizeof(actor_t)))
+    if actor == NULL:
+        return NULL
+    at_add32(address(system.alive), 1)
     actor.refs = 2  # the table's and the caller's
     actor.space = space
     actor.a = a
@@ -109,55 +110,55 @@ def _new(system: cython.pointer(actor_system_t), space: uint32_t, a: uint64_t, b
     actor.vrun = VRUN_NEW
     actor.went_idle = 1
     actor.in_table = 1
-    actor.idle_ns = cython.cast(int64_t, at_load64(cython.address(system.manual_ns))) if system.manual else monotonic_ns()
+    actor.idle_ns = cast(int64_t, at_load64(address(system.manual_ns))) if system.manual else monotonic_ns()
     return actor
 
 
-def table_get(system, space, a, b, weight, make):
+def table_get(system: pointer[actor_system_t], space: uint32_t, a: uint64_t, b: uint64_t, weight: uint32_t, make: bint) -> pointer[actor_t]:
     hashed: uint64_t = _hash(space, a, b)
-    shard: cython.pointer(shard_t) = cython.address(system.shards[hashed & (TABLE_SHARDS - 1)])
-    actor: cython.pointer(actor_t) = cython.NULL
+    shard: pointer[shard_t] = address(system.shards[hashed & (TABLE_SHARDS - 1)])
+    actor: pointer[actor_t] = NULL
     count: uint32_t
     if weight > WEIGHT_MAX:
         weight = WEIGHT_MAX
-    spin_lock(cython.address(shard.lock))
-    if shard.buckets != cython.NULL:
+    spin_lock(address(shard.lock))
+    if shard.buckets != NULL:
         actor = shard.buckets[_bucket(shard, hashed)]
-        while actor != cython.NULL and (actor.b != b or actor.a != a or actor.space != space):
+        while actor != NULL and (actor.b != b or actor.a != a or actor.space != space):
             actor = actor.table_next
-    if actor != cython.NULL:
-        at_add32(cython.address(actor.refs), 1)
-        if weight and at_load32(cython.address(actor.weight)) != weight:
-            at_store32(cython.address(actor.weight), weight)
-    elif make and not at_load32(cython.address(system.stopping)):
-        count = at_add32(cython.address(system.actors), 1)
+    if actor != NULL:
+        check(at_add32(address(actor.refs), 1) > 0, b"table I1 an actor in the table is referenced", actor.a, actor.b)
+        if weight and at_load32(address(actor.weight)) != weight:
+            at_store32(address(actor.weight), weight)
+    elif make and not at_load32(address(system.stopping)):
+        count = at_add32(address(system.actors), 1)
         if count < system.actors_max and _grow(shard) and run_queue_reserve(system, count + 1):
             actor = _new(system, space, a, b, weight)
-        if actor == cython.NULL:
-            at_sub32(cython.address(system.actors), 1)
+        if actor == NULL:
+            at_sub32(address(system.actors), 1)
         else:
             actor.table_next = shard.buckets[_bucket(shard, hashed)]
             shard.buckets[_bucket(shard, hashed)] = actor
             shard.count += 1
-            at_add64(cython.address(system.created), 1)
-    spin_unlock(cython.address(shard.lock))
+            at_add64(address(system.created), 1)
+    spin_unlock(address(shard.lock))
     return actor
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _shard_of(actor: cython.pointer(actor_t)) -> cython.pointer(shard_t):
-    return cython.address(actor.system.shards[_hash(actor.space, actor.a, actor.b) & (TABLE_SHARDS - 1)])
+@cfunc
+@nogil
+@exceptval(check=False)
+def _shard_of(actor: pointer[actor_t]) -> pointer[shard_t]:
+    return address(actor.system.shards[_hash(actor.space, actor.a, actor.b) & (TABLE_SHARDS - 1)])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _unlink(shard: cython.pointer(shard_t), actor: cython.pointer(actor_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _unlink(shard: pointer[shard_t], actor: pointer[actor_t]) -> bint:
     """Under the shard's lock. False: it was out already. The table's reference is the caller's now."""
     at: uint32_t = _bucket(shard, _hash(actor.space, actor.a, actor.b))
-    before: cython.pointer(actor_t)
+    before: pointer[actor_t]
     if not actor.in_table:
         return False
     actor.in_table = 0
@@ -168,96 +169,105 @@ def _unlink(shard: cython.pointer(shard_t), actor: cython.pointer(actor_t)) -> c
         while before.table_next != actor:
             before = before.table_next
         before.table_next = actor.table_next
-    actor.table_next = cython.NULL
+    actor.table_next = NULL
+    check(shard.count > 0, b"table I1 an actor that leaves was counted", shard.count, actor.a)
     shard.count -= 1
-    at_sub32(cython.address(actor.system.actors), 1)
+    at_sub32(address(actor.system.actors), 1)
     return True
 
 
-def table_remove(actor):
-    shard: cython.pointer(shard_t) = _shard_of(actor)
-    out: cython.bint
-    spin_lock(cython.address(shard.lock))
+def table_remove(actor: pointer[actor_t]) -> void:
+    shard: pointer[shard_t] = _shard_of(actor)
+    out: bint
+    spin_lock(address(shard.lock))
     out = _unlink(shard, actor)
-    spin_unlock(cython.address(shard.lock))
+    spin_unlock(address(shard.lock))
     if out:
         table_drop(actor)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _close_idle(actor: cython.pointer(actor_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _close_idle(actor: pointer[actor_t]) -> bint:
     """Under the shard's lock: CLOSED, if there is nothing to do."""
-    closed: cython.bint = False
-    spin_lock(cython.address(actor.lock))
-    if actor.mailbox.first == cython.NULL and actor.again == cython.NULL and at_load32(cython.address(actor.waiting)) == 0:
-        closed = at_cas32(cython.address(actor.state), 0, STATE_CLOSED)
-    spin_unlock(cython.address(actor.lock))
+    closed: bint = False
+    spin_lock(address(actor.lock))
+    if actor.mailbox.first == NULL and actor.again == NULL and at_load32(address(actor.waiting)) == 0:
+        closed = at_cas32(address(actor.state), 0, STATE_CLOSED)
+    spin_unlock(address(actor.lock))
     return closed
 
 
-def table_retire(actor):
-    shard: cython.pointer(shard_t) = _shard_of(actor)
-    closed: cython.bint
-    spin_lock(cython.address(shard.lock))
+def table_retire(actor: pointer[actor_t]) -> bint:
+    shard: pointer[shard_t] = _shard_of(actor)
+    closed: bint
+    spin_lock(address(shard.lock))
     closed = _close_idle(actor)
     if closed:
         _unlink(shard, actor)
-    spin_unlock(cython.address(shard.lock))
+    spin_unlock(address(shard.lock))
     if closed:
-        at_add64(cython.address(actor.system.retired), 1)
+        at_add64(address(actor.system.retired), 1)
         table_drop(actor)
     return closed
 
 
-def table_sweep(system, shard_number, idle_since):
-    shard: cython.pointer(shard_t) = cython.address(system.shards[shard_number])
-    out: cython.pointer(actor_t) = cython.NULL
-    actor: cython.pointer(actor_t)
-    following: cython.pointer(actor_t)
+def table_sweep(system: pointer[actor_system_t], shard_number: uint32_t, idle_since: longlong) -> uint32_t:
+    shard: pointer[shard_t] = address(system.shards[shard_number])
+    out: pointer[actor_t] = NULL
+    actor: pointer[actor_t]
+    following: pointer[actor_t]
     count: uint32_t = 0
     i: uint32_t
-    spin_lock(cython.address(shard.lock))
-    for i in range(shard.mask + 1 if shard.buckets != cython.NULL else 0):
+    spin_lock(address(shard.lock))
+    for i in range(shard.mask + 1 if shard.buckets != NULL else 0):
         actor = shard.buckets[i]
-        while actor != cython.NULL:
+        while actor != NULL:
             following = actor.table_next
             # With one reference only, nobody can get to it but through this shard.
-            if at_load32(cython.address(actor.refs)) == 1 and actor.idle_ns <= idle_since and _close_idle(actor):
+            if at_load32(address(actor.refs)) == 1 and actor.idle_ns <= idle_since and _close_idle(actor):
                 _unlink(shard, actor)
                 actor.table_next = out
                 out = actor
                 count += 1
             actor = following
-    spin_unlock(cython.address(shard.lock))
-    while out != cython.NULL:
+    spin_unlock(address(shard.lock))
+    while out != NULL:
         following = out.table_next
         table_drop(out)
         out = following
-    at_add64(cython.address(system.retired), count)
+    at_add64(address(system.retired), count)
     return count
 
 
-def table_some(system, shard_number, actors, room):
-    shard: cython.pointer(shard_t) = cython.address(system.shards[shard_number])
-    actor: cython.pointer(actor_t)
+def table_some(system: pointer[actor_system_t], shard_number: uint32_t, actors: pointer[pointer[actor_t]], room: uint32_t) -> uint32_t:
+    shard: pointer[shard_t] = address(system.shards[shard_number])
+    actor: pointer[actor_t]
     count: uint32_t = 0
     i: uint32_t
-    spin_lock(cython.address(shard.lock))
-    for i in range(shard.mask + 1 if shard.buckets != cython.NULL else 0):
+    spin_lock(address(shard.lock))
+    for i in range(shard.mask + 1 if shard.buckets != NULL else 0):
         actor = shard.buckets[i]
-        while actor != cython.NULL and count < room:
-            at_add32(cython.address(actor.refs), 1)
+        while actor != NULL and count < room:
+            at_add32(address(actor.refs), 1)
             actors[count] = actor
             count += 1
             actor = actor.table_next
-    spin_unlock(cython.address(shard.lock))
+    spin_unlock(address(shard.lock))
     return count
 
 
-def table_drop(actor):
-    if at_sub32(cython.address(actor.refs), 1) == 1:
-        at_sub32(cython.address(actor.system.alive), 1)
+def table_drop(actor: pointer[actor_t]) -> void:
+    before: uint32_t = at_sub32(address(actor.refs), 1)
+    check(before > 0, b"table I2 an actor that is let go was referenced", before, actor.a)
+    if before == 1:
+        check(
+            not actor.in_table and actor.mailbox.first == NULL and actor.again == NULL,
+            b"table I2 an actor that is freed is out of the table and has no request",
+            actor.in_table,
+            actor.a,
+        )
+        at_sub32(address(actor.system.alive), 1)
         mailbox_free(actor)
         free(actor)

@@ -1,6 +1,9 @@
 # The timer wheel: one for all actors of a system, an entry per actor (its earliest deadline, end of hold or end of pause).
 from libc.stdint cimport int64_t, uint32_t
-from flintmq.scheduler.actor cimport actor_t, timers_t
+from flintmq.scheduler.types cimport actor_t, timers_t
+
+cdef enum:
+    SLEEP_MS_MAX = 3600000      # milliseconds of one sleep at most
 
 cdef void timers_start(timers_t *timers, int64_t now_ns) noexcept nogil
 # The actor is to be looked at, at `at_ns` or up to a millisecond later; an earlier time that was set before stays. The wheel takes a

@@ -1,6 +1,6 @@
 # What happens by the clock: deadlines and holds, ends of pauses, one sample a second, retirement of idle actors.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.scheduler.actor cimport actor_system_t, actor_t
+from flintmq.scheduler.types cimport actor_system_t, actor_t
 
 # Does everything that is due at `now_ns`; at most one thread at a time. Returns the number of requests answered.
 cdef uint64_t system_tick(actor_system_t *system, int64_t now_ns) noexcept nogil

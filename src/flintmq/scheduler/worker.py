@@ -7,11 +7,14 @@ I1  A slice processes at least one request (unless the actor was suspended or cl
 I2  The cost of a request is the CPU time of the thread plus what process() charged as I/O wait: a worker that the machine takes away from
     costs the actor nothing, a read from the disk does.
 I3  A worker touches a request after process() only if it answered PARK, AGAIN or FAILED, and an actor after giving its entry away never.
+I4  Who ends a slice had its actor SCHEDULED.
+I5  A worker runs one actor at a time.
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_add32,
     at_add64,
@@ -24,6 +27,8 @@ from cython.cimports.flintmq.core.atomics import (
     spin_lock,
     spin_unlock,
 )
+from cython.cimports.flintmq.core.check import check
+from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.scheduler.actor import (
     HOLD_NONE,
     OUTCOME_BUSY,
@@ -49,7 +54,6 @@ from cython.cimports.flintmq.scheduler.actor import (
     system_now,
     worker_t,
 )
-from cython.cimports.flintmq.core.clock import monotonic_ns
 from cython.cimports.flintmq.scheduler.cpu_clock import thread_cpu_ns
 from cython.cimports.flintmq.scheduler.figures import histogram_add, histogram_quantile
 from cython.cimports.flintmq.scheduler.mailbox import mailbox_due, mailbox_park, mailbox_put_back, mailbox_take
@@ -57,22 +61,22 @@ from cython.cimports.flintmq.scheduler.run_queue import run_queue_charge, run_qu
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 
 # nanoseconds: what took less is charged as it is; for more the CPU clock is asked, which costs half a microsecond
-SHORT_NS = cython.declare(int64_t, 50_000)
+SHORT_NS = declare(int64_t, 50_000)
 # nanoseconds awake after which the CPU clock is read again at the start of a slice
-BASE_NS = cython.declare(int64_t, 1_000_000)
+BASE_NS = declare(int64_t, 1_000_000)
 # requests that a slice drops without looking at them before others get their turn
-DROPS_MAX = cython.declare(uint32_t, 256)
+DROPS_MAX = declare(uint32_t, 256)
 # calls of process between two readings of its median
-MEDIAN_EVERY = cython.declare(uint64_t, 16)
+MEDIAN_EVERY = declare(uint64_t, 16)
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _begin(system: cython.pointer(actor_system_t), worker: cython.pointer(worker_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _begin(system: pointer[actor_system_t], worker: pointer[worker_t]) -> void:
     """The clocks at the start of a slice."""
     now: int64_t = system_now(system)
     gap: int64_t = now - worker.mark_ns
@@ -85,10 +89,10 @@ def _begin(system: cython.pointer(actor_system_t), worker: cython.pointer(worker
     worker.mark_ns = now
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _cost(system: cython.pointer(actor_system_t), worker: cython.pointer(worker_t)) -> int64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _cost(system: pointer[actor_system_t], worker: pointer[worker_t]) -> int64_t:
     """What the thread spent since the last mark (I2). Sets the mark."""
     now: int64_t = system_now(system)
     spent: int64_t = now - worker.mark_ns
@@ -111,70 +115,64 @@ def _cost(system: cython.pointer(actor_system_t), worker: cython.pointer(worker_
 # --- one request ------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop(
-    system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t), request: cython.pointer(request_t), now: int64_t
-) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _drop(system: pointer[actor_system_t], actor: pointer[actor_t], request: pointer[request_t], now: int64_t) -> bint:
     """Answers a request that can't be served before its deadline. False: it can."""
     if request.deadline_ns == 0 or now + actor.service_p50_ns <= request.deadline_ns:
         return False
     if request.deadline_ns > now:
-        at_add64(cython.address(system.dropped_estimate), 1)
+        at_add64(address(system.dropped_estimate), 1)
         # Each such drop takes a bit off the estimate: one slow time must not keep everybody out for ever.
         actor.service_p50_ns -= actor.service_p50_ns // 8 + 1
     else:
-        at_add64(cython.address(system.dropped_deadline), 1)
+        at_add64(address(system.dropped_deadline), 1)
     request_answer(request, OUTCOME_EMPTY if request.parked else OUTCOME_EXPIRED)
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_wait(
-    system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t), request: cython.pointer(request_t), now: int64_t
-) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _note_wait(system: pointer[actor_system_t], actor: pointer[actor_t], request: pointer[request_t], now: int64_t) -> void:
     woken: int64_t
     if not request.looked:
-        histogram_add(cython.address(actor.queue_wait), now - request.enqueued_ns)
+        histogram_add(address(actor.queue_wait), now - request.enqueued_ns)
     elif request.parked:
-        woken = cython.cast(int64_t, at_load64(cython.address(actor.woken_ns)))
+        woken = cast(int64_t, at_load64(address(actor.woken_ns)))
         if woken:
-            at_store64(cython.address(actor.woken_ns), 0)
-            spin_lock(cython.address(system.figures_lock))
-            histogram_add(cython.address(system.wake_wait), now - woken)
-            spin_unlock(cython.address(system.figures_lock))
+            at_store64(address(actor.woken_ns), 0)
+            spin_lock(address(system.figures_lock))
+            histogram_add(address(system.wake_wait), now - woken)
+            spin_unlock(address(system.figures_lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_service(actor: cython.pointer(actor_t), cost: int64_t) -> cython.void:
-    served: uint64_t = at_load64(cython.address(actor.served)) + 1
-    at_store64(cython.address(actor.served), served)
-    histogram_add(cython.address(actor.service), cost)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _note_service(actor: pointer[actor_t], cost: int64_t) -> void:
+    served: uint64_t = at_load64(address(actor.served)) + 1
+    at_store64(address(actor.served), served)
+    histogram_add(address(actor.service), cost)
     if served <= MEDIAN_EVERY or served % MEDIAN_EVERY == 0:
-        actor.service_p50_ns = histogram_quantile(cython.address(actor.service), 0.5)
+        actor.service_p50_ns = histogram_quantile(address(actor.service), 0.5)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _park(
-    system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t), request: cython.pointer(request_t), now: int64_t
-) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _park(system: pointer[actor_system_t], actor: pointer[actor_t], request: pointer[request_t], now: int64_t) -> void:
     """process() found nothing: the request waits, or is answered if it must not."""
     outcome: uint8_t = OUTCOME_NONE
-    again: cython.bint = request.parked
+    again: bint = request.parked
     due: int64_t
-    if at_load32(cython.address(actor.epoch)) != request.epoch:
-        at_add64(cython.address(system.wakes_raced), 1)
+    if at_load32(address(actor.epoch)) != request.epoch:
+        at_add64(address(system.wakes_raced), 1)
     elif again:
-        at_add64(cython.address(system.wakes_spurious), 1)
-    spin_lock(cython.address(actor.lock))
-    if at_load32(cython.address(actor.state)) & STATE_CLOSED:
+        at_add64(address(system.wakes_spurious), 1)
+    spin_lock(address(actor.lock))
+    if at_load32(address(actor.state)) & STATE_CLOSED:
         outcome = OUTCOME_CLOSED
     elif (
         request.hold_ns == HOLD_NONE
@@ -182,29 +180,29 @@ def _park(
         or (request.deadline_ns and request.deadline_ns <= now)
     ):
         outcome = OUTCOME_EMPTY
-    elif not again and at_load32(cython.address(system.parked)) >= system.parked_max:
-        at_add64(cython.address(system.dropped_parked), 1)
+    elif not again and at_load32(address(system.parked)) >= system.parked_max:
+        at_add64(address(system.dropped_parked), 1)
         outcome = OUTCOME_BUSY
     elif mailbox_park(actor, request):
-        at_add32(cython.address(system.parked), 1)
+        at_add32(address(system.parked), 1)
         due = mailbox_due(actor)
         if due:
             actor_arm(actor, due)
     else:
         outcome = OUTCOME_BUSY
-    spin_unlock(cython.address(actor.lock))
+    spin_unlock(address(actor.lock))
     if outcome != OUTCOME_NONE:
         request_answer(request, outcome)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_back(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _put_back(actor: pointer[actor_t], request: pointer[request_t]) -> void:
     outcome: uint8_t = OUTCOME_NONE
     due: int64_t
-    spin_lock(cython.address(actor.lock))
-    if at_load32(cython.address(actor.state)) & STATE_CLOSED:
+    spin_lock(address(actor.lock))
+    if at_load32(address(actor.state)) & STATE_CLOSED:
         outcome = OUTCOME_CLOSED
     elif mailbox_put_back(actor, request):
         due = mailbox_due(actor)
@@ -212,7 +210,7 @@ def _put_back(actor: cython.pointer(actor_t), request: cython.pointer(request_t)
             actor_arm(actor, due)
     else:
         outcome = OUTCOME_BUSY
-    spin_unlock(cython.address(actor.lock))
+    spin_unlock(address(actor.lock))
     if outcome != OUTCOME_NONE:
         request_answer(request, outcome)
 
@@ -220,30 +218,30 @@ def _put_back(actor: cython.pointer(actor_t), request: cython.pointer(request_t)
 # --- a slice ----------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _requests(
-    system: cython.pointer(actor_system_t),
-    worker: cython.pointer(worker_t),
-    actor: cython.pointer(actor_t),
+    system: pointer[actor_system_t],
+    worker: pointer[worker_t],
+    actor: pointer[actor_t],
     quantum: int64_t,
-    failed: cython.pointer(cython.bint),
+    failed: pointer[bint],
 ) -> int64_t:
     """Processes requests of the actor for one slice. Returns its cost."""
-    request: cython.pointer(request_t)
-    what: cython.int
+    request: pointer[request_t]
+    what: c_int
     cost: int64_t
     charged: int64_t = 0
     drops: uint32_t = 0
-    while at_load32(cython.address(actor.state)) == STATE_SCHEDULED and not at_load32(cython.address(system.stopping)):
-        spin_lock(cython.address(actor.lock))
+    while at_load32(address(actor.state)) == STATE_SCHEDULED and not at_load32(address(system.stopping)):
+        spin_lock(address(actor.lock))
         request = mailbox_take(actor)
-        spin_unlock(cython.address(actor.lock))
-        if request == cython.NULL:
+        spin_unlock(address(actor.lock))
+        if request == NULL:
             break
         if request.parked:
-            at_sub32(cython.address(system.parked), 1)
+            check(at_sub32(address(system.parked), 1) > 0, b"worker I3 a parked request that is looked at was counted", actor.a, 0)
         if _drop(system, actor, request, worker.mark_ns):
             drops += 1
             if drops == DROPS_MAX:
@@ -251,16 +249,16 @@ def _requests(
             continue
         _note_wait(system, actor, request, worker.mark_ns)
         request.looked = True
-        request.epoch = at_load32(cython.address(actor.epoch))
+        request.epoch = at_load32(address(actor.epoch))
         actor.io_ns = 0
         what = request.process(actor, request)
         cost = _cost(system, worker) + actor.io_ns
         charged += cost
         drops = 0
         _note_service(actor, cost)
-        at_store64(cython.address(worker.requests), worker.requests + 1)
+        at_store64(address(worker.requests), worker.requests + 1)
         if what == PROCESS_FAILED:
-            at_store64(cython.address(actor.failed), actor.failed + 1)
+            at_store64(address(actor.failed), actor.failed + 1)
             actor.failures += 1
             failed[0] = True
             request_answer(request, OUTCOME_FAILED)
@@ -278,10 +276,10 @@ def _requests(
     return charged
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _pause(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t), now: int64_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _pause(system: pointer[actor_system_t], actor: pointer[actor_t], now: int64_t) -> void:
     """After a failure: the actor stays SCHEDULED, but the timer puts it into the run queue, not we."""
     pause: int64_t = system.pause_ns
     n: uint32_t = 1
@@ -290,78 +288,78 @@ def _pause(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t
         n += 1
     if pause > system.pause_max_ns:
         pause = system.pause_max_ns
-    at_add64(cython.address(system.paused), 1)
-    spin_lock(cython.address(actor.lock))
+    at_add64(address(system.paused), 1)
+    spin_lock(address(actor.lock))
     actor.pause_until_ns = now + pause
-    at_store32(cython.address(actor.went_idle), 1)
+    at_store32(address(actor.went_idle), 1)
     actor_arm(actor, actor.pause_until_ns)
-    spin_unlock(cython.address(actor.lock))
+    spin_unlock(address(actor.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _end(system: cython.pointer(actor_system_t), actor: cython.pointer(actor_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _end(system: pointer[actor_system_t], actor: pointer[actor_t]) -> void:
     """The actor leaves the schedule; work that came meanwhile brings it back (I2 of actor.py)."""
     state: uint32_t
-    work: cython.bint
-    at_store32(cython.address(actor.went_idle), 1)
-    at_store64(cython.address(actor.woken_ns), 0)
+    work: bint
+    at_store32(address(actor.went_idle), 1)
+    at_store64(address(actor.woken_ns), 0)
     while True:
-        state = at_load32(cython.address(actor.state))
-        if at_cas32(cython.address(actor.state), state, state & ~cython.cast(uint32_t, STATE_SCHEDULED)):
+        state = at_load32(address(actor.state))
+        if at_cas32(address(actor.state), state, state & ~cast(uint32_t, STATE_SCHEDULED)):
             break
+    check(state & STATE_SCHEDULED != 0, b"worker I4 a slice that ends was scheduled", state, actor.a)
     if state & STATE_CLOSED:
         actor_finish_close(actor)
     else:
-        spin_lock(cython.address(actor.lock))
+        spin_lock(address(actor.lock))
         work = actor_has_work(actor)
-        spin_unlock(cython.address(actor.lock))
+        spin_unlock(address(actor.lock))
         if work:
             actor_schedule(actor)
     actor_put(actor)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _slice(
-    system: cython.pointer(actor_system_t), worker: cython.pointer(worker_t), actor: cython.pointer(actor_t), runnable: uint32_t
-) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _slice(system: pointer[actor_system_t], worker: pointer[worker_t], actor: pointer[actor_t], runnable: uint32_t) -> void:
     quantum: int64_t = run_queue_slice(system, runnable)
     cost: int64_t
-    failed: cython.bint = False
-    back: cython.bint
+    failed: bint = False
+    back: bint
     _begin(system, worker)
     actor.last_run_ns = worker.mark_ns
-    if at_load32(cython.address(system.ran)) == 0:
-        at_store32(cython.address(system.ran), 1)
-    cost = _requests(system, worker, actor, quantum, cython.address(failed))
-    at_store64(cython.address(worker.slices), worker.slices + 1)
+    if at_load32(address(system.ran)) == 0:
+        at_store32(address(system.ran), 1)
+    cost = _requests(system, worker, actor, quantum, address(failed))
+    at_store64(address(worker.slices), worker.slices + 1)
     actor.idle_ns = worker.mark_ns
     if failed:
         run_queue_charge(system, worker, actor, cost, False)
         _pause(system, actor, worker.mark_ns)
         return
-    spin_lock(cython.address(actor.lock))
-    back = at_load32(cython.address(actor.state)) == STATE_SCHEDULED and actor_has_work(actor)
-    spin_unlock(cython.address(actor.lock))
+    spin_lock(address(actor.lock))
+    back = at_load32(address(actor.state)) == STATE_SCHEDULED and actor_has_work(actor)
+    spin_unlock(address(actor.lock))
     run_queue_charge(system, worker, actor, cost, back)
     if not back:
         _end(system, actor)
 
 
-def system_step(system, number):
-    worker: cython.pointer(worker_t) = cython.address(system.workers[number])
+def system_step(system: pointer[actor_system_t], number: uint32_t) -> bint:
+    worker: pointer[worker_t] = address(system.workers[number])
     runnable: uint32_t = 0
-    actor: cython.pointer(actor_t) = run_queue_take(system, worker, cython.address(runnable))
-    if actor == cython.NULL:
+    check(worker.running == NULL, b"worker I5 a worker that looks for work has none", number, worker.slices)
+    actor: pointer[actor_t] = run_queue_take(system, worker, address(runnable))
+    if actor == NULL:
         return False
     _slice(system, worker, actor, runnable)
     return True
 
 
-def worker_run(system, number):
-    while not at_load32(cython.address(system.stopping)):
-        if not system_step(system, number) and not run_queue_sleep(system, cython.address(system.workers[number])):
+def worker_run(system: pointer[actor_system_t], number: uint32_t) -> void:
+    while not at_load32(address(system.stopping)):
+        if not system_step(system, number) and not run_queue_sleep(system, address(system.workers[number])):
             return

@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,16 @@ from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue import kinds
 from flintmq.queue.handle import QueueHandle
+from flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from flintmq.queue.outside import new_outside
-from flintmq.routing.route_cache import RouteCache
+from flintmq.routing.route_cache import (
+    DEST_DEAD_LETTERS,
+    DEST_LIMITED,
+    DEST_REJECT_DEAD_LETTER,
+    DEST_REJECT_OVER,
+    DEST_STREAM,
+    RouteCache,
+)
 from flintmq.session import sweeps
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.expiry import Expiry
@@ -36,29 +44,18 @@ from flintmq.session.stream_service import StreamService
 from flintmq.transactions import TransactionCoordinator, TransactionStore
 from flintmq.transactions.effects import Session
 from flintmq.vhost.names import describe
-from flintmq.vhost.policy import DROP_HEAD, REJECT_PUBLISH_DLX
+from flintmq.vhost.policy import DEFAULT_POLICY, DROP_HEAD, REJECT_PUBLISH_DLX
 from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
 from flintmq.vhost.weights import Allowance
 
 if TYPE_CHECKING:
-    from flintmq.net.loop import Loop
     from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.loop_port import LoopPort
 
 log = logging.getLogger("flintmq.broker")
 
-# route_cache.pxd
-DEST_LIMITED = 1
-DEST_REJECT_OVER = 2
-DEST_REJECT_DEAD_LETTER = 4
-DEST_DEAD_LETTERS = 8
-DEST_STREAM = 16
-NO_LIMIT = 2**64 - 1
 
-LIST_STANDARD = 0
-LIST_PRIORITY = 1
-LEVEL_RABBITMQ = 0
-LEVEL_QPID = 1
 # consumers of a deleted queue that are cancelled before others of the loop have their turn
 CANCELS_AT_ONCE = 32
 
@@ -72,6 +69,10 @@ class ReplyQueue:
         self.name = name
         self.vhost = vhost
         self.core = core
+
+
+def _swept(sweep: object) -> None:
+    """Nobody waits for the end of a deleted queue's entries."""
 
 
 class Broker:
@@ -126,7 +127,7 @@ class Broker:
         # queue id -> Queue of the control plane
         self.queues: dict[int, Any] = {}
         # the I/O loops, when they are there
-        self.loops: list[Loop] = []
+        self.loops: Sequence[LoopPort] = []
         # (vhost, exchange) -> routes
         self.route_caches: dict[tuple[str, str], RouteCache] = {}
         # queues that are brought back under their limits in slices, and whether a job does that now (session.publishing)
@@ -161,7 +162,7 @@ class Broker:
         vhost = VirtualHost(name, self.definitions, self._new_core, self.limits, self.clock, self.allowance, quotas)
         vhost.home_call = lambda function: self.home_call(function)
         vhost.on_routes_changed = lambda exchange: self._routes_changed(vhost, exchange.name)
-        vhost.on_default_route_changed = lambda queue_name: self._default_route_changed(name, queue_name)
+        vhost.on_default_route_changed = partial(self._default_route_changed, name)
         vhost.on_queue_created = self._queue_created
         vhost.on_queue_deleted = self._queue_deleted
         vhost.on_exchange_deleted = lambda exchange: self._exchange_deleted(name, exchange.name)
@@ -171,6 +172,13 @@ class Broker:
     def _new_core(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
         """Makes the core of a declared queue, with the facts that routes copy. Raises: PeerError when it is a stream that can't be."""
         policy = spec.policy
+        if policy is DEFAULT_POLICY:
+            core = QueueHandle(queue_id, LIST_STANDARD, 1, LEVEL_RABBITMQ)
+            core.set_durable(spec.durable)
+            if self.log is not None:
+                core.attach_log(self.log)
+            core.watch(self.expiry.index)
+            return core
         if policy.is_stream:
             return self._new_stream(queue_id, spec)
         kind, rule = LIST_STANDARD if policy.levels == 1 else LIST_PRIORITY, LEVEL_RABBITMQ
@@ -193,7 +201,6 @@ class Broker:
             core.max_length = policy.max_length
         if policy.max_length_bytes is not None:
             core.max_bytes = policy.max_length_bytes
-        core.share_limits()
         if policy.max_length is not None or policy.max_length_bytes is not None:
             if policy.overflow != DROP_HEAD:
                 core.destination_flags = DEST_REJECT_OVER
@@ -250,15 +257,9 @@ class Broker:
         self.limited_queues.discard(queue)
         self.expiry.forget(queue.queue_id)
         with self.lock:
-            consumers = collections.deque(self.consumers.pop(queue.queue_id, ()))
-
-        def cancel() -> bool:
-            for _ in range(min(CANCELS_AT_ONCE, len(consumers))):
-                guarded("consumers of a deleted queue", f"queue {queue.name!r}", self._cancel_by_broker, consumers.popleft())
-            return not consumers
-
-        if not cancel():
-            self.in_slices(cancel)
+            consumers = self.consumers.pop(queue.queue_id, None)
+        if consumers:
+            self._cancel_all(queue, collections.deque(consumers))
         if queue.policy.is_stream:
             if self.streams is not None:
                 self.streams.delete(queue.queue_id)
@@ -271,7 +272,18 @@ class Broker:
         elif drop is not None:
             drop()
         queue.core.owner = None
-        sweeps.run(self, queue.core, True, lambda _: None)
+        sweeps.run(self, queue.core, True, _swept)
+
+    def _cancel_all(self, queue: Queue, consumers: collections.deque[Consumer]) -> None:
+        """Cancels the consumers of a deleted queue, in slices."""
+
+        def cancel() -> bool:
+            for _ in range(min(CANCELS_AT_ONCE, len(consumers))):
+                guarded("consumers of a deleted queue", f"queue {queue.name!r}", self._cancel_by_broker, consumers.popleft())
+            return not consumers
+
+        if not cancel():
+            self.in_slices(cancel)
 
     def _cancel_by_broker(self, consumer: Consumer) -> None:
         handler = consumer.handler
@@ -285,7 +297,7 @@ class Broker:
             del state.consumers[consumer.tag]
             handler.consumer_left(consumer)
             handler.connection.cancel(consumer.channel, tag)
-            if handler.capabilities.get("consumer_cancel_notify") is True:
+            if handler.wants_cancel:
                 handler.send_later(consumer.channel, spec.BasicCancel(consumer.tag, True))
 
         self.on_loop_of(handler, cancel)
@@ -342,7 +354,7 @@ class Broker:
         cache = self.route_caches.get((vhost_name, ""))
         if cache is not None:
             key = queue_name.encode("utf-8", "surrogateescape")
-            cache.forget(b"\x00" + bytes([len(key)]) + key)
+            cache.forget(b"\x00%c%b" % (len(key), key))
 
     def handles_for(self, vhost: Any, exchange_name: str, key: bytes, headers: dict[str, object] | None = None) -> list[QueueHandle]:
         """Queues a message goes to, as the routing table says now."""

@@ -10,22 +10,24 @@ I3  Every tag is answered once, and tags are answered in their order.
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_load64
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
 from cython.cimports.flintmq.session.delivery import write_confirm
 from cython.cimports.flintmq.session.types import channel_t, connection_t, pending_confirm_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 
-BASIC_ACK = cython.declare(cython.int, 80)
-BASIC_NACK = cython.declare(cython.int, 120)
 # stands for the LSN of a refused message: it is answered with basic.nack when its turn comes
-REFUSED = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+REFUSED = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
-def channel_note_confirm(connection, channel, lsn, ticket, refused):
-    pending: cython.pointer(pending_confirm_t)
+def channel_note_confirm(
+    connection: pointer[connection_t], channel: pointer[channel_t], lsn: uint64_t, ticket: uint64_t, refused: bint
+) -> void:
+    pending: pointer[pending_confirm_t]
     size: uint32_t
     i: uint32_t
     channel.publish_tag += 1
@@ -34,20 +36,20 @@ def channel_note_confirm(connection, channel, lsn, ticket, refused):
     if lsn or ticket:
         if channel.pending_count == channel.pending_size:
             size = channel.pending_size * 2 if channel.pending_size else 64
-            pending = cython.cast(cython.pointer(pending_confirm_t), calloc(size, cython.sizeof(pending_confirm_t)))
-            if pending == cython.NULL:
+            pending = cast(pointer[pending_confirm_t], calloc(size, sizeof(pending_confirm_t)))
+            if pending == NULL:
                 # Neither this message nor a later one is ever confirmed: the publisher may retry, nothing is claimed (I1).
                 channel.publish_tag -= 1
                 channel.confirm = False
                 return
             for i in range(channel.pending_count):
                 pending[i] = channel.pending[(channel.pending_first + i) & (channel.pending_size - 1)]
-            memory_add(MEMORY_CHANNELS, (size - channel.pending_size) * cython.sizeof(pending_confirm_t))
+            memory_add(MEMORY_CHANNELS, (size - channel.pending_size) * sizeof(pending_confirm_t))
             free(channel.pending)
             channel.pending = pending
             channel.pending_size = size
             channel.pending_first = 0
-        pending = cython.address(channel.pending[(channel.pending_first + channel.pending_count) & (channel.pending_size - 1)])
+        pending = address(channel.pending[(channel.pending_first + channel.pending_count) & (channel.pending_size - 1)])
         pending.tag = channel.publish_tag
         pending.lsn = lsn
         pending.ticket = ticket
@@ -58,26 +60,26 @@ def channel_note_confirm(connection, channel, lsn, ticket, refused):
         connection.confirming = channel
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ack_up_to(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), tag: uint64_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _ack_up_to(connection: pointer[connection_t], channel: pointer[channel_t], tag: uint64_t) -> void:
     if tag > channel.confirmed:
+        check(tag <= channel.publish_tag, b"confirms I3 no tag is answered that was not published", tag, channel.publish_tag)
         write_confirm(connection, channel.number, BASIC_ACK, tag, tag > channel.confirmed + 1)
         channel.confirmed = tag
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _flush_channel(
-    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), durable: uint64_t, durable_ticket: uint64_t
-) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _flush_channel(connection: pointer[connection_t], channel: pointer[channel_t], durable: uint64_t, durable_ticket: uint64_t) -> void:
     """Answers every tag that may be: those without a pending record, the durable and the refused, up to the first that waits (I2)."""
     upto: uint64_t = channel.publish_tag
-    pending: cython.pointer(pending_confirm_t)
+    pending: pointer[pending_confirm_t]
     while channel.pending_count:
-        pending = cython.address(channel.pending[channel.pending_first])
+        pending = address(channel.pending[channel.pending_first])
+        check(pending.tag > channel.confirmed, b"confirms I3 a tag is answered once", pending.tag, channel.confirmed)
         if pending.lsn == REFUSED:
             _ack_up_to(connection, channel, pending.tag - 1)
             write_confirm(connection, channel.number, BASIC_NACK, pending.tag, False)
@@ -90,16 +92,16 @@ def _flush_channel(
     _ack_up_to(connection, channel, upto)
 
 
-def connection_flush_confirms(connection):
-    channel: cython.pointer(channel_t) = connection.confirming
-    following: cython.pointer(channel_t)
+def connection_flush_confirms(connection: pointer[connection_t]) -> void:
+    channel: pointer[channel_t] = connection.confirming
+    following: pointer[channel_t]
     durable: uint64_t = 0
     durable_ticket: uint64_t = 0
-    if connection.port != cython.NULL and connection.port.durable_lsn != cython.NULL:
+    if connection.port != NULL and connection.port.durable_lsn != NULL:
         durable = connection.port.durable_lsn(connection.port.context)
-        durable_ticket = at_load64(cython.address(connection.port.durable_ticket))
-    connection.confirming = cython.NULL
-    while channel != cython.NULL:
+        durable_ticket = at_load64(address(connection.port.durable_ticket))
+    connection.confirming = NULL
+    while channel != NULL:
         following = channel.next_confirming
         channel.confirm_dirty = False
         if channel.open:

@@ -5,12 +5,14 @@ in: handlers, on the loop's thread with the GIL. out: frames in the output buffe
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p_char, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import arena_t, content_copy, content_decref, content_is_thin, content_t
 from cython.cimports.flintmq.protocol.v0_9_1.engine import RX_CLOSED, RX_CLOSING, RX_OPEN, engine_set_channel_state
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.queue_core import (
     entry_sent,
     queue_add_waiter,
@@ -26,15 +28,15 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_remove_waiter,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.types import (
-    RETURNS_COUNTED,
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
     CONSUMER_NO_ACK,
     CONSUMER_SEES_REQUEUES,
     REASON_ACK,
+    RETURNS_COUNTED,
     delivery_t,
+    queue_t,
     waiter_t,
 )
 from cython.cimports.flintmq.session.channel import (
@@ -46,8 +48,8 @@ from cython.cimports.flintmq.session.channel import (
     channels_free,
     channels_remove,
 )
-from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.connection_base import ConnectionBase
+from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_get_ok
 from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item, channel_settle_some, part_t
 from cython.cimports.flintmq.session.subscription import (
@@ -57,8 +59,8 @@ from cython.cimports.flintmq.session.subscription import (
     subscription_new,
 )
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
-from cython.cimports.flintmq.session.work import connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.session.unacked import unacked_add, unacked_content, unacked_find, unacked_next
+from cython.cimports.flintmq.session.work import connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
@@ -69,22 +71,22 @@ def revoke_authorizations() -> None:
     authorization_changed()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _head_came(waiter: cython.pointer(waiter_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _head_came(waiter: pointer[waiter_t]) -> void:
     """waiter_t.wake: any thread. The connection gets a turn, which asks its handler to look again."""
-    connection: cython.pointer(connection_t) = cython.cast(cython.pointer(connection_t), waiter.context)
-    at_store32(cython.address(connection.head_came), 1)
-    if not at_swap32(cython.address(connection.scheduled), 1):
+    connection: pointer[connection_t] = cast(pointer[connection_t], waiter.context)
+    at_store32(address(connection.head_came), 1)
+    if not at_swap32(address(connection.scheduled), 1):
         connection.schedule(connection)
 
 
-def unacked_tuple(item, log):
+def unacked_tuple(item: pointer[unacked_t], log: LogPort | None) -> tuple:
     message_id: uint64_t = 0
-    content: cython.pointer(content_t) = unacked_content(item, cython.address(message_id))
-    if content == cython.NULL:
-        if item.queue.ops != cython.NULL:
+    content: pointer[content_t] = unacked_content(item, address(message_id))
+    if content == NULL:
+        if item.queue.ops != NULL:
             return None
         if log is None:
             raise KeyError(message_id)
@@ -95,28 +97,28 @@ def unacked_tuple(item, log):
         content_decref(content)
 
 
-@cython.cfunc
-def _octets(data: bytes) -> cython.pointer(uint8_t):
+@cfunc
+def _octets(data: bytes) -> pointer[uint8_t]:
     """The bytes' own memory: valid while the caller holds them."""
-    return cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, data))
+    return cast(pointer[uint8_t], cast(p_char, data))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _moved(arena: cython.pointer(arena_t), content: cython.pointer(content_t)) -> cython.pointer(content_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _moved(arena: pointer[arena_t], content: pointer[content_t]) -> pointer[content_t]:
     """A copy elsewhere that takes the place of a content which only its channel knows, if its chunk is thin; else the content."""
-    copy: cython.pointer(content_t)
-    if at_load32(cython.address(content.refs)) != 1 or not content_is_thin(content):
+    copy: pointer[content_t]
+    if at_load32(address(content.refs)) != 1 or not content_is_thin(content):
         return content
     copy = content_copy(arena, content)
-    if copy == cython.NULL:
+    if copy == NULL:
         return content
     content_decref(content)
     return copy
 
 
-@cython.cclass
+@cclass
 class Connection(ConnectionBase):
     """One client connection as the handlers see it. Owned by its loop's thread; every method needs that thread.
 
@@ -124,18 +126,18 @@ class Connection(ConnectionBase):
     """
 
     def __dealloc__(self):
-        channel: cython.pointer(channel_t)
+        channel: pointer[channel_t]
         self._stop_waiting()
         for ending in range(2):
             # Left behind by a loop that ended: the entries are its broker's, which ends, too.
-            while (self.ending if ending else self.leaving) != cython.NULL:
+            while (self.ending if ending else self.leaving) != NULL:
                 channel = self.ending if ending else self.leaving
                 if ending:
                     self.ending = channel.next_open
                 else:
                     self.leaving = channel.next_open
                 channel_free(channel)
-        channels_free(cython.address(self.connection))
+        channels_free(address(self.connection))
         while not self.reap():
             pass
 
@@ -143,33 +145,34 @@ class Connection(ConnectionBase):
 
     def open_channel(self, number: int) -> None:
         """channel.open. Raises MemoryError."""
-        channel: cython.pointer(channel_t) = channel_new(cython.address(self.connection), number)
-        if channel == cython.NULL:
+        channel: pointer[channel_t] = channel_new(address(self.connection), number)
+        if channel == NULL:
             raise MemoryError
-        if engine_set_channel_state(cython.address(self.connection.engine), number, RX_OPEN) != 0 or not channels_add(
-            cython.address(self.connection), channel
+        if engine_set_channel_state(address(self.connection.engine), number, RX_OPEN) != 0 or not channels_add(
+            address(self.connection), channel
         ):
             channel_free(channel)
             raise MemoryError
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that it makes the broker hold by itself: output, messages that are not complete, open transactions, unacked maps. O(channels)."""
+        """Bytes that it makes the broker hold by itself: output, messages that are not complete, open transactions, unacked maps.
+        O(channels)."""
         total: uint64_t = self.connection.out.size
-        channel: cython.pointer(channel_t) = self.connection.open_channels
-        while channel != cython.NULL:
-            total += cython.sizeof(channel_t) + channel.tx_bytes + channel.unacked.count * cython.sizeof(unacked_t)
-            if channel.content != cython.NULL:
+        channel: pointer[channel_t] = self.connection.open_channels
+        while channel != NULL:
+            total += sizeof(channel_t) + channel.tx_bytes + channel.unacked.count * sizeof(unacked_t)
+            if channel.content != NULL:
                 total += channel.content.body_len
             channel = channel.next_open
         return total
 
     def leave_thin_chunks(self) -> None:
         """Messages that are not complete, or wait for a commit, are copied out of chunks that are kept for little else. O(messages)."""
-        channel: cython.pointer(channel_t) = self.connection.open_channels
+        channel: pointer[channel_t] = self.connection.open_channels
         i: uint32_t
-        while channel != cython.NULL:
-            if channel.content != cython.NULL:
+        while channel != NULL:
+            if channel.content != NULL:
                 channel.content = _moved(self.connection.arena, channel.content)
             for i in range(channel.tx_publish_count):
                 channel.tx_publishes[i].content = _moved(self.connection.arena, channel.tx_publishes[i].content)
@@ -178,8 +181,8 @@ class Connection(ConnectionBase):
     def channel_numbers(self) -> list[int]:
         """Numbers of the open channels."""
         numbers: list = []
-        channel: cython.pointer(channel_t) = self.connection.open_channels
-        while channel != cython.NULL:
+        channel: pointer[channel_t] = self.connection.open_channels
+        while channel != NULL:
             numbers.append(channel.number)
             channel = channel.next_open
         numbers.sort()
@@ -190,26 +193,26 @@ class Connection(ConnectionBase):
 
         Args: wait_for_ok: channel.close was sent, so what still arrives on it is ignored until close-ok.
         """
-        channel: cython.pointer(channel_t) = self.channel(number)
+        channel: pointer[channel_t] = self.channel(number)
         self._leave(channel)
-        engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSING if wait_for_ok else RX_CLOSED)
+        engine_set_channel_state(address(self.connection.engine), number, RX_CLOSING if wait_for_ok else RX_CLOSED)
 
-    def _leave(self, channel):
+    def _leave(self, channel: pointer[channel_t]) -> void:
         # An answer that nobody waits for any more; what is committed takes effect all the same.
         for transaction in self.committing.pop(channel.number, ()):
             transaction.detach()
-        forget_channel(cython.address(self.connection), channel)
-        channels_remove(cython.address(self.connection), channel)
+        forget_channel(address(self.connection), channel)
+        channels_remove(address(self.connection), channel)
         channel.next_open = self.leaving
         self.leaving = channel
 
     def channel_closed(self, number: int) -> None:
         """channel.close-ok arrived: the number may be used again."""
-        engine_set_channel_state(cython.address(self.connection.engine), number, RX_CLOSED)
+        engine_set_channel_state(address(self.connection.engine), number, RX_CLOSED)
 
     def leave(self) -> None:
         """The connection ends: nothing more is delivered, and `end_some` gives back what its channels hold. O(1)."""
-        connection_leave(cython.address(self.connection))
+        connection_leave(address(self.connection))
         self._stop_waiting()
 
     def end_some(self, most: int) -> bool:
@@ -218,11 +221,11 @@ class Connection(ConnectionBase):
         Returns True when nothing is left. O(most), however much the channels hold.
         """
         left: uint32_t = most
-        channel: cython.pointer(channel_t)
+        channel: pointer[channel_t]
         while left:
-            if self.leaving != cython.NULL:
+            if self.leaving != NULL:
                 channel = self.leaving
-                if channel.subscriptions != cython.NULL:
+                if channel.subscriptions != NULL:
                     self._remove(channel, channel.subscriptions)
                 else:
                     self.leaving = channel.next_open
@@ -230,10 +233,10 @@ class Connection(ConnectionBase):
                     self.ending = channel
                     self.ending_at = 1
                 left -= 1
-            elif self.connection.closed and self.connection.open_channels != cython.NULL:
+            elif self.connection.closed and self.connection.open_channels != NULL:
                 self._leave(self.connection.open_channels)
-            elif self.ending != cython.NULL:
-                left = channel_release_some(self.ending, cython.address(self.ending_at), left)
+            elif self.ending != NULL:
+                left = channel_release_some(self.ending, address(self.ending_at), left)
                 if self.ending_at == 0:
                     channel = self.ending
                     self.ending = channel.next_open
@@ -242,12 +245,6 @@ class Connection(ConnectionBase):
             else:
                 return True
         return False
-
-    def close_all(self) -> None:
-        """The connection ends in one piece: every channel is closed, everything unacked goes back to its place. O(all that)."""
-        self.leave()
-        while not self.end_some(1024):
-            pass
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
@@ -268,15 +265,15 @@ class Connection(ConnectionBase):
 
         False when exclusivity or the queue's deletion forbids it. Raises MemoryError, StoreError.
         """
-        channel: cython.pointer(channel_t) = self.channel(number)
+        channel: pointer[channel_t] = self.channel(number)
         flags: uint32_t = CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
-        subscription: cython.pointer(subscription_t)
+        subscription: pointer[subscription_t]
         if no_ack:
             flags |= CONSUMER_NO_ACK
         if exclusive:
             flags |= CONSUMER_EXCLUSIVE
         subscription = subscription_new(channel, handle.queue, _octets(tag), len(tag), flags, priority, waiting)
-        if subscription == cython.NULL:
+        if subscription == NULL:
             raise MemoryError
         # What dies in a group of a stream is the stream's to dead-letter: its deliveries have no entry to read the message from.
         subscription.dead_letters = handle.dead_letters and seat is None
@@ -293,10 +290,10 @@ class Connection(ConnectionBase):
                 raise
         return True
 
-    def _find(self, channel, tag):
+    def _find(self, channel: pointer[channel_t], tag: bytes | None) -> pointer[subscription_t]:
         return subscription_find(channel, _octets(tag), len(tag))
 
-    def _remove(self, channel, subscription):
+    def _remove(self, channel: pointer[channel_t], subscription: pointer[subscription_t]) -> void:
         subscription_detach(subscription)
         # A queue on another loop may be inside notify_work: the memory waits for the next reap().
         subscription.next = self.graves
@@ -304,28 +301,28 @@ class Connection(ConnectionBase):
 
     def activate(self, number: int, tag: bytes) -> None:
         """A waiting consumer (x-single-active-consumer) is the active one from now on."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        subscription: cython.pointer(subscription_t) = self._find(channel, tag)
-        if subscription != cython.NULL and subscription.waiting:
+        channel: pointer[channel_t] = self.channel(number)
+        subscription: pointer[subscription_t] = self._find(channel, tag)
+        if subscription != NULL and subscription.waiting:
             subscription.waiting = False
             suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
 
     def reap(self, most: int = 1024) -> bool:
-        """Frees subscriptions that were cancelled, `most` at most; the loop's housekeeping calls it, long after their last use. True: that was
-        all of them."""
-        subscription: cython.pointer(subscription_t)
-        while self.graves != cython.NULL and most:
+        """Frees subscriptions that were cancelled, `most` at most; the loop's housekeeping calls it, long after their last use. True: that
+        was all of them."""
+        subscription: pointer[subscription_t]
+        while self.graves != NULL and most:
             subscription = self.graves
             self.graves = subscription.next
             free(subscription)
             most -= 1
-        return self.graves == cython.NULL
+        return self.graves == NULL
 
     def cancel(self, number: int, tag: bytes) -> bool:
         """basic.cancel. Deliveries under way stay unacked. False when there is no such consumer."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        subscription: cython.pointer(subscription_t) = self._find(channel, tag)
-        if subscription == cython.NULL:
+        channel: pointer[channel_t] = self.channel(number)
+        subscription: pointer[subscription_t] = self._find(channel, tag)
+        if subscription == NULL:
             return False
         self._remove(channel, subscription)
         return True
@@ -336,15 +333,15 @@ class Connection(ConnectionBase):
         Args: count: messages, 0 = unlimited; shared: one limit for the whole channel; live: change running consumers too
         (py-amqp expects that of `global=false`, see docs/COMPATIBILITY.md).
         """
-        channel: cython.pointer(channel_t) = self.channel(number)
-        subscription: cython.pointer(subscription_t)
+        channel: pointer[channel_t] = self.channel(number)
+        subscription: pointer[subscription_t]
         if shared:
             channel.credit.limit = count
         else:
             channel.prefetch = count
             if live:
                 subscription = channel.subscriptions
-                while subscription != cython.NULL:
+                while subscription != NULL:
                     if not subscription.no_ack:
                         subscription.consumer.credit.limit = count
                     subscription = subscription.next
@@ -352,19 +349,19 @@ class Connection(ConnectionBase):
 
     def prefetch(self, number: int) -> int:
         """Messages that a new consumer of the channel may have unsettled, by its own limit or the channel's; 0 = any number."""
-        channel: cython.pointer(channel_t) = self.channel(number)
+        channel: pointer[channel_t] = self.channel(number)
         return channel.prefetch or channel.credit.limit
 
     def set_flow(self, number: int, active: bool) -> None:
         """channel.flow from the client: stops or resumes deliveries of the channel."""
-        channel: cython.pointer(channel_t) = self.channel(number)
-        subscription: cython.pointer(subscription_t) = channel.subscriptions
+        channel: pointer[channel_t] = self.channel(number)
+        subscription: pointer[subscription_t] = channel.subscriptions
         channel.flow_stopped = not active
-        while subscription != cython.NULL:
+        while subscription != NULL:
             suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
             subscription = subscription.next
 
-    def _pull(self, queue, getter, delivery):
+    def _pull(self, queue: pointer[queue_t], getter: uint32_t, delivery: pointer[delivery_t]) -> bint:
         """Takes the queue's head. When its content is not in memory this connection waits for it: then delivery.position is set."""
         if queue_pull(queue, getter, delivery):
             self._stop_waiting()
@@ -374,9 +371,9 @@ class Connection(ConnectionBase):
             self._stop_waiting()
             queue_incref(queue)
             self.waited = queue
-            self.waiter.context = cython.address(self.connection)
+            self.waiter.context = address(self.connection)
             self.waiter.wake = _head_came
-            queue_add_waiter(queue, cython.address(self.waiter))
+            queue_add_waiter(queue, address(self.waiter))
             if queue_pull(queue, getter, delivery):
                 self._stop_waiting()
                 return True
@@ -384,63 +381,64 @@ class Connection(ConnectionBase):
             self._stop_waiting()
         return False
 
-    def _stop_waiting(self):
-        if self.waited != cython.NULL:
-            queue_remove_waiter(self.waited, cython.address(self.waiter))
+    def _stop_waiting(self) -> void:
+        if self.waited != NULL:
+            queue_remove_waiter(self.waited, address(self.waiter))
             queue_decref(self.waited)
-            self.waited = cython.NULL
+            self.waited = NULL
 
     def get(self, number: int, handle: QueueHandle, no_ack: bool) -> bool | None:
         """basic.get: writes get-ok with the first message, or returns False when the queue has none.
 
-        None: the first message has to be read from disk, or others have to expire first. handler.head_came is called when it may be there; then ask again.
+        None: the first message has to be read from disk, or others have to expire first. handler.head_came is called when it may be there;
+        then ask again.
         """
-        channel: cython.pointer(channel_t) = self.channel(number)
+        channel: pointer[channel_t] = self.channel(number)
         delivery: delivery_t
-        item: cython.pointer(unacked_t)
+        item: pointer[unacked_t]
         if queue_next_expiry(handle.queue) and queue_next_expiry(handle.queue) <= wall_ms():
-            if not expire_now(cython.address(self.connection), handle.queue):
+            if not expire_now(address(self.connection), handle.queue):
                 # More are past their time: the request is made again after the next pass, for the next slice of them.
-                at_store32(cython.address(self.connection.head_came), 1)
-                if not at_swap32(cython.address(self.connection.scheduled), 1):
-                    self.connection.schedule(cython.address(self.connection))
+                at_store32(address(self.connection.head_came), 1)
+                if not at_swap32(address(self.connection.scheduled), 1):
+                    self.connection.schedule(address(self.connection))
                 return None
         if channel.getter == 0:
             channel.getter = owner_id_new()
             if channel.getter == 0:
                 raise MemoryError
-        if not self._pull(handle.queue, channel.getter, cython.address(delivery)):
+        if not self._pull(handle.queue, channel.getter, address(delivery)):
             return None if delivery.position else False
         if no_ack:
             channel.unacked.last_tag += 1
         else:
-            item = unacked_add(cython.address(channel.unacked))
-            if item == cython.NULL:
+            item = unacked_add(address(channel.unacked))
+            if item == NULL:
                 queue_release(handle.queue, delivery.slot, delivery.position, channel.getter, False)
                 raise MemoryError
             queue_incref(handle.queue)
             item.slot = delivery.slot
             item.position = delivery.position
             item.queue = handle.queue
-            item.consumer = cython.NULL
+            item.consumer = NULL
             item.owner = channel.getter
             item.dead_letters = handle.dead_letters
             item.in_tx = 0
             if self.log is not None:
                 item.delivered_us = wall_us()
-        counted: cython.pointer(content_t) = cython.NULL
+        counted: pointer[content_t] = NULL
         if delivery.delivery_count and handle.queue.returns & RETURNS_COUNTED:
             counted = content_with_count(self.connection.arena, delivery.content, delivery.delivery_count)
-            if counted != cython.NULL:
+            if counted != NULL:
                 delivery.content = counted
-        written: cython.bint = write_get_ok(
-            cython.address(self.connection),
+        written: bint = write_get_ok(
+            address(self.connection),
             number,
-            cython.address(delivery),
+            address(delivery),
             channel.unacked.last_tag,
-            cython.cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF)),
+            cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF)),
         )
-        if counted != cython.NULL:
+        if counted != NULL:
             content_decref(counted)
         if not written:
             raise MemoryError
@@ -457,11 +455,11 @@ class Connection(ConnectionBase):
 
     def first_unacked(self, number: int) -> int:
         """The oldest delivery tag that is not settled; 0 = none."""
-        return unacked_next(cython.address(self.channel(number).unacked), 1)
+        return unacked_next(address(self.channel(number).unacked), 1)
 
     def is_unacked(self, number: int, tag: int) -> bool:
         """Whether a delivery tag is known and not settled."""
-        return unacked_find(cython.address(self.channel(number).unacked), tag) != cython.NULL
+        return unacked_find(address(self.channel(number).unacked), tag) != NULL
 
     def settle_some(self, number: int, method: int, requeue: bool, at: int, upto: int, most: int) -> tuple[int, int, bool]:
         """A slice of a settlement of many: the deliveries from tag `at` to `upto`, `most` of them, but for those of an open transaction.
@@ -473,7 +471,7 @@ class Connection(ConnectionBase):
         part.upto = upto
         part.most = most
         part.in_tx = False
-        channel_settle_some(cython.address(self.connection), self.channel(number), method, requeue, cython.address(part))
+        channel_settle_some(address(self.connection), self.channel(number), method, requeue, address(part))
         return part.at, part.most, part.dead
 
     def unacked_message(self, number: int, tag: int) -> tuple | None:
@@ -482,9 +480,9 @@ class Connection(ConnectionBase):
         None: its queue has no dead-letter exchange, was deleted, or is a stream, which dead-letters by itself. A message that is not in
         memory is read, which may block. Raises StoreError, KeyError when it can't be.
         """
-        channel: cython.pointer(channel_t) = self.channel(number)
-        item: cython.pointer(unacked_t) = unacked_find(cython.address(channel.unacked), tag)
-        if item == cython.NULL:
+        channel: pointer[channel_t] = self.channel(number)
+        item: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
+        if item == NULL:
             raise KeyError(tag)
         if not item.dead_letters or queue_is_deleted(item.queue):  # a queue that is gone dead-letters nothing, and its content may be gone
             return None
@@ -492,5 +490,5 @@ class Connection(ConnectionBase):
         return None if message is None else (queue_get_id(item.queue), *message)
 
     def settle(self, number: int, method: int, tag: int, requeue: bool) -> None:
-        """Settles one delivery: method 80 ack, 90 reject, 120 nack."""
-        channel_settle_item(cython.address(self.connection), self.channel(number), tag, method, requeue)
+        """Settles one delivery. method: the id of basic.ack, nack or reject (spec.BasicAck.ID)."""
+        channel_settle_item(address(self.connection), self.channel(number), tag, method, requeue)

@@ -13,5 +13,5 @@ cdef enum:
 cdef bint write_deliver(connection_t *connection, subscription_t *subscription, delivery_t *delivery, uint64_t tag) noexcept nogil
 cdef bint write_get_ok(connection_t *connection, uint16_t channel, delivery_t *delivery, uint64_t tag, uint32_t remaining) noexcept nogil
 cdef bint write_return(connection_t *connection, uint16_t channel, uint16_t code, const char *text, content_t *content) noexcept nogil
-cdef bint write_confirm(connection_t *connection, uint16_t channel, uint16_t method, uint64_t tag, bint multiple) noexcept nogil
+cdef bint write_confirm(connection_t *connection, uint16_t channel, uint32_t method, uint64_t tag, bint multiple) noexcept nogil
 cdef void subscription_set_prefix(subscription_t *subscription, uint16_t channel, const uint8_t *tag, uint8_t tag_len) noexcept nogil

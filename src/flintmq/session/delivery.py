@@ -9,32 +9,44 @@ Source: AMQP 0-9-1 specification 1.8.3.9 (deliver), 1.8.3.11 (get-ok), 1.8.3.8 (
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.buffer import out_refer, out_reserve, put16, put32, put64
-from cython.cimports.flintmq.core.content import FRAME_HEADER_SIZE, FRAME_OVERHEAD, content_body, content_header, content_route, content_t
-from cython.cimports.flintmq.protocol.v0_9_1.engine import FRAME_END
-from cython.cimports.flintmq.session.types import connection_t
+from cython import NULL, address, bint, cast, cfunc, char, exceptval, inline, nogil, pointer, size_t, void
+from cython.cimports.flintmq.core.buffer import out_refer, out_reserve
+from cython.cimports.flintmq.core.byte_order import put16, put32, put64
+from cython.cimports.flintmq.core.content import (
+    FRAME_END,
+    FRAME_HEADER_SIZE,
+    FRAME_OVERHEAD,
+    content_body,
+    content_header,
+    content_route,
+    content_t,
+)
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_DELIVER, BASIC_GET_OK, BASIC_RETURN, FRAME_METHOD
+from cython.cimports.flintmq.queue.types import delivery_t
+from cython.cimports.flintmq.session.types import connection_t, subscription_t
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy, strlen
 
 
-def subscription_set_prefix(subscription, channel, tag, tag_len):
-    p: cython.pointer(uint8_t) = subscription.prefix
-    p[0] = 1
+def subscription_set_prefix(
+    subscription: pointer[subscription_t], channel: uint16_t, tag: pointer[cython.const[uint8_t]], tag_len: uint8_t
+) -> void:
+    p: pointer[uint8_t] = subscription.prefix
+    p[0] = FRAME_METHOD
     put16(p + 1, channel)
-    put16(p + 7, 60)
-    put16(p + 9, 60)
+    put32(p + 7, BASIC_DELIVER)
     p[11] = tag_len
     memcpy(p + 12, tag, tag_len)
     subscription.prefix_len = 12 + tag_len
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _content_size(connection: cython.pointer(connection_t), content: cython.pointer(content_t)) -> cython.size_t:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _content_size(connection: pointer[connection_t], content: pointer[content_t]) -> size_t:
     """Bytes of the header and body frames that _put_content copies into the output."""
-    size: cython.size_t = content.header_len
+    size: size_t = content.header_len
     size += FRAME_OVERHEAD
     if content.body_len == 0 or content.body_len >= REFER_SIZE:
         return size
@@ -44,25 +56,23 @@ def _content_size(connection: cython.pointer(connection_t), content: cython.poin
     return size + _body_frames(connection, content) * FRAME_OVERHEAD
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _body_frames(connection: cython.pointer(connection_t), content: cython.pointer(content_t)) -> cython.size_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _body_frames(connection: pointer[connection_t], content: pointer[content_t]) -> size_t:
     most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
     return (content.body_len + most - 1) // most
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_content(
-    connection: cython.pointer(connection_t), channel: uint16_t, p: cython.pointer(uint8_t), content: cython.pointer(content_t)
-) -> cython.bint:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _put_content(connection: pointer[connection_t], channel: uint16_t, p: pointer[uint8_t], content: pointer[content_t]) -> bint:
     """The header frame and the body's frames, or a reference to them; all that comes before stands in the output already. False: no
     memory for that."""
-    frames: cython.pointer(uint8_t) = content_header(content) - FRAME_HEADER_SIZE
-    header_size: cython.size_t = content.header_len + FRAME_OVERHEAD
+    frames: pointer[uint8_t] = content_header(content) - FRAME_HEADER_SIZE
+    header_size: size_t = content.header_len + FRAME_OVERHEAD
     if content.body_len == 0:
         memcpy(p, frames, header_size)
     elif content.body_len < REFER_SIZE and content.body_len <= connection.frame_size_max - FRAME_OVERHEAD:
@@ -74,16 +84,14 @@ def _put_content(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_large(
-    connection: cython.pointer(connection_t), channel: uint16_t, p: cython.pointer(uint8_t), content: cython.pointer(content_t)
-) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _put_large(connection: pointer[connection_t], channel: uint16_t, p: pointer[uint8_t], content: pointer[content_t]) -> bint:
     """_put_content of a body that needs several frames, or is not copied."""
     header_size: uint32_t = content.header_len + FRAME_OVERHEAD
     most: uint32_t = connection.frame_size_max - FRAME_OVERHEAD
-    body: cython.pointer(uint8_t) = content_body(content)
+    body: pointer[uint8_t] = content_body(content)
     left: uint32_t = content.body_len
     piece: uint32_t
     if content.body_len > connection.largest_out:
@@ -91,7 +99,7 @@ def _put_large(
     memcpy(p, content_header(content) - FRAME_HEADER_SIZE, header_size)
     put16(p + 1, channel)
     if content.body_len >= REFER_SIZE:
-        return out_refer(cython.address(connection.out), content, channel, most)
+        return out_refer(address(connection.out), content, channel, most)
     p += header_size
     while left:
         piece = left if left < most else most
@@ -106,13 +114,15 @@ def _put_large(
     return True
 
 
-def write_deliver(connection, subscription, delivery, tag):
-    content: cython.pointer(content_t) = delivery.content
+def write_deliver(
+    connection: pointer[connection_t], subscription: pointer[subscription_t], delivery: pointer[delivery_t], tag: uint64_t
+) -> bint:
+    content: pointer[content_t] = delivery.content
     route_len: uint32_t = content.route_len
     method_size: uint32_t = subscription.prefix_len - FRAME_HEADER_SIZE + 9 + route_len
-    total: cython.size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
-    p: cython.pointer(uint8_t) = out_reserve(cython.address(connection.out), total)
-    if p == cython.NULL:
+    total: size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
+    p: pointer[uint8_t] = out_reserve(address(connection.out), total)
+    if p == NULL:
         return False
     connection.out.end += total
     memcpy(p, subscription.prefix, subscription.prefix_len)
@@ -128,20 +138,21 @@ def write_deliver(connection, subscription, delivery, tag):
     return True
 
 
-def write_get_ok(connection, channel, delivery, tag, remaining):
-    content: cython.pointer(content_t) = delivery.content
+def write_get_ok(
+    connection: pointer[connection_t], channel: uint16_t, delivery: pointer[delivery_t], tag: uint64_t, remaining: uint32_t
+) -> bint:
+    content: pointer[content_t] = delivery.content
     route_len: uint32_t = content.route_len
     method_size: uint32_t = 4 + 9 + route_len + 4
-    total: cython.size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
-    p: cython.pointer(uint8_t) = out_reserve(cython.address(connection.out), total)
-    if p == cython.NULL:
+    total: size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
+    p: pointer[uint8_t] = out_reserve(address(connection.out), total)
+    if p == NULL:
         return False
     connection.out.end += total
-    p[0] = 1
+    p[0] = FRAME_METHOD
     put16(p + 1, channel)
     put32(p + 3, method_size)
-    put16(p + 7, 60)
-    put16(p + 9, 71)
+    put32(p + 7, BASIC_GET_OK)
     put64(p + 11, tag)
     p[19] = 1 if delivery.redelivered else 0
     memcpy(p + 20, content_route(content), route_len)
@@ -153,22 +164,23 @@ def write_get_ok(connection, channel, delivery, tag, remaining):
     return True
 
 
-def write_return(connection, channel, code, text, content):
-    text_len: uint32_t = cython.cast(uint32_t, strlen(text))
+def write_return(
+    connection: pointer[connection_t], channel: uint16_t, code: uint16_t, text: pointer[cython.const[char]], content: pointer[content_t]
+) -> bint:
+    text_len: uint32_t = cast(uint32_t, strlen(text))
     route_len: uint32_t = content.route_len
     method_size: uint32_t = 4 + 2 + 1 + text_len + route_len
-    total: cython.size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
-    p: cython.pointer(uint8_t) = out_reserve(cython.address(connection.out), total)
-    if p == cython.NULL:
+    total: size_t = method_size + FRAME_OVERHEAD + _content_size(connection, content)
+    p: pointer[uint8_t] = out_reserve(address(connection.out), total)
+    if p == NULL:
         return False
     connection.out.end += total
-    p[0] = 1
+    p[0] = FRAME_METHOD
     put16(p + 1, channel)
     put32(p + 3, method_size)
-    put16(p + 7, 60)
-    put16(p + 9, 50)
+    put32(p + 7, BASIC_RETURN)
     put16(p + 11, code)
-    p[13] = cython.cast(uint8_t, text_len)
+    p[13] = cast(uint8_t, text_len)
     memcpy(p + 14, text, text_len)
     memcpy(p + 14 + text_len, content_route(content), route_len)
     p[14 + text_len + route_len] = FRAME_END
@@ -178,16 +190,15 @@ def write_return(connection, channel, code, text, content):
     return True
 
 
-def write_confirm(connection, channel, method, tag, multiple):
-    p: cython.pointer(uint8_t) = out_reserve(cython.address(connection.out), 21)
-    if p == cython.NULL:
+def write_confirm(connection: pointer[connection_t], channel: uint16_t, method: uint32_t, tag: uint64_t, multiple: bint) -> bint:
+    p: pointer[uint8_t] = out_reserve(address(connection.out), 21)
+    if p == NULL:
         return False
     connection.out.end += 21
-    p[0] = 1
+    p[0] = FRAME_METHOD
     put16(p + 1, channel)
     put32(p + 3, 13)
-    put16(p + 7, 60)
-    put16(p + 9, method)
+    put32(p + 7, method)
     put64(p + 11, tag)
     # basic.nack has a requeue bit beside multiple; it means nothing to publishers and stays 0.
     p[19] = 1 if multiple else 0

@@ -27,37 +27,37 @@ from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
 from flintmq.session import commits, handshake, publishing, verbs, works
 from flintmq.session.expiry import STEP_NS
+from flintmq.session.slow import (
+    SETTLING_MULTIPLE,
+    SETTLING_REQUEUE,
+    SLOW_DEAD_LETTER,
+    SLOW_HEADER,
+    SLOW_METHOD,
+    SLOW_POLICY,
+    SLOW_PUBLISH,
+    SLOW_ROUTE,
+    SLOW_VERSION,
+)
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
 from flintmq.session.works import Ending, Works
+from flintmq.vhost.changes import Held
 
 if TYPE_CHECKING:
     from flintmq.access.checks import Check
-    from flintmq.net.loop import Loop
-    from flintmq.net.sockets import Socket
     from flintmq.session.broker import Broker
     from flintmq.session.connection import Connection
+    from flintmq.session.loop_port import LoopPort, SocketPort
     from flintmq.session.transaction import Transaction
 
 log = logging.getLogger("flintmq.connection")
 
-# session/types.pxd
-SLOW_METHOD = 1
-SLOW_ROUTE = 2
-SLOW_PUBLISH = 3
-SLOW_DEAD_LETTER = 4
-SLOW_ERROR = 5
-SLOW_VERSION = 6
-SLOW_POLICY = 7
-SLOW_HEADER = 8
-# session/channel.py, size of SLOW_DEAD_LETTER
-SETTLING_MULTIPLE = 1
-SETTLING_REQUEUE = 2
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 BASIC_PUBLISH_ID = spec.METHOD_IDS["basic.publish"]
-BASIC_CLASS = 60 << 16
+LF, CR = 10, 13
+CLOSE_OK = spec.ConnectionCloseOk()
 UNKNOWN_FRAME_TYPE = "unknown frame type"
 
 
@@ -68,8 +68,44 @@ class ConnectionHandler:
     secure: came over TLS; peer_host, peer_port: where from.
     """
 
+    # More than thirty attributes: in a dict of its own each would be slower to read, and to make (CPython shares the keys of thirty).
+    __slots__ = (
+        "__weakref__",
+        "after_answer",
+        "broker",
+        "channel_max",
+        "channels",
+        "close_deadline_ms",
+        "connected_at_ms",
+        "connection",
+        "connection_id",
+        "deferred",
+        "ended",
+        "frame_size_max",
+        "heartbeat_s",
+        "is_blocked",
+        "is_py_amqp",
+        "login",
+        "loop",
+        "mechanism",
+        "memory",
+        "name",
+        "peer_host",
+        "peer_port",
+        "secure",
+        "socket",
+        "started_ms",
+        "state",
+        "user",
+        "vhost",
+        "wants_blocked",
+        "wants_cancel",
+        "wants_login_close",
+        "works",
+    )
+
     def __init__(
-        self, connection: Connection, broker: Broker, loop: Loop, connection_id: int, peer_host: str, peer_port: int, secure: bool
+        self, connection: Connection, broker: Broker, loop: LoopPort, connection_id: int, peer_host: str, peer_port: int, secure: bool
     ) -> None:
         self.connection = connection
         self.broker = broker
@@ -79,15 +115,18 @@ class ConnectionHandler:
         self.peer_port = peer_port
         self.secure = secure
         self.name = f"{endpoint(peer_host, peer_port)} -> {broker.listen_name}"
-        self.socket: Socket | None = None
+        self.socket: SocketPort | None = None
         self.state = handshake.START
         self.user = ""
         self.mechanism = ""
         # the password check that is waited for; it is taken out of its line when the connection ends
         self.login: Check | None = None
         self.vhost: Any = None
-        self.client_properties: dict[str, object] = {}
-        self.capabilities: dict[str, object] = {}
+        # what the client says it understands, and who it is
+        self.wants_blocked = False
+        self.wants_cancel = False
+        self.wants_login_close = False
+        self.is_py_amqp = False
         self.heartbeat_s = 0
         self.frame_size_max = broker.limits.frame_size_max
         self.channel_max = broker.limits.channels_max
@@ -108,14 +147,12 @@ class ConnectionHandler:
 
     # --- called by the loop -----------------------------------------------------------------------------------------
 
-    def slow(self, kind: int, channel: int, payload: bytes | None, method_id: int, tag: int, size: int) -> None:
-        """One event of the compiled half (see session/types.pxd, SLOW_*)."""
+    def slow(self, kind: int, channel: int, payload: Any, method_id: int, tag: int, size: int) -> None:
+        """One event of the compiled half (see session/types.pxd, SLOW_*). `payload`: bytes with SLOW_METHOD, SLOW_ROUTE; may be None."""
         try:
             if kind == SLOW_METHOD:
-                assert payload is not None
                 self.method(channel, payload)
             elif kind == SLOW_ROUTE:
-                assert payload is not None
                 publishing.find_route(self, channel, payload)
             elif kind == SLOW_PUBLISH:
                 publishing.publish(self, channel)
@@ -135,16 +172,14 @@ class ConnectionHandler:
             # Only these two kinds of event bring the number of their method; in others stands that of an earlier one.
             if kind in (SLOW_ROUTE, SLOW_PUBLISH):
                 method_id = BASIC_PUBLISH_ID
-            elif kind == SLOW_DEAD_LETTER:
-                method_id |= BASIC_CLASS
-            else:
+            elif kind != SLOW_DEAD_LETTER:
                 method_id = 0
             self.refuse(channel, error, method_id)
 
     def method(self, channel: int, payload: bytes) -> None:
         """Serves one method frame, or keeps it when an answer must come before its own."""
         method_id = int.from_bytes(payload[:4], "big")
-        if commits.must_wait(self, channel, method_id):
+        if channel and commits.must_wait(self, channel, method_id):
             commits.wait(self, channel, payload)
             return
         limits = self.broker.limits
@@ -157,7 +192,10 @@ class ConnectionHandler:
             if self.state != handshake.RUNNING or channel == 0:
                 handshake.step(self, method)
             else:
-                verbs.serve(self, channel, method_id, method)
+                verb = verbs.VERBS[method_id]
+                if LF in payload or CR in payload:  # as numbers: bytes are looked for in bytes by way of an exception
+                    verbs.clean(method_id, method)
+                verb(self, channel, method)
         except KeyError:
             if method_id in verbs.VERBS or channel == 0:
                 raise
@@ -169,12 +207,22 @@ class ConnectionHandler:
 
     # --- verbs of the virtual host ----------------------------------------------------------------------------------
 
-    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None], saves: bool = True) -> None:
         """Runs a verb of the virtual host and answers: now, or when the database has what it changes.
 
         In between nothing of this connection is read, so the order of its methods stays; others go on. What was given to the database is
         carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at once.
+
+        Args: saves: False: the verb changes nothing that the database has.
         """
+        if not saves:
+            try:
+                result = verb()
+            except Held:
+                pass  # it names what another change holds, and is run when that is over
+            else:
+                answer(result)
+                return
         over: list[tuple[Any, Exception | None]] = []
         waits = False
 
@@ -241,7 +289,7 @@ class ConnectionHandler:
     def blocked(self, what: str) -> None:
         """The loop paused this publisher. `what`: is low: memory (above the watermark), disk (the log has only its reserve)."""
         self.is_blocked = True
-        if self.capabilities.get("connection.blocked") is True:
+        if self.wants_blocked:
             self.send(0, spec.ConnectionBlocked(f"low on {what}"))
         log.warning("connection %s: publisher is blocked: low on %s", self.name, what)
 
@@ -250,7 +298,7 @@ class ConnectionHandler:
         if not self.is_blocked:
             return
         self.is_blocked = False
-        if self.capabilities.get("connection.blocked") is True:
+        if self.wants_blocked:
             self.send(0, spec.ConnectionUnblocked())
         if self.socket is not None:
             self.loop.resume(self.socket)
@@ -429,15 +477,17 @@ class ConnectionHandler:
         """connection.close of the client: everything it holds goes back, then it is answered, and nothing more is read."""
         self.connection.closing()
         self._end("closed")
+        if not self.works:
+            self._agreed()
+            return
         self.works.add(self, lambda: True, self._agreed)
-        if self.works:
-            self.connection.waiting = True
+        self.connection.waiting = True
 
     def _agreed(self) -> None:
         if self.connection.handler is None:
             return  # it hung up meanwhile
         self.connection.waiting = False
-        self.send(0, spec.ConnectionCloseOk())
+        self.send(0, CLOSE_OK)
         self.finish()
         if self.socket is not None:
             self.loop.resume(self.socket)
@@ -453,10 +503,10 @@ class ConnectionHandler:
         self.broker.quotas.remove_consumer(self.user)
         self.memory.add(-consumer.weight)
 
-    def channel_left(self) -> None:
-        """A channel ended, and its consumers have left."""
-        self.broker.quotas.close_channel(self.user)
-        self.memory.add(-CHANNEL_BYTES)
+    def channels_left(self, count: int) -> None:
+        """Channels ended, and their consumers have left."""
+        self.broker.quotas.close_channels(self.user, count)
+        self.memory.add(-CHANNEL_BYTES * count)
 
     def _end(self, reason: str) -> None:
         """Gives back everything the connection holds, once (I2): at once what is little, else in slices."""
@@ -475,9 +525,9 @@ class ConnectionHandler:
         states = list(self.channels.values())
         self.channels.clear()
         self.connection.leave()
-        self.works.add(self, Ending(self, states, partial(self._gone, self.socket, reason)).step, lambda: None)
+        self.works.add(self, Ending(self, states, partial(self._gone, self.socket, reason)).step, works.nothing)
 
-    def _gone(self, socket: Socket | None, reason: str) -> None:
+    def _gone(self, socket: SocketPort | None, reason: str) -> None:
         """All its channels are gone."""
         self.broker.add_drops(self.connection.take_drops())
         if socket is not None:

@@ -16,7 +16,6 @@ from flintmq.access.mechanisms import MECHANISMS, parse_response
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_method
-from flintmq.session.weights import client_bytes
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
@@ -80,10 +79,14 @@ def step(handler: ConnectionHandler, method: Any) -> None:
 
 
 def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> None:
-    handler.client_properties = method.client_properties
-    handler.memory.add(client_bytes(method.client_properties))
-    capabilities = method.client_properties.get("capabilities")
-    handler.capabilities = capabilities if isinstance(capabilities, dict) else {}
+    # Of what a client says of itself only this is kept: the rest would be memory that nothing reads.
+    properties = method.client_properties
+    capabilities = properties.get("capabilities")
+    if isinstance(capabilities, dict):
+        handler.wants_blocked = capabilities.get("connection.blocked") is True
+        handler.wants_cancel = capabilities.get("consumer_cancel_notify") is True
+        handler.wants_login_close = capabilities.get("authentication_failure_close") is True
+    handler.is_py_amqp = properties.get("product") == "py-amqp"
     handler.mechanism = method.mechanism
     try:
         user, password = parse_response(method.mechanism, method.response, decode_table)
@@ -127,7 +130,7 @@ def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> No
 def _refused(handler: ConnectionHandler, user: str, reason: str) -> None:
     """Clients that say they can are told with 403; others see the socket close, as specification 1.4.2.3 has it."""
     log.error("connection %s: %s login refused for user %r: %s", handler.name, handler.mechanism, user, reason)
-    if handler.capabilities.get("authentication_failure_close") is True:
+    if handler.wants_login_close:
         handler.close(
             ReplyCode.ACCESS_REFUSED,
             f"ACCESS_REFUSED - Login was refused using authentication mechanism {handler.mechanism}. For details see the broker logfile.",

@@ -8,10 +8,6 @@ from flintmq.session.types cimport channel_t, connection_t
 cdef enum:
     ROUTE_ATTEMPTS = 16       # routes that one message is tried on before it is refused
 
-cdef enum:                    # publishes to many queues: some 0.3 us for each
-    WIDE_ROUTE = 32           # queues of a route that is wide
-    WIDE_TURN = 2048          # queues of wide publishes after which the connection's turn ends
-
 cdef enum:                    # `bits` of basic.publish
     PUBLISH_MANDATORY = 1
     PUBLISH_IMMEDIATE = 2
@@ -49,6 +45,6 @@ cdef int place_on_stream(log_port_t *port, queue_t *stream, content_t *content, 
 # REASON_REJECT. False: no memory, it is only refused.
 cdef bint note_refused(connection_t *connection, queue_t *queue, content_t *content, int reason) noexcept nogil
 # x-overflow drop-head without a dead-letter exchange: the oldest messages make room, 256 at most. Returns how many.
-cdef uint32_t drop_head(destination_t *destination) noexcept nogil
+cdef uint32_t drop_head(queue_t *queue) noexcept nogil
 # When an expiring message expires on this queue, wall clock, milliseconds; 0 = never. expiration_ms: the message's own, -1 = none.
 cdef int64_t expiry_on(destination_t *destination, int64_t expiration_ms) noexcept nogil

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import struct
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_char, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.clock import wall_ms
@@ -27,7 +28,7 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.queue.handle import QueueHandle
-from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_refuses
+from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_enqueue,
@@ -38,7 +39,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_ready_count,
     queue_take_head,
 )
-from cython.cimports.flintmq.queue.types import REASON_DROP, delivery_t
+from cython.cimports.flintmq.queue.types import REASON_DROP, delivery_t, log_port_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
@@ -52,11 +53,11 @@ from cython.cimports.flintmq.routing.route_cache import (
 )
 from cython.cimports.flintmq.session.confirms import channel_note_confirm
 from cython.cimports.flintmq.session.delivery import write_return
+from cython.cimports.flintmq.session.slow import SLOW_POLICY
 from cython.cimports.flintmq.session.types import (
     DROP_MAXLEN,
     DROP_REFUSED,
     DROP_UNROUTABLE,
-    SLOW_POLICY,
     channel_t,
     connection_t,
     refused_t,
@@ -65,33 +66,44 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc
 from cython.cimports.libc.string import memset
 
-_drop_lock = cython.declare(uint32_t, 0)
+from flintmq.config import Limits
+
+_drop_lock = declare(uint32_t, 0)
 # messages that are dropped in one piece, some 50 us
-DROPS_AT_ONCE = cython.declare(uint32_t, 256)
-# milliseconds; a TTL of 0 means "to a consumer now, or not at all": what a pass of the loop may take until the consumer's turn
-ZERO_TTL_MS = cython.declare(int64_t, 20)
+DROPS_AT_ONCE = declare(uint32_t, 256)
+_LIMITS = Limits()
+WIDE_ROUTE = declare(uint32_t, _LIMITS.wide_route)
+WIDE_TURN = declare(uint32_t, _LIMITS.wide_turn)
+ZERO_TTL_MS = declare(int64_t, _LIMITS.zero_ttl_ms)
 
 
-def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
+def publish_to_queues(
+    connection: pointer[connection_t],
+    channel: pointer[channel_t],
+    route: pointer[route_t],
+    content: pointer[content_t],
+    bits: uint8_t,
+    expiration_ms: int64_t,
+) -> c_int:
     tally: tally_t
-    destination: cython.pointer(destination_t)
+    destination: pointer[destination_t]
     i: uint32_t
-    memset(cython.address(tally), 0, cython.sizeof(tally_t))
+    memset(address(tally), 0, sizeof(tally_t))
     channel.published += 1
-    if route.count > 1 and connection.port != cython.NULL and content.flags & CONTENT_PERSISTENT:
+    if route.count > 1 and connection.port != NULL and content.flags & CONTENT_PERSISTENT:
         content.flags |= CONTENT_SHARED  # nobody else has the content yet
     for i in range(route.count):
-        destination = cython.address(route.destinations[i])
+        destination = address(route.destinations[i])
         if destination.flags or destination.ttl_ms >= 0 or expiration_ms >= 0 or bits & PUBLISH_IMMEDIATE:
-            _place(connection, destination, content, bits, expiration_ms, cython.address(tally))
-        elif queue_enqueue(destination.queue, content, 0, 0, cython.address(tally.lsn)):
+            _place(connection, destination, content, bits, expiration_ms, address(tally))
+        elif queue_enqueue(destination.queue, content, 0, 0, address(tally.lsn)):
             tally.placed += 1  # most messages: nothing but the queue has a say
         else:
-            _count_not_placed(connection, destination, bits, cython.address(tally))
+            _count_not_placed(connection, destination, bits, address(tally))
     if tally.gone:
-        _place_anew(connection, route, content, bits, expiration_ms, cython.address(tally))
+        _place_anew(connection, route, content, bits, expiration_ms, address(tally))
     if tally.placed == 0:
-        _answer_not_placed(connection, channel, content, bits, cython.address(tally))
+        _answer_not_placed(connection, channel, content, bits, address(tally))
     elif tally.lsn or tally.ticket:
         if tally.lsn > connection.logged:
             connection.logged = tally.lsn
@@ -115,16 +127,16 @@ def publish_to_queues(connection, channel, route, content, bits, expiration_ms):
     return FEED_MORE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _answer_not_placed(
-    connection: cython.pointer(connection_t),
-    channel: cython.pointer(channel_t),
-    content: cython.pointer(content_t),
+    connection: pointer[connection_t],
+    channel: pointer[channel_t],
+    content: pointer[content_t],
     bits: uint8_t,
-    tally: cython.pointer(tally_t),
-) -> cython.void:
+    tally: pointer[tally_t],
+) -> void:
     """No queue has it: returned when its publisher asked for that, else counted."""
     if bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and tally.unwanted == 0 and tally.refused == 0:
         write_return(connection, channel.number, 312, b"NO_ROUTE", content)
@@ -136,30 +148,30 @@ def _answer_not_placed(
         connection.dropped[DROP_UNROUTABLE] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _place(
-    connection: cython.pointer(connection_t),
-    destination: cython.pointer(destination_t),
-    content: cython.pointer(content_t),
+    connection: pointer[connection_t],
+    destination: pointer[destination_t],
+    content: pointer[content_t],
     bits: uint8_t,
     expiration_ms: int64_t,
-    tally: cython.pointer(tally_t),
-) -> cython.void:
+    tally: pointer[tally_t],
+) -> void:
     """The message onto one queue: exactly one of the tally's four counts goes up."""
     expires_at: int64_t
     position: uint64_t
     if destination.flags & DEST_STREAM:
         # Whether it is read at once or in a year: `immediate` asks nothing of a stream, and nothing in it expires.
-        _count_stream(connection, place_on_stream(connection.port, destination.queue, content, cython.address(tally.ticket)), tally)
+        _count_stream(connection, place_on_stream(connection.port, destination.queue, content, address(tally.ticket)), tally)
         return
     expires_at = expiry_on(destination, expiration_ms)
     if (
         destination.flags & DEST_REJECT_OVER
         and (
-            queue_ready_count(destination.queue) >= destination.max_length
-            or queue_ready_bytes(destination.queue) + content.body_len > destination.max_bytes
+            queue_ready_count(destination.queue) >= destination.queue.max_length
+            or queue_ready_bytes(destination.queue) + content.body_len > destination.queue.max_bytes
         )
         and queue_refuses(destination.queue, content.body_len, 0, 0)
     ):
@@ -172,30 +184,26 @@ def _place(
             tally.policy = note_refused(connection, destination.queue, content, REASON_DROP) or tally.policy
         return
     if bits & PUBLISH_IMMEDIATE:
-        position = queue_enqueue_immediate(destination.queue, content, 0, expires_at, cython.address(tally.lsn))
+        position = queue_enqueue_immediate(destination.queue, content, 0, expires_at, address(tally.lsn))
     else:
-        position = queue_enqueue(destination.queue, content, 0, expires_at, cython.address(tally.lsn))
+        position = queue_enqueue(destination.queue, content, 0, expires_at, address(tally.lsn))
     if position == 0:
         _count_not_placed(connection, destination, bits, tally)
         return
     tally.placed += 1
-    if (
-        destination.flags & DEST_LIMITED
-        and (queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes)
-        and not queue_limit_waits(destination.queue)
-    ):
+    if destination.flags & DEST_LIMITED and queue_over_limit(destination.queue) and not queue_limit_waits(destination.queue):
         if not destination.flags & DEST_DEAD_LETTERS:
-            connection.dropped[DROP_MAXLEN] += drop_head(destination)
+            connection.dropped[DROP_MAXLEN] += drop_head(destination.queue)
         else:
-            tally.policy = note_refused(connection, destination.queue, cython.NULL, REASON_DROP) or tally.policy
+            tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _count_not_placed(
-    connection: cython.pointer(connection_t), destination: cython.pointer(destination_t), bits: uint8_t, tally: cython.pointer(tally_t)
-) -> cython.void:
+    connection: pointer[connection_t], destination: pointer[destination_t], bits: uint8_t, tally: pointer[tally_t]
+) -> void:
     if queue_is_deleted(destination.queue):
         tally.gone += 1
     elif bits & PUBLISH_IMMEDIATE:
@@ -205,10 +213,10 @@ def _count_not_placed(
         connection.dropped[DROP_REFUSED] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _count_stream(connection: cython.pointer(connection_t), answer: cython.int, tally: cython.pointer(tally_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _count_stream(connection: pointer[connection_t], answer: c_int, tally: pointer[tally_t]) -> void:
     if answer == STREAM_TOOK:
         tally.placed += 1
     elif answer == STREAM_GONE:
@@ -218,36 +226,36 @@ def _count_stream(connection: cython.pointer(connection_t), answer: cython.int, 
         connection.dropped[DROP_REFUSED] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _place_anew(
-    connection: cython.pointer(connection_t),
-    route: cython.pointer(route_t),
-    content: cython.pointer(content_t),
+    connection: pointer[connection_t],
+    route: pointer[route_t],
+    content: pointer[content_t],
     bits: uint8_t,
     expiration_ms: int64_t,
-    tally: cython.pointer(tally_t),
-) -> cython.void:
+    tally: pointer[tally_t],
+) -> void:
     """A queue of the route is deleted: onto the queues of the present route that were not asked yet (I2).
 
     Each further attempt needs one more queue that is deleted in these microseconds. After ROUTE_ATTEMPTS the message is refused, which a
     publisher with confirms hears: whatever is wrong then, no message is claimed to be kept that is not.
     """
-    tried: cython.pointer(route_t)[ROUTE_ATTEMPTS]
-    destination: cython.pointer(destination_t)
+    tried: pointer[route_t][ROUTE_ATTEMPTS]
+    destination: pointer[destination_t]
     count: uint32_t = 1
     i: uint32_t
     tried[0] = route
     while tally.gone and count < ROUTE_ATTEMPTS:
         tried[count] = route_anew(connection, route, content)
-        if tried[count] == cython.NULL:
+        if tried[count] == NULL:
             break
         tally.gone = 0
-        if tried[count].count > 1 and connection.port != cython.NULL and content.flags & CONTENT_PERSISTENT and content.message_id == 0:
+        if tried[count].count > 1 and connection.port != NULL and content.flags & CONTENT_PERSISTENT and content.message_id == 0:
             content.flags |= CONTENT_SHARED  # no log has it yet
         for i in range(tried[count].count):
-            destination = cython.address(tried[count].destinations[i])
+            destination = address(tried[count].destinations[i])
             if not _was_asked(tried, count, destination):
                 _place(connection, destination, content, bits, expiration_ms, tally)
         count += 1
@@ -259,10 +267,10 @@ def _place_anew(
         connection.dropped[DROP_REFUSED] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _was_asked(tried: cython.pointer(cython.pointer(route_t)), count: uint32_t, destination: cython.pointer(destination_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _was_asked(tried: pointer[pointer[route_t]], count: uint32_t, destination: pointer[destination_t]) -> bint:
     """Whether the queue was on an earlier route, and lives: it has the message, or has refused it."""
     i: uint32_t
     k: uint32_t
@@ -275,66 +283,66 @@ def _was_asked(tried: cython.pointer(cython.pointer(route_t)), count: uint32_t, 
     return False
 
 
-def route_anew(connection, route, content):
-    at_store32(cython.address(route.valid), 0)
-    with cython.gil:
+def route_anew(connection: pointer[connection_t], route: pointer[route_t], content: pointer[content_t]) -> pointer[route_t]:
+    at_store32(address(route.valid), 0)
+    with gil:
         try:
             return ask_again(connection, route, content)
         except Exception:
             logging.getLogger("flintmq.publishing").exception("internal error: a message can't be routed again, it is refused")
-            return cython.NULL
+            return NULL
 
 
-def ask_again(connection, route, content):
-    key: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, route.key), route.key_len)
-    more: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, route.more), route.more_len) if route.more_len else b""
+def ask_again(connection: pointer[connection_t], route: pointer[route_t], content: pointer[content_t]) -> pointer[route_t]:
+    key: bytes = PyBytes_FromStringAndSize(cast(p_char, route.key), route.key_len)
+    more: bytes = PyBytes_FromStringAndSize(cast(p_char, route.more), route.more_len) if route.more_len else b""
     header: bytes = b""
     if content.flags & CONTENT_HEADERS:
-        header = PyBytes_FromStringAndSize(cython.cast(cython.p_char, content_header(content)), content.header_len)
-    exchange_len: cython.int = route.key[0]
-    handler = cython.cast(object, connection.owner).handler
+        header = PyBytes_FromStringAndSize(cast(p_char, content_header(content)), content.header_len)
+    exchange_len: c_int = route.key[0]
+    handler = cast(object, connection.owner).handler
     handles: list = handler.route_again(key[1 : 1 + exchange_len], [key[2 + exchange_len :], *_unpack_keys(more)], header)
     return route_new(route.key, route.key_len, handles, more)
 
 
-def pack_keys(keys):
+def pack_keys(keys: list | None) -> bytes:
     return b"".join([struct.pack(">I", len(key)) + key for key in keys])
 
 
-@cython.cfunc
+@cfunc
 def _unpack_keys(packed: bytes) -> list:
     keys: list = []
     while packed:
-        size: cython.int = int.from_bytes(packed[:4], "big")
+        size: c_int = int.from_bytes(packed[:4], "big")
         keys.append(packed[4 : 4 + size])
         packed = packed[4 + size :]
     return keys
 
 
-def place_on_stream(port, stream, content, ticket):
-    if queue_enqueue(stream, content, 0, 0, cython.NULL) == 0:
+def place_on_stream(port: pointer[log_port_t], stream: pointer[queue_t], content: pointer[content_t], ticket: pointer[uint64_t]) -> c_int:
+    if queue_enqueue(stream, content, 0, 0, NULL) == 0:
         return STREAM_GONE if queue_is_deleted(stream) else STREAM_REFUSED
     # Its own ticket, or a later one of another thread.
-    ticket[0] = at_load64(cython.address(port.stream_ticket))
+    ticket[0] = at_load64(address(port.stream_ticket))
     return STREAM_TOOK
 
 
-def note_refused(connection, queue, content, reason):
-    refused: cython.pointer(refused_t)
-    if content == cython.NULL and connection.refused != cython.NULL:
+def note_refused(connection: pointer[connection_t], queue: pointer[queue_t], content: pointer[content_t], reason: c_int) -> bint:
+    refused: pointer[refused_t]
+    if content == NULL and connection.refused != NULL:
         refused = connection.refused_last
-        if refused.queue == queue and refused.content == cython.NULL:
+        if refused.queue == queue and refused.content == NULL:
             return True
-    refused = cython.cast(cython.pointer(refused_t), calloc(1, cython.sizeof(refused_t)))
-    if refused == cython.NULL:
+    refused = cast(pointer[refused_t], calloc(1, sizeof(refused_t)))
+    if refused == NULL:
         return False
     queue_incref(queue)
-    if content != cython.NULL:
+    if content != NULL:
         content_incref(content)
     refused.reason = reason
     refused.queue = queue
     refused.content = content
-    if connection.refused == cython.NULL:
+    if connection.refused == NULL:
         connection.refused = refused
     else:
         connection.refused_last.next = refused
@@ -345,15 +353,10 @@ def note_refused(connection, queue, content, reason):
 def drop_over(handle: QueueHandle) -> int:
     """Drops the head of a queue without a dead-letter exchange until it is within its limit, DROPS_AT_ONCE messages at most. Returns how
     many. Any thread."""
-    destination: destination_t
-    memset(cython.address(destination), 0, cython.sizeof(destination_t))
-    destination.queue = handle.queue
-    destination.max_length = handle.max_length
-    destination.max_bytes = handle.max_bytes
-    return drop_head(cython.address(destination))
+    return drop_head(handle.queue)
 
 
-def expiry_on(destination, expiration_ms):
+def expiry_on(destination: pointer[destination_t], expiration_ms: int64_t) -> int64_t:
     if destination.ttl_ms >= 0 and (expiration_ms < 0 or destination.ttl_ms < expiration_ms):
         expiration_ms = destination.ttl_ms
     if expiration_ms < 0:
@@ -361,22 +364,18 @@ def expiry_on(destination, expiration_ms):
     return wall_ms() + (expiration_ms if expiration_ms else ZERO_TTL_MS)
 
 
-def drop_head(destination):
+def drop_head(queue: pointer[queue_t]) -> uint32_t:
     dropped: uint32_t = 0
     # More than a few are over only when a limit fell or many came back: what is left is for the slices of publishing.enforce_limits.
     delivery: delivery_t
-    over: cython.bint
-    taken: cython.bint
-    while dropped < DROPS_AT_ONCE and (
-        queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes
-    ):
+    taken: bint
+    while dropped < DROPS_AT_ONCE and queue_over_limit(queue):
         # One at a time, or two loops would each drop a message for the same excess.
-        spin_lock(cython.address(_drop_lock))
-        over = queue_ready_count(destination.queue) > destination.max_length or queue_ready_bytes(destination.queue) > destination.max_bytes
-        taken = over and queue_take_head(destination.queue, cython.address(delivery))
-        spin_unlock(cython.address(_drop_lock))
+        spin_lock(address(_drop_lock))
+        taken = queue_over_limit(queue) and queue_take_head(queue, address(delivery))
+        spin_unlock(address(_drop_lock))
         if not taken:
             return dropped
         dropped += 1
-        queue_dequeue(destination.queue, delivery.slot, delivery.position, 0, REASON_DROP)
+        queue_dequeue(queue, delivery.slot, delivery.position, 0, REASON_DROP)
     return dropped

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
+from flintmq.ports import DequeueReason
 from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
+from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.exchange import erlang_term
 from flintmq.session.authorization import REPLY_TO, authorize
@@ -30,18 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flintmq.publishing")
 
-BASIC_REJECT = 90
-# reasons of a dequeue (queue/types.pxd)
-REASON_REJECT = 2
-REASON_EXPIRE = 3
-REASON_DROP = 4
-CONTENT_PERSISTENT = 1
-CONTENT_HEADERS = 4
-CONTENT_PRIORITY = 16
 # entries that are counted before the next look
 RETURNS_AT_ONCE = 256
-# protocol/v0_9_1/codec.pxd
-EXPIRATION_INVALID = -2
 SHORTSTR_MAX = 255
 # What is decoded of a dead letter's headers for a headers exchange: they were within the limits of a publish before they grew.
 LETTER_DEPTH_MAX = 256
@@ -311,7 +304,7 @@ def after_publish(handler: ConnectionHandler) -> None:
             count_returns(broker, queue)
             enforce_limits(broker, queue)
         else:
-            guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == REASON_DROP else REJECTED)
+            guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == DequeueReason.DROP else REJECTED)
 
 
 _cascade = threading.local()  # pending: queues that the enforcement under way on this thread has still to look at
@@ -381,14 +374,14 @@ def _enforce(broker: Broker, queue: Any) -> bool:
         dropped = drop_over(core)
         if dropped:
             broker.count_drops("maxlen", dropped)
-        return not dropped or (core.ready_count() <= core.max_length and core.ready_bytes() <= core.max_bytes)
+        return not dropped or not core.over_limit()
     for _ in range(LETTERS_AT_ONCE):
         with broker.limit_lock:
-            if core.ready_count() <= core.max_length and core.ready_bytes() <= core.max_bytes:
+            if not core.over_limit():
                 return True
             unreadable = core.failed_count
             try:
-                message = core.take_head(REASON_DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
+                message = core.take_head(DequeueReason.DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
             except (StoreError, KeyError) as error:
                 if core.failed_count == unreadable:
                     raise
@@ -417,7 +410,7 @@ def _end_over_limit(broker: Broker, queue: Any, position: int) -> None:
     """Raises: StoreError, MemoryError, KeyError: it could not be read or dead-lettered, and is held still."""
     if queue.policy.dead_letter_exchange is not None:
         dead_letter(broker, queue, queue.core.message_at(position), DELIVERY_LIMIT)
-    queue.core.settle_held(position, REASON_REJECT, False)
+    queue.core.settle_held(position, DequeueReason.REJECT, False)
     broker.count_drop("delivery_limit")
 
 
@@ -445,7 +438,7 @@ def expire(broker: Broker, queue: Any, now_ms: int, until_ns: int = 0) -> bool:
     while True:
         unreadable = core.failed_count
         try:
-            message = core.take_expired(now_ms, REASON_EXPIRE, partial(dead_letter, broker, queue, reason=EXPIRED))
+            message = core.take_expired(now_ms, DequeueReason.EXPIRE, partial(dead_letter, broker, queue, reason=EXPIRED))
         except (StoreError, KeyError) as error:
             if core.failed_count == unreadable:
                 raise

@@ -16,19 +16,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flintmq.ports import POSITION_INDEX_BITS, StoredContent
+from flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY
+from flintmq.ports import POSITION_INDEX_BITS, DequeueReason, StoredContent
 from flintmq.queue.handle import free_owner, new_owner
 from flintmq.queue.runs import Run, reserve_many
+from flintmq.routing.route_cache import DEST_DEAD_LETTERS, DEST_LIMITED
 from flintmq.transactions.effects import HeldEntry, PendingEnqueue, Session
 
 log = logging.getLogger("flintmq.transactions")
-
-# reasons of a dequeue (queue/types.pxd), flags of a content (core/content.pxd) and of a destination (route_cache.pxd)
-REASON_DROP = 4
-CONTENT_PERSISTENT = 1
-CONTENT_PRIORITY = 16
-DEST_LIMITED = 1
-DEST_DEAD_LETTERS = 8
 
 
 class BrokerQueueEffects:
@@ -197,7 +192,7 @@ def _keep_limit(core: Any) -> None:
         return  # its consumers first
     while core.over_limit():
         # Nobody looks at the message: one that is not in memory is not read.
-        if core.take_head(REASON_DROP, _ignore) is None:
+        if core.take_head(DequeueReason.DROP, _ignore) is None:
             return
 
 

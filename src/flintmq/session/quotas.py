@@ -14,7 +14,6 @@ Source: rabbit_reader.erl, rabbit_vhost_limit.erl and rabbit_auth_backend_intern
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from flintmq.config import Limits
@@ -40,7 +39,9 @@ class Quotas:
         self._share = limits.user_connections_share
         self._most = {CHANNELS: limits.user_channels_max, CONSUMERS: limits.user_consumers_max}
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str, str]] = Counter()  # (what, "user" or "vhost", name) -> number
+        # name -> number; who has none is not in it: users and virtual hosts of the past take no memory
+        self._of_vhosts: dict[str, int] = {}  # connections
+        self._of_users: dict[str, dict[str, int]] = {CONNECTIONS: {}, CHANNELS: {}, CONSUMERS: {}}
 
     def of_vhost(self, name: str) -> dict[str, int]:
         """What the operator set for a virtual host: name of the limit -> number, below 0: none."""
@@ -48,65 +49,71 @@ class Quotas:
 
     def count(self, what: str, kind: str, name: str) -> int:
         """How many connections, channels or consumers (`max-...`) a "user" or "vhost" has."""
-        return self._counts[what, kind, name]
+        counts = self._of_users[what] if kind == "user" else self._of_vhosts if what == CONNECTIONS else {}
+        return counts.get(name, 0)
 
     # --- connections ----------------------------------------------------------------------------------------------------
 
     def open_connection(self, user: str, vhost: str) -> None:
         """Raises: PeerError 530."""
         with self._lock:
-            most = self.of_vhost(vhost).get(CONNECTIONS, -1)
-            if 0 <= most <= self._counts[CONNECTIONS, "vhost", vhost]:
+            here = self._of_vhosts.get(vhost, 0)
+            if self._set and 0 <= (most := self.of_vhost(vhost).get(CONNECTIONS, -1)) <= here:
                 raise PeerError(
                     ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}': connection limit ({most}) is reached"
                 )
-            most = self._of_user(user, CONNECTIONS, int(self.connections_all * self._share))
-            if 0 <= most <= self._counts[CONNECTIONS, "user", user]:
+            own = self._of_users[CONNECTIONS].get(user, 0)
+            share = int(self.connections_all * self._share)
+            if (self._set or own >= share) and (most := self._reached(user, CONNECTIONS, share, own)) >= 0:
                 raise PeerError(ReplyCode.NOT_ALLOWED, f"Connection refused for user '{user}': user connection limit ({most}) is reached")
-            self._counts[CONNECTIONS, "vhost", vhost] += 1
-            self._counts[CONNECTIONS, "user", user] += 1
+            self._of_vhosts[vhost] = here + 1
+            self._of_users[CONNECTIONS][user] = own + 1
 
     def close_connection(self, user: str, vhost: str) -> None:
         with self._lock:
-            self._less(CONNECTIONS, "vhost", vhost)
-            self._less(CONNECTIONS, "user", user)
+            _less(self._of_vhosts, vhost, 1)
+            _less(self._of_users[CONNECTIONS], user, 1)
 
     # --- channels and consumers -----------------------------------------------------------------------------------------
 
     def open_channel(self, user: str) -> None:
         """Raises: PeerError 530."""
-        text = "number of channels opened for user '{user}' has reached the maximum allowed user limit of ({most})"
-        self._take(CHANNELS, user, text)
+        self._take(CHANNELS, user)
 
     def add_consumer(self, user: str) -> None:
         """Raises: PeerError 530."""
-        text = "number of consumers of user '{user}' has reached the maximum allowed user limit of ({most})"
-        self._take(CONSUMERS, user, text)
+        self._take(CONSUMERS, user)
 
-    def close_channel(self, user: str) -> None:
+    def close_channels(self, user: str, count: int) -> None:
         with self._lock:
-            self._less(CHANNELS, "user", user)
+            _less(self._of_users[CHANNELS], user, count)
 
     def remove_consumer(self, user: str) -> None:
         with self._lock:
-            self._less(CONSUMERS, "user", user)
+            _less(self._of_users[CONSUMERS], user, 1)
 
-    def _take(self, what: str, user: str, text: str) -> None:
+    def _take(self, what: str, user: str) -> None:
         with self._lock:
-            most = self._of_user(user, what, self._most[what])
-            if 0 <= most <= self._counts[what, "user", user]:
-                raise PeerError(ReplyCode.NOT_ALLOWED, text.format(user=user, most=most), hard=True)
-            self._counts[what, "user", user] += 1
+            counts = self._of_users[what]
+            own = counts.get(user, 0)
+            default = self._most[what]
+            if (self._set or own >= default) and (most := self._reached(user, what, default, own)) >= 0:
+                whose = f"channels opened for user '{user}'" if what == CHANNELS else f"consumers of user '{user}'"
+                text = f"number of {whose} has reached the maximum allowed user limit of ({most})"
+                raise PeerError(ReplyCode.NOT_ALLOWED, text, hard=True)
+            counts[user] = own + 1
 
-    def _of_user(self, user: str, what: str, default: int) -> int:
-        """Below 0: any number."""
-        own = self._set.get(("user", user), {}).get(what)
-        if own is not None:
-            return own
-        return -1 if self._user_count() <= 1 else default
+    def _reached(self, user: str, what: str, default: int, own: int) -> int:
+        """The limit of a user that `own` of them have reached; below 0: none."""
+        most = self._set.get(("user", user), {}).get(what)
+        if most is None:
+            most = -1 if self._user_count() <= 1 else default
+        return most if 0 <= most <= own else -1
 
-    def _less(self, what: str, kind: str, name: str) -> None:
-        key = (what, kind, name)
-        self._counts[key] -= 1
-        if self._counts[key] <= 0:
-            del self._counts[key]  # users and virtual hosts of the past take no memory
+
+def _less(counts: dict[str, int], name: str, number: int) -> None:
+    left = counts.get(name, 0) - number
+    if left > 0:
+        counts[name] = left
+    else:
+        counts.pop(name, None)

@@ -15,13 +15,14 @@ cdef struct part_t:           # a part of a settlement of many
     bint in_tx                # those that an open transaction has settled, too: the channel ends
     bint dead                 # afterwards: it stopped at `at`, which is to be dead-lettered first
 
-# Settles one tag, or the first SETTLE_AT_ONCE of all up to it (0 = all). method: 80 ack, 90 reject, 120 nack. SETTLE_*.
-cdef int channel_settle(connection_t *connection, channel_t *channel, int method, uint64_t tag, bint multiple, bint requeue) noexcept nogil
-cdef void channel_settle_item(connection_t *connection, channel_t *channel, uint64_t tag, int method, bint requeue) noexcept nogil
+# Settles one tag, or the first SETTLE_AT_ONCE of all up to it (0 = all). method: BASIC_ACK, BASIC_NACK or
+# BASIC_REJECT of ids.pxd. SETTLE_*.
+cdef int channel_settle(connection_t *connection, channel_t *channel, uint32_t method, uint64_t tag, bint multiple, bint requeue) noexcept nogil
+cdef void channel_settle_item(connection_t *connection, channel_t *channel, uint64_t tag, uint32_t method, bint requeue) noexcept nogil
 # The same for a delivery that is no longer in the channel's map (a transaction took it out). `logged_before`: its dequeue is in the
 # log already. connection and channel may be NULL (the channel ended): then item.consumer is NULL and item.queue is counted.
-cdef void settle_taken(connection_t *connection, channel_t *channel, unacked_t *item, int method, bint requeue, bint logged_before) noexcept nogil
+cdef void settle_taken(connection_t *connection, channel_t *channel, unacked_t *item, uint32_t method, bint requeue, bint logged_before) noexcept nogil
 # The next part of a settlement of many. O(part.most).
-cdef void channel_settle_some(connection_t *connection, channel_t *channel, int method, bint requeue, part_t *part) noexcept nogil
+cdef void channel_settle_some(connection_t *connection, channel_t *channel, uint32_t method, bint requeue, part_t *part) noexcept nogil
 # Makes the channel's consumers that wait for credit want work again (after a settlement of shared credit, flow, qos).
 cdef void channel_resume(channel_t *channel) noexcept nogil

@@ -9,8 +9,11 @@ I3  Many deliveries are settled in parts, in the order of their tags; nobody els
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32
+from cython.cimports.flintmq.core.check import check
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_give_back_credit,
@@ -26,15 +29,15 @@ from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_
 from cython.cimports.flintmq.session.placing import note_refused
 from cython.cimports.flintmq.session.types import DROP_REJECTED, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, unacked_remove
-from cython.cimports.libc.stdint import uint64_t
-
-BASIC_ACK = cython.declare(cython.int, 80)
+from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 
-def channel_settle(connection, channel, method, tag, multiple, requeue):
+def channel_settle(
+    connection: pointer[connection_t], channel: pointer[channel_t], method: uint32_t, tag: uint64_t, multiple: bint, requeue: bint
+) -> c_int:
     part: part_t
     if not multiple:
-        if unacked_find(cython.address(channel.unacked), tag) == cython.NULL:
+        if unacked_find(address(channel.unacked), tag) == NULL:
             return SETTLE_UNKNOWN
         channel_settle_item(connection, channel, tag, method, requeue)
         return SETTLE_DONE
@@ -45,78 +48,87 @@ def channel_settle(connection, channel, method, tag, multiple, requeue):
     part.upto = tag if tag else channel.unacked.last_tag
     part.most = SETTLE_AT_ONCE
     part.in_tx = False
-    channel_settle_some(connection, channel, method, requeue, cython.address(part))
+    channel_settle_some(connection, channel, method, requeue, address(part))
     if part.at:
         return SETTLE_MORE
     return SETTLE_DONE if part.most < SETTLE_AT_ONCE or tag == 0 else SETTLE_UNKNOWN
 
 
-def channel_settle_some(connection, channel, method, requeue, part):
-    at: uint64_t = unacked_next(cython.address(channel.unacked), part.at)
-    item: cython.pointer(unacked_t)
+def channel_settle_some(
+    connection: pointer[connection_t], channel: pointer[channel_t], method: uint32_t, requeue: bint, part: pointer[part_t]
+) -> void:
+    at: uint64_t = unacked_next(address(channel.unacked), part.at)
+    item: pointer[unacked_t]
     part.dead = False
     while at and at <= part.upto and part.most:
-        item = unacked_find(cython.address(channel.unacked), at)
+        item = unacked_find(address(channel.unacked), at)
         part.most -= 1
         if part.in_tx or not item.in_tx:
             if item.dead_letters and method != BASIC_ACK and not requeue:
                 part.dead = True
                 break
             channel_settle_item(connection, channel, at, method, requeue)
-        at = unacked_next(cython.address(channel.unacked), at + 1)
+        at = unacked_next(address(channel.unacked), at + 1)
     part.at = at if at <= part.upto else 0
 
 
-def channel_settle_item(connection, channel, tag, method, requeue):
-    item: unacked_t = unacked_find(cython.address(channel.unacked), tag)[0]
-    unacked_remove(cython.address(channel.unacked), tag)
-    settle_taken(connection, channel, cython.address(item), method, requeue, False)
+def channel_settle_item(
+    connection: pointer[connection_t], channel: pointer[channel_t], tag: uint64_t, method: uint32_t, requeue: bint
+) -> void:
+    found: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
+    check(found != NULL, b"settlement I1 a delivery that is settled is the channel's", tag, channel.unacked.last_tag)
+    item: unacked_t = found[0]
+    unacked_remove(address(channel.unacked), tag)
+    settle_taken(connection, channel, address(item), method, requeue, False)
 
 
-def settle_taken(connection, channel, item, method, requeue, logged_before):
-    consumer: cython.pointer(consumer_t) = item.consumer
+def settle_taken(
+    connection: pointer[connection_t],
+    channel: pointer[channel_t],
+    item: pointer[unacked_t],
+    method: uint32_t,
+    requeue: bint,
+    logged_before: bint,
+) -> void:
+    consumer: pointer[consumer_t] = item.consumer
     if method != BASIC_ACK and requeue:
-        if queue_is_deleted(item.queue) and item.queue.ops == cython.NULL:  # nobody would ever take it
+        if queue_is_deleted(item.queue) and item.queue.ops == NULL:  # nobody would ever take it
             queue_settle(item.queue, item.slot, item.position, item.owner, REASON_PURGE, item.delivered_us)
         else:
             queue_release(item.queue, item.slot, item.position, item.owner, True)
-            if item.queue.returns and item.queue.ops == cython.NULL and connection != cython.NULL:
-                note_refused(connection, item.queue, cython.NULL, REASON_REJECT)
+            if item.queue.returns and item.queue.ops == NULL and connection != NULL:
+                note_refused(connection, item.queue, NULL, REASON_REJECT)
     else:
         if logged_before:
             queue_forget_logged(item.queue, item.slot, item.position, item.owner)
         queue_settle(
             item.queue, item.slot, item.position, item.owner, REASON_ACK if method == BASIC_ACK else REASON_REJECT, item.delivered_us
         )
-        if connection != cython.NULL:
+        if connection != NULL:
             if method == BASIC_ACK:
                 channel.acknowledged += 1
-            elif not item.dead_letters and item.queue.ops == cython.NULL:  # what a stream's group drops it counts itself
+            elif not item.dead_letters and item.queue.ops == NULL:  # what a stream's group drops it counts itself
                 connection.dropped[DROP_REJECTED] += 1
-    if consumer == cython.NULL:
+    if consumer == NULL:
         queue_decref(item.queue)
         return
     consumer_give_back_credit(consumer)
     if channel.credit.limit:
         channel_resume(channel)
-    elif (
-        consumer.list == CONSUMER_NOT_INTERESTED
-        and consumer_has_credit(consumer)
-        and not at_load32(cython.address(consumer.target.suspended))
-    ):
+    elif consumer.list == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer) and not at_load32(address(consumer.target.suspended)):
         queue_set_notify_work_desired(consumer.queue, consumer, True)
     consumer_decref(consumer)
 
 
-def channel_resume(channel):
-    subscription: cython.pointer(subscription_t) = channel.subscriptions
-    consumer: cython.pointer(consumer_t)
-    while subscription != cython.NULL:
+def channel_resume(channel: pointer[channel_t]) -> void:
+    subscription: pointer[subscription_t] = channel.subscriptions
+    consumer: pointer[consumer_t]
+    while subscription != NULL:
         consumer = subscription.consumer
         if (
             not subscription.cancelled
             and consumer.list == CONSUMER_NOT_INTERESTED
-            and not at_load32(cython.address(subscription.target.suspended))
+            and not at_load32(address(subscription.target.suspended))
             and consumer_has_credit(consumer)
         ):
             queue_set_notify_work_desired(consumer.queue, consumer, True)

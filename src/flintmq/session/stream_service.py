@@ -29,6 +29,7 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
+from flintmq.streams import cold_reads
 from flintmq.streams.disk_source import DiskSource
 from flintmq.streams.handle import REASON_LIMIT, Seat, StreamQueue
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, REJECTED
@@ -116,7 +117,7 @@ class StreamService:
             visibility_ms=policy.consumer_timeout_ms or 0,
         )
         if self._actors is not None:
-            stream.use_actors(self._actors)
+            cold_reads.use(stream, self._actors)
         stream.use_clock(self.clock)
         places = self._store.groups(queue_id)
         for name, state in places.items():

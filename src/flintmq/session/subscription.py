@@ -6,6 +6,7 @@ in: the handlers, through Connection. out: a consumer on a queue whose target sc
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, declare, pointer, sizeof, uint, void
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_new,
@@ -14,23 +15,32 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_incref,
     queue_remove_consumer,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_NO_ACK
+from cython.cimports.flintmq.queue.types import CONSUMER_NO_ACK, queue_t
 from cython.cimports.flintmq.session.delivery import subscription_set_prefix
 from cython.cimports.flintmq.session.settlement import channel_resume
-from cython.cimports.flintmq.session.types import subscription_t
+from cython.cimports.flintmq.session.types import channel_t, subscription_t
 from cython.cimports.flintmq.session.work import forget_target, target_notify
+from cython.cimports.libc.stdint import int32_t, uint8_t, uint32_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp
 
 # where the consumer tag stands in a deliver frame: frame header, class and method, length octet
-TAG_OFFSET = cython.declare(cython.uint, 12)
+TAG_OFFSET = declare(uint, 12)
 
 
-def subscription_new(channel, queue, tag, tag_len, flags, priority, waiting):
-    no_ack: cython.bint = flags & CONSUMER_NO_ACK
-    subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), calloc(1, cython.sizeof(subscription_t)))
-    if subscription == cython.NULL:
-        return cython.NULL
+def subscription_new(
+    channel: pointer[channel_t],
+    queue: pointer[queue_t],
+    tag: pointer[cython.const[uint8_t]],
+    tag_len: uint8_t,
+    flags: uint32_t,
+    priority: int32_t,
+    waiting: bint,
+) -> pointer[subscription_t]:
+    no_ack: bint = flags & CONSUMER_NO_ACK
+    subscription: pointer[subscription_t] = cast(pointer[subscription_t], calloc(1, sizeof(subscription_t)))
+    if subscription == NULL:
+        return NULL
     subscription.channel = channel
     subscription.no_ack = no_ack
     subscription.waiting = waiting
@@ -40,20 +50,20 @@ def subscription_new(channel, queue, tag, tag_len, flags, priority, waiting):
     subscription.target.consumer_count = 1
     subscription.target.suspended = 1 if waiting or channel.flow_stopped or channel.connection.write_blocked else 0
     subscription_set_prefix(subscription, channel.number, tag, tag_len)
-    subscription.consumer = consumer_new(queue, cython.address(subscription.target), priority, flags, 0 if no_ack else channel.prefetch)
-    if subscription.consumer == cython.NULL:
+    subscription.consumer = consumer_new(queue, address(subscription.target), priority, flags, 0 if no_ack else channel.prefetch)
+    if subscription.consumer == NULL:
         free(subscription)
-        return cython.NULL
+        return NULL
     subscription.consumers[0] = subscription.consumer
     subscription.consumer.context = subscription
     if not no_ack:
-        subscription.consumer.shared_credit = cython.address(channel.credit)
+        subscription.consumer.shared_credit = address(channel.credit)
     subscription.queue = queue
     queue_incref(queue)
     return subscription
 
 
-def subscription_attach(subscription):
+def subscription_attach(subscription: pointer[subscription_t]) -> bint:
     subscription.next = subscription.channel.subscriptions
     subscription.channel.subscriptions = subscription
     subscription.channel.subscription_count += 1
@@ -66,27 +76,27 @@ def subscription_attach(subscription):
     return False
 
 
-def subscription_detach(subscription):
-    link: cython.pointer(cython.pointer(subscription_t)) = cython.address(subscription.channel.subscriptions)
+def subscription_detach(subscription: pointer[subscription_t]) -> void:
+    link: pointer[pointer[subscription_t]] = address(subscription.channel.subscriptions)
     while link[0] != subscription:
-        link = cython.address(link[0].next)
+        link = address(link[0].next)
     link[0] = subscription.next
     subscription.channel.subscription_count -= 1
     subscription.cancelled = True
-    offer_back: cython.bint = queue_remove_consumer(subscription.queue, subscription.consumer)
+    offer_back: bint = queue_remove_consumer(subscription.queue, subscription.consumer)
     if subscription.channel.open:  # else all its consumers go, and its work list is gone already
         if offer_back and subscription.channel.credit.limit:
             channel_resume(subscription.channel)  # credit that it shared with others
-        forget_target(subscription.channel.connection, subscription.channel, cython.address(subscription.target))
+        forget_target(subscription.channel.connection, subscription.channel, address(subscription.target))
     # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
     consumer_decref(subscription.consumer)
     queue_decref(subscription.queue)
 
 
-def subscription_find(channel, tag, tag_len):
-    subscription: cython.pointer(subscription_t) = channel.subscriptions
-    while subscription != cython.NULL:
+def subscription_find(channel: pointer[channel_t], tag: pointer[cython.const[uint8_t]], tag_len: uint8_t) -> pointer[subscription_t]:
+    subscription: pointer[subscription_t] = channel.subscriptions
+    while subscription != NULL:
         if subscription.prefix_len == TAG_OFFSET + tag_len and memcmp(subscription.prefix + TAG_OFFSET, tag, tag_len) == 0:
             return subscription
         subscription = subscription.next
-    return cython.NULL
+    return NULL

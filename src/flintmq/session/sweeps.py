@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flintmq.queue.purge import Sweep
+from flintmq.queue.purge_slices import Sweep
 
 if TYPE_CHECKING:
     from flintmq.queue.handle import QueueHandle

@@ -27,7 +27,7 @@ cdef struct held_t:
 
 cdef struct settled_t:
     unacked_t item            # taken out of its channel's map when the commit was written
-    uint8_t method
+    uint32_t method           # BASIC_ACK, BASIC_NACK or BASIC_REJECT of ids.pxd
     uint8_t requeue
     bint logged               # its dequeue is part of the log's transaction
 

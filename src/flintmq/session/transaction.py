@@ -20,8 +20,10 @@ from __future__ import annotations
 import collections
 import logging
 
-import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, longlong, pointer, sizeof
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
     CONTENT_PERSISTENT,
     CONTENT_SHARED,
@@ -30,7 +32,8 @@ from cython.cimports.flintmq.core.content import (
     content_incref,
     content_t,
 )
-from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
+from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
@@ -44,7 +47,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_is_durable,
     queue_publish_held,
 )
-from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT
+from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
@@ -57,7 +60,14 @@ from cython.cimports.flintmq.routing.route_cache import (
 )
 from cython.cimports.flintmq.session.connection import Connection, unacked_tuple
 from cython.cimports.flintmq.session.delivery import write_return
-from cython.cimports.flintmq.session.placing import drop_head, expiry_on, place_on_stream, publish_to_queues
+from cython.cimports.flintmq.session.placing import (
+    PUBLISH_IMMEDIATE,
+    PUBLISH_MANDATORY,
+    drop_head,
+    expiry_on,
+    place_on_stream,
+    publish_to_queues,
+)
 from cython.cimports.flintmq.session.settlement import settle_taken
 from cython.cimports.flintmq.session.tx_buffer import expiration_of, tx_apply, tx_clear, tx_route_anew
 from cython.cimports.flintmq.session.types import (
@@ -66,35 +76,34 @@ from cython.cimports.flintmq.session.types import (
     DROP_UNROUTABLE,
     channel_t,
     connection_t,
+    tx_publish_t,
     tx_settle_t,
     unacked_t,
 )
 from cython.cimports.flintmq.session.unacked import unacked_content, unacked_find, unacked_remove
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset
+
 from flintmq.errors import PeerError, ReplyCode, StoreError
 
 log = logging.getLogger("flintmq.transactions")
-
-BASIC_ACK = cython.declare(cython.int, 80)
-PUBLISH_MANDATORY = cython.declare(cython.int, 1)
-PUBLISH_IMMEDIATE = cython.declare(cython.int, 2)
 
 
 def begin(connection: Connection, number: int) -> Transaction | None:
     """tx.commit of a channel: applies its open transaction now when nothing of it is logged (None), or holds its messages.
 
     The caller puts the `letters` through `hold`, then calls `write`; or `abandon` after an exception of either.
-    Raises: PeerError 406: a full queue refuses one of its messages (nothing of it stays); KeyError: no such channel; StoreError: the log refuses (everything is as before); MemoryError.
+    Raises: PeerError 406: a full queue refuses one of its messages (nothing of it stays); KeyError: no such channel; StoreError: the log
+    refuses (everything is as before); MemoryError.
     """
-    channel: cython.pointer(channel_t) = connection.channel(number)
+    channel: pointer[channel_t] = connection.channel(number)
     transaction: Transaction
     i: uint32_t
-    tx_route_anew(cython.address(connection.connection), channel)
-    logged: cython.bint = _is_logged(connection, channel)
+    tx_route_anew(address(connection.connection), channel)
+    logged: bint = _is_logged(connection, channel)
     if not logged and not _may_be_refused(channel) and not commits_waiting(connection, number):
-        tx_apply(cython.address(connection.connection), channel)
+        tx_apply(address(connection.connection), channel)
         return None
     transaction = Transaction(connection, number)
     try:
@@ -102,13 +111,13 @@ def begin(connection: Connection, number: int) -> Transaction | None:
             transaction.log = connection.log
             transaction.id = transaction.log.tx_begin()
         for i in range(channel.tx_publish_count):
-            transaction._hold(cython.address(channel.tx_publishes[i]))
+            transaction._hold(address(channel.tx_publishes[i]))
         if channel.tx_settle_count:
-            transaction.settled = cython.cast(cython.pointer(settled_t), calloc(channel.tx_settle_count, cython.sizeof(settled_t)))
-            if transaction.settled == cython.NULL:
+            transaction.settled = cast(pointer[settled_t], calloc(channel.tx_settle_count, sizeof(settled_t)))
+            if transaction.settled == NULL:
                 raise MemoryError
         for i in range(channel.tx_settle_count):
-            transaction._take(cython.address(channel.tx_settles[i]), cython.address(transaction.settled[i]))
+            transaction._take(address(channel.tx_settles[i]), address(transaction.settled[i]))
             transaction.settled_count += 1
     except BaseException:
         transaction.abandon()
@@ -118,11 +127,11 @@ def begin(connection: Connection, number: int) -> Transaction | None:
 
 def commits_waiting(connection: Connection, number: int) -> int:
     """Transactions of the channel that wait for the log."""
-    return len(connection.committing.get(number, ()))
+    return len(connection.committing.get(number, ())) if connection.committing else 0
 
 
-@cython.cfunc
-def _goes_to_stream(route: cython.pointer(route_t)) -> cython.bint:
+@cfunc
+def _goes_to_stream(route: pointer[route_t]) -> bint:
     i: uint32_t
     for i in range(route.count):
         if route.destinations[i].flags & DEST_STREAM:
@@ -130,13 +139,13 @@ def _goes_to_stream(route: cython.pointer(route_t)) -> cython.bint:
     return False
 
 
-@cython.cfunc
-def _may_be_refused(channel: cython.pointer(channel_t)) -> cython.bint:
+@cfunc
+def _may_be_refused(channel: pointer[channel_t]) -> bint:
     """True when a message of the open transaction goes to a stream, whose answer waits for the log, or to a queue that may refuse it:
     the others must not be seen before that is known."""
     i: uint32_t
     k: uint32_t
-    route: cython.pointer(route_t)
+    route: pointer[route_t]
     for i in range(channel.tx_publish_count):
         route = channel.tx_publishes[i].route
         for k in range(route.count):
@@ -145,18 +154,18 @@ def _may_be_refused(channel: cython.pointer(channel_t)) -> cython.bint:
     return False
 
 
-@cython.cfunc
-def _is_logged(connection: Connection, channel: cython.pointer(channel_t)) -> cython.bint:
+@cfunc
+def _is_logged(connection: Connection, channel: pointer[channel_t]) -> bint:
     """True when something of the open transaction is for the log, or may become so by dead-lettering."""
     i: uint32_t
     k: uint32_t
-    route: cython.pointer(route_t)
-    settle: cython.pointer(tx_settle_t)
-    item: cython.pointer(unacked_t)
-    content: cython.pointer(content_t)
-    flags: cython.int
+    route: pointer[route_t]
+    settle: pointer[tx_settle_t]
+    item: pointer[unacked_t]
+    content: pointer[content_t]
+    flags: c_int
     message_id: uint64_t = 0
-    if connection.connection.port == cython.NULL or connection.connection.port.enqueue == cython.NULL:
+    if connection.connection.port == NULL or connection.connection.port.enqueue == NULL:
         return False
     for i in range(channel.tx_publish_count):
         if not channel.tx_publishes[i].content.flags & CONTENT_PERSISTENT:
@@ -166,15 +175,15 @@ def _is_logged(connection: Connection, channel: cython.pointer(channel_t)) -> cy
             if queue_is_durable(route.destinations[k].queue):
                 return True
     for i in range(channel.tx_settle_count):
-        settle = cython.address(channel.tx_settles[i])
-        item = unacked_find(cython.address(channel.unacked), settle.tag)
+        settle = address(channel.tx_settles[i])
+        item = unacked_find(address(channel.unacked), settle.tag)
         if settle.method != BASIC_ACK and settle.requeue:
             continue
         if item.slot.state & ENTRY_LOGGED:
             return True
         if settle.method != BASIC_ACK and item.dead_letters:
-            content = unacked_content(item, cython.address(message_id))
-            if content == cython.NULL:
+            content = unacked_content(item, address(message_id))
+            if content == NULL:
                 if message_id:
                     return True
                 continue
@@ -185,7 +194,7 @@ def _is_logged(connection: Connection, channel: cython.pointer(channel_t)) -> cy
     return False
 
 
-@cython.cclass
+@cclass
 class Transaction:
     """See module. Made by `begin`; used on its loop's thread only."""
 
@@ -205,33 +214,33 @@ class Transaction:
 
     # --- commit -----------------------------------------------------------------------------------------------------
 
-    def _add(self):
-        held: cython.pointer(held_t)
+    def _add(self) -> pointer[held_t]:
+        held: pointer[held_t]
         size: uint32_t
         if self.held_count == self.held_size:
             size = self.held_size * 2 if self.held_size else 16
-            held = cython.cast(cython.pointer(held_t), realloc(self.held, size * cython.sizeof(held_t)))
-            if held == cython.NULL:
+            held = cast(pointer[held_t], realloc(self.held, size * sizeof(held_t)))
+            if held == NULL:
                 raise MemoryError
             self.held = held
             self.held_size = size
-        held = cython.address(self.held[self.held_count])
-        memset(held, 0, cython.sizeof(held_t))
+        held = address(self.held[self.held_count])
+        memset(held, 0, sizeof(held_t))
         self.held_count += 1
         return held
 
-    def _hold(self, publish):
+    def _hold(self, publish: pointer[tx_publish_t]) -> c_int:
         """One message of the transaction: a held entry on each of its queues."""
-        route: cython.pointer(route_t) = publish.route
-        content: cython.pointer(content_t) = publish.content
-        destination: cython.pointer(destination_t)
-        held: cython.pointer(held_t)
-        expires_at_ms: cython.longlong
+        route: pointer[route_t] = publish.route
+        content: pointer[content_t] = publish.content
+        destination: pointer[destination_t]
+        held: pointer[held_t]
+        expires_at_ms: longlong
         i: uint32_t
         gone: uint32_t = 0
         self.channel.published += 1
         for i in range(route.count):
-            destination = cython.address(route.destinations[i])
+            destination = address(route.destinations[i])
             if destination.flags & DEST_REJECT_OVER and self._refused(destination, content):
                 self.connection.connection.dropped[DROP_REFUSED] += 1
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
@@ -244,7 +253,7 @@ class Transaction:
         if route.count > 1 and self.id and content.flags & CONTENT_PERSISTENT:
             content.flags |= CONTENT_SHARED
         for i in range(route.count):
-            destination = cython.address(route.destinations[i])
+            destination = address(route.destinations[i])
             if destination.flags & DEST_STREAM:
                 self._hold_for_stream(destination.queue, content)
                 continue
@@ -259,7 +268,7 @@ class Transaction:
             route_incref(route)
             content_incref(content)
             self._enqueue(held, expires_at_ms)
-            if held.slot == cython.NULL:
+            if held.slot == NULL:
                 gone += 1
         if gone == route.count:
             # Each was deleted after the look at the routes a moment ago (tx_route_anew).
@@ -271,9 +280,9 @@ class Transaction:
             self.log.port.placed(self.log.port.context, content)
         return 0
 
-    def _hold_back(self, publish, kind):
+    def _hold_back(self, publish: pointer[tx_publish_t], kind: uint8_t) -> c_int:
         """A message that has no place on a queue before the commit: HELD_IMMEDIATE, HELD_RETURN."""
-        held: cython.pointer(held_t) = self._add()
+        held: pointer[held_t] = self._add()
         held.kind = kind
         held.bits = publish.bits
         held.route = publish.route
@@ -282,8 +291,8 @@ class Transaction:
         content_incref(held.content)
         return 0
 
-    def _hold_for_stream(self, queue, content):
-        held: cython.pointer(held_t) = self._add()
+    def _hold_for_stream(self, queue: pointer[queue_t], content: pointer[content_t]) -> c_int:
+        held: pointer[held_t] = self._add()
         held.kind = HELD_STREAM
         held.queue = queue
         held.content = content
@@ -291,7 +300,7 @@ class Transaction:
         content_incref(content)
         return 0
 
-    def _refused(self, destination, content):
+    def _refused(self, destination: pointer[destination_t], content: pointer[content_t]) -> bint:
         """reject-publish: the queue's limit, counting what this transaction has put there before. O(1)."""
         before: list = self.sums.setdefault(queue_get_id(destination.queue), [0, 0])
         messages: uint64_t = before[0]
@@ -302,17 +311,18 @@ class Transaction:
         before[1] += content.body_len
         return queue_refuses(destination.queue, content.body_len, messages, size)
 
-    def _enqueue(self, held, expires_at_ms):
-        held.slot = queue_add_held(held.queue, held.content, expires_at_ms, cython.address(held.position))
+    def _enqueue(self, held: pointer[held_t], expires_at_ms: longlong) -> c_int:
+        held.slot = queue_add_held(held.queue, held.content, expires_at_ms, address(held.position))
         # NULL: the queue was deleted meanwhile, as for any publish.
-        if held.slot != cython.NULL and self.id and held.content.flags & CONTENT_PERSISTENT and queue_is_durable(held.queue):
+        if held.slot != NULL and self.id and held.content.flags & CONTENT_PERSISTENT and queue_is_durable(held.queue):
             self.log.tx_enqueue(self.id, held.queue, held.position, held.slot, expires_at_ms)
             held.logged = True
         return 0
 
-    def _take(self, settle, taken):
+    def _take(self, settle: pointer[tx_settle_t], taken: pointer[settled_t]) -> c_int:
         """One settled delivery. It stays in the channel's map until the commit is written."""
-        item: cython.pointer(unacked_t) = unacked_find(cython.address(self.channel.unacked), settle.tag)
+        item: pointer[unacked_t] = unacked_find(address(self.channel.unacked), settle.tag)
+        check(item != NULL and item.in_tx != 0, b"transaction I2 a settled delivery is still the channel's", settle.tag, self.number)
         taken.item = item[0]
         taken.method = settle.method
         taken.requeue = settle.requeue
@@ -326,7 +336,7 @@ class Transaction:
             if message is not None:
                 self.letters.append((queue_get_id(item.queue), REASON_REJECT, message))
         if self.id and item.slot.state & ENTRY_LOGGED:
-            reason: cython.int = REASON_ACK if settle.method == BASIC_ACK else REASON_REJECT
+            reason: c_int = REASON_ACK if settle.method == BASIC_ACK else REASON_REJECT
             try:
                 self.log.tx_dequeue(self.id, item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
                 taken.logged = True
@@ -352,9 +362,9 @@ class Transaction:
         expires_at_ms: int = 0,
     ) -> bool:
         """Puts a dead letter on a queue as part of the transaction (arguments as QueueHandle.publish). False when it was refused."""
-        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-        held: cython.pointer(held_t)
-        if core.queue.ops != cython.NULL:
+        content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
+        held: pointer[held_t]
+        if core.queue.ops != NULL:
             try:
                 self._hold_for_stream(core.queue, content)
             finally:
@@ -370,7 +380,7 @@ class Transaction:
         held.content = content
         queue_incref(held.queue)
         self._enqueue(held, expires_at_ms)
-        return held.slot != cython.NULL
+        return held.slot != NULL
 
     def write(self) -> None:
         """Writes the commit record; the channel's next transaction begins. Raises StoreError (then call `abandon`).
@@ -378,21 +388,28 @@ class Transaction:
         The caller hands it to Loop.commit.
         """
         i: uint32_t
-        settle: cython.pointer(tx_settle_t)
+        settle: pointer[tx_settle_t]
         if self.id:
             self.ticket = self.log.tx_commit(self.id)
+        check(
+            self.settled_count == self.channel.tx_settle_count,
+            b"transaction I2 all settlements were taken",
+            self.settled_count,
+            self.number,
+        )
         for i in range(self.channel.tx_settle_count):
-            settle = cython.address(self.channel.tx_settles[i])
+            settle = address(self.channel.tx_settles[i])
             self.settled[i].item.in_tx = 0
-            unacked_remove(cython.address(self.channel.unacked), settle.tag)
+            unacked_remove(address(self.channel.unacked), settle.tag)
         tx_clear(self.channel)
         self.connection.committing.setdefault(self.number, collections.deque()).append(self)
 
     def abandon(self) -> None:
         """The log refused: nothing of it was visible, nothing of it stays. Its deliveries are still the channel's."""
         i: uint32_t
+        check(not self.applied, b"transaction I1 what took effect is not taken back", self.number, self.id)
         for i in range(self.held_count):
-            if self.held[i].slot != cython.NULL:
+            if self.held[i].slot != NULL:
                 queue_drop_held(self.held[i].queue, self.held[i].slot, self.held[i].position)
         self.settled_count = 0
         self._free()
@@ -409,15 +426,15 @@ class Transaction:
     def detach(self) -> None:
         """The channel ends: it will not be answered, and must not be touched when the transaction is applied."""
         i: uint32_t
-        item: cython.pointer(unacked_t)
+        item: pointer[unacked_t]
         for i in range(self.settled_count):
-            item = cython.address(self.settled[i].item)
-            if item.consumer != cython.NULL:
+            item = address(self.settled[i].item)
+            if item.consumer != NULL:
                 # The consumer's credit is the channel's, which goes now; the queue was counted by the consumer.
                 queue_incref(item.queue)
                 consumer_decref(item.consumer)
-                item.consumer = cython.NULL
-        self.channel = cython.NULL
+                item.consumer = NULL
+        self.channel = NULL
         self.connection = None
 
     def advance(self) -> bool:
@@ -429,12 +446,12 @@ class Transaction:
             self._apply()
         if self.wait_lsn and self.log is not None and self.log.port.durable_lsn(self.log.port.context) < self.wait_lsn:
             return False
-        if self.wait_ticket and at_load64(cython.address(self.port.durable_ticket)) < self.wait_ticket:
+        if self.wait_ticket and at_load64(address(self.port.durable_ticket)) < self.wait_ticket:
             return False
         connection: Connection = self.connection
         if connection is not None:
             self.connection = None
-            self.channel = cython.NULL
+            self.channel = NULL
             connection.committing[self.number].popleft()
             if not connection.committing[self.number]:
                 del connection.committing[self.number]
@@ -443,29 +460,29 @@ class Transaction:
             self.log.tx_applied(self.id)
         return True
 
-    def _apply(self):
+    def _apply(self) -> object:
         i: uint32_t
-        connection: cython.pointer(connection_t) = cython.NULL
-        channel: cython.pointer(channel_t) = self.channel
-        taken: cython.pointer(settled_t)
-        destination: cython.pointer(destination_t)
+        connection: pointer[connection_t] = NULL
+        channel: pointer[channel_t] = self.channel
+        taken: pointer[settled_t]
+        destination: pointer[destination_t]
         if self.connection is not None:
-            connection = cython.address(self.connection.connection)
+            connection = address(self.connection.connection)
         for i in range(self.held_count):
-            self._publish(cython.address(self.held[i]))
+            self._publish(address(self.held[i]))
         for i in range(self.settled_count):
-            taken = cython.address(self.settled[i])
-            settle_taken(connection, channel, cython.address(taken.item), taken.method, taken.requeue, taken.logged)
+            taken = address(self.settled[i])
+            settle_taken(connection, channel, address(taken.item), taken.method, taken.requeue, taken.logged)
         self.settled_count = 0
         for i in range(self.held_count):
             destination = self.held[i].destination
-            if destination == cython.NULL or not destination.flags & DEST_LIMITED:
+            if destination == NULL or not destination.flags & DEST_LIMITED:
                 continue
             if destination.flags & DEST_DEAD_LETTERS:
                 self.limited.append(queue_get_id(destination.queue))
             elif queue_over_limit(destination.queue) and not queue_limit_waits(destination.queue):
-                dropped: uint32_t = drop_head(destination)
-                if connection != cython.NULL:
+                dropped: uint32_t = drop_head(destination.queue)
+                if connection != NULL:
                     connection.dropped[DROP_MAXLEN] += dropped
                 if queue_over_limit(destination.queue):
                     self.limited.append(queue_get_id(destination.queue))  # the rest goes in slices
@@ -474,13 +491,13 @@ class Transaction:
             # Between two passes of the loop nobody else tells the log that something waits for it.
             self.port.kick(self.port.context, True)
 
-    def _publish(self, held):
-        connection: cython.pointer(connection_t)
+    def _publish(self, held: pointer[held_t]) -> object:
+        connection: pointer[connection_t]
         i: uint32_t
         if held.kind == HELD_ENTRY:
-            if held.slot != cython.NULL:
+            if held.slot != NULL:
                 queue_publish_held(held.queue, held.slot, held.position, held.logged)
-                held.slot = cython.NULL
+                held.slot = NULL
             return
         if held.kind == HELD_STREAM:
             self._append(held)
@@ -489,9 +506,9 @@ class Transaction:
             # Nobody to return it to; an immediate one is still offered.
             if held.kind == HELD_IMMEDIATE:
                 for i in range(held.route.count):
-                    queue_enqueue_immediate(held.route.destinations[i].queue, held.content, 0, 0, cython.NULL)
+                    queue_enqueue_immediate(held.route.destinations[i].queue, held.content, 0, 0, NULL)
             return
-        connection = cython.address(self.connection.connection)
+        connection = address(self.connection.connection)
         if held.kind == HELD_RETURN:
             write_return(connection, self.number, 312, b"NO_ROUTE", held.content)
             self.channel.returned += 1
@@ -506,33 +523,33 @@ class Transaction:
             self.wait_lsn = connection.logged
             self.log = self.connection.log
         if _goes_to_stream(held.route):
-            self.wait_ticket = at_load64(cython.address(self.port.stream_ticket))
+            self.wait_ticket = at_load64(address(self.port.stream_ticket))
 
-    def _append(self, held):
-        if not place_on_stream(self.port, held.queue, held.content, cython.address(self.wait_ticket)):
+    def _append(self, held: pointer[held_t]) -> object:
+        if not place_on_stream(self.port, held.queue, held.content, address(self.wait_ticket)):
             if self.connection is not None:
                 self.connection.connection.dropped[DROP_REFUSED] += 1
             log.critical("queue id %d: a message of a committed transaction is not in its stream", queue_get_id(held.queue))
 
-    def _free(self):
+    def _free(self) -> object:
         i: uint32_t
-        held: cython.pointer(held_t)
+        held: pointer[held_t]
         for i in range(self.held_count):
-            held = cython.address(self.held[i])
-            if held.queue != cython.NULL:
+            held = address(self.held[i])
+            if held.queue != NULL:
                 queue_decref(held.queue)
-            if held.route != cython.NULL:
+            if held.route != NULL:
                 route_decref(held.route)
-            if held.content != cython.NULL:
+            if held.content != NULL:
                 content_decref(held.content)
         free(self.held)
-        self.held = cython.NULL
+        self.held = NULL
         self.held_count = 0
         for i in range(self.settled_count):
-            if self.settled[i].item.consumer != cython.NULL:
+            if self.settled[i].item.consumer != NULL:
                 consumer_decref(self.settled[i].item.consumer)
             else:
                 queue_decref(self.settled[i].item.queue)
         free(self.settled)
-        self.settled = cython.NULL
+        self.settled = NULL
         self.settled_count = 0

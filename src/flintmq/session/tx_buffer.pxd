@@ -13,7 +13,7 @@ cdef enum:                    # what tx_add_publish and tx_add_settle answer
 # Takes both references, also when it fails.
 cdef int tx_add_publish(connection_t *connection, channel_t *channel, route_t *route, content_t *content) noexcept nogil
 # One record for each delivery that the settlement names now; those that come later are not meant.
-cdef int tx_add_settle(connection_t *connection, channel_t *channel, int method, uint64_t tag, bint multiple, bint requeue) noexcept nogil
+cdef int tx_add_settle(connection_t *connection, channel_t *channel, uint32_t method, uint64_t tag, bint multiple, bint requeue) noexcept nogil
 # Before a commit: a message whose route names a queue that is deleted by now gets a route of now.
 cdef void tx_route_anew(connection_t *connection, channel_t *channel) noexcept nogil
 # Publishes and settles everything now; nothing of it is logged as a transaction. Connection.take_refused and the policies are due.

@@ -49,7 +49,7 @@ cdef struct tx_publish_t:
 
 cdef struct tx_settle_t:      # one delivery; in_tx is set in its unacked_t
     uint64_t tag
-    uint8_t method
+    uint32_t method           # BASIC_ACK, BASIC_NACK or BASIC_REJECT of ids.pxd
     uint8_t requeue
 
 cdef struct refused_t:        # a message that is to be dead-lettered after the present event: reject-publish-dlx, rejects of a tx; or a queue over its limit
@@ -134,18 +134,6 @@ cdef enum:                    # index of connection_t.dropped
     DROP_MAXLEN = 2           # by a full queue (drop-head)
     DROP_REJECTED = 3         # by its consumer, and no dead-letter exchange
     DROP_REASONS = 4
-
-cdef enum:                    # why the loop must call Python for a connection
-    SLOW_NONE = 0
-    SLOW_METHOD = 1           # slow_payload holds a method frame's payload
-    SLOW_ROUTE = 2            # the channel's publish has no cached route: slow_payload holds the route bytes
-    SLOW_PUBLISH = 3          # a complete message needs Python (headers exchange, CC, reply-to, user-id)
-    SLOW_DEAD_LETTER = 4      # slow_tag..: a refused delivery goes to a dead-letter exchange
-    SLOW_ERROR = 5            # engine.error_*
-    SLOW_VERSION = 6
-    SLOW_POLICY = 7           # a queue is over its limit and dead-letters what it drops or refuses
-    SLOW_HEADER = 8           # the protocol header arrived: send connection.start
-    SLOW_RESOLVE = 9          # as SLOW_ROUTE, but the channel is authorized for slow_exchange: only the route is missing
 
 cdef enum:                    # bits of connection_t.publisher
     PUBLISHED_EVER = 1

@@ -58,7 +58,7 @@ def channel_open(handler: ConnectionHandler, number: int, method: spec.ChannelOp
     try:
         handler.connection.open_channel(number)
     except MemoryError:
-        handler.broker.quotas.close_channel(handler.user)
+        handler.broker.quotas.close_channels(handler.user, 1)
         raise
     handler.channels[number] = ChannelState(number)
     handler.memory.add(CHANNEL_BYTES)
@@ -185,7 +185,7 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         if not method.no_wait:
             handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
 
-    handler.change(number, method, verb, answer)
+    handler.change(number, method, verb, answer, method.durable and not method.passive)
 
 
 def _declare_reply_queue(handler: ConnectionHandler, number: int, name: str, no_wait: bool) -> None:
@@ -271,7 +271,7 @@ def basic_qos(handler: ConnectionHandler, number: int, method: spec.BasicQos) ->
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     # Celery (py-amqp) changes the prefetch of running consumers with global=false; others follow RabbitMQ, where it counts for
     # consumers that come later. global=true is always one limit for the channel.
-    live = handler.client_properties.get("product") == "py-amqp"
+    live = handler.is_py_amqp
     handler.connection.set_prefetch(number, method.prefetch_count, method.global_, live)
     handler.send(number, spec.BasicQosOk())
 
@@ -472,9 +472,7 @@ CLEANED: dict[int, tuple[str, ...]] = {
 }
 
 
-def serve(handler: ConnectionHandler, number: int, method_id: int, method: Any) -> None:
-    """Serves one method of an open channel (V1). Raises: KeyError for a method that is not for servers; what the verb raises."""
-    verb = VERBS[method_id]
+def clean(method_id: int, method: Any) -> None:
+    """Takes CR and LF out of the names that are cleaned: before permission is asked for them."""
     for field in CLEANED.get(method_id, ()):
         setattr(method, field, clean_name(getattr(method, field)))
-    verb(handler, number, method)

@@ -20,11 +20,6 @@ CHANNEL_BYTES = 256
 CONSUMER_BYTES = 1_280
 
 
-def client_bytes(properties: Mapping[str, Any]) -> int:
-    """Bytes of what a client says of itself. O(fields)."""
-    return field_bytes(properties)
-
-
 def consumer_bytes(tag: str, arguments: Mapping[str, Any]) -> int:
     """Bytes of one basic.consume. O(fields)."""
     return CONSUMER_BYTES + 2 * len(tag) + (2 * field_bytes(arguments) if arguments else 0)

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import logging
 
-import cython
-from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, inline, nogil, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.buffer import out_pending
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
+from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_NACK
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_has_credit,
     consumer_incref,
@@ -31,7 +34,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.types import REASON_ACK, consumer_t, delivery_t, target_t, RETURNS_COUNTED
+from cython.cimports.flintmq.queue.types import REASON_ACK, RETURNS_COUNTED, consumer_t, delivery_t, queue_t, target_t
 from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_deliver
 from cython.cimports.flintmq.session.limits import limit_after_turn
@@ -41,21 +44,19 @@ from cython.cimports.flintmq.session.unacked import unacked_add
 from cython.cimports.libc.stdint import int64_t, uint32_t
 
 # messages of one target's turn while it has its queue for itself
-TURN_MESSAGES = cython.declare(uint32_t, 256)
-BASIC_NACK = cython.declare(cython.int, 120)
+TURN_MESSAGES = declare(uint32_t, 256)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_target(
-    connection: cython.pointer(connection_t), channel: cython.pointer(channel_t), target: cython.pointer(target_t)
-) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _append_target(connection: pointer[connection_t], channel: pointer[channel_t], target: pointer[target_t]) -> void:
     """Steps 4 and 5: the target joins its channel's list, the channel its connection's. Called with work_lock held."""
-    target.next_pending = cython.NULL
-    if channel.work_first == cython.NULL:
+    target.next_pending = NULL
+    if channel.work_first == NULL:
         channel.work_first = target
     else:
+        check(channel.work_last != NULL, b"work I1 a list of targets has a last one", channel.number, 0)
         channel.work_last.next_pending = target
     channel.work_last = target
     if not channel.work_pending:
@@ -63,170 +64,173 @@ def _append_target(
         _append_channel(connection, channel)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_channel(connection: cython.pointer(connection_t), channel: cython.pointer(channel_t)) -> cython.void:
-    channel.next_working = cython.NULL
-    if connection.work_first == cython.NULL:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _append_channel(connection: pointer[connection_t], channel: pointer[channel_t]) -> void:
+    channel.next_working = NULL
+    if connection.work_first == NULL:
         connection.work_first = channel
     else:
+        check(connection.work_last != NULL, b"work I1 a list of channels has a last one", channel.number, 0)
         connection.work_last.next_working = channel
     connection.work_last = channel
 
 
-def target_notify(target):
+def target_notify(target: pointer[target_t]) -> void:
     """Step 3: a queue says there is work. Any thread."""
-    subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), target.context)
-    channel: cython.pointer(channel_t) = subscription.channel
-    connection: cython.pointer(connection_t) = channel.connection
-    if at_swap32(cython.address(target.pending), 1):
+    subscription: pointer[subscription_t] = cast(pointer[subscription_t], target.context)
+    channel: pointer[channel_t] = subscription.channel
+    connection: pointer[connection_t] = channel.connection
+    if at_swap32(address(target.pending), 1):
         return
-    spin_lock(cython.address(connection.work_lock))
+    spin_lock(address(connection.work_lock))
     if connection.closed or not channel.open:
-        spin_unlock(cython.address(connection.work_lock))
+        spin_unlock(address(connection.work_lock))
         return  # I4
     _append_target(connection, channel, target)
-    spin_unlock(cython.address(connection.work_lock))
-    if not at_swap32(cython.address(connection.scheduled), 1):
+    spin_unlock(address(connection.work_lock))
+    if not at_swap32(address(connection.scheduled), 1):
         connection.schedule(connection)  # step 6
 
 
-def forget_target(connection, channel, target):
+def forget_target(connection: pointer[connection_t], channel: pointer[channel_t], target: pointer[target_t]) -> void:
     """Takes a target off its channel's list, if it is there. O(targets that want to work)."""
-    at: cython.pointer(target_t)
-    before: cython.pointer(target_t) = cython.NULL
-    if not at_load32(cython.address(target.pending)):
+    at: pointer[target_t]
+    before: pointer[target_t] = NULL
+    if not at_load32(address(target.pending)):
         return  # it is on no list, and its consumer, which is detached, puts it on none (I1)
-    spin_lock(cython.address(connection.work_lock))
+    spin_lock(address(connection.work_lock))
     at = channel.work_first
-    while at != cython.NULL and at != target:
+    while at != NULL and at != target:
         before = at
         at = at.next_pending
     if at == target:
-        if before == cython.NULL:
+        if before == NULL:
             channel.work_first = target.next_pending
         else:
             before.next_pending = target.next_pending
         if channel.work_last == target:
             channel.work_last = before
-    spin_unlock(cython.address(connection.work_lock))
+    spin_unlock(address(connection.work_lock))
 
 
-def forget_channel(connection, channel):
-    at: cython.pointer(channel_t)
-    before: cython.pointer(channel_t) = cython.NULL
-    spin_lock(cython.address(connection.work_lock))
+def forget_channel(connection: pointer[connection_t], channel: pointer[channel_t]) -> void:
+    at: pointer[channel_t]
+    before: pointer[channel_t] = NULL
+    spin_lock(address(connection.work_lock))
     channel.open = False
-    channel.work_first = cython.NULL
-    channel.work_last = cython.NULL
+    channel.work_first = NULL
+    channel.work_last = NULL
     at = connection.work_first
-    while at != cython.NULL and at != channel:
+    while at != NULL and at != channel:
         before = at
         at = at.next_working
     if at == channel:
-        if before == cython.NULL:
+        if before == NULL:
             connection.work_first = channel.next_working
         else:
             before.next_working = channel.next_working
         if connection.work_last == channel:
             connection.work_last = before
-    spin_unlock(cython.address(connection.work_lock))
+    spin_unlock(address(connection.work_lock))
     at = connection.confirming
-    before = cython.NULL
-    while at != cython.NULL and at != channel:
+    before = NULL
+    while at != NULL and at != channel:
         before = at
         at = at.next_confirming
     if at == channel:
-        if before == cython.NULL:
+        if before == NULL:
             connection.confirming = channel.next_confirming
         else:
             before.next_confirming = channel.next_confirming
 
 
-def connection_leave(connection):
-    spin_lock(cython.address(connection.work_lock))
+def connection_leave(connection: pointer[connection_t]) -> void:
+    spin_lock(address(connection.work_lock))
     connection.closed = True
-    connection.work_first = cython.NULL
-    connection.work_last = cython.NULL
-    spin_unlock(cython.address(connection.work_lock))
-    connection.confirming = cython.NULL
+    connection.work_first = NULL
+    connection.work_last = NULL
+    spin_unlock(address(connection.work_lock))
+    connection.confirming = NULL
 
 
-def connection_work(connection, budget):
-    channel: cython.pointer(channel_t)
-    target: cython.pointer(target_t)
-    last: cython.pointer(channel_t)
-    again: cython.bint
-    final: cython.bint = False
+def connection_work(connection: pointer[connection_t], budget: uint32_t) -> c_int:
+    channel: pointer[channel_t]
+    target: pointer[target_t]
+    last: pointer[channel_t]
+    again: bint
+    final: bint = False
     if connection.closed:
         return WORK_DONE
-    if at_load32(cython.address(connection.head_came)):
+    if at_load32(address(connection.head_came)):
         _tell_head_came(connection)
-    if connection.port != cython.NULL:
+    if connection.port != NULL:
         connection.now_us = wall_us()
-    spin_lock(cython.address(connection.work_lock))
+    spin_lock(address(connection.work_lock))
     last = connection.work_last
-    spin_unlock(cython.address(connection.work_lock))
+    spin_unlock(address(connection.work_lock))
     # One pass over the channels that wanted to work when it began: those that come back are for the next pass (I2).
-    while last != cython.NULL and not final:
-        if out_pending(cython.address(connection.out)) >= connection.output_high:
+    while last != NULL and not final:
+        if out_pending(address(connection.out)) >= connection.output_high:
             return WORK_FULL
         if budget == 0:
             return WORK_MORE
-        spin_lock(cython.address(connection.work_lock))
+        spin_lock(address(connection.work_lock))
         channel = connection.work_first
-        if channel == cython.NULL:
-            spin_unlock(cython.address(connection.work_lock))
+        if channel == NULL:
+            spin_unlock(address(connection.work_lock))
             break
+        check(channel.work_pending != 0, b"work I1 a channel on the list is pending", channel.number, 0)
         final = channel == last
         connection.work_first = channel.next_working
-        if connection.work_first == cython.NULL:
-            connection.work_last = cython.NULL
+        if connection.work_first == NULL:
+            connection.work_last = NULL
         target = channel.work_first
-        if target != cython.NULL:
+        if target != NULL:
             channel.work_first = target.next_pending
-            if channel.work_first == cython.NULL:
-                channel.work_last = cython.NULL
-        if channel.work_first != cython.NULL:
+            if channel.work_first == NULL:
+                channel.work_last = NULL
+        if channel.work_first != NULL:
             _append_channel(connection, channel)
         else:
             channel.work_pending = 0
-        spin_unlock(cython.address(connection.work_lock))
-        if target == cython.NULL:
+        spin_unlock(address(connection.work_lock))
+        if target == NULL:
             continue
-        at_store32(cython.address(target.pending), 0)
-        again = _target_turn(connection, channel, target, cython.address(budget))
-        if again and not at_swap32(cython.address(target.pending), 1):
-            spin_lock(cython.address(connection.work_lock))
+        check(at_load32(address(target.pending)) != 0, b"work I1 a target on the list is pending", channel.number, 0)
+        at_store32(address(target.pending), 0)
+        again = _target_turn(connection, channel, target, address(budget))
+        if again and not at_swap32(address(target.pending), 1):
+            spin_lock(address(connection.work_lock))
             _append_target(connection, channel, target)
-            spin_unlock(cython.address(connection.work_lock))
-    if connection.work_first != cython.NULL:
-        if out_pending(cython.address(connection.out)) >= connection.output_high:
+            spin_unlock(address(connection.work_lock))
+    if connection.work_first != NULL:
+        if out_pending(address(connection.out)) >= connection.output_high:
             return WORK_FULL
         return WORK_MORE
     return WORK_DONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _target_turn(
-    connection: cython.pointer(connection_t),
-    channel: cython.pointer(channel_t),
-    target: cython.pointer(target_t),
-    budget: cython.pointer(uint32_t),
-) -> cython.bint:
+    connection: pointer[connection_t],
+    channel: pointer[channel_t],
+    target: pointer[target_t],
+    budget: pointer[uint32_t],
+) -> bint:
     """Steps 10 to 12: pulls messages for one target and writes them. True when it wants another turn."""
-    subscription: cython.pointer(subscription_t) = cython.cast(cython.pointer(subscription_t), target.context)
-    consumer: cython.pointer(consumer_t)
+    subscription: pointer[subscription_t] = cast(pointer[subscription_t], target.context)
+    consumer: pointer[consumer_t]
     delivery: delivery_t
-    counted: cython.pointer(content_t)
+    counted: pointer[content_t]
     tried: uint32_t = 0
     turn: uint32_t = TURN_MESSAGES
     expiry: int64_t
     i: uint32_t
-    if at_load32(cython.address(target.credit_back)) and at_swap32(cython.address(target.credit_back), 0):
+    if at_load32(address(target.credit_back)) and at_swap32(address(target.credit_back), 0):
         channel_resume(channel)
     for i in range(target.consumer_count):
         # Expiry is housekeeping's, but what is past its time must not be delivered before that comes round.
@@ -236,23 +240,23 @@ def _target_turn(
                 return True  # others have their turn before the next slice
     while True:
         consumer = target.consumers[target.next_consumer]
-        if not queue_deliver_single(consumer.queue, consumer, cython.address(delivery)):
+        if not queue_deliver_single(consumer.queue, consumer, address(delivery)):
             # This one has nothing: the next of a multi-queue target, until all were asked.
             tried += 1
             if tried >= target.consumer_count:
-                if at_load32(cython.address(consumer.queue.over)):
+                if at_load32(address(consumer.queue.over)):
                     limit_after_turn(connection, subscription, consumer.queue)
                 return False
             target.next_consumer = (target.next_consumer + 1) % target.consumer_count
             continue
         tried = 0
-        counted = cython.NULL
+        counted = NULL
         if delivery.delivery_count and consumer.queue.returns & RETURNS_COUNTED:
             counted = content_with_count(connection.arena, delivery.content, delivery.delivery_count)
-            if counted != cython.NULL:
+            if counted != NULL:
                 delivery.content = counted
-        _send(connection, channel, subscription, consumer, cython.address(delivery))
-        if counted != cython.NULL:
+        _send(connection, channel, subscription, consumer, address(delivery))
+        if counted != NULL:
             content_decref(counted)
         budget[0] -= 1
         turn -= 1
@@ -260,23 +264,23 @@ def _target_turn(
             target.next_consumer = (target.next_consumer + 1) % target.consumer_count
         if delivery.rotate or budget[0] == 0 or turn == 0:
             return True
-        if out_pending(cython.address(connection.out)) >= connection.output_high:
+        if out_pending(address(connection.out)) >= connection.output_high:
             return True
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _send(
-    connection: cython.pointer(connection_t),
-    channel: cython.pointer(channel_t),
-    subscription: cython.pointer(subscription_t),
-    consumer: cython.pointer(consumer_t),
-    delivery: cython.pointer(delivery_t),
-) -> cython.void:
+    connection: pointer[connection_t],
+    channel: pointer[channel_t],
+    subscription: pointer[subscription_t],
+    consumer: pointer[consumer_t],
+    delivery: pointer[delivery_t],
+) -> void:
     """Writes one delivery and records it as unacked, or settles it when the consumer said no-ack."""
-    item: cython.pointer(unacked_t)
+    item: pointer[unacked_t]
     if subscription.no_ack:
         channel.unacked.last_tag += 1
         if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
@@ -284,8 +288,8 @@ def _send(
             return
         queue_settle(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK, connection.now_us)
     else:
-        item = unacked_add(cython.address(channel.unacked))
-        if item == cython.NULL:
+        item = unacked_add(address(channel.unacked))
+        if item == NULL:
             queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
             return
         item.slot = delivery.slot
@@ -305,23 +309,23 @@ def _send(
     connection.deliveries += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _tell_head_came(connection: cython.pointer(connection_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _tell_head_came(connection: pointer[connection_t]) -> void:
     # Before the handler looks: what changes later tells it again.
-    at_store32(cython.address(connection.head_came), 0)
-    with cython.gil:
-        handler = cython.cast(object, connection.owner).handler
+    at_store32(address(connection.head_came), 0)
+    with gil:
+        handler = cast(object, connection.owner).handler
         if handler is not None:
             handler.head_came()
 
 
-def expire_now(connection, queue):
-    done: cython.bint = True
-    with cython.gil:
+def expire_now(connection: pointer[connection_t], queue: pointer[queue_t]) -> bint:
+    done: bint = True
+    with gil:
         try:
-            handler = cython.cast(object, connection.owner).handler
+            handler = cast(object, connection.owner).handler
             if handler is not None:
                 done = handler.expire(queue_get_id(queue))
         except Exception:
@@ -329,42 +333,42 @@ def expire_now(connection, queue):
     return done
 
 
-def connection_block_output(connection):
-    channel: cython.pointer(channel_t) = connection.open_channels
-    subscription: cython.pointer(subscription_t)
+def connection_block_output(connection: pointer[connection_t]) -> void:
+    channel: pointer[channel_t] = connection.open_channels
+    subscription: pointer[subscription_t]
     if connection.write_blocked or connection.closed:
         return
     connection.write_blocked = True
-    while channel != cython.NULL:
+    while channel != NULL:
         subscription = channel.subscriptions
-        while subscription != cython.NULL:
+        while subscription != NULL:
             suspend_subscription(subscription, True)
             subscription = subscription.next
         channel = channel.next_open
 
 
-def connection_unblock_output(connection):
-    channel: cython.pointer(channel_t) = connection.open_channels
-    subscription: cython.pointer(subscription_t)
+def connection_unblock_output(connection: pointer[connection_t]) -> void:
+    channel: pointer[channel_t] = connection.open_channels
+    subscription: pointer[subscription_t]
     if not connection.write_blocked or connection.closed:
         return
     connection.write_blocked = False
-    while channel != cython.NULL:
+    while channel != NULL:
         subscription = channel.subscriptions
-        while subscription != cython.NULL:
+        while subscription != NULL:
             if not channel.flow_stopped:
                 suspend_subscription(subscription, False)
             subscription = subscription.next
         channel = channel.next_open
     # Targets that were on the lists when the output filled up are still there: nobody else will schedule them.
-    if connection.work_first != cython.NULL and not at_swap32(cython.address(connection.scheduled), 1):
+    if connection.work_first != NULL and not at_swap32(address(connection.scheduled), 1):
         connection.schedule(connection)
 
 
-def suspend_subscription(subscription, suspended):
-    consumer: cython.pointer(consumer_t) = subscription.consumer
+def suspend_subscription(subscription: pointer[subscription_t], suspended: bint) -> void:
+    consumer: pointer[consumer_t] = subscription.consumer
     suspended = suspended or subscription.waiting
-    at_store32(cython.address(subscription.target.suspended), 1 if suspended else 0)
+    at_store32(address(subscription.target.suspended), 1 if suspended else 0)
     if subscription.cancelled:
         return
     if suspended:
@@ -373,9 +377,9 @@ def suspend_subscription(subscription, suspended):
         queue_set_notify_work_desired(consumer.queue, consumer, True)
 
 
-def connection_consumes(connection):
-    channel: cython.pointer(channel_t) = connection.open_channels
-    while channel != cython.NULL:
+def connection_consumes(connection: pointer[connection_t]) -> bint:
+    channel: pointer[channel_t] = connection.open_channels
+    while channel != NULL:
         if channel.subscription_count or channel.unacked.count:
             return True
         channel = channel.next_open

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
+from flintmq.protocol.v0_9_1.spec import BasicNack
 from flintmq.session import publishing
 from flintmq.session.expiry import STEP_NS
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 AT_ONCE = 4
 # consumers of which queues are told in one slice: some 50 us
 CONSUMERS_AT_ONCE = 16
-BASIC_NACK = 120
 
 Step = Callable[[], bool]
 Done = Callable[[], object]
@@ -145,16 +145,16 @@ def settle(handler: ConnectionHandler, number: int, method: int, tag: int, multi
         publishing.dead_letter_one(handler, number, method, tag)
         publishing.after_publish(handler)
         return
-    handler.works.add(handler, Settling(handler, number, method, tag or last, requeue).step, _nothing)
+    handler.works.add(handler, Settling(handler, number, method, tag or last, requeue).step, nothing)
 
 
 def recover(handler: ConnectionHandler, number: int, done: Done) -> None:
     """basic.recover: every unacked delivery of the channel goes back to its place; then `done`."""
-    handler.works.add(handler, Settling(handler, number, BASIC_NACK, handler.connection.last_tag(number), True).step, done)
+    handler.works.add(handler, Settling(handler, number, BasicNack.ID, handler.connection.last_tag(number), True).step, done)
 
 
-def _nothing() -> None:
-    """A settlement has no answer."""
+def nothing() -> None:
+    """A work without an answer."""
 
 
 class Ending:
@@ -169,7 +169,12 @@ class Ending:
         # Whoever notifies a consumer may be about to use the socket's place on the run queue.
         self.socket: Any = handler.socket
         self._given_back = False
-        self._leavers = self._consumers(states)
+        self._channels = len(states)
+        self._leavers: Iterator[Callable[[], object]] | None = None
+        for state in states:
+            if state.consumers or state.reply_queue is not None:
+                self._leavers = self._consumers(states)
+                break
 
     def _consumers(self, states: list[ChannelState]) -> Iterator[Callable[[], object]]:
         broker = self.handler.broker
@@ -178,7 +183,6 @@ class Ending:
                 yield partial(self._leave, consumer)
             if state.reply_queue is not None:
                 yield partial(broker.drop_reply_queue, state.reply_queue)
-            yield self.handler.channel_left
 
     def _leave(self, consumer: Consumer) -> None:
         self.handler.consumer_left(consumer)
@@ -194,13 +198,17 @@ class Ending:
             guarded("what came back", handler.name, publishing.after_publish, handler)
             if not self._given_back:
                 return False
-        for _ in range(CONSUMERS_AT_ONCE):
-            leaver = next(self._leavers, None)
-            if leaver is None:
-                break
-            guarded("consumers that end", handler.name, leaver)
-        else:
-            return False
+        if self._leavers is not None:
+            for _ in range(CONSUMERS_AT_ONCE):
+                leaver = next(self._leavers, None)
+                if leaver is None:
+                    break
+                guarded("consumers that end", handler.name, leaver)
+            else:
+                return False
+        if self._channels:
+            handler.channels_left(self._channels)
+            self._channels = 0
         if self.last is not None:
             self.last()
         return True

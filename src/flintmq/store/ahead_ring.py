@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from errno import EINVAL, EOPNOTSUPP
 
-import cython
+from cython import NULL, address, bint, cast, cclass, no_gc_clear, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.store.log.file_port import DIRECT_ALIGN, direct_memory
 from cython.cimports.flintmq.store.log.managed import ManagedLog
@@ -21,8 +22,8 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 
 
-@cython.no_gc_clear  # its end needs what it has
-@cython.cclass
+@no_gc_clear  # its end needs what it has
+@cclass
 class AheadRing:
     """Args: files: the file port of the logs."""
 
@@ -35,7 +36,7 @@ class AheadRing:
         if self.on:
             AheadRing.stop(self)
 
-    def start(self, owner, lsn):
+    def start(self, owner: ManagedLog | None, lsn: uint64_t) -> bint:
         self.stop()
         self.owner = owner
         self.log = owner.log
@@ -46,8 +47,8 @@ class AheadRing:
             self.refused = self.reads is None
         if self.refused:
             return False
-        self.memory = cython.cast(cython.pointer(uint8_t), direct_memory(AHEAD_PIECES * (AHEAD_CARRY + AHEAD_PIECE), True))
-        if self.memory == cython.NULL:
+        self.memory = cast(pointer[uint8_t], direct_memory(AHEAD_PIECES * (AHEAD_CARRY + AHEAD_PIECE), True))
+        if self.memory == NULL:
             return False
         self.on = True
         self.next_lsn = lsn - lsn % self.log.container_size % AHEAD_PIECE
@@ -56,42 +57,42 @@ class AheadRing:
             self.stop()
         return self.on
 
-    def piece(self, lsn, least):
-        found: cython.pointer(ahead_piece_t)
+    def piece(self, lsn: uint64_t, least: uint64_t) -> pointer[ahead_piece_t]:
+        found: pointer[ahead_piece_t]
         end: uint64_t
         while self.count:
-            found = cython.address(self.pieces[self.first])
+            found = address(self.pieces[self.first])
             end = found.lsn + found.read.size
             if lsn < found.begin or lsn >= self.next_lsn + AHEAD_PIECE:
-                return cython.NULL
+                return NULL
             if lsn < end:
-                self.reads.wait(cython.address(found.read))
-                if found.read.result != cython.cast(int64_t, found.read.size):
-                    return cython.NULL
+                self.reads.wait(address(found.read))
+                if found.read.result != cast(int64_t, found.read.size):
+                    return NULL
                 if lsn + least <= end:
                     return found
                 if not self._carry(lsn):
-                    return cython.NULL
+                    return NULL
             self._release()
             self._fill()
-        return cython.NULL
+        return NULL
 
-    def _carry(self, lsn):
+    def _carry(self, lsn: uint64_t) -> bint:
         """What the oldest piece has from `lsn` on goes before the next one. False: that one has nothing to do with it, or is not there."""
-        piece: cython.pointer(ahead_piece_t) = cython.address(self.pieces[self.first])
-        following: cython.pointer(ahead_piece_t) = cython.address(self.pieces[(self.first + 1) % AHEAD_PIECES])
+        piece: pointer[ahead_piece_t] = address(self.pieces[self.first])
+        following: pointer[ahead_piece_t] = address(self.pieces[(self.first + 1) % AHEAD_PIECES])
         size: uint64_t = piece.lsn + piece.read.size - lsn
         if self.count < 2 or piece.last or size > AHEAD_CARRY:
             return False
         memcpy(
-            cython.cast(cython.pointer(uint8_t), following.read.data) - size,
-            cython.cast(cython.pointer(uint8_t), piece.read.data) + cython.cast(int64_t, lsn - piece.lsn),
+            cast(pointer[uint8_t], following.read.data) - size,
+            cast(pointer[uint8_t], piece.read.data) + cast(int64_t, lsn - piece.lsn),
             size,
         )
         following.begin = lsn
         return True
 
-    def stop(self):
+    def stop(self) -> void:
         while self.count:
             self._release()
         if self.fd >= 0:
@@ -99,46 +100,46 @@ class AheadRing:
         self.fd = -1
         self.on = False
         free(self.memory)
-        self.memory = cython.NULL
+        self.memory = NULL
 
-    def _release(self):
+    def _release(self) -> void:
         """The oldest piece goes."""
-        piece: cython.pointer(ahead_piece_t) = cython.address(self.pieces[self.first])
-        self.reads.wait(cython.address(piece.read))
+        piece: pointer[ahead_piece_t] = address(self.pieces[self.first])
+        self.reads.wait(address(piece.read))
         if piece.last:
             self._close(piece.read.fd)
         self.first = (self.first + 1) % AHEAD_PIECES
         self.count -= 1
 
-    def _fill(self):
+    def _fill(self) -> void:
         """Asks for as many pieces as there is room for."""
         size: uint64_t = self.log.container_size
         slot: uint32_t
         inside: uint64_t
-        piece: cython.pointer(ahead_piece_t)
+        piece: pointer[ahead_piece_t]
         while self.count < AHEAD_PIECES:
             inside = self.next_lsn % size
             # G1
-            if self.next_lsn - inside + size > at_load64(cython.address(self.log.durable)):
+            if self.next_lsn - inside + size > at_load64(address(self.log.durable)):
                 return
             if self.fd < 0 and not self._open(self.next_lsn // size):
                 return
             slot = (self.first + self.count) % AHEAD_PIECES
-            piece = cython.address(self.pieces[slot])
+            piece = address(self.pieces[slot])
             piece.lsn = piece.begin = self.next_lsn
             piece.read.fd = self.fd
             piece.read.data = self.memory + slot * (AHEAD_CARRY + AHEAD_PIECE) + AHEAD_CARRY
             piece.read.offset = inside
-            piece.read.size = min(cython.cast(uint64_t, AHEAD_PIECE), size - inside)
+            piece.read.size = min(cast(uint64_t, AHEAD_PIECE), size - inside)
             piece.last = inside + piece.read.size == size
-            if not self.reads.begin(cython.address(piece.read)):
+            if not self.reads.begin(address(piece.read)):
                 return
             self.count += 1
             self.next_lsn += piece.read.size
             if piece.last:
                 self.fd = -1  # the piece has it now
 
-    def _open(self, sequence):
+    def _open(self, sequence: uint64_t) -> bint:
         try:
             self.fd = self.files.open_direct(self.owner.path_of(sequence))
         except OSError as error:
@@ -147,7 +148,7 @@ class AheadRing:
             self.fd = -1
         return self.fd >= 0
 
-    def _close(self, fd):
+    def _close(self, fd: c_int) -> void:
         try:
             self.files.close(fd)
         except OSError:

@@ -5,15 +5,16 @@ in: queues that are to be read. out: a reader for each, back after a slice.
 
 from __future__ import annotations
 
-import cython
+from cython import address, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
-from cython.cimports.libc.stdint import uint32_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
 
 
-def readers_take(readers, queue_id):
+def readers_take(readers: pointer[readers_t], queue_id: uint64_t) -> c_int:
     i: uint32_t
-    best: cython.int = -1
-    spin_lock(cython.address(readers.lock))
+    best: c_int = -1
+    spin_lock(address(readers.lock))
     for i in range(readers.count):
         if readers.busy[i]:
             continue
@@ -27,11 +28,11 @@ def readers_take(readers, queue_id):
         readers.busy[best] = True
         readers.last_queue[best] = queue_id
         readers.last_used[best] = readers.uses
-    spin_unlock(cython.address(readers.lock))
+    spin_unlock(address(readers.lock))
     return best
 
 
-def readers_give(readers, number):
-    spin_lock(cython.address(readers.lock))
+def readers_give(readers: pointer[readers_t], number: c_int) -> void:
+    spin_lock(address(readers.lock))
     readers.busy[number] = False
-    spin_unlock(cython.address(readers.lock))
+    spin_unlock(address(readers.lock))

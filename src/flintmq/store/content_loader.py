@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 
-import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_add64, at_load32, at_load64, at_store32, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.futex import futex_wait, futex_wake
@@ -63,188 +64,189 @@ from cython.cimports.flintmq.store.message_log import message_log_t
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
+
 from flintmq.config import Limits
 
 log = logging.getLogger("flintmq.store")
 
 # what a step came to
-STEP_MORE = cython.declare(cython.int, 0)
-STEP_END = cython.declare(cython.int, 1)
-STEP_LATER = cython.declare(cython.int, 2)
+SLICE_MORE = declare(c_int, 0)
+SLICE_END = declare(c_int, 1)
+SLICE_LATER = declare(c_int, 2)
 # nanoseconds until a read is tried again for which there was no descriptor or memory
-LATER_NS = cython.declare(int64_t, 20_000_000)
+LATER_NS = declare(int64_t, 20_000_000)
 # bytes of bodies (and STEP_ENTRIES entries) between two looks at the clock, at those who are parked, and at the pace
-STEP_BYTES = cython.declare(uint64_t, 64 * 1024)
+STEP_BYTES = declare(uint64_t, 64 * 1024)
 # ns until a queue for which there was no reader tries again
-READER_WAIT = cython.declare(int64_t, 1_000_000)
+READER_WAIT = declare(int64_t, 1_000_000)
 # milliseconds that a stop waits for the workers between two looks
-STOP_LOOK_MS = cython.declare(cython.int, 20)
+STOP_LOOK_MS = declare(c_int, 20)
 
 
 # --- asking -------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _find(loader: cython.pointer(loader_t), queue: cython.pointer(queue_t)) -> cython.pointer(cold_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _find(loader: pointer[loader_t], queue: pointer[queue_t]) -> pointer[cold_t]:
     """Under the lock."""
     found: uint64_t = 0
-    if not map64_get(cython.address(loader.map), cython.cast(uint64_t, queue), cython.address(found)):
-        return cython.NULL
-    return cython.cast(cython.pointer(cold_t), found)
+    if not map64_get(address(loader.map), cast(uint64_t, queue), address(found)):
+        return NULL
+    return cast(pointer[cold_t], found)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _enlist(loader: cython.pointer(loader_t), cold: cython.pointer(cold_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _enlist(loader: pointer[loader_t], cold: pointer[cold_t]) -> bint:
     """Under the lock. False: no memory."""
-    if not map64_put(cython.address(loader.map), cython.cast(uint64_t, cold.queue), cython.cast(uint64_t, cold)):
+    if not map64_put(address(loader.map), cast(uint64_t, cold.queue), cast(uint64_t, cold)):
         return False
     cold.listed = True
     cold.next = loader.first
-    if loader.first != cython.NULL:
+    if loader.first != NULL:
         loader.first.prev = cold
     loader.first = cold
-    at_add32(cython.address(loader.live), 1)
+    at_add32(address(loader.live), 1)
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _unlist(cold: cython.pointer(cold_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _unlist(cold: pointer[cold_t]) -> void:
     """Under the lock: nobody finds it any more."""
-    loader: cython.pointer(loader_t) = cold.loader
+    loader: pointer[loader_t] = cold.loader
     if not cold.listed:
         return
     cold.listed = False
-    map64_remove(cython.address(loader.map), cython.cast(uint64_t, cold.queue))
-    if cold.prev != cython.NULL:
+    map64_remove(address(loader.map), cast(uint64_t, cold.queue))
+    if cold.prev != NULL:
         cold.prev.next = cold.next
     else:
         loader.first = cold.next
-    if cold.next != cython.NULL:
+    if cold.next != NULL:
         cold.next.prev = cold.prev
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop(cold: cython.pointer(cold_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _drop(cold: pointer[cold_t]) -> void:
     """One reference less; the last one frees it, which nobody finds any more."""
-    loader: cython.pointer(loader_t) = cold.loader
-    last: cython.bint
-    stopping: cython.bint = at_load32(cython.address(loader.stopping)) != 0
-    spin_lock(cython.address(loader.lock))
+    loader: pointer[loader_t] = cold.loader
+    last: bint
+    stopping: bint = at_load32(address(loader.stopping)) != 0
+    spin_lock(address(loader.lock))
     cold.refs -= 1
     last = cold.refs == 0
-    spin_unlock(cython.address(loader.lock))
+    spin_unlock(address(loader.lock))
     if not last:
         return
     queue_decref(cold.queue)
     free(cold)
     # The very last look at the loader: a stop that waits may go on, and the loader with it. (A wake-up only needs the address.)
-    if at_sub32(cython.address(loader.live), 1) == 1 and stopping:
-        futex_wake(cython.address(loader.live), 1)
+    if at_sub32(address(loader.live), 1) == 1 and stopping:
+        futex_wake(address(loader.live), 1)
 
 
-def loader_request(loader, queue, position, message_id):
-    cold: cython.pointer(cold_t) = cython.NULL
-    made: cython.pointer(cold_t) = cython.NULL
-    wanted: cython.pointer(wanted_t) = cython.NULL
-    refused: cython.bint = False
+def loader_request(loader: pointer[loader_t], queue: pointer[queue_t], position: uint64_t, message_id: uint64_t) -> void:
+    cold: pointer[cold_t] = NULL
+    made: pointer[cold_t] = NULL
+    wanted: pointer[wanted_t] = NULL
+    refused: bint = False
     if message_id:
-        wanted = cython.cast(cython.pointer(wanted_t), calloc(1, cython.sizeof(wanted_t)))
-        if wanted == cython.NULL:
-            queue_content_loaded(queue, position, cython.NULL)  # no memory now: the next delivery attempt asks again
+        wanted = cast(pointer[wanted_t], calloc(1, sizeof(wanted_t)))
+        if wanted == NULL:
+            queue_content_loaded(queue, position, NULL)  # no memory now: the next delivery attempt asks again
             return
         wanted.position = position
     while True:
-        spin_lock(cython.address(loader.lock))
-        refused = at_load32(cython.address(loader.stopping)) != 0
-        cold = cython.NULL if refused else _find(loader, queue)
-        if cold == cython.NULL and made != cython.NULL and not refused:
+        spin_lock(address(loader.lock))
+        refused = at_load32(address(loader.stopping)) != 0
+        cold = NULL if refused else _find(loader, queue)
+        if cold == NULL and made != NULL and not refused:
             if _enlist(loader, made):
                 queue_incref(queue)
                 cold = made
             else:
                 refused = True
-        if cold != cython.NULL:
-            if wanted == cython.NULL:
+        if cold != NULL:
+            if wanted == NULL:
                 if not cold.ahead:
                     cold.ahead = position
-            elif cold.first == cython.NULL:
+            elif cold.first == NULL:
                 cold.first = wanted
                 cold.last = wanted
             else:
                 cold.last.next = wanted
                 cold.last = wanted
-        spin_unlock(cython.address(loader.lock))
-        if cold != cython.NULL or refused:
+        spin_unlock(address(loader.lock))
+        if cold != NULL or refused:
             break
-        made = cython.cast(cython.pointer(cold_t), calloc(1, cython.sizeof(cold_t)))
-        if made == cython.NULL:
+        made = cast(pointer[cold_t], calloc(1, sizeof(cold_t)))
+        if made == NULL:
             refused = True
             break
         made.loader = loader
         made.queue = queue
         made.refs = 1
-    if cold != cython.NULL and cold == made:
+    if cold != NULL and cold == made:
         _dispatch(cold)
         return
     free(made)
-    if refused and wanted != cython.NULL:
+    if refused and wanted != NULL:
         free(wanted)
-        queue_content_loaded(queue, position, cython.NULL)
+        queue_content_loaded(queue, position, NULL)
 
 
-def store_load(context, queue, position, message_id):
-    ml: cython.pointer(message_log_t) = cython.cast(cython.pointer(message_log_t), context)
-    loader_request(cython.cast(cython.pointer(loader_t), ml.loader), queue, position, message_id)
+def store_load(context: p_void, queue: pointer[queue_t], position: uint64_t, message_id: uint64_t) -> void:
+    ml: pointer[message_log_t] = cast(pointer[message_log_t], context)
+    loader_request(cast(pointer[loader_t], ml.loader), queue, position, message_id)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _dispatch(cold: cython.pointer(cold_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _dispatch(cold: pointer[cold_t]) -> void:
     """Hands the queue's request to its actor. Nobody else has it."""
-    loader: cython.pointer(loader_t) = cold.loader
-    result: cython.int = DISPATCH_CLOSED
-    memset(cython.address(cold.request), 0, cython.sizeof(request_t))
+    loader: pointer[loader_t] = cold.loader
+    result: c_int = DISPATCH_CLOSED
+    memset(address(cold.request), 0, sizeof(request_t))
     cold.request.process = _process
     cold.request.answer = _answer
     cold.request.context = cold
-    if loader.system != cython.NULL and not at_load32(cython.address(loader.stopping)):
-        result = system_dispatch(loader.system, ACTORS_COLD, cold.queue.id, 0, 0, cython.address(cold.request))
-        if result != DISPATCH_OK and loader.spare != cython.NULL:
-            result = actor_dispatch(loader.spare, cython.address(cold.request))
+    if loader.system != NULL and not at_load32(address(loader.stopping)):
+        result = system_dispatch(loader.system, ACTORS_COLD, cold.queue.id, 0, 0, address(cold.request))
+        if result != DISPATCH_OK and loader.spare != NULL:
+            result = actor_dispatch(loader.spare, address(cold.request))
     if result == DISPATCH_OK:
         return
     # No place now, not started yet, or the end: the next slice of any queue, the start or the stop sees to it.
-    spin_lock(cython.address(loader.lock))
+    spin_lock(address(loader.lock))
     cold.held_next = loader.held
     loader.held = cold
-    spin_unlock(cython.address(loader.lock))
+    spin_unlock(address(loader.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _retry_held(loader: cython.pointer(loader_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _retry_held(loader: pointer[loader_t]) -> void:
     """Those for which there was no place before, once each."""
-    cold: cython.pointer(cold_t)
-    following: cython.pointer(cold_t)
-    if loader.held == cython.NULL:
+    cold: pointer[cold_t]
+    following: pointer[cold_t]
+    if loader.held == NULL:
         return
-    spin_lock(cython.address(loader.lock))
+    spin_lock(address(loader.lock))
     cold = loader.held
-    loader.held = cython.NULL
-    spin_unlock(cython.address(loader.lock))
-    while cold != cython.NULL:
+    loader.held = NULL
+    spin_unlock(address(loader.lock))
+    while cold != NULL:
         following = cold.held_next
-        cold.held_next = cython.NULL
+        cold.held_next = NULL
         _dispatch(cold)
         cold = following
 
@@ -252,18 +254,18 @@ def _retry_held(loader: cython.pointer(loader_t)) -> cython.void:
 # --- serving --------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _next_run(cold: cython.pointer(cold_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _next_run(cold: pointer[cold_t]) -> bint:
     """L2: the next one that somebody is parked on, else the run goes on, else a read-ahead. False: nothing is left, and it is unlisted."""
-    loader: cython.pointer(loader_t) = cold.loader
-    wanted: cython.pointer(wanted_t)
-    fresh: cython.bint = False
-    more: cython.bint = True
-    spin_lock(cython.address(loader.lock))
+    loader: pointer[loader_t] = cold.loader
+    wanted: pointer[wanted_t]
+    fresh: bint = False
+    more: bint = True
+    spin_lock(address(loader.lock))
     wanted = cold.first
-    if wanted != cython.NULL:
+    if wanted != NULL:
         cold.first = wanted.next
         cold.position = wanted.position
         fresh = True
@@ -276,59 +278,57 @@ def _next_run(cold: cython.pointer(cold_t)) -> cython.bint:
             _unlist(cold)
     if fresh:
         cold.ahead = 0
-    spin_unlock(cython.address(loader.lock))
+    spin_unlock(address(loader.lock))
     free(wanted)
     if fresh:
         cold.in_run = True
         cold.room = queue_load_room(cold.queue)
         cold.loaded = 0
         cold.count = 0
-        at_add64(cython.address(loader.runs), 1)
+        at_add64(address(loader.runs), 1)
     return more
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _step(
-    cold: cython.pointer(cold_t), reader: cython.p_void, entries: cython.pointer(uint64_t), bytes_: cython.pointer(uint64_t)
-) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _step(cold: pointer[cold_t], reader: p_void, entries: pointer[uint64_t], bytes_: pointer[uint64_t]) -> c_int:
     """Some entries of the run: read first, then handed over from the last to the first, the one that somebody may be parked on (L5)."""
-    loader: cython.pointer(loader_t) = cold.loader
-    queue: cython.pointer(queue_t) = cold.queue
+    loader: pointer[loader_t] = cold.loader
+    queue: pointer[queue_t] = cold.queue
     found: uint64_t = 0
     message_id: uint64_t = 0
-    content: cython.pointer(content_t)
-    stopping: cython.bint
+    content: pointer[content_t]
+    stopping: bint
     batch: batch_t
-    result: cython.int = STEP_MORE
+    result: c_int = SLICE_MORE
     batch.count = 0
     while entries[0] < STEP_ENTRIES and bytes_[0] < STEP_BYTES:
-        stopping = at_load32(cython.address(loader.stopping)) != 0
+        stopping = at_load32(address(loader.stopping)) != 0
         if stopping and cold.count == 0:
-            queue_content_loaded(queue, cold.position, cython.NULL)  # it may have been asked for: L1
+            queue_content_loaded(queue, cold.position, NULL)  # it may have been asked for: L1
         if (
             stopping
             or queue_is_deleted(queue)
             or (cold.count and cold.loaded >= cold.room)
-            or not queue_next_cold(queue, cold.position, cython.address(found), cython.address(message_id))
+            or not queue_next_cold(queue, cold.position, address(found), address(message_id))
         ):
-            result = STEP_END
+            result = SLICE_END
             break
-        content = cython.cast(ContentReader, reader).read(message_id)
-        if content == cython.NULL and cython.cast(ContentReader, reader).no_means:
+        content = cast(ContentReader, reader).read(message_id)
+        if content == NULL and cast(ContentReader, reader).no_means:
             cold.position = found  # L6
-            result = STEP_LATER
+            result = SLICE_LATER
             break
         entries[0] += 1
         cold.count += 1
         cold.position = found + 1
-        if content == cython.NULL:
+        if content == NULL:
             # It may have been taken meanwhile: then nothing is wrong.
             if queue_content_failed(queue, found):
-                at_add64(cython.address(loader.failed), 1)
+                at_add64(address(loader.failed), 1)
                 _tell(loader, queue.id, found, message_id)
-                result = STEP_END
+                result = SLICE_END
                 break
             continue
         batch.positions[batch.count] = found
@@ -336,7 +336,7 @@ def _step(
         batch.count += 1
         cold.loaded += content.body_len
         bytes_[0] += content.body_len
-    at_add64(cython.address(loader.loaded), batch.count)
+    at_add64(address(loader.loaded), batch.count)
     while batch.count:
         batch.count -= 1
         content = batch.contents[batch.count]
@@ -345,45 +345,45 @@ def _step(
     return result
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
     """A slice of a queue's cold reads."""
-    cold: cython.pointer(cold_t) = cython.cast(cython.pointer(cold_t), request.context)
-    loader: cython.pointer(loader_t) = cold.loader
+    cold: pointer[cold_t] = cast(pointer[cold_t], request.context)
+    loader: pointer[loader_t] = cold.loader
     started: int64_t = system_now(loader.system)
-    number: cython.int
-    reader: cython.p_void
-    result: cython.int = PROCESS_AGAIN
-    what: cython.int
+    number: c_int
+    reader: p_void
+    result: c_int = PROCESS_AGAIN
+    what: c_int
     entries: uint64_t
     bytes_: uint64_t
     pause: int64_t
     _retry_held(loader)
-    number = readers_take(cython.address(loader.readers), cold.queue.id)
+    number = readers_take(address(loader.readers), cold.queue.id)
     if number < 0:  # more workers than readers, all at work
         request.hold_ns = started + READER_WAIT
         return PROCESS_PARK
     reader = loader.readers.readers[number]
-    while not at_load32(cython.address(loader.stopping)):
+    while not at_load32(address(loader.stopping)):
         if not _next_run(cold):
             result = PROCESS_DONE
             break
         entries = 0
         bytes_ = 0
-        what = _step(cold, reader, cython.address(entries), cython.address(bytes_))
-        if what == STEP_END:
+        what = _step(cold, reader, address(entries), address(bytes_))
+        if what == SLICE_END:
             cold.in_run = False
         if loader.system.manual:
-            cython.cast(ContentReader, reader).io_ns = loader.read_ns * entries
-        if cython.cast(ContentReader, reader).io_ns:
-            actor_charge_io(actor, cython.cast(ContentReader, reader).io_ns)
+            cast(ContentReader, reader).io_ns = loader.read_ns * entries
+        if cast(ContentReader, reader).io_ns:
+            actor_charge_io(actor, cast(ContentReader, reader).io_ns)
             if loader.system.manual:
-                started -= cython.cast(ContentReader, reader).io_ns  # as if the clock had gone on
-            cython.cast(ContentReader, reader).io_ns = 0
+                started -= cast(ContentReader, reader).io_ns  # as if the clock had gone on
+            cast(ContentReader, reader).io_ns = 0
         pause = _pace(loader, cold.queue, entries, bytes_)
-        if what == STEP_LATER:
+        if what == SLICE_LATER:
             pause = max(pause, system_now(loader.system) + LATER_NS)
         if pause:
             request.hold_ns = pause
@@ -393,21 +393,21 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
             break
     else:
         result = PROCESS_DONE
-    readers_give(cython.address(loader.readers), number)
+    readers_give(address(loader.readers), number)
     if result == PROCESS_DONE:
         request_answer(request, OUTCOME_MESSAGES)
     return result
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answer(request: cython.pointer(request_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _answer(request: pointer[request_t]) -> void:
     """The scheduler has done with the request: a pause is over, nothing is left, or the end has come."""
-    cold: cython.pointer(cold_t) = cython.cast(cython.pointer(cold_t), request.context)
+    cold: pointer[cold_t] = cast(pointer[cold_t], request.context)
     outcome: uint8_t = request.outcome
     if outcome == OUTCOME_EMPTY or outcome == OUTCOME_EXPIRED or outcome == OUTCOME_BUSY:
-        if not at_load32(cython.address(cold.loader.stopping)):
+        if not at_load32(address(cold.loader.stopping)):
             _dispatch(cold)
             return
     if outcome != OUTCOME_MESSAGES or cold.listed:
@@ -415,103 +415,103 @@ def _answer(request: cython.pointer(request_t)) -> cython.void:
     _drop(cold)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _give_up(cold: cython.pointer(cold_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _give_up(cold: pointer[cold_t]) -> void:
     """Stopping: entries that are asked for lose their mark, so that nobody takes them for being on their way."""
-    loader: cython.pointer(loader_t) = cold.loader
-    wanted: cython.pointer(wanted_t)
-    following: cython.pointer(wanted_t)
-    spin_lock(cython.address(loader.lock))
+    loader: pointer[loader_t] = cold.loader
+    wanted: pointer[wanted_t]
+    following: pointer[wanted_t]
+    spin_lock(address(loader.lock))
     _unlist(cold)
     wanted = cold.first
-    cold.first = cython.NULL
-    spin_unlock(cython.address(loader.lock))
-    while wanted != cython.NULL:
+    cold.first = NULL
+    spin_unlock(address(loader.lock))
+    while wanted != NULL:
         following = wanted.next
-        queue_content_loaded(cold.queue, wanted.position, cython.NULL)
+        queue_content_loaded(cold.queue, wanted.position, NULL)
         free(wanted)
         wanted = following
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _pace(loader: cython.pointer(loader_t), queue: cython.pointer(queue_t), entries: uint64_t, bytes_: uint64_t) -> int64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _pace(loader: pointer[loader_t], queue: pointer[queue_t], entries: uint64_t, bytes_: uint64_t) -> int64_t:
     """Counts what was loaded. Until when the queue must pause; 0: it need not (L4)."""
     until: int64_t
     now: int64_t = system_now(loader.system)
-    spin_lock(cython.address(loader.lock))
-    until = pace_charge(cython.address(loader.pace), now, queue.id, at_load64(cython.address(queue.entries.enqueued)), entries, bytes_)
-    spin_unlock(cython.address(loader.lock))
+    spin_lock(address(loader.lock))
+    until = pace_charge(address(loader.pace), now, queue.id, at_load64(address(queue.entries.enqueued)), entries, bytes_)
+    spin_unlock(address(loader.lock))
     if until:
-        at_add64(cython.address(loader.pauses), 1)
+        at_add64(address(loader.pauses), 1)
     return until
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _stop(loader: cython.pointer(loader_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _stop(loader: pointer[loader_t]) -> void:
     """Takes back every request; returns when no worker is in this loader any more."""
-    cold: cython.pointer(cold_t)
-    following: cython.pointer(cold_t)
+    cold: pointer[cold_t]
+    following: pointer[cold_t]
     left: uint32_t
-    spin_lock(cython.address(loader.lock))
-    at_store32(cython.address(loader.stopping), 1)  # under the lock: who asks sees it, or is in the list already
-    spin_unlock(cython.address(loader.lock))
+    spin_lock(address(loader.lock))
+    at_store32(address(loader.stopping), 1)  # under the lock: who asks sees it, or is in the list already
+    spin_unlock(address(loader.lock))
     while True:
-        spin_lock(cython.address(loader.lock))
+        spin_lock(address(loader.lock))
         cold = loader.held
-        loader.held = cython.NULL
-        spin_unlock(cython.address(loader.lock))
-        while cold != cython.NULL:
+        loader.held = NULL
+        spin_unlock(address(loader.lock))
+        while cold != NULL:
             following = cold.held_next
             _give_up(cold)
             _drop(cold)
             cold = following
         # Paused and waiting ones are taken out; one that runs sees `stopping` and ends by itself.
         while True:
-            spin_lock(cython.address(loader.lock))
+            spin_lock(address(loader.lock))
             cold = loader.first
-            if cold != cython.NULL:
+            if cold != NULL:
                 _unlist(cold)
                 cold.refs += 1
-            spin_unlock(cython.address(loader.lock))
-            if cold == cython.NULL:
+            spin_unlock(address(loader.lock))
+            if cold == NULL:
                 break
-            if loader.system != cython.NULL:
-                request_cancel(cython.address(cold.request))
+            if loader.system != NULL:
+                request_cancel(address(cold.request))
             _give_up(cold)
             _drop(cold)
-        left = at_load32(cython.address(loader.live))
+        left = at_load32(address(loader.live))
         if left == 0:
             return
-        futex_wait(cython.address(loader.live), left, STOP_LOOK_MS)
+        futex_wait(address(loader.live), left, STOP_LOOK_MS)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _tell(loader: cython.pointer(loader_t), queue_id: uint64_t, position: uint64_t, message_id: uint64_t) -> cython.void:
-    with cython.gil:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _tell(loader: pointer[loader_t], queue_id: uint64_t, position: uint64_t, message_id: uint64_t) -> void:
+    with gil:
         try:
-            cython.cast(ContentLoader, loader.owner)._told(queue_id, position, message_id)
+            cast(ContentLoader, loader.owner)._told(queue_id, position, message_id)
         except Exception:
             log.exception("internal error: a message that can't be read was not told")
 
 
-@cython.cclass
+@cclass
 class ContentLoader:
     """Args: messages, pages: the logs (pages may be None); limits: cold_*."""
 
     def __cinit__(self, messages: ManagedLog, pages, limits: object = None):
-        memset(cython.address(self.loader), 0, cython.sizeof(loader_t))
-        self.loader.owner = cython.cast(cython.p_void, self)
+        memset(address(self.loader), 0, sizeof(loader_t))
+        self.loader.owner = cast(p_void, self)
         self.messages = messages
         self.pages = pages
         self.readers = []
@@ -524,10 +524,10 @@ class ContentLoader:
         self.loader.pace.hot_rate = self.limits.cold_hot_rate
 
     def __dealloc__(self):
-        with cython.nogil:
-            _stop(cython.address(self.loader))
-        map64_free(cython.address(self.loader.map))
-        if self.loader.spare != cython.NULL:
+        with nogil:
+            _stop(address(self.loader))
+        map64_free(address(self.loader.map))
+        if self.loader.spare != NULL:
             actor_put(self.loader.spare)
 
     def start(self, actors: object = None) -> None:
@@ -544,20 +544,20 @@ class ContentLoader:
         for _ in range(min(max(1, system.system.worker_count), COLD_READERS_MAX)):
             reader = ContentReader(self.messages, self.pages, ahead=True)
             self.readers.append(reader)
-            self.loader.readers.readers[self.loader.readers.count] = cython.cast(cython.p_void, reader)
+            self.loader.readers.readers[self.loader.readers.count] = cast(p_void, reader)
             self.loader.readers.count += 1
         self.loader.spare = actor_get(system.system, ACTORS_COLD, 0, 0, 0)
-        pace_begin(cython.address(self.loader.pace), system_now(system.system))
+        pace_begin(address(self.loader.pace), system_now(system.system))
         self.loader.system = system.system
-        _retry_held(cython.address(self.loader))
+        _retry_held(address(self.loader))
 
     def stop(self) -> None:
         """Ends: what waits is given back unloaded, no worker is here any more when this returns. Again is no error."""
-        with cython.nogil:
-            _stop(cython.address(self.loader))
-        if self.loader.spare != cython.NULL:
+        with nogil:
+            _stop(address(self.loader))
+        if self.loader.spare != NULL:
             actor_put(self.loader.spare)
-            self.loader.spare = cython.NULL
+            self.loader.spare = NULL
         for reader in self.readers:
             reader.close()
         self.readers = []
@@ -570,17 +570,17 @@ class ContentLoader:
     def figures(self) -> dict:
         """Entries loaded, runs, entries whose content could not be read, pauses for hot messages; queues that wait now."""
         return {
-            "loaded": at_load64(cython.address(self.loader.loaded)),
-            "runs": at_load64(cython.address(self.loader.runs)),
-            "failed": at_load64(cython.address(self.loader.failed)),
-            "pauses": at_load64(cython.address(self.loader.pauses)),
-            "queues": at_load32(cython.address(self.loader.live)),
+            "loaded": at_load64(address(self.loader.loaded)),
+            "runs": at_load64(address(self.loader.runs)),
+            "failed": at_load64(address(self.loader.failed)),
+            "pauses": at_load64(address(self.loader.pauses)),
+            "queues": at_load32(address(self.loader.live)),
         }
 
-    def watch(self, hot):
+    def watch(self, hot: pointer[uint64_t]) -> void:
         self.loader.pace.hot = hot
 
-    def _told(self, queue_id, position, message_id):
+    def _told(self, queue_id: uint64_t, position: uint64_t, message_id: uint64_t) -> object:
         log.error(
             "the content of message %d (queue id %d, position %d) can't be read from the log: the entry is set aside",
             message_id,

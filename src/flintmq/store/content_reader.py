@@ -10,9 +10,12 @@ that wants little of it shares the page cache with those that want the rest.
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cclass, declare, long, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT
 from cython.cimports.flintmq.store.ahead_ring import AHEAD_CARRY, AheadRing, ahead_piece_t
+from cython.cimports.flintmq.store.log.content_codec import content_add_chunk, content_from_record, content_total
 from cython.cimports.flintmq.store.log.log import (
     CONTAINER_READY,
     container_t,
@@ -42,29 +45,29 @@ from cython.cimports.flintmq.store.log.record import (
     record_decode,
     record_t,
 )
-from cython.cimports.flintmq.store.content_codec import content_add_chunk, content_from_record, content_total
 from cython.cimports.libc.errno import ENOMEM
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, malloc
+
 from flintmq.store.log.managed import NO_MEANS
 
 # bytes; a run of neighbours costs one read. A record is never longer than a write buffer, which is what the window must hold.
-WINDOW = cython.declare(uint64_t, 256 * 1024)
-# What the disk is asked for ahead of a reader that goes from container to container: bytes, and containers at most; two containers at least.
-# With two containers ahead some drains caught up with the disk's reads and went on at half its speed.
-AHEAD_BYTES = cython.declare(uint64_t, 16 * 1024 * 1024)
-AHEAD_CONTAINERS = cython.declare(uint64_t, 16)
+WINDOW = declare(uint64_t, 256 * 1024)
+# What the disk is asked for ahead of a reader that goes from container to container: bytes, and containers at most; two containers at
+# least. With two containers ahead some drains caught up with the disk's reads and went on at half its speed.
+AHEAD_BYTES = declare(uint64_t, 16 * 1024 * 1024)
+AHEAD_CONTAINERS = declare(uint64_t, 16)
 # bytes of the log that reads must have passed one after the other before pieces of it are read ahead, and over which it is judged how many
 # of them were wanted; half of them must be
-RUN_LEAST = cython.declare(uint64_t, 512 * 1024)
-RUN_JUDGED = cython.declare(uint64_t, 8 * 1024 * 1024)
+RUN_LEAST = declare(uint64_t, 512 * 1024)
+RUN_JUDGED = declare(uint64_t, 8 * 1024 * 1024)
 # bytes that reads may leave out between two windows of a run
-GAP_MAX = cython.declare(uint64_t, 64 * 1024)
+GAP_MAX = declare(uint64_t, 64 * 1024)
 # reads elsewhere (messages that were copied forward) after which a run is over
-STRAYS_MAX = cython.declare(uint32_t, 16)
+STRAYS_MAX = declare(uint32_t, 16)
 
 
-@cython.cclass
+@cclass
 class ContentReader:
     """Args: messages, pages: the logs (pages may be None). ahead: it will read backlogs, so runs are read ahead."""
 
@@ -73,19 +76,19 @@ class ContentReader:
         self.pages = pages
         self.files = messages.files
         self.message_log = messages.log
-        self.page_log = cython.cast(ManagedLog, pages).log if pages is not None else cython.NULL
+        self.page_log = cast(ManagedLog, pages).log if pages is not None else NULL
         self.arena = arena_new()
         self.own_size = max(WINDOW, 2 * 65536 + 4096)
-        self.own = cython.cast(cython.pointer(uint8_t), malloc(self.own_size))
-        self.window_log = cython.NULL
+        self.own = cast(pointer[uint8_t], malloc(self.own_size))
+        self.window_log = NULL
         self.descriptor = -1
         self.ring = AheadRing(self.files) if ahead else None
-        if self.arena == cython.NULL or self.own == cython.NULL:
+        if self.arena == NULL or self.own == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.own)
-        if self.arena != cython.NULL:
+        if self.arena != NULL:
             arena_free(self.arena)
 
     def close(self) -> None:
@@ -93,13 +96,13 @@ class ContentReader:
         self._end_run()
         self._close_container()
 
-    def _end_run(self):
+    def _end_run(self) -> void:
         if self.ring is not None and self.ring.on:
             self.ring.stop()
-            self.window_log = cython.NULL
+            self.window_log = NULL
         self.run_end = 0
 
-    def _close_container(self):
+    def _close_container(self) -> void:
         if self.descriptor >= 0:
             self.files.close(self.descriptor)
             self.descriptor = -1
@@ -107,18 +110,18 @@ class ContentReader:
         arena_free(self.arena)
         self.arena = arena_new()
 
-    def read(self, message_id):
-        source: cython.pointer(log_t) = self.message_log
-        spilled: uint64_t = cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT
+    def read(self, message_id: uint64_t) -> pointer[content_t]:
+        source: pointer[log_t] = self.message_log
+        spilled: uint64_t = cast(uint64_t, 1) << MESSAGE_SPILLED_BIT
         lsn: uint64_t
         thing: uint64_t = message_id & ~spilled
-        content: cython.pointer(content_t)
-        moved: cython.bint
+        content: pointer[content_t]
+        moved: bint
         self.no_means = False
         if message_id & spilled:
             source = self.page_log
-            if source == cython.NULL:
-                return cython.NULL
+            if source == NULL:
+                return NULL
         while True:
             # Without the lock: what is copied forward just now is still where it was, and a look that failed looks again.
             lsn = thing
@@ -127,49 +130,49 @@ class ContentReader:
                 lsn = log_where(source, thing)
                 log_end(source)
             content = self._content(source, thing, lsn, message_id & spilled != 0)
-            if content != cython.NULL:
+            if content != NULL:
                 return content
             log_begin(source)
             moved = log_where(source, thing) != lsn
             log_end(source)
             if not moved:
-                return cython.NULL
+                return NULL
             # It was copied forward meanwhile, and its old container may be gone.
 
-    def _content(self, source, thing, lsn, spilled):
+    def _content(self, source: pointer[log_t], thing: uint64_t, lsn: uint64_t, spilled: bint) -> pointer[content_t]:
         """The content of the message `thing`, whose first record stands at `lsn`; NULL when it can't be read."""
         record: record_t
         filled: uint32_t = 0
-        content: cython.pointer(content_t)
-        if not self._record(source, lsn, cython.address(record)) or (
+        content: pointer[content_t]
+        if not self._record(source, lsn, address(record)) or (
             record.type != RECORD_START and record.type != RECORD_COPY and record.type != RECORD_PAGE_CONTENT
         ):
-            return cython.NULL
-        content = content_from_record(self.arena, cython.address(record), cython.address(filled))
-        if content == cython.NULL:
-            return cython.NULL
+            return NULL
+        content = content_from_record(self.arena, address(record), address(filled))
+        if content == NULL:
+            return NULL
         while filled < content_total(content):
-            if not self._following(source, record.lsn + align8(record.length), cython.address(record)):
+            if not self._following(source, record.lsn + align8(record.length), address(record)):
                 content_decref(content)
-                return cython.NULL
+                return NULL
             if record.type != RECORD_CHUNK or record.undo_prev != thing or le32(record.data) != filled:
                 continue
-            if not content_add_chunk(content, cython.address(record)):
+            if not content_add_chunk(content, address(record)):
                 content_decref(content)
-                return cython.NULL
+                return NULL
             filled += record.size - 4
         content.message_id = 0 if spilled else thing
         return content
 
-    def facts(self, message_id, body_len, flags, priority):
+    def facts(self, message_id: uint64_t, body_len: pointer[uint32_t], flags: pointer[uint8_t], priority: pointer[uint8_t]) -> bint:
         record: record_t
-        data: cython.pointer(cython.const[uint8_t])
+        data: pointer[cython.const[uint8_t]]
         skip: uint64_t = 0
         lsn: uint64_t
         log_begin(self.message_log)
         lsn = log_where(self.message_log, message_id)
         log_end(self.message_log)
-        if not self._record(self.message_log, lsn, cython.address(record)):
+        if not self._record(self.message_log, lsn, address(record)):
             return False
         data = record.data
         if record.type == RECORD_COPY and record.size >= 8:
@@ -184,18 +187,18 @@ class ContentReader:
         priority[0] = data[11]
         return True
 
-    def _bytes(self, source, lsn, least):
+    def _bytes(self, source: pointer[log_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
         """Fills the window from `lsn` on; returns how many bytes it has there (0: none)."""
         count: uint64_t
-        done: cython.long
-        switches: cython.long
+        done: long
+        switches: long
         waited: int64_t
         sequence: uint64_t = lsn // source.container_size
         size: uint64_t = (sequence + 1) * source.container_size - lsn
-        container: cython.pointer(container_t)
+        container: pointer[container_t]
         if self.window_log == source and self.window_lsn <= lsn and lsn + least <= self.window_end:
             return self.window_end - lsn
-        self.window_log = cython.NULL
+        self.window_log = NULL
         self.shared = False
         if self.ring is not None:
             if not self.ring.on:
@@ -208,8 +211,8 @@ class ContentReader:
         count = log_read_buffered(source, lsn, self.window, self.own_size)
         if count == 0:
             log_begin(source)
-            container = log_container(source, sequence) if sequence <= source.tail // source.container_size else cython.NULL
-            self.shared = container != cython.NULL and container.state == CONTAINER_READY
+            container = log_container(source, sequence) if sequence <= source.tail // source.container_size else NULL
+            self.shared = container != NULL and container.state == CONTAINER_READY
             log_end(source)
             if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
                 self._open(source, sequence)
@@ -233,7 +236,7 @@ class ContentReader:
         self.window_end = lsn + count
         return count
 
-    def _follow(self, source, lsn):
+    def _follow(self, source: pointer[log_t], lsn: uint64_t) -> void:
         """A window begins at `lsn`: either it goes on where the one before ended, or a run begins here."""
         if self.run_end and source == self.descriptor_log and lsn + self.own_size > self.run_end and lsn <= self.run_end + GAP_MAX:
             if lsn >= self.run_start + RUN_LEAST and self._dense(lsn):
@@ -242,7 +245,7 @@ class ContentReader:
         self.run_start = lsn
         self.run_used = 0
 
-    def _dense(self, lsn):
+    def _dense(self, lsn: uint64_t) -> bint:
         """At least half of what the run passed up to `lsn` was wanted."""
         passed: uint64_t = lsn - self.run_start
         if passed > RUN_JUDGED:
@@ -251,7 +254,7 @@ class ContentReader:
             passed //= 2
         return 2 * self.run_used >= passed
 
-    def _start(self, source, lsn):
+    def _start(self, source: pointer[log_t], lsn: uint64_t) -> bint:
         owner: ManagedLog = self.messages if source == self.message_log else self.pages
         self.strays = 0
         if self.ring.start(owner, lsn):
@@ -261,16 +264,16 @@ class ContentReader:
             self.run_end = 0
         return self.ring.on
 
-    def _from_ring(self, source, lsn, least):
+    def _from_ring(self, source: pointer[log_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
         """As _bytes; 0: not there."""
-        piece: cython.pointer(ahead_piece_t) = cython.NULL
-        switches: cython.long = io_wait_switches()
+        piece: pointer[ahead_piece_t] = NULL
+        switches: long = io_wait_switches()
         waited: int64_t = io_wait_ns()
         if source == self.ring.log and least <= AHEAD_CARRY:
             piece = self.ring.piece(lsn, least)
         if io_wait_switches() != switches:
             self.io_ns += io_wait_ns() - waited
-        if piece == cython.NULL:
+        if piece == NULL:
             self.strays += 1
             if self.strays > STRAYS_MAX:
                 self._end_run()
@@ -279,15 +282,15 @@ class ContentReader:
         if not self._dense(lsn):
             self._end_run()
             return 0
-        self.window = cython.cast(cython.pointer(uint8_t), piece.read.data) - (piece.lsn - piece.begin)
+        self.window = cast(pointer[uint8_t], piece.read.data) - (piece.lsn - piece.begin)
         self.window_log = source
         self.window_lsn = piece.begin
         self.window_end = piece.lsn + piece.read.size
         return self.window_end - lsn
 
-    def _open(self, source, sequence):
+    def _open(self, source: pointer[log_t], sequence: uint64_t) -> c_int:
         """Opens a container for reading (the writer's own descriptor is for writing only); -1 when it is gone."""
-        following: cython.bint = source == self.message_log and self.descriptor_log == source and sequence == self.descriptor_sequence + 1
+        following: bint = source == self.message_log and self.descriptor_log == source and sequence == self.descriptor_sequence + 1
         self._close_container()
         try:
             owner: ManagedLog = self.messages if source == self.message_log else self.pages
@@ -310,12 +313,12 @@ class ContentReader:
             self.no_means = self.no_means or error.errno in NO_MEANS
         return self.descriptor
 
-    def _record(self, source, lsn, out):
+    def _record(self, source: pointer[log_t], lsn: uint64_t, out: pointer[record_t]) -> bint:
         """The record at this LSN, its CRC checked; false when there is none."""
         have: uint64_t
         length: uint64_t
-        fresh: cython.bint = False
-        again: cython.bint = False
+        fresh: bint = False
+        again: bint = False
         while True:
             have = self._bytes(source, lsn, RECORD_HEADER)
             fresh = fresh or self.window_lsn == lsn or have == 0
@@ -331,11 +334,11 @@ class ContentReader:
             again = fresh
             # The window was read when these bytes were not written yet, or the container became another one: once more.
             self._end_run()
-            self.window_log = cython.NULL
+            self.window_log = NULL
             self.shared = False
             fresh = True
 
-    def _following(self, source, lsn, out):
+    def _following(self, source: pointer[log_t], lsn: uint64_t, out: pointer[record_t]) -> bint:
         """The first record at or after `lsn`: in this block, the next one, the next window or the next container."""
         header: block_t
         have: uint64_t
@@ -344,7 +347,7 @@ class ContentReader:
         inside: uint64_t = lsn - container * size
         start: uint64_t
         step: uint32_t
-        closed: cython.bint
+        closed: bint
         for step in range(4):
             if step == 0:
                 start = lsn
@@ -363,7 +366,7 @@ class ContentReader:
             have = self._bytes(source, start, BLOCK_HEADER)
             # The header of a block that is still open is not written: its first record tells.
             if have >= BLOCK_HEADER:
-                closed = block_decode(self.window + (start - self.window_lsn), start, have, source.id, cython.address(header))
+                closed = block_decode(self.window + (start - self.window_lsn), start, have, source.id, address(header))
                 if self._record(source, start + BLOCK_HEADER, out):
                     return True
                 if closed:

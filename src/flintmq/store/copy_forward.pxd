@@ -5,4 +5,4 @@ cdef enum:
     FEW = 16                    # live messages of a container that are read one by one
 
 # Returns (messages copied, bytes written); the container is empty of live messages then, unless a message could not be read.
-cpdef tuple copy_container(object store, unsigned long long sequence)
+cpdef tuple copy_container(object store_object, unsigned long long sequence)

@@ -15,7 +15,8 @@ import threading
 from collections import deque
 from itertools import count
 
-import cython
+from cython import NULL, address, bint, cast, cclass, nogil, pointer, sizeof
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
@@ -53,13 +54,15 @@ from cython.cimports.flintmq.store.stream.stream_log import StreamSpace
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
+
 from flintmq.config import Limits
+from flintmq.core import failpoints
 from flintmq.errors import StoreBusyError, StoreError
 from flintmq.ports import TxState
-from flintmq.store import failpoints, marks
+from flintmq.store import marks
 from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
+from flintmq.store.log.opening import check_whole, clear_pages, open_log, set_damage_aside, take_back_clean
 from flintmq.store.log.space import message_floors, page_floors
-from flintmq.store.opening import check_whole, clear_pages, open_log, set_damage_aside, take_back_clean
 from flintmq.store.transaction_log import NOTE_RUN, STATES, Dequeue, Enqueue, Row, Transaction, TransactionLog
 
 log = logging.getLogger("flintmq.store")
@@ -72,12 +75,12 @@ SMALL_AHEAD = 2
 SMALL_CONTAINER = 1 << 20
 
 
-@cython.cclass
+@cclass
 class LogEngine(LogPort):
     """See module. Made by `LogStore.open`, its subclass."""
 
     def __cinit__(self):
-        memset(cython.address(self.ml), 0, cython.sizeof(self.ml))
+        memset(address(self.ml), 0, sizeof(self.ml))
         self.queues = {}
         self.tickets = deque()
         self.waiting = []
@@ -93,7 +96,7 @@ class LogEngine(LogPort):
         self.streams = None
 
     def __dealloc__(self):
-        list_free_all(cython.address(self.ml.messages))
+        list_free_all(address(self.ml.messages))
         free(self.ml.released)
 
     def _open(
@@ -151,18 +154,18 @@ class LogEngine(LogPort):
         self.writer.add(self.transaction_records.log)
         if self.pages is not None:
             self.writer.add(self.pages.log)
-        self.writer.writer.port = cython.address(self.port)
+        self.writer.writer.port = address(self.port)
         self.writer.on_callbacks = self._run_due
         self.writer.on_failed = self._disk_failed
-        self.ml.writer = cython.address(self.writer.writer)
+        self.ml.writer = address(self.writer.writer)
         self.reader = ContentReader(self.messages, self.pages)
         self.loader = ContentLoader(self.messages, self.pages, limits)
-        self.loader.watch(cython.address(self.ml.hot_arrivals))
-        self.ml.loader = cython.address(self.loader.loader)
+        self.loader.watch(address(self.ml.hot_arrivals))
+        self.ml.loader = address(self.loader.loader)
         self.transactions = TransactionLog(self.transaction_records)
         self.last_ticket = self.durable_ticket = max(self.messages.tail, self.transaction_records.tail)
         self._adopt_recovered()
-        self.port.context = cython.address(self.ml)
+        self.port.context = address(self.ml)
         self.port.hot_bytes = hot_bytes
         self.port.enqueue = ml_enqueue
         self.port.dequeue = ml_dequeue
@@ -175,17 +178,13 @@ class LogEngine(LogPort):
         self.port.durable_lsn = ml_durable_lsn
         self.port.kick = ml_kick
         self.port.pressure = ml_pressure
-        from flintmq.store.tx_runs import BulkTransactions
-
-        self.bulk = BulkTransactions(self, threads)
+        self.bulk = self._new_bulk(threads)  # as _new_maintenance and _run_due: of LogStore, which knows what stands on it
         self._settle_recovered()
         self._prove_tail({"messages": message_scan.last_block, "transactions": transaction_scan.last_block})
         self._open_streams(known, high_water, container_size, limits, threads)
         if threads:
-            from flintmq.store.maintenance import Maintenance
-
             self.writer.start()
-            self.maintenance = Maintenance(self)
+            self.maintenance = self._new_maintenance()
             self.maintenance.start()
         if threads or actors is not None:
             self.loader.start(actors)
@@ -195,7 +194,7 @@ class LogEngine(LogPort):
 
         self.streams = StreamStore(self, known, high_water, container_size, limits, overlap=threads)
         space: StreamSpace = self.streams.space
-        self.ml.stream_unwritten = cython.address(space.space.unwritten)
+        self.ml.stream_unwritten = address(space.space.unwritten)
 
     def _prove_tail(self, last_blocks):
         """The first block of this run goes to disk before anything that the old base gave up is touched: until then the block that told
@@ -222,10 +221,10 @@ class LogEngine(LogPort):
         j: uint32_t
         at: uint64_t = 0
         name: uint64_t = 0
-        live: cython.pointer(live_t)
-        place: cython.pointer(recovered_location_t)
-        message: cython.pointer(message_t)
-        location: cython.pointer(location_t)
+        live: pointer[live_t]
+        place: pointer[recovered_location_t]
+        message: pointer[message_t]
+        location: pointer[location_t]
         for tx, found in sorted(self.recovery.transactions.items()):
             transaction = Transaction(
                 tx,
@@ -250,23 +249,23 @@ class LogEngine(LogPort):
             self.transactions.adopt(transaction)
         log_begin(self.messages.log)
         for i in range(self.recovery.live_count):
-            live = cython.address(self.recovery.live[i])
+            live = address(self.recovery.live[i])
             log_live(self.messages.log, live.lsn, live.bytes)
             if live.id != live.lsn:
-                map64_put(cython.address(self.messages.log.moved), live.id, live.lsn)
+                map64_put(address(self.messages.log.moved), live.id, live.lsn)
             if live.places == 0:
                 continue
-            message = list_new(cython.address(self.ml.messages), live.id)
+            message = list_new(address(self.ml.messages), live.id)
             for j in range(live.places):
-                place = cython.address(self.recovery.locations[at + j])
-                if message == cython.NULL:
+                place = address(self.recovery.locations[at + j])
+                if message == NULL:
                     break
                 location = message_add(message, place.queue_id, place.position, place.expires_at_ms)
-                if location != cython.NULL:
+                if location != NULL:
                     location.enqueued_by = place.enqueued_by
                     location.dequeued_by = place.dequeued_by
             at += live.places
-            if message != cython.NULL:
+            if message != NULL:
                 while name < self.recovery.name_count and self.recovery.names[name].message_id == live.id:
                     message_name(message, self.recovery.names[name].tx)
                     name += 1
@@ -282,7 +281,7 @@ class LogEngine(LogPort):
             self.messages.append(marks.MESSAGE_DELETE, b"", message_id)
         # Sets whose Commit was durable and whose End was not: what still stands is dequeued now, and not put back.
         for queue_id, position, message_id, consumer_id, acquired_us in self.recovery.taken:
-            ml_dequeue_plain(cython.address(self.ml), queue_id, position, message_id, consumer_id, REASON_ACK, acquired_us, 0)
+            ml_dequeue_plain(address(self.ml), queue_id, position, message_id, consumer_id, REASON_ACK, acquired_us, 0)
         for transaction in list(transactions.table.values()):
             found = self.recovery.transactions[transaction.tx]
             if transaction.tx < self.transaction_records.base or found.start_lost:
@@ -299,12 +298,12 @@ class LogEngine(LogPort):
     def restore(self, handle: QueueHandle) -> int:
         """Puts the recovered entries of a queue into it. Returns how many. Called once per durable queue, before it is used."""
         number: uint64_t = 0
-        entries: cython.pointer(restored_t)
+        entries: pointer[restored_t]
         level: uint32_t = 0
         restored: uint64_t = 0
         if self.recovery is None:
             return 0
-        entries = self.recovery.entries(handle.queue.id, cython.address(number))
+        entries = self.recovery.entries(handle.queue.id, address(number))
         if number:
             restored = queue_restore_many(handle.queue, entries, number)
             if restored != number:
@@ -360,7 +359,7 @@ class LogEngine(LogPort):
     def _write_rest(self):
         """Writes all that is buffered; containers are made as far as the disk has room. False: it is full or has failed. What is left
         out then was never confirmed, and what it ended comes back."""
-        what: cython.int
+        what: c_int
         while True:
             what = self.writer.flush()
             if what == PASS_STARVED:
@@ -372,7 +371,8 @@ class LogEngine(LogPort):
                     made += self.streams.prepare()
                 if not made:
                     log.warning(
-                        "the disk is full: %d bytes that were not confirmed are left out; the next start flags its deliveries as redelivered",
+                        "the disk is full: %d bytes that were not confirmed are left out; the next start flags its deliveries as "
+                        "redelivered",
                         self.messages.tail - self.messages.durable_lsn,
                     )
                     return False
@@ -385,7 +385,7 @@ class LogEngine(LogPort):
         last: uint64_t = 0
         position: uint64_t = 1
         ranges: list = []
-        while queue_next_redelivered(handle.queue, position, cython.address(first), cython.address(last)):
+        while queue_next_redelivered(handle.queue, position, address(first), address(last)):
             ranges.append((first, last))
             position = last + 1
         return handle.queue.id, ranges
@@ -405,7 +405,7 @@ class LogEngine(LogPort):
             handles = list(self.queues.values())
         for handle in handles:
             found = recovered.pop(handle.queue.id, ())
-            if below and handle.queue.entries.level_count == 1 and at_load64(cython.address(handle.queue.logged_at)) > below:
+            if below and handle.queue.entries.level_count == 1 and at_load64(address(handle.queue.logged_at)) > below:
                 continue
             tails = [queue_tail(handle.queue, level) for level in range(handle.queue.entries.level_count)]
             for level in range(min(len(found), len(tails))):
@@ -432,19 +432,19 @@ class LogEngine(LogPort):
         """(transaction, messages that named it and are dead) since the last call."""
         released: list = []
         i: uint32_t
-        if not at_load32(cython.address(self.ml.released_count)):
+        if not at_load32(address(self.ml.released_count)):
             return released
         log_begin(self.ml.log)
         for i in range(self.ml.released_count):
             released.append((self.ml.released[i].tx, self.ml.released[i].messages))
-        at_store32(cython.address(self.ml.released_count), 0)
+        at_store32(address(self.ml.released_count), 0)
         log_end(self.ml.log)
         return released
 
     @property
     def disk_low(self) -> bool:
         """True while nothing but the reserve is left."""
-        return at_load32(cython.address(self.ml.disk_low)) != 0
+        return at_load32(address(self.ml.disk_low)) != 0
 
     def copy_transactions(self, below: int) -> int:
         """Writes transactions and notes that live below that LSN anew. Returns how many."""
@@ -454,23 +454,21 @@ class LogEngine(LogPort):
     def maintain(self) -> None:
         """One pass of the maintenance, on the caller's thread (tests)."""
         if self.maintenance is None:
-            from flintmq.store.maintenance import Maintenance
-
-            self.maintenance = Maintenance(self)
+            self.maintenance = self._new_maintenance()
         self.maintenance.once()
 
     def set_disk_low(self, low: bool) -> None:
         """Publishers are blocked while nothing but the reserve is left."""
-        at_store32(cython.address(self.ml.disk_low), 1 if low else 0)
+        at_store32(address(self.ml.disk_low), 1 if low else 0)
 
     def hold_publishers(self, at: int | None) -> None:
         """Publishers wait from when the tail of the message log has come to this LSN; None: they don't."""
         lsn: uint64_t = LSN_NEVER if at is None else at
-        before: uint64_t = at_load64(cython.address(self.ml.hold_at))
+        before: uint64_t = at_load64(address(self.ml.hold_at))
         if lsn != before:
-            at_store64(cython.address(self.ml.hold_at), lsn)
+            at_store64(address(self.ml.hold_at), lsn)
             if lsn > before:  # who waits for it looks again
-                log_port_wake(cython.address(self.port))
+                log_port_wake(address(self.port))
 
     def _run_due(self):
         """Durability moved: callbacks (LogStore)."""
@@ -507,9 +505,7 @@ class LogEngine(LogPort):
         with self.lock:
             transaction = self.transactions.open(tx)
             if (
-                ml_enqueue_tx(
-                    cython.address(self.ml), tx, queue.id, position, slot, slot_content(slot), cython.address(message_id), expires_at_ms
-                )
+                ml_enqueue_tx(address(self.ml), tx, queue.id, position, slot, slot_content(slot), address(message_id), expires_at_ms)
                 == LSN_NEVER
             ):
                 raise self._error()
@@ -523,7 +519,7 @@ class LogEngine(LogPort):
         with self.lock:
             transaction = self.transactions.open(tx)
             lsn = ml_dequeue_tx(
-                cython.address(self.ml),
+                address(self.ml),
                 tx,
                 queue.id,
                 position,
@@ -531,7 +527,7 @@ class LogEngine(LogPort):
                 owner,
                 reason,
                 delivered_us,
-                cython.cast(uint32_t, (at_load64(cython.address(slot.state)) >> ENTRY_COUNT_SHIFT) & 0xFFFF),
+                cast(uint32_t, (at_load64(address(slot.state)) >> ENTRY_COUNT_SHIFT) & 0xFFFF),
             )
             if lsn == LSN_NEVER:
                 raise self._error()
@@ -546,7 +542,7 @@ class LogEngine(LogPort):
             return self.transactions.commit(self.transactions.open(tx), ())
 
     def tx_durable(self, ticket):
-        return at_load64(cython.address(self.transaction_records.log.durable)) >= ticket
+        return at_load64(address(self.transaction_records.log.durable)) >= ticket
 
     def tx_applied(self, tx):
         with self.lock:
@@ -562,11 +558,11 @@ class LogEngine(LogPort):
             self.transactions.rollback(transaction)
             self._apply(transaction)
 
-    def _apply(self, transaction):
+    def _apply(self, transaction: object) -> object:
         """The outcome is durable: places become plain or go, dead messages are deleted, End is written."""
-        committed: cython.bint = transaction.state is TxState.COMMITTED
+        committed: bint = transaction.state is TxState.COMMITTED
         for message_id in sorted(transaction.messages):
-            ml_settle_tx(cython.address(self.ml), transaction.tx, message_id, committed)
+            ml_settle_tx(address(self.ml), transaction.tx, message_id, committed)
         try:
             self.transactions.end(transaction)
         except StoreError:
@@ -580,15 +576,15 @@ class LogEngine(LogPort):
                 self.transactions.release(tx, messages)
 
     def load_now(self, message_id):
-        content: cython.pointer(content_t)
+        content: pointer[content_t]
         wanted: uint64_t = message_id
         with self.reader_lock:
-            with cython.nogil:
+            with nogil:
                 content = self.reader.read(wanted)
-            busy = content == cython.NULL and self.reader.no_means
+            busy = content == NULL and self.reader.no_means
         if busy:
             raise StoreBusyError(f"message {message_id} can't be read now: no file descriptor or memory; raise the limit (ulimit -n)")
-        if content == cython.NULL:
+        if content == NULL:
             raise KeyError(message_id)
         return content
 

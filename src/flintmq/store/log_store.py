@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import heapq
 import logging
-from itertools import count
 
-import cython
+from cython import NULL, address, bint, cclass, pointer
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.types import restored_t
@@ -36,13 +37,16 @@ from cython.cimports.flintmq.store.message_log import (
 )
 from cython.cimports.flintmq.store.recovery import Recovery
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+
 from flintmq.clock import SystemClock
-from flintmq.errors import OperatorError, StoreError
+from flintmq.errors import OperatorError
 from flintmq.ports import StoredContent, StoredEntry, TxState
 from flintmq.store import marks
 from flintmq.store.log.containers import MESSAGES, TRANSACTIONS
 from flintmq.store.log.file_port import OsFiles
+from flintmq.store.maintenance import Maintenance
 from flintmq.store.transaction_log import Dequeue, Enqueue, Heuristic, Row, rows_of
+from flintmq.store.tx_runs import BulkTransactions
 
 log = logging.getLogger("flintmq.store")
 
@@ -50,7 +54,7 @@ log = logging.getLogger("flintmq.store")
 PREPARED_STATE = 2
 
 
-@cython.cclass
+@cclass
 class LogStore(LogEngine):
     """See module. Made by `LogStore.open`."""
 
@@ -116,6 +120,12 @@ class LogStore(LogEngine):
             raise
         return store
 
+    def _new_bulk(self, threads):
+        return BulkTransactions(self, threads)
+
+    def _new_maintenance(self):
+        return Maintenance(self)
+
     # --- ports.Store ----------------------------------------------------------------------------------------------------
 
     @property
@@ -127,11 +137,11 @@ class LogStore(LogEngine):
 
     def append_content(self, content: StoredContent, *, priority: int | None = None) -> int:
         """See ports.Store. Raises: StoreError."""
-        flags: cython.int = CONTENT_PERSISTENT | (0 if priority is None else CONTENT_PRIORITY)
-        made: cython.pointer(content_t) = content_from_bytes(
+        flags: c_int = CONTENT_PERSISTENT | (0 if priority is None else CONTENT_PRIORITY)
+        made: pointer[content_t] = content_from_bytes(
             content.exchange, content.routing_key, content.header, content.body, flags, priority or 0
         )
-        message_id: uint64_t = ml_write_content(cython.address(self.ml), made)
+        message_id: uint64_t = ml_write_content(address(self.ml), made)
         content_decref(made)
         if message_id == LSN_NEVER:
             raise self._error()
@@ -140,7 +150,7 @@ class LogStore(LogEngine):
 
     def content(self, message_id: int) -> StoredContent:
         """The message's bytes. Raises: KeyError when it is gone or unreadable."""
-        found: cython.pointer(content_t) = self.load_now(message_id)
+        found: pointer[content_t] = self.load_now(message_id)
         try:
             return StoredContent(*content_tuple(found))
         finally:
@@ -160,9 +170,7 @@ class LogStore(LogEngine):
                     raise KeyError(f"no message {message_id}")
                 number = transaction.next_number(queue_id)
                 waiting = position_waiting(number)
-                lsn = ml_enqueue_tx(
-                    cython.address(self.ml), tx, queue_id, waiting, cython.NULL, cython.NULL, cython.address(known), expires_at_ms
-                )
+                lsn = ml_enqueue_tx(address(self.ml), tx, queue_id, waiting, NULL, NULL, address(known), expires_at_ms)
                 if lsn == LSN_NEVER:
                     raise self._error()
                 transaction.enqueues.append(Enqueue(queue_id, message_id, 0, expires_at_ms, number))
@@ -170,7 +178,7 @@ class LogStore(LogEngine):
                 return 0
             if not self._listed(known):
                 raise KeyError(f"no message {message_id}")
-            lsn = ml_enqueue_plain(cython.address(self.ml), queue_id, position, known, expires_at_ms)
+            lsn = ml_enqueue_plain(address(self.ml), queue_id, position, known, expires_at_ms)
             if lsn == 0:
                 raise ValueError(f"position {position} of queue {queue_id} is taken")
             if lsn == LSN_NEVER:
@@ -178,11 +186,11 @@ class LogStore(LogEngine):
             return self._ticket(lsn, 0)
 
     def _listed(self, message_id):
-        from_list: cython.pointer(message_t)
+        from_list: pointer[message_t]
         log_begin(self.ml.log)
-        from_list = list_find(cython.address(self.ml.messages), message_id)
+        from_list = list_find(address(self.ml.messages), message_id)
         log_end(self.ml.log)
-        return from_list != cython.NULL
+        return from_list != NULL
 
     def dequeue(
         self,
@@ -204,11 +212,11 @@ class LogStore(LogEngine):
             message_id = message_id or self._message_at(queue_id, position)
             if tx:
                 lsn = ml_dequeue_tx(
-                    cython.address(self.ml), tx, queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
+                    address(self.ml), tx, queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
                 )
             else:
                 lsn = ml_dequeue_plain(
-                    cython.address(self.ml), queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
+                    address(self.ml), queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
                 )
             if lsn == 0:
                 raise KeyError(f"no entry {position} in queue {queue_id}")
@@ -223,7 +231,7 @@ class LogStore(LogEngine):
     def _message_at(self, queue_id, position):
         """Id of the message at this place: from the queue itself, the message list, or what recovery found. Raises: KeyError."""
         number: uint64_t = 0
-        entries: cython.pointer(restored_t)
+        entries: pointer[restored_t]
         i: uint64_t
         handle: QueueHandle
         found: uint64_t = 0
@@ -231,11 +239,11 @@ class LogStore(LogEngine):
         if handle is not None:
             found = handle.message_id_at(position)  # first: the list is searched from end to end
         if found == 0:
-            found = ml_find_listed(cython.address(self.ml), queue_id, position)
+            found = ml_find_listed(address(self.ml), queue_id, position)
         if found:
             return found
         if self.recovery is not None:
-            entries = self.recovery.entries(queue_id, cython.address(number))
+            entries = self.recovery.entries(queue_id, address(number))
             for i in range(number):
                 if entries[i].position == position and self.is_live(entries[i].message_id):
                     return entries[i].message_id
@@ -297,10 +305,10 @@ class LogStore(LogEngine):
         """See ports.Store."""
         with self.lock:
             transaction = self.transactions.known(tx)
-            prepared: cython.bint = transaction.state is TxState.PREPARED
+            prepared: bint = transaction.state is TxState.PREPARED
             lsn = self.transactions.rollback(transaction)
             for one in transaction.dequeues:
-                ml_undo_dequeues(cython.address(self.ml), tx, one.message_id, prepared)
+                ml_undo_dequeues(address(self.ml), tx, one.message_id, prepared)
             return self._finish(transaction, lsn)
 
     def _finish(self, transaction, lsn):
@@ -321,7 +329,7 @@ class LogStore(LogEngine):
                 for one in transaction.enqueues:
                     if one.number >= 0:
                         ml_give_position(
-                            cython.address(self.ml),
+                            address(self.ml),
                             transaction.tx,
                             one.message_id,
                             one.queue_id,
@@ -374,7 +382,7 @@ class LogStore(LogEngine):
         flags: uint8_t = 0
         priority: uint8_t = 0
         with self.reader_lock:
-            self.reader.facts(message_id, cython.address(body_len), cython.address(flags), cython.address(priority))
+            self.reader.facts(message_id, address(body_len), address(flags), address(priority))
         return (priority if flags & CONTENT_PRIORITY else None, body_len)
 
     def note_heuristic(self, tx: int, committed: bool) -> int:
@@ -419,14 +427,14 @@ class LogStore(LogEngine):
                 for one in (*transaction.enqueues, *transaction.dequeues):
                     if one.queue_id == queue_id:
                         message_id = one.message_id
-                        ml_drop_places(cython.address(self.ml), wanted, message_id)
+                        ml_drop_places(address(self.ml), wanted, message_id)
                 transaction.enqueues = [one for one in transaction.enqueues if one.queue_id != queue_id]
                 transaction.dequeues = [one for one in transaction.dequeues if one.queue_id != queue_id]
                 transaction.sets = [one for one in transaction.sets if one.queue_id != queue_id]
                 if transaction.stage is not None:
                     transaction.stage.drop_queue(queue_id)
             if not known:
-                ml_drop_queue(cython.address(self.ml), wanted)
+                ml_drop_queue(address(self.ml), wanted)
             return self._ticket(end, 0)
 
     def entries(self, queue_id: int) -> object:
@@ -435,7 +443,7 @@ class LogStore(LogEngine):
         i: uint64_t
         found: list = []
         fresh: Recovery
-        entries: cython.pointer(restored_t)
+        entries: pointer[restored_t]
         with self.lock:
             while self.writer.thread is None and self.flush() == 1:
                 pass
@@ -460,7 +468,7 @@ class LogStore(LogEngine):
                 for queue, first, count in one.sets
                 if queue == queue_id
             ]
-            entries = fresh.entries(queue_id, cython.address(number))
+            entries = fresh.entries(queue_id, address(number))
             for i in range(number):
                 for first, end_, tx in sets:
                     if first <= entries[i].position < end_:
@@ -478,20 +486,21 @@ class LogStore(LogEngine):
 
     # --- tickets --------------------------------------------------------------------------------------------------------
 
-    def _ticket(self, message_lsn, transaction_lsn):
+    def _ticket(self, message_lsn: uint64_t, transaction_lsn: uint64_t) -> uint64_t:
         self.last_ticket += 1
         self.tickets.append((self.last_ticket, message_lsn, transaction_lsn))
         self.writer.kick()
         return self.last_ticket
 
     def _collect_tickets(self):
-        messages: uint64_t = at_load64(cython.address(self.messages.log.durable))
-        transactions: uint64_t = at_load64(cython.address(self.transaction_records.log.durable))
+        messages: uint64_t = at_load64(address(self.messages.log.durable))
+        transactions: uint64_t = at_load64(address(self.transaction_records.log.durable))
         while self.tickets:
             ticket, message_lsn, transaction_lsn = self.tickets[0]
             if message_lsn > messages or transaction_lsn > transactions:
                 return
             self.tickets.popleft()
+            check(ticket > self.durable_ticket, b"log_store I1 tickets become durable in their order", ticket, self.durable_ticket)
             self.durable_ticket = ticket
 
     def _count_waiting(self):

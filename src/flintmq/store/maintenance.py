@@ -17,16 +17,15 @@ from flintmq.config import Limits
 from flintmq.errors import StoreError
 from flintmq.store import marks
 from flintmq.store.copy_forward import copy_container
+from flintmq.store.log.log import CONTAINER_SEALED
 from flintmq.store.log.managed import NO_MEANS
 
 log = logging.getLogger("flintmq.store")
 
-CONTAINER_SEALED = 2
-# containers of the message log that nothing but acks and outcomes may use (the reserve): two, and under load as many as hold what
-# publishers have under way when they are told
+# containers of the message log that nothing but acks and outcomes may use (the reserve): two, and under load as many as hold
+# Limits.log_reserve_bytes
 RESERVE = 2
 RESERVE_MOST = 8
-RESERVE_BYTES = 12 << 20
 # of the other logs
 SMALL_RESERVE = 1
 # containers of the bound that are on top of twice what is live
@@ -164,8 +163,9 @@ class Maintenance:
             self._archive(one)
             calm = self._is_calm(one)
             if one is messages and one.tail // one.container_size > self._first:
-                if not calm and one.container_size * RESERVE_MOST > RESERVE_BYTES // 3:
-                    self._reserve = max(RESERVE, min(-(-RESERVE_BYTES // one.container_size), RESERVE_MOST))
+                wanted = self._limits.log_reserve_bytes
+                if not calm and one.container_size * RESERVE_MOST > wanted // 3:
+                    self._reserve = max(RESERVE, min(-(-wanted // one.container_size), RESERVE_MOST))
                 # One more than the reserve: that it can't be made is how a full disk shows.
                 one.set_ahead(max(one.ahead, self._reserve + 1))
             self._bound(one)

@@ -1,14 +1,17 @@
 """Copy-forward of one message (see message_copy.pxd).
 
 in: a live message and its content. out: Message-Copy at the tail; from then on its id resolves there.
+
+I1  A copy stands behind what it replaces, and lives from the step on in which that dies.
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
-from cython.cimports.flintmq.store.content_codec import PIECE_MAX, content_copy_out, content_total
+from cython.cimports.flintmq.store.log.content_codec import PIECE_MAX, content_copy_out, content_total
 from cython.cimports.flintmq.store.log.log import (
     log_append,
     log_append_done,
@@ -35,16 +38,23 @@ from cython.cimports.flintmq.store.log.record import (
     set64,
 )
 from cython.cimports.flintmq.store.message_list import PLACE_FREED, list_find, location_t, message_t
-from cython.cimports.flintmq.store.message_log import ml_release_name
+from cython.cimports.flintmq.store.message_log import message_log_t, ml_release_name
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
 # bytes of content that the first record of a copy has room for at least
-LEAST_PIECE = cython.declare(uint32_t, 64)
+LEAST_PIECE = declare(uint32_t, 64)
 
 
-def ml_copy(ml, content, message_id, at, plain, published_us):
-    message: cython.pointer(message_t)
-    places: cython.pointer(location_t) = plain
+def ml_copy(
+    ml: pointer[message_log_t],
+    content: pointer[content_t],
+    message_id: uint64_t,
+    at: uint64_t,
+    plain: pointer[location_t],
+    published_us: uint64_t,
+) -> uint64_t:
+    message: pointer[message_t]
+    places: pointer[location_t] = plain
     count: uint32_t = 1
     i: uint32_t
     fixed: uint32_t
@@ -56,29 +66,29 @@ def ml_copy(ml, content, message_id, at, plain, published_us):
     size: uint64_t
     first: uint64_t = 0
     lsn: uint64_t = 0
-    record: cython.pointer(uint8_t)
-    own: cython.pointer(uint8_t)
+    record: pointer[uint8_t]
+    own: pointer[uint8_t]
     log_begin(ml.log)
     if not log_is_live(ml.log, at) or log_where(ml.log, message_id) != at:
         log_end(ml.log)
         return 0
-    message = list_find(cython.address(ml.messages), message_id)
-    if message != cython.NULL:
+    message = list_find(address(ml.messages), message_id)
+    if message != NULL:
         places = message.locations
         count = message.count
-        if plain != cython.NULL:  # it was listed by a transaction, which does not know when it expires
+        if plain != NULL:  # it was listed by a transaction, which does not know when it expires
             for i in range(count):
                 if places[i].queue_id == plain.queue_id and places[i].position == plain.position and places[i].expires_at_ms == 0:
                     places[i].expires_at_ms = plain.expires_at_ms
     fixed = RECORD_HEADER + 8 + count * PLACE_SIZE + (8 if published_us else 0) + CONTENT_FIXED
-    room = log_room(ml.log, min(fixed + max(min(total, ml.split_above), LEAST_PIECE), cython.cast(uint32_t, ml.log.buffer_size - 1024)))
-    if (places == cython.NULL and count) or room < fixed + LEAST_PIECE:
+    room = log_room(ml.log, min(fixed + max(min(total, ml.split_above), LEAST_PIECE), cast(uint32_t, ml.log.buffer_size - 1024)))
+    if (places == NULL and count) or room < fixed + LEAST_PIECE:
         log_end(ml.log)
         return 0
     piece = total if total <= ml.split_above else min(min(total, PIECE_MAX), room - fixed)
     length = fixed + piece
-    record = log_append(ml.log, length, cython.address(first))
-    if record == cython.NULL:
+    record = log_append(ml.log, length, address(first))
+    if record == NULL:
         log_end(ml.log)
         return 0
     own = record_encode(record, length, RECORD_COPY, 0, 0, log_time(ml.log), message_id, 0, 0)
@@ -88,7 +98,7 @@ def ml_copy(ml, content, message_id, at, plain, published_us):
     for i in range(count):
         set64(own, places[i].queue_id)
         set64(own + 8, places[i].position)
-        set64(own + 16, cython.cast(uint64_t, places[i].expires_at_ms))
+        set64(own + 16, cast(uint64_t, places[i].expires_at_ms))
         set64(own + 24, places[i].enqueued_by)
         set64(own + 32, places[i].dequeued_by & ~PLACE_FREED)
         own += PLACE_SIZE
@@ -113,8 +123,8 @@ def ml_copy(ml, content, message_id, at, plain, published_us):
             return 0
         piece = min(min(total - offset, PIECE_MAX), room - RECORD_HEADER - 4)
         length = RECORD_HEADER + 4 + piece
-        record = log_append(ml.log, length, cython.address(lsn))
-        if record == cython.NULL:
+        record = log_append(ml.log, length, address(lsn))
+        if record == NULL:
             log_end(ml.log)
             return 0
         own = record_encode(record, length, RECORD_CHUNK, 0, 0, log_time(ml.log), message_id, 0, 0)
@@ -122,11 +132,13 @@ def ml_copy(ml, content, message_id, at, plain, published_us):
         content_copy_out(content, offset, piece, own + 4)
         log_append_done(ml.log, record, length, lsn)
         offset += piece
-    if map64_put(cython.address(ml.log.moved), message_id, first):
+    if map64_put(address(ml.log.moved), message_id, first):
+        check(first > at, b"message_copy I1 a copy stands behind the original", first, at)
+        check(not log_is_live(ml.log, first), b"message_copy I1 nothing lived where a copy stands", first, message_id)
         log_live(ml.log, first, size)
         log_dead(ml.log, at, ml.log.tail)
         ml.log.copied += size
-        if message != cython.NULL:
+        if message != NULL:
             _release_decided(ml, message)
     else:
         size = 0
@@ -134,15 +146,15 @@ def ml_copy(ml, content, message_id, at, plain, published_us):
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _release_decided(ml: cython.pointer(message_log_t), message: cython.pointer(message_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _release_decided(ml: pointer[message_log_t], message: pointer[message_t]) -> void:
     """After its copy a message names only the transactions that are still open in it."""
     i: uint32_t
     j: uint32_t
     kept: uint32_t = 0
-    open_: cython.bint
+    open_: bint
     tx: uint64_t
     for i in range(message.named_count):
         tx = message.named[i]
@@ -154,4 +166,5 @@ def _release_decided(ml: cython.pointer(message_log_t), message: cython.pointer(
             kept += 1
         else:
             ml_release_name(ml, tx)
+    check(kept <= message.named_count, b"message_copy I1 a copy names no more transactions", kept, message.named_count)
     message.named_count = kept

@@ -7,6 +7,9 @@ from flintmq.store.log.log cimport log_t
 from flintmq.store.log.writer cimport writer_t
 from flintmq.store.message_list cimport location_t, message_list_t, message_t
 
+cdef enum:
+    ENQUEUE_MOST = 56           # bytes of a Message-Enqueue with expiry and transaction
+
 cdef struct released_t:
     uint64_t tx
     uint64_t messages           # dead ones that named it

@@ -5,14 +5,17 @@ in: enqueues and dequeues of the queue core, transactions of the store. out: rec
 I1  A message's id is the LSN of its Message-Start; it is in the container's live map before anybody else can know the id.
 I2  A message that is not in the message list has exactly one place ever, and its Message-Enqueue directly follows its Message-Start.
 I3  What ends a message (flag LAST, Message-Delete) is written under the same lock as its removal from the list and the live map.
+I4  A logged position is not 0; an id of the page log has its bit.
 
 Source: seed 003, "Message Log Records" and "In-Memory Objects"; layout in docs/FORMAT.md.
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_store32, at_store64
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_SHARED, content_t
 from cython.cimports.flintmq.core.hash64 import map64_remove
 from cython.cimports.flintmq.queue.slot import slot_content
@@ -26,7 +29,7 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
     swept_t,
 )
-from cython.cimports.flintmq.store.content_codec import content_total, content_write
+from cython.cimports.flintmq.store.log.content_codec import content_total, content_write
 from cython.cimports.flintmq.store.log.log import (
     LSN_NEVER,
     log_append,
@@ -74,29 +77,30 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.stdlib import realloc
 
 # ranges of positions in one Queue-Purge: it must fit into the smallest write buffer
-PURGE_RANGES = cython.declare(uint32_t, 128)
-# bytes of a Message-Enqueue with expiry and transaction
-ENQUEUE_MOST = cython.declare(uint32_t, 56)
+PURGE_RANGES = declare(uint32_t, 128)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _ml(context: cython.p_void) -> cython.pointer(message_log_t):
-    return cython.cast(cython.pointer(message_log_t), context)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _ml(context: p_void) -> pointer[message_log_t]:
+    return cast(pointer[message_log_t], context)
 
 
 # --- records ----------------------------------------------------------------------------------------------------------------
 
 
-def ml_write_enqueue(log, message_id, queue_id, position, expires_at_ms, tx):
+def ml_write_enqueue(
+    log: pointer[log_t], message_id: uint64_t, queue_id: uint64_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t
+) -> uint64_t:
+    check(position != 0, b"message_log I4 an enqueue has a position", message_id, queue_id)
     flags: uint16_t = (RECORD_EXPIRES if expires_at_ms else 0) | (RECORD_TRANSACTION if tx else 0)
     length: uint32_t = record_prefix(flags) + 16
     lsn: uint64_t = 0
-    own: cython.pointer(uint8_t)
-    record: cython.pointer(uint8_t) = log_append(log, length, cython.address(lsn))
-    if record == cython.NULL:
+    own: pointer[uint8_t]
+    record: pointer[uint8_t] = log_append(log, length, address(lsn))
+    if record == NULL:
         return LSN_NEVER
     own = record_encode(record, length, RECORD_ENQUEUE, 0, flags, log_time(log), message_id, tx, expires_at_ms)
     set64(own, queue_id)
@@ -105,102 +109,111 @@ def ml_write_enqueue(log, message_id, queue_id, position, expires_at_ms, tx):
     return lsn + length
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _write_dequeue(
-    log: cython.pointer(log_t),
+    log: pointer[log_t],
     message_id: uint64_t,
     queue_id: uint64_t,
     position: uint64_t,
     owner: uint32_t,
-    reason: cython.int,
+    reason: c_int,
     delivered_us: uint64_t,
     delivery_count: uint32_t,
     tx: uint64_t,
-    last: cython.bint,
+    last: bint,
 ) -> uint64_t:
     flags: uint16_t = (RECORD_TRANSACTION if tx else 0) | (RECORD_LAST if last else 0)
     length: uint32_t = record_prefix(flags) + 32
     lsn: uint64_t = 0
-    own: cython.pointer(uint8_t)
-    record: cython.pointer(uint8_t) = log_append(log, length, cython.address(lsn))
-    if record == cython.NULL:
+    own: pointer[uint8_t]
+    record: pointer[uint8_t] = log_append(log, length, address(lsn))
+    if record == NULL:
         return LSN_NEVER
     own = record_encode(record, length, RECORD_DEQUEUE, 0, flags, log_time(log), message_id, tx, 0)
     set64(own, queue_id)
     set64(own + 8, position)
     set64(own + 16, delivered_us)
     set32(own + 24, owner)
-    set16(own + 28, cython.cast(uint16_t, delivery_count))
-    own[30] = cython.cast(uint8_t, reason)
+    set16(own + 28, cast(uint16_t, delivery_count))
+    own[30] = cast(uint8_t, reason)
     own[31] = 0
     log_append_done(log, record, length, lsn)
     return lsn + length
 
 
-def ml_write_delete(log, message_id):
+def ml_write_delete(log: pointer[log_t], message_id: uint64_t) -> uint64_t:
     lsn: uint64_t = 0
-    record: cython.pointer(uint8_t) = log_append(log, RECORD_HEADER, cython.address(lsn))
-    if record == cython.NULL:
+    record: pointer[uint8_t] = log_append(log, RECORD_HEADER, address(lsn))
+    if record == NULL:
         return LSN_NEVER
     record_encode(record, RECORD_HEADER, RECORD_MESSAGE_DELETE, 0, RECORD_LAST, log_time(log), message_id, 0, 0)
     log_append_done(log, record, RECORD_HEADER, lsn)
     return lsn + RECORD_HEADER
 
 
-def ml_release_name(ml, tx):
+def ml_release_name(ml: pointer[message_log_t], tx: uint64_t) -> void:
     room: uint32_t
-    released: cython.pointer(released_t)
+    released: pointer[released_t]
     if ml.released_count and ml.released[ml.released_count - 1].tx == tx:
         ml.released[ml.released_count - 1].messages += 1
         return
     if ml.released_count == ml.released_room:
         room = ml.released_room * 2 if ml.released_room else 64
-        released = cython.cast(cython.pointer(released_t), realloc(ml.released, room * cython.sizeof(released_t)))
-        if released == cython.NULL:
+        released = cast(pointer[released_t], realloc(ml.released, room * sizeof(released_t)))
+        if released == NULL:
             return  # the transaction's record stays until the next restart: space, not safety
         ml.released = released
         ml.released_room = room
+    check(ml.released_count < ml.released_room, b"message_log I3 released names have their room", ml.released_count, tx)
     ml.released[ml.released_count].tx = tx
     ml.released[ml.released_count].messages = 1
-    at_store32(cython.address(ml.released_count), ml.released_count + 1)
+    at_store32(address(ml.released_count), ml.released_count + 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _release_names(ml: cython.pointer(message_log_t), message: cython.pointer(message_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _release_names(ml: pointer[message_log_t], message: pointer[message_t]) -> void:
     """A dead message names its transactions no longer: they are told later, by who holds the GIL."""
     i: uint32_t
     for i in range(message.named_count):
         ml_release_name(ml, message.named[i])
 
 
-def ml_ended(ml, message_id, message, by):
+def ml_ended(ml: pointer[message_log_t], message_id: uint64_t, message: pointer[message_t], by: uint64_t) -> void:
     """The message's life is over, by the record before LSN `by` (I3). `message`: its list entry or NULL."""
     log_dead(ml.log, log_where(ml.log, message_id), by)
     if ml.log.moved.count:
-        map64_remove(cython.address(ml.log.moved), message_id)
-    if message != cython.NULL:
+        map64_remove(address(ml.log.moved), message_id)
+    if message != NULL:
+        check(message.count == 0 and message.holds == 0, b"message_log I3 a message that ends has no place", message_id, message.count)
+        check(message.id == message_id, b"message_log I1 a message is listed under its id", message_id, message.id)
         _release_names(ml, message)
-        list_forget(cython.address(ml.messages), message)
-    at_add64(cython.address(ml.deaths), 1)
+        list_forget(address(ml.messages), message)
+    at_add64(address(ml.deaths), 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _new_message(ml: cython.pointer(message_log_t), content: cython.pointer(content_t), listed: cython.bint, holds: uint32_t) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _new_message(ml: pointer[message_log_t], content: pointer[content_t], listed: bint, holds: uint32_t) -> uint64_t:
     """Writes the content; with `listed`, or when it is long, an entry in the message list. Log lock held. Its id, or LSN_NEVER."""
-    message: cython.pointer(message_t)
-    long_: cython.bint = content_total(content) > ml.split_above
+    message: pointer[message_t]
+    long_: bint = content_total(content) > ml.split_above
     message_id: uint64_t = content_write(ml.log, RECORD_START, ml.split_above, ENQUEUE_MOST, content)
     if message_id == LSN_NEVER:
         return LSN_NEVER
     if listed or long_:
-        message = list_new(cython.address(ml.messages), message_id)
-        if message == cython.NULL:
+        check(
+            list_find(address(ml.messages), message_id) == NULL,
+            b"message_log I1 a new message has an id of its own",
+            message_id,
+            0,
+        )
+        message = list_new(address(ml.messages), message_id)
+        if message == NULL:
             log_dead(ml.log, message_id, ml_write_delete(ml.log, message_id))
             return LSN_NEVER
         message.holds = holds
@@ -211,12 +224,12 @@ def _new_message(ml: cython.pointer(message_log_t), content: cython.pointer(cont
 # --- ports of the message path ------------------------------------------------------------------------------------------------
 
 
-def ml_enqueue(context, queue, position, slot, expires_at_ms):
-    ml: cython.pointer(message_log_t) = _ml(context)
-    content: cython.pointer(content_t) = slot_content(slot)
-    message: cython.pointer(message_t)
+def ml_enqueue(context: p_void, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: int64_t) -> uint64_t:
+    ml: pointer[message_log_t] = _ml(context)
+    content: pointer[content_t] = slot_content(slot)
+    message: pointer[message_t]
     lsn: uint64_t = LSN_NEVER
-    shared: cython.bint = content.flags & CONTENT_SHARED != 0
+    shared: bint = content.flags & CONTENT_SHARED != 0
     message_id: uint64_t
     log_begin(ml.log)
     message_id = content.message_id
@@ -224,17 +237,25 @@ def ml_enqueue(context, queue, position, slot, expires_at_ms):
         message_id = _new_message(ml, content, shared, 1 if shared else 0)
     if message_id != LSN_NEVER:
         slot.message_id = message_id
-        message = list_find(cython.address(ml.messages), message_id)
-        if message == cython.NULL or message_add(message, queue.id, position, expires_at_ms) != cython.NULL:
+        message = list_find(address(ml.messages), message_id)
+        if message == NULL or message_add(message, queue.id, position, expires_at_ms) != NULL:
             lsn = ml_write_enqueue(ml.log, message_id, queue.id, position, expires_at_ms, 0)
-            at_store64(cython.address(queue.logged_at), lsn)
-            if at_load64(cython.address(queue.entries.cold_count)) == 0:
-                at_store64(cython.address(ml.hot_arrivals), ml.hot_arrivals + 1)
+            at_store64(address(queue.logged_at), lsn)
+            if at_load64(address(queue.entries.cold_count)) == 0:
+                at_store64(address(ml.hot_arrivals), ml.hot_arrivals + 1)
     log_end(ml.log)
     return lsn
 
 
-def ml_dequeue(context, queue, position, slot, owner, reason, delivered_us):
+def ml_dequeue(
+    context: p_void,
+    queue: pointer[queue_t],
+    position: uint64_t,
+    slot: pointer[slot_t],
+    owner: uint32_t,
+    reason: c_int,
+    delivered_us: uint64_t,
+) -> uint64_t:
     return ml_dequeue_plain(
         _ml(context),
         queue.id,
@@ -243,19 +264,28 @@ def ml_dequeue(context, queue, position, slot, owner, reason, delivered_us):
         owner,
         reason,
         delivered_us,
-        cython.cast(uint32_t, (at_load64(cython.address(slot.state)) >> ENTRY_COUNT_SHIFT) & 0xFFFF),
+        cast(uint32_t, (at_load64(address(slot.state)) >> ENTRY_COUNT_SHIFT) & 0xFFFF),
     )
 
 
-def ml_dequeue_locked(ml, queue_id, position, message_id, owner, reason, delivered_us, delivery_count):
+def ml_dequeue_locked(
+    ml: pointer[message_log_t],
+    queue_id: uint64_t,
+    position: uint64_t,
+    message_id: uint64_t,
+    owner: uint32_t,
+    reason: c_int,
+    delivered_us: uint64_t,
+    delivery_count: uint32_t,
+) -> uint64_t:
     lsn: uint64_t
-    location: cython.pointer(location_t)
-    message: cython.pointer(message_t)
-    last: cython.bint = True
-    message = list_find(cython.address(ml.messages), message_id)
-    if message != cython.NULL:
+    location: pointer[location_t]
+    message: pointer[message_t]
+    last: bint = True
+    message = list_find(address(ml.messages), message_id)
+    if message != NULL:
         location = message_find(message, queue_id, position)
-        if location == cython.NULL or (location.dequeued_by and not location.dequeued_by & PLACE_FREED):
+        if location == NULL or (location.dequeued_by and not location.dequeued_by & PLACE_FREED):
             return 0
         message_drop(message, location)
         last = message.count == 0 and message.holds == 0
@@ -265,7 +295,16 @@ def ml_dequeue_locked(ml, queue_id, position, message_id, owner, reason, deliver
     return lsn
 
 
-def ml_dequeue_plain(ml, queue_id, position, message_id, owner, reason, delivered_us, delivery_count):
+def ml_dequeue_plain(
+    ml: pointer[message_log_t],
+    queue_id: uint64_t,
+    position: uint64_t,
+    message_id: uint64_t,
+    owner: uint32_t,
+    reason: c_int,
+    delivered_us: uint64_t,
+    delivery_count: uint32_t,
+) -> uint64_t:
     lsn: uint64_t
     if message_id == 0:
         return LSN_NEVER  # its enqueue found a failed log
@@ -275,19 +314,17 @@ def ml_dequeue_plain(ml, queue_id, position, message_id, owner, reason, delivere
     return lsn
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write_purge(
-    log: cython.pointer(log_t), queue_id: uint64_t, swept: cython.pointer(swept_t), count: uint32_t, taken: cython.pointer(uint32_t)
-) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _write_purge(log: pointer[log_t], queue_id: uint64_t, swept: pointer[swept_t], count: uint32_t, taken: pointer[uint32_t]) -> uint64_t:
     """One Queue-Purge over the first entries of `swept`, as runs of positions; `*taken`: how many. LSN_NEVER: the log has failed."""
     i: uint32_t
     runs: uint32_t = 0
     length: uint32_t
     lsn: uint64_t = 0
-    own: cython.pointer(uint8_t)
-    record: cython.pointer(uint8_t)
+    own: pointer[uint8_t]
+    record: pointer[uint8_t]
     taken[0] = count
     for i in range(count):
         if i == 0 or swept[i].position != swept[i - 1].position + 1:
@@ -296,8 +333,9 @@ def _write_purge(
                 break
             runs += 1
     length = RECORD_HEADER + 16 + runs * 16
-    record = log_append(log, length, cython.address(lsn))
-    if record == cython.NULL:
+    check(runs > 0 and taken[0] > 0, b"message_log I4 a purge names positions", queue_id, count)
+    record = log_append(log, length, address(lsn))
+    if record == NULL:
         return LSN_NEVER
     own = record_encode(record, length, RECORD_QUEUE_PURGE, 0, 0, log_time(log), 0, 0, 0)
     set64(own, queue_id)
@@ -312,22 +350,20 @@ def _write_purge(
     return lsn + length
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _end_place(
-    ml: cython.pointer(message_log_t), queue_id: uint64_t, position: uint64_t, message_id: uint64_t, by: uint64_t
-) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _end_place(ml: pointer[message_log_t], queue_id: uint64_t, position: uint64_t, message_id: uint64_t, by: uint64_t) -> void:
     """A record before LSN `by` ended this place without naming the message; position 0: all its places on the queue. Log lock held."""
-    message: cython.pointer(message_t) = list_find(cython.address(ml.messages), message_id)
+    message: pointer[message_t] = list_find(address(ml.messages), message_id)
     i: uint32_t = 0
-    if message == cython.NULL:
+    if message == NULL:
         if position and log_is_live(ml.log, log_where(ml.log, message_id)):
-            ml_ended(ml, message_id, cython.NULL, by)
+            ml_ended(ml, message_id, NULL, by)
         return
     while i < message.count:
         if message.locations[i].queue_id == queue_id and (position == 0 or message.locations[i].position == position):
-            message_drop(message, cython.address(message.locations[i]))
+            message_drop(message, address(message.locations[i]))
         else:
             i += 1
     if message.count == 0 and message.holds == 0:
@@ -335,15 +371,15 @@ def _end_place(
         ml_ended(ml, message_id, message, ml_write_delete(ml.log, message_id) if message.named_count else by)
 
 
-def ml_sweep(context, queue, swept, count, ended):
-    ml: cython.pointer(message_log_t) = _ml(context)
+def ml_sweep(context: p_void, queue: pointer[queue_t], swept: pointer[swept_t], count: uint32_t, ended: bint) -> uint64_t:
+    ml: pointer[message_log_t] = _ml(context)
     i: uint32_t
     taken: uint32_t = count
     lsn: uint64_t = 0
     log_begin(ml.log)
     while count:
         # Of the end of a queue the log has a record already: before its present tail, whatever came after it.
-        lsn = ml.log.tail if ended else _write_purge(ml.log, queue.id, swept, count, cython.address(taken))
+        lsn = ml.log.tail if ended else _write_purge(ml.log, queue.id, swept, count, address(taken))
         if lsn == LSN_NEVER:
             break
         for i in range(taken):
@@ -354,22 +390,22 @@ def ml_sweep(context, queue, swept, count, ended):
     return lsn
 
 
-def ml_placed(context, content):
-    ml: cython.pointer(message_log_t) = _ml(context)
-    message: cython.pointer(message_t)
+def ml_placed(context: p_void, content: pointer[content_t]) -> void:
+    ml: pointer[message_log_t] = _ml(context)
+    message: pointer[message_t]
     log_begin(ml.log)
-    message = list_find(cython.address(ml.messages), content.message_id)
-    if message != cython.NULL and message.holds:
+    message = list_find(address(ml.messages), content.message_id)
+    if message != NULL and message.holds:
         message.holds = 0
         if message.count == 0:
             ml_ended(ml, message.id, message, ml_write_delete(ml.log, message.id))
     log_end(ml.log)
 
 
-def ml_spill(context, content):
-    ml: cython.pointer(message_log_t) = _ml(context)
+def ml_spill(context: p_void, content: pointer[content_t]) -> uint64_t:
+    ml: pointer[message_log_t] = _ml(context)
     lsn: uint64_t
-    if ml.pages == cython.NULL or at_load32(cython.address(ml.disk_low)):
+    if ml.pages == NULL or at_load32(address(ml.disk_low)):
         return 0
     log_begin(ml.pages)
     lsn = content_write(ml.pages, RECORD_PAGE_CONTENT, ml.split_above, 0, content)
@@ -380,49 +416,48 @@ def ml_spill(context, content):
         writer_kick(ml.writer)
     if lsn == LSN_NEVER:
         return 0
-    return lsn | cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT
+    return lsn | cast(uint64_t, 1) << MESSAGE_SPILLED_BIT
 
 
-def ml_unspill(context, message_id):
-    ml: cython.pointer(message_log_t) = _ml(context)
+def ml_unspill(context: p_void, message_id: uint64_t) -> void:
+    ml: pointer[message_log_t] = _ml(context)
+    check(message_id >> MESSAGE_SPILLED_BIT != 0, b"message_log I4 what leaves the page log has an id of it", message_id, 0)
     log_begin(ml.pages)
-    log_dead(ml.pages, message_id & ~(cython.cast(uint64_t, 1) << MESSAGE_SPILLED_BIT), 0)
+    log_dead(ml.pages, message_id & ~(cast(uint64_t, 1) << MESSAGE_SPILLED_BIT), 0)
     log_end(ml.pages)
 
 
-def ml_durable_lsn(context):
-    return at_load64(cython.address(_ml(context).log.durable))
+def ml_durable_lsn(context: p_void) -> uint64_t:
+    return at_load64(address(_ml(context).log.durable))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _unwritten(log: cython.pointer(log_t)) -> uint64_t:
-    durable: uint64_t = at_load64(cython.address(log.durable))
-    tail: uint64_t = at_load64(cython.address(log.tail))
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _unwritten(log: pointer[log_t]) -> uint64_t:
+    durable: uint64_t = at_load64(address(log.durable))
+    tail: uint64_t = at_load64(address(log.tail))
     return tail - durable if tail > durable else 0
 
 
-def ml_kick(context, awaited):
-    ml: cython.pointer(message_log_t) = _ml(context)
+def ml_kick(context: p_void, awaited: bint) -> void:
+    ml: pointer[message_log_t] = _ml(context)
     if awaited or _unwritten(ml.log) > ml.soon_bytes:
         writer_kick(ml.writer)
     else:
         writer_kick_soon(ml.writer)
 
 
-def ml_pressure(context):
-    ml: cython.pointer(message_log_t) = _ml(context)
-    if at_load32(cython.address(ml.disk_low)):
+def ml_pressure(context: p_void) -> c_int:
+    ml: pointer[message_log_t] = _ml(context)
+    if at_load32(address(ml.disk_low)):
         return PRESSURE_DISK
-    if at_load64(cython.address(ml.log.tail)) >= at_load64(cython.address(ml.hold_at)):
+    if at_load64(address(ml.log.tail)) >= at_load64(address(ml.hold_at)):
         return PRESSURE_BUFFERS
-    if _unwritten(ml.log) > ml.unwritten_max or (
-        ml.pages != cython.NULL and _unwritten(ml.pages) > ml.unwritten_max + ml.pages.buffer_size
-    ):
+    if _unwritten(ml.log) > ml.unwritten_max or (ml.pages != NULL and _unwritten(ml.pages) > ml.unwritten_max + ml.pages.buffer_size):
         return PRESSURE_BUFFERS
-    if ml.stream_unwritten != cython.NULL and at_load64(ml.stream_unwritten) > ml.unwritten_max:
+    if ml.stream_unwritten != NULL and at_load64(ml.stream_unwritten) > ml.unwritten_max:
         return PRESSURE_BUFFERS
     return PRESSURE_NONE
 
@@ -430,7 +465,7 @@ def ml_pressure(context):
 # --- the store's own calls ----------------------------------------------------------------------------------------------------
 
 
-def ml_write_content(ml, content):
+def ml_write_content(ml: pointer[message_log_t], content: pointer[content_t]) -> uint64_t:
     message_id: uint64_t
     log_begin(ml.log)
     message_id = _new_message(ml, content, True, 1)
@@ -438,59 +473,80 @@ def ml_write_content(ml, content):
     return message_id
 
 
-def ml_enqueue_plain(ml, queue_id, position, message_id, expires_at_ms):
+def ml_enqueue_plain(
+    ml: pointer[message_log_t], queue_id: uint64_t, position: uint64_t, message_id: uint64_t, expires_at_ms: int64_t
+) -> uint64_t:
     lsn: uint64_t = 0
-    message: cython.pointer(message_t)
+    message: pointer[message_t]
     log_begin(ml.log)
-    message = list_find(cython.address(ml.messages), message_id)
-    if message != cython.NULL and message_find(message, queue_id, position) == cython.NULL:
+    message = list_find(address(ml.messages), message_id)
+    if message != NULL and message_find(message, queue_id, position) == NULL:
         message.holds = 0
-        if message_add(message, queue_id, position, expires_at_ms) != cython.NULL:
+        if message_add(message, queue_id, position, expires_at_ms) != NULL:
             lsn = ml_write_enqueue(ml.log, message_id, queue_id, position, expires_at_ms, 0)
     log_end(ml.log)
     return lsn
 
 
-def ml_enqueue_tx(ml, tx, queue_id, position, slot, content, message_id, expires_at_ms):
+def ml_enqueue_tx(
+    ml: pointer[message_log_t],
+    tx: uint64_t,
+    queue_id: uint64_t,
+    position: uint64_t,
+    slot: pointer[slot_t],
+    content: pointer[content_t],
+    message_id: pointer[uint64_t],
+    expires_at_ms: int64_t,
+) -> uint64_t:
     lsn: uint64_t = LSN_NEVER
-    message: cython.pointer(message_t)
-    location: cython.pointer(location_t)
+    message: pointer[message_t]
+    location: pointer[location_t]
     log_begin(ml.log)
     if message_id[0] == 0:
         message_id[0] = content.message_id
         if message_id[0] == 0:
             message_id[0] = _new_message(ml, content, True, 0)
-    message = cython.NULL
+    message = NULL
     if message_id[0] != LSN_NEVER:
-        message = list_find(cython.address(ml.messages), message_id[0])
-    if message != cython.NULL:
+        message = list_find(address(ml.messages), message_id[0])
+    if message != NULL:
         location = message_add(message, queue_id, position, expires_at_ms)
-        if location != cython.NULL:
+        if location != NULL:
             message.holds = 0
             location.enqueued_by = tx
             message_name(message, tx)
-            if slot != cython.NULL:
+            if slot != NULL:
                 slot.message_id = message_id[0]
             lsn = ml_write_enqueue(ml.log, message_id[0], queue_id, position, expires_at_ms, tx)
     log_end(ml.log)
     return lsn
 
 
-def ml_dequeue_tx(ml, tx, queue_id, position, message_id, owner, reason, delivered_us, delivery_count):
+def ml_dequeue_tx(
+    ml: pointer[message_log_t],
+    tx: uint64_t,
+    queue_id: uint64_t,
+    position: uint64_t,
+    message_id: uint64_t,
+    owner: uint32_t,
+    reason: c_int,
+    delivered_us: uint64_t,
+    delivery_count: uint32_t,
+) -> uint64_t:
     lsn: uint64_t = 0
-    message: cython.pointer(message_t)
-    location: cython.pointer(location_t)
+    message: pointer[message_t]
+    location: pointer[location_t]
     log_begin(ml.log)
-    message = list_find(cython.address(ml.messages), message_id)
-    if message == cython.NULL:
+    message = list_find(address(ml.messages), message_id)
+    if message == NULL:
         # It had one plain place: the caller's. From now on it is listed.
-        message = list_new(cython.address(ml.messages), message_id)
-        if message != cython.NULL:
+        message = list_new(address(ml.messages), message_id)
+        if message != NULL:
             message_add(message, queue_id, position, 0)
-    location = cython.NULL
-    if message != cython.NULL:
+    location = NULL
+    if message != NULL:
         location = message_find(message, queue_id, position)
-    if location != cython.NULL and location.dequeued_by == 0:
+    if location != NULL and location.dequeued_by == 0:
         location.dequeued_by = tx
         message_name(message, tx)
         lsn = _write_dequeue(ml.log, message_id, queue_id, position, owner, reason, delivered_us, delivery_count, tx, False)
@@ -498,16 +554,18 @@ def ml_dequeue_tx(ml, tx, queue_id, position, message_id, owner, reason, deliver
     return lsn
 
 
-def ml_give_position(ml, tx, message_id, queue_id, waiting, position):
-    message: cython.pointer(message_t)
-    location: cython.pointer(location_t)
+def ml_give_position(
+    ml: pointer[message_log_t], tx: uint64_t, message_id: uint64_t, queue_id: uint64_t, waiting: uint64_t, position: uint64_t
+) -> bint:
+    message: pointer[message_t]
+    location: pointer[location_t]
     i: uint32_t
-    given: cython.bint = False
+    given: bint = False
     log_begin(ml.log)
-    message = list_find(cython.address(ml.messages), message_id)
-    if message != cython.NULL:
+    message = list_find(address(ml.messages), message_id)
+    if message != NULL:
         for i in range(message.count):
-            location = cython.address(message.locations[i])
+            location = address(message.locations[i])
             if location.enqueued_by == tx and location.queue_id == queue_id and location.position == waiting:
                 location.position = position
                 given = True
@@ -516,16 +574,16 @@ def ml_give_position(ml, tx, message_id, queue_id, waiting, position):
     return given
 
 
-def ml_settle_tx(ml, tx, message_id, committed):
-    message: cython.pointer(message_t)
+def ml_settle_tx(ml: pointer[message_log_t], tx: uint64_t, message_id: uint64_t, committed: bint) -> bint:
+    message: pointer[message_t]
     i: uint32_t = 0
-    dead: cython.bint = False
-    location: cython.pointer(location_t)
+    dead: bint = False
+    location: pointer[location_t]
     log_begin(ml.log)
-    message = list_find(cython.address(ml.messages), message_id)
-    if message != cython.NULL:
+    message = list_find(address(ml.messages), message_id)
+    if message != NULL:
         while i < message.count:
-            location = cython.address(message.locations[i])
+            location = address(message.locations[i])
             if (location.dequeued_by & ~PLACE_FREED == tx and committed) or (location.enqueued_by == tx and not committed):
                 message_drop(message, location)
                 continue
@@ -541,62 +599,62 @@ def ml_settle_tx(ml, tx, message_id, committed):
     return dead
 
 
-def ml_undo_dequeues(ml, tx, message_id, prepared):
-    message: cython.pointer(message_t)
+def ml_undo_dequeues(ml: pointer[message_log_t], tx: uint64_t, message_id: uint64_t, prepared: bint) -> void:
+    message: pointer[message_t]
     i: uint32_t
     log_begin(ml.log)
-    message = list_find(cython.address(ml.messages), message_id)
-    if message != cython.NULL:
+    message = list_find(address(ml.messages), message_id)
+    if message != NULL:
         for i in range(message.count):
             if message.locations[i].dequeued_by == tx:
                 message.locations[i].dequeued_by = tx | PLACE_FREED if prepared else 0
     log_end(ml.log)
 
 
-def ml_find_listed(ml, queue_id, position):
+def ml_find_listed(ml: pointer[message_log_t], queue_id: uint64_t, position: uint64_t) -> uint64_t:
     cursor: uint64_t = 0
     found: uint64_t = 0
-    message: cython.pointer(message_t)
+    message: pointer[message_t]
     log_begin(ml.log)
-    message = list_next_message(cython.address(ml.messages), cython.address(cursor))
-    while found == 0 and message != cython.NULL:
-        if message_find(message, queue_id, position) != cython.NULL:
+    message = list_next_message(address(ml.messages), address(cursor))
+    while found == 0 and message != NULL:
+        if message_find(message, queue_id, position) != NULL:
             found = message.id
-        message = list_next_message(cython.address(ml.messages), cython.address(cursor))
+        message = list_next_message(address(ml.messages), address(cursor))
     log_end(ml.log)
     return found
 
 
-def ml_drop_places(ml, queue_id, message_id):
+def ml_drop_places(ml: pointer[message_log_t], queue_id: uint64_t, message_id: uint64_t) -> void:
     log_begin(ml.log)
     _end_place(ml, queue_id, 0, message_id, ml.log.tail)
     log_end(ml.log)
 
 
-def ml_drop_queue(ml, queue_id):
+def ml_drop_queue(ml: pointer[message_log_t], queue_id: uint64_t) -> void:
     cursor: uint64_t = 0
     i: uint32_t
     n: uint64_t
     count: uint64_t = 256
-    message: cython.pointer(message_t)
-    dead: cython.pointer(message_t)[256]
+    message: pointer[message_t]
+    dead: pointer[message_t][256]
     while count == 256:
         # A map must not change while it is walked: some dead messages are taken out, then the walk of that map begins anew.
         count = 0
         cursor = cursor >> 48 << 48
         log_begin(ml.log)
-        message = list_next_message(cython.address(ml.messages), cython.address(cursor))
-        while message != cython.NULL and count < 256:
+        message = list_next_message(address(ml.messages), address(cursor))
+        while message != NULL and count < 256:
             i = 0
             while i < message.count:
                 if message.locations[i].queue_id == queue_id:
-                    message_drop(message, cython.address(message.locations[i]))
+                    message_drop(message, address(message.locations[i]))
                     if message.count == 0 and message.holds == 0:
                         dead[count] = message
                         count += 1
                 else:
                     i += 1
-            message = list_next_message(cython.address(ml.messages), cython.address(cursor))
+            message = list_next_message(address(ml.messages), address(cursor))
         for n in range(count):
             # Queue-End ends its places; this ends the message, which may name transactions.
             ml_ended(ml, dead[n].id, dead[n], ml_write_delete(ml.log, dead[n].id))

@@ -15,9 +15,10 @@ from __future__ import annotations
 import struct
 
 import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, nogil, p_char, p_void, pointer, sizeof, void
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.hash64 import map64_get
-from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
+from cython.cimports.flintmq.queue.types import RESTORED_REDELIVERED, restored_t
 from cython.cimports.flintmq.store.log.record import (
     RECORD_ACQUIRE_SET,
     RECORD_COMMIT,
@@ -67,12 +68,12 @@ from cython.cimports.flintmq.store.recovery_state import (
     tx_info_t,
     vector_add,
     work_free,
-    work_init,
-    work_queue,
-    work_trim,
-    work_t,
     work_gap,
     work_gap_end,
+    work_init,
+    work_queue,
+    work_t,
+    work_trim,
     work_tx,
     work_used,
 )
@@ -94,22 +95,22 @@ _CODES = {
 # lost places that are named one by one; more are counted only
 LOST_NAMED_MAX = 10_000
 # without a transaction log, no transaction is known to be later than it
-TX_TAIL_NONE = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+TX_TAIL_NONE = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ignore(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _ignore(context: p_void, record: pointer[record_t]) -> void:
     pass
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_transaction(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
-    with cython.gil:
-        recovery: Recovery = cython.cast(Recovery, context)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_transaction(context: p_void, record: pointer[record_t]) -> void:
+    with gil:
+        recovery: Recovery = cast(Recovery, context)
         if recovery._error is not None:
             return
         try:
@@ -117,7 +118,7 @@ def _on_transaction(context: cython.p_void, record: cython.pointer(record_t)) ->
                 record.lsn,
                 record.type,
                 record.undo_prev,
-                PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.data), record.size),
+                PyBytes_FromStringAndSize(cast(p_char, record.data), record.size),
                 record.time_us,
             )
             recovery._behind = record.lsn + align8(record.length)
@@ -139,35 +140,35 @@ def _xid(data: bytes, at: int) -> bytes:
     return data[at + 2 : at + 2 + length]
 
 
-@cython.cclass
+@cclass
 class Recovery:
     """One recovery. Attributes: see recovery.pxd."""
 
     def __cinit__(self):
-        work_init(cython.address(self._work))
-        self.live = cython.NULL
-        self.locations = cython.NULL
-        self.names = cython.NULL
-        self._entries = cython.NULL
+        work_init(address(self._work))
+        self.live = NULL
+        self.locations = NULL
+        self.names = NULL
+        self._entries = NULL
 
     def __init__(self) -> None:
         self._reset()
 
     def __dealloc__(self):
-        work_free(cython.address(self._work))
+        work_free(address(self._work))
         free(self.locations)
         free(self.names)
         free(self._entries)
 
     def _reset(self) -> None:
-        work_free(cython.address(self._work))  # frees `live`, too: it is the memory of _work.seen
+        work_free(address(self._work))  # frees `live`, too: it is the memory of _work.seen
         free(self.locations)
         free(self.names)
         free(self._entries)
-        self.live = cython.NULL
-        self.locations = cython.NULL
-        self.names = cython.NULL
-        self._entries = cython.NULL
+        self.live = NULL
+        self.locations = NULL
+        self.names = NULL
+        self._entries = NULL
         self.live_count = self.location_count = self.name_count = self.named_tx_max = 0
         self.transactions = {}
         self.notes = {}
@@ -194,7 +195,7 @@ class Recovery:
         run did not end with a clean stop; None: as the logs say.
         Raises: StoreError: a log can't be read, the transaction log is damaged, or the log names queues that SQL never had.
         """
-        work: cython.pointer(work_t) = cython.address(self._work)
+        work: pointer[work_t] = address(self._work)
         self._reset()
         work.tx_tail = TX_TAIL_NONE
         if transaction_scan is not None:
@@ -203,7 +204,7 @@ class Recovery:
                 # Not the tail: that may stand in the next container already, where a block is torn.
                 work.tx_tail = max(transaction_scan.block_end, transaction_scan.base)
         self._give_transactions()
-        work.base = cython.address(message_scan.base)
+        work.base = address(message_scan.base)
         message_scan.run(work_record, work)
         if work.failed:
             raise MemoryError("no memory for recovery")
@@ -212,9 +213,9 @@ class Recovery:
         for damage in message_scan.damage:
             last_damage = max(last_damage, damage.next_lsn or message_scan.tail)
         table: bytes = decisions.lookup()
-        outcomes: cython.pointer(cython.const[uint8_t]) = table
+        outcomes: pointer[cython.const[uint8_t]] = table
         most: uint64_t = LOST_NAMED_MAX
-        with cython.nogil:
+        with nogil:
             work_decide(work, outcomes, last_damage, most)
         if unclean is None:
             unclean = not message_scan.clean or (transaction_scan is not None and not transaction_scan.clean)
@@ -228,7 +229,7 @@ class Recovery:
 
     def _read_transactions(self, scan: LogScan) -> None:
         self._scan = scan
-        scan.run(_on_transaction, cython.cast(cython.p_void, self))
+        scan.run(_on_transaction, cast(p_void, self))
         self._scan = None
         if self._error is not None:
             raise StoreError(f"{scan.directory}: a transaction record makes no sense: {self._error}") from self._error
@@ -240,7 +241,7 @@ class Recovery:
 
     def _transaction(self, lsn: int, kind: int, tx_id: int, data: bytes, time_us: int) -> None:
         """Takes in one record of the transaction log. Raises: ValueError, struct.error for fields that make no sense."""
-        work_gap_end(cython.address(self._work), lsn)
+        work_gap_end(address(self._work), lsn)
         if kind == RECORD_TX_START:
             self.transactions[lsn] = RecoveredTx(lsn)
             return
@@ -253,7 +254,7 @@ class Recovery:
                 raise ValueError("a Note runs past its end")
             if note_kind == NOTE_RUN:
                 # From where the log ended when this start began: the note itself may stand in the next container.
-                work_gap(cython.address(self._work), max(self._behind, self._scan.block_end, self._scan.base))
+                work_gap(address(self._work), max(self._behind, self._scan.block_end, self._scan.base))
                 return
             key = (note_kind, data[8 : 8 + key_len])
             value = data[8 + key_len : 8 + key_len + value_len]
@@ -299,49 +300,49 @@ class Recovery:
 
     def _give_transactions(self) -> None:
         """Tells the C side of every transaction and of the positions that commits gave."""
-        work: cython.pointer(work_t) = cython.address(self._work)
-        info: cython.pointer(tx_info_t)
-        row: cython.pointer(row_t)
+        work: pointer[work_t] = address(self._work)
+        info: pointer[tx_info_t]
+        row: pointer[row_t]
         queue: int64_t
         for tx in self.transactions.values():
             # A set's positions were given. Of a transient message the log has nothing else: one that got its position would be in the set.
             for queue_id, first, count in tx.sets:
                 queue = work_queue(work, queue_id)
                 if queue >= 0 and count:
-                    work_used(work, cython.cast(uint32_t, queue), first + count - 1)
+                    work_used(work, cast(uint32_t, queue), first + count - 1)
             info = work_tx(work, tx.id)
-            if info == cython.NULL:
+            if info == NULL:
                 raise MemoryError("no memory for recovery")
             info.lost_start = False
             info.state = _CODES[tx.state]
-            info.first_row = cython.cast(uint32_t, work.rows.count)
+            info.first_row = cast(uint32_t, work.rows.count)
             last_rows: dict = {}  # queue id -> number of its last row so far
             for queue_id, first, count in tx.rows:
-                row = cython.cast(cython.pointer(row_t), vector_add(cython.address(work.rows), cython.sizeof(row_t)))
+                row = cast(pointer[row_t], vector_add(address(work.rows), sizeof(row_t)))
                 queue = work_queue(work, queue_id)
-                if row == cython.NULL or queue < 0:
+                if row == NULL or queue < 0:
                     raise MemoryError("no memory for recovery")
                 row.queue_id = queue_id
                 row.first = first
                 row.count = count
                 row.more = 0
                 if queue_id in last_rows:
-                    row = cython.cast(cython.pointer(row_t), work.rows.data) + cython.cast(uint32_t, last_rows[queue_id])
-                    row.more = cython.cast(uint32_t, work.rows.count)
+                    row = cast(pointer[row_t], work.rows.data) + cast(uint32_t, last_rows[queue_id])
+                    row.more = cast(uint32_t, work.rows.count)
                 last_rows[queue_id] = work.rows.count - 1
                 info.row_count += 1
                 if count and first:
-                    work_used(work, cython.cast(uint32_t, queue), first + count - 1)
+                    work_used(work, cast(uint32_t, queue), first + count - 1)
         work.tx_named_max = 0
 
     def _finish_transactions(self) -> None:
         """References, what is in doubt, and what was open."""
-        work: cython.pointer(work_t) = cython.address(self._work)
-        info: cython.pointer(tx_info_t)
+        work: pointer[work_t] = address(self._work)
+        info: pointer[tx_info_t]
         i: uint64_t
         self.named_tx_max = work.tx_named_max
         for i in range(work.txs.count):
-            info = cython.cast(cython.pointer(tx_info_t), work.txs.data) + i
+            info = cast(pointer[tx_info_t], work.txs.data) + i
             tx = self.transactions.get(info.id)
             if tx is None and info.lost_start:
                 tx = self.transactions[info.id] = RecoveredTx(info.id, start_lost=True)
@@ -357,18 +358,18 @@ class Recovery:
     # --- queues and messages
 
     def _judge_queues(self, known: set, high_water: int, directory: str) -> None:
-        work: cython.pointer(work_t) = cython.address(self._work)
-        queue: cython.pointer(queue_info_t)
+        work: pointer[work_t] = address(self._work)
+        queue: pointer[queue_info_t]
         i: uint64_t
         level: uint32_t
         above: list = []
         for i in range(work.queues.count):
-            queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + i
+            queue = cast(pointer[queue_info_t], work.queues.data) + i
             queue_id = queue.id
             if queue_id in known and not queue.ended:
                 queue.status = decisions.Queue.KNOWN
                 highest = [queue.high[0]]
-                if queue.levels != cython.NULL:
+                if queue.levels != NULL:
                     for level in range(1, 256):
                         highest.append(queue.levels[level])
                     while not highest[len(highest) - 1]:
@@ -391,17 +392,17 @@ class Recovery:
 
     def _collect_homeless(self) -> None:
         """Messages that name a transaction, stand nowhere, and have no end: without one, the next recovery would miss the transaction."""
-        work: cython.pointer(work_t) = cython.address(self._work)
-        seen: cython.pointer(seen_t) = cython.cast(cython.pointer(seen_t), work.seen.data)
-        moved: cython.pointer(moved_t) = cython.cast(cython.pointer(moved_t), work.moved.data)
-        extras: cython.pointer(extra_t) = cython.cast(cython.pointer(extra_t), work.extras.data)
-        places: cython.pointer(seen_place_t) = cython.cast(cython.pointer(seen_place_t), work.places.data)
-        queues: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data)
+        work: pointer[work_t] = address(self._work)
+        seen: pointer[seen_t] = cast(pointer[seen_t], work.seen.data)
+        moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
+        extras: pointer[extra_t] = cast(pointer[extra_t], work.extras.data)
+        places: pointer[seen_place_t] = cast(pointer[seen_place_t], work.places.data)
+        queues: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
         i: uint64_t
         next_moved: uint64_t = 0
         number: uint32_t
         message_id: uint64_t
-        doubt: cython.bint = any(tx.state == PREPARED for tx in self.transactions.values())
+        doubt: bint = any(tx.state == PREPARED for tx in self.transactions.values())
         if not work.homeless_count and not doubt:
             return
         for i in range(work.seen.count):
@@ -437,31 +438,31 @@ class Recovery:
                 number = place.next
 
     def _take_result(self, flags: int) -> None:
-        work: cython.pointer(work_t) = cython.address(self._work)
+        work: pointer[work_t] = address(self._work)
         c_flags: uint32_t = flags
         twice: uint64_t
         i: uint64_t
-        span: cython.pointer(range_t)
-        queue: cython.pointer(queue_info_t)
-        self._entries = cython.cast(cython.pointer(restored_t), malloc(max(1, work.entry_count) * cython.sizeof(restored_t)))
-        self.locations = cython.cast(cython.pointer(location_t), malloc(max(1, work.location_count) * cython.sizeof(location_t)))
-        self.names = cython.cast(cython.pointer(named_t), malloc(max(1, work.name_count) * cython.sizeof(named_t)))
-        if self._entries == cython.NULL or self.locations == cython.NULL or self.names == cython.NULL:
+        span: pointer[range_t]
+        queue: pointer[queue_info_t]
+        self._entries = cast(pointer[restored_t], malloc(max(1, work.entry_count) * sizeof(restored_t)))
+        self.locations = cast(pointer[location_t], malloc(max(1, work.location_count) * sizeof(location_t)))
+        self.names = cast(pointer[named_t], malloc(max(1, work.name_count) * sizeof(named_t)))
+        if self._entries == NULL or self.locations == NULL or self.names == NULL:
             raise MemoryError("no memory for recovery")
-        self.live = cython.cast(cython.pointer(live_t), work.seen.data)
-        with cython.nogil:
+        self.live = cast(pointer[live_t], work.seen.data)
+        with nogil:
             result_fill(work, self._entries, self.live, self.locations, self.names, c_flags)
         self.live_count = work.live_count
         self.location_count = work.location_count
         self.name_count = work.name_count
-        smaller: cython.p_void = realloc(work.seen.data, max(1, work.live_count) * cython.sizeof(live_t))
-        if smaller != cython.NULL:
+        smaller: p_void = realloc(work.seen.data, max(1, work.live_count) * sizeof(live_t))
+        if smaller != NULL:
             work.seen.data = smaller
-        self.live = cython.cast(cython.pointer(live_t), work.seen.data)
+        self.live = cast(pointer[live_t], work.seen.data)
         for i in range(work.queues.count):
-            queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + i
+            queue = cast(pointer[queue_info_t], work.queues.data) + i
             if queue.count:
-                with cython.nogil:
+                with nogil:
                     twice = result_sort(self._entries + queue.start, queue.count)
                 queue.count -= twice
                 for at in range(queue.count, queue.count + twice):
@@ -471,28 +472,28 @@ class Recovery:
                 if tx.state == PREPARED or (tx.state == COMMITTED and not tx.ended):
                     self._set_row(tx, row)
         for i in range(work.ranges.count):
-            span = cython.cast(cython.pointer(range_t), work.ranges.data) + i
-            queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + span.queue
+            span = cast(pointer[range_t], work.ranges.data) + i
+            queue = cast(pointer[queue_info_t], work.queues.data) + span.queue
             result_mark_range(self._entries + queue.start, queue.count, span.first, span.last)
 
     def _set_row(self, tx: object, row: tuple) -> None:
         """A run of positions that a transaction dequeues: held while it is in doubt; taken out once it has committed."""
-        work: cython.pointer(work_t) = cython.address(self._work)
+        work: pointer[work_t] = address(self._work)
         number: uint64_t = 0
-        queue: cython.pointer(queue_info_t)
+        queue: pointer[queue_info_t]
         first: uint64_t
         count: uint64_t
         taken: uint64_t
         i: uint64_t
         start: uint64_t = 0
         queue_id, first, count = row
-        if not map64_get(cython.address(work.queue_index), cython.cast(uint64_t, queue_id) + 1, cython.address(number)):
+        if not map64_get(address(work.queue_index), cast(uint64_t, queue_id) + 1, address(number)):
             return
-        queue = cython.cast(cython.pointer(queue_info_t), work.queues.data) + number
+        queue = cast(pointer[queue_info_t], work.queues.data) + number
         if tx.state == PREPARED:
             result_hold_range(self._entries + queue.start, queue.count, first, count)
             return
-        taken = result_range(self._entries + queue.start, queue.count, first, count, cython.address(start))
+        taken = result_range(self._entries + queue.start, queue.count, first, count, address(start))
         for i in range(start, start + taken):
             self.taken.append(
                 (
@@ -506,7 +507,7 @@ class Recovery:
         memmove(
             self._entries + queue.start + start,
             self._entries + queue.start + start + taken,
-            (queue.count - start - taken) * cython.sizeof(restored_t),
+            (queue.count - start - taken) * sizeof(restored_t),
         )
         queue.count -= taken
 
@@ -521,9 +522,9 @@ class Recovery:
             self.report.lost.append(Lost(message_id, queue_id, position, special.get(row) or decisions.ROWS[row].why))
 
     def _fill_report(self, messages: LogScan, transactions: LogScan | None) -> None:
-        work: cython.pointer(work_t) = cython.address(self._work)
-        queue: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data)
-        lost: cython.pointer(lost_t) = cython.cast(cython.pointer(lost_t), work.lost.data)
+        work: pointer[work_t] = address(self._work)
+        queue: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
+        lost: pointer[lost_t] = cast(pointer[lost_t], work.lost.data)
         report = self.report
         i: uint64_t
         for i in range(work.lost.count):
@@ -548,52 +549,12 @@ class Recovery:
 
     # --- reading the result
 
-    def entries(self, queue_id, count):
+    def entries(self, queue_id: uint64_t, count: pointer[uint64_t]) -> pointer[restored_t]:
         number: uint64_t = 0
-        queue: cython.pointer(queue_info_t)
+        queue: pointer[queue_info_t]
         count[0] = 0
-        if self._entries == cython.NULL or not map64_get(cython.address(self._work.queue_index), queue_id + 1, cython.address(number)):
-            return cython.NULL
-        queue = cython.cast(cython.pointer(queue_info_t), self._work.queues.data) + number
+        if self._entries == NULL or not map64_get(address(self._work.queue_index), queue_id + 1, address(number)):
+            return NULL
+        queue = cast(pointer[queue_info_t], self._work.queues.data) + number
         count[0] = queue.count
         return self._entries + queue.start
-
-    def entries_of(self, queue_id: int) -> list:
-        """(position, message id, expires_at_ms, body length, redelivered, held) of a queue's entries: for tests and tools."""
-        count: uint64_t = 0
-        i: uint64_t
-        entries: cython.pointer(restored_t) = self.entries(queue_id, cython.address(count))
-        found = []
-        for i in range(count):
-            entry = entries[i]
-            found.append(
-                (
-                    entry.position,
-                    entry.message_id,
-                    entry.expires_at_ms,
-                    entry.body_len,
-                    bool(entry.flags & RESTORED_REDELIVERED),
-                    bool(entry.flags & RESTORED_HELD),
-                )
-            )
-        return found
-
-    def live_messages(self) -> list:
-        """(lsn, id, bytes, places) of every live message, places as (queue id, position, expiry, enqueued by, dequeued by)."""
-        found = []
-        at: uint64_t = 0
-        i: uint64_t
-        n: uint32_t
-        for i in range(self.live_count):
-            places = []
-            for n in range(self.live[i].places):
-                place = self.locations[at]
-                places.append((place.queue_id, place.position, place.expires_at_ms, place.enqueued_by, place.dequeued_by))
-                at += 1
-            found.append((self.live[i].lsn, self.live[i].id, self.live[i].bytes, places))
-        return found
-
-    def named_transactions(self) -> list:
-        """(message id, transaction) for every live message and every transaction that its records name."""
-        i: uint64_t
-        return [(self.names[i].message_id, self.names[i].tx) for i in range(self.name_count)]

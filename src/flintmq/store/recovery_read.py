@@ -10,6 +10,7 @@ I3  Nothing is decided while reading but what a transaction's final state says: 
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p_void, pointer, sizeof, void
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.store.log.record import (
     CONTENT_FIXED,
@@ -73,69 +74,67 @@ from cython.cimports.flintmq.store.recovery_state import (
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _enlist(
-    work: cython.pointer(work_t), index: uint64_t, queue: uint32_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t
-) -> cython.pointer(seen_place_t):
+    work: pointer[work_t], index: uint64_t, queue: uint32_t, position: uint64_t, expires_at_ms: int64_t, tx: uint64_t
+) -> pointer[seen_place_t]:
     """A place of a message that needs the long form. tx 0: plain."""
-    extra: cython.pointer(extra_t) = seen_need_extra(work, index)
-    place: cython.pointer(seen_place_t)
-    info: cython.pointer(tx_info_t)
-    if extra == cython.NULL:
-        return cython.NULL
+    extra: pointer[extra_t] = seen_need_extra(work, index)
+    place: pointer[seen_place_t]
+    info: pointer[tx_info_t]
+    if extra == NULL:
+        return NULL
     if tx:
         seen_name(work, extra, tx)
     place = seen_add_place(work, seen_at(work, index), queue, position, expires_at_ms)
-    if place == cython.NULL or tx == 0:
+    if place == NULL or tx == 0:
         return place
     place.enqueued_by = tx
     info = work_tx(work, tx)
-    if info == cython.NULL:
-        return cython.NULL
-    place.enqueue = cython.cast(uint8_t, info.state)
+    if info == NULL:
+        return NULL
+    place.enqueue = cast(uint8_t, info.state)
     if position_waits(position):
         place.row = row_of(work, info, queue_at(work, queue).id)
     return place
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _content(
-    work: cython.pointer(work_t), index: int64_t, data: cython.pointer(cython.const[uint8_t]), size: uint32_t, length: uint32_t
-) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _content(work: pointer[work_t], index: int64_t, data: pointer[cython.const[uint8_t]], size: uint32_t, length: uint32_t) -> void:
     """Fills the entry in from the fields of a Message-Start (which a Message-Copy ends with); the caller checked them."""
-    entry: cython.pointer(seen_t) = seen_at(work, index)
-    extra: cython.pointer(extra_t)
-    total: uint64_t = cython.cast(uint64_t, le32(data)) + le32(data + 4) + le16(data + 8)
+    entry: pointer[seen_t] = seen_at(work, index)
+    extra: pointer[extra_t]
+    total: uint64_t = cast(uint64_t, le32(data)) + le32(data + 4) + le16(data + 8)
     piece: uint64_t = le32(data + 12)
     entry.body_len = le32(data)
-    entry.bytes = cython.cast(uint32_t, align8(length))
+    entry.bytes = cast(uint32_t, align8(length))
     if piece < total:
         extra = seen_need_extra(work, index)
-        if extra != cython.NULL:
-            extra.total = cython.cast(uint32_t, total)
-            extra.missing = cython.cast(uint32_t, total - piece)
+        if extra != NULL:
+            extra.total = cast(uint32_t, total)
+            extra.missing = cast(uint32_t, total - piece)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _content_fits(data: cython.pointer(cython.const[uint8_t]), size: uint32_t) -> cython.bint:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _content_fits(data: pointer[cython.const[uint8_t]], size: uint32_t) -> bint:
     total: uint64_t
     if size < CONTENT_FIXED or le32(data + 12) != size - CONTENT_FIXED:
         return False
-    total = cython.cast(uint64_t, le32(data)) + le32(data + 4) + le16(data + 8)
+    total = cast(uint64_t, le32(data)) + le32(data + 4) + le16(data + 8)
     return le32(data + 12) <= total and total >> 32 == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_start(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_start(work: pointer[work_t], record: pointer[record_t]) -> void:
     index: int64_t
     if not _content_fits(record.data, record.size):
         work.malformed += 1
@@ -145,13 +144,13 @@ def _on_start(work: cython.pointer(work_t), record: cython.pointer(record_t)) ->
         _content(work, index, record.data, record.size, record.length)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_chunk(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_chunk(work: pointer[work_t], record: pointer[record_t]) -> void:
     index: int64_t = seen_find(work, record.undo_prev)
-    entry: cython.pointer(seen_t)
-    extra: cython.pointer(extra_t)
+    entry: pointer[seen_t]
+    extra: pointer[extra_t]
     if record.size < 4:
         work.malformed += 1
         return
@@ -168,16 +167,16 @@ def _on_chunk(work: cython.pointer(work_t), record: cython.pointer(record_t)) ->
         work.stray += 1
         return
     extra.missing -= record.size - 4
-    entry.bytes += cython.cast(uint32_t, align8(record.length))
+    entry.bytes += cast(uint32_t, align8(record.length))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_enqueue(work: pointer[work_t], record: pointer[record_t]) -> void:
     index: int64_t
     queue: int64_t
-    entry: cython.pointer(seen_t)
+    entry: pointer[seen_t]
     position: uint64_t
     if record.size < 16:
         work.malformed += 1
@@ -186,8 +185,8 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     if queue < 0:
         return
     position = le64(record.data + 8)
-    queue_at(work, cython.cast(uint32_t, queue)).named += 1
-    work_used(work, cython.cast(uint32_t, queue), position)
+    queue_at(work, cast(uint32_t, queue)).named += 1
+    work_used(work, cast(uint32_t, queue), position)
     index = seen_find(work, record.undo_prev)
     if index < 0:
         if record.undo_prev < work.base[0]:
@@ -200,27 +199,25 @@ def _on_enqueue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     entry = seen_at(work, index)
     # The short form is for what the message log's own list leaves out: one plain place, its record right behind the Message-Start.
     if record.tx or entry.flags & (SEEN_EXTRA | SEEN_PLACE) or record.lsn != entry.lsn + entry.bytes:
-        _enlist(work, index, cython.cast(uint32_t, queue), position, record.expires_at_ms, record.tx)
+        _enlist(work, index, cast(uint32_t, queue), position, record.expires_at_ms, record.tx)
         return
     entry.word = position
-    entry.queue = cython.cast(uint32_t, queue)
+    entry.queue = cast(uint32_t, queue)
     entry.flags |= SEEN_PLACE
     if record.expires_at_ms:
         entry.flags |= SEEN_EXPIRES
-        if not map64_put(cython.address(work.expiries), index + 1, cython.cast(uint64_t, record.expires_at_ms)):
+        if not map64_put(address(work.expiries), index + 1, cast(uint64_t, record.expires_at_ms)):
             work.failed = True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _find_place(work: cython.pointer(work_t), entry: cython.pointer(seen_t), queue: uint32_t, position: uint64_t) -> cython.pointer(
-    seen_place_t
-):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _find_place(work: pointer[work_t], entry: pointer[seen_t], queue: uint32_t, position: uint64_t) -> pointer[seen_place_t]:
     """The place of an entry with an extra_t that a dequeue means: not taken yet, if there is such a one."""
     number: uint32_t = extra_of(work, entry).first
-    place: cython.pointer(seen_place_t)
-    taken: cython.pointer(seen_place_t) = cython.NULL
+    place: pointer[seen_place_t]
+    taken: pointer[seen_place_t] = NULL
     while number:
         place = place_at(work, number)
         if place.queue == queue and place_position(work, place) == position:
@@ -231,18 +228,18 @@ def _find_place(work: cython.pointer(work_t), entry: cython.pointer(seen_t), que
     return taken
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_dequeue(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_dequeue(work: pointer[work_t], record: pointer[record_t]) -> void:
     index: int64_t
     queue: int64_t
-    entry: cython.pointer(seen_t)
-    extra: cython.pointer(extra_t)
-    place: cython.pointer(seen_place_t)
-    info: cython.pointer(tx_info_t)
+    entry: pointer[seen_t]
+    extra: pointer[extra_t]
+    place: pointer[seen_place_t]
+    info: pointer[tx_info_t]
     position: uint64_t
-    taken: cython.bint = record.tx == 0
+    taken: bint = record.tx == 0
     state: uint8_t = 0
     if record.size < 32:
         work.malformed += 1
@@ -251,17 +248,17 @@ def _on_dequeue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
     if queue < 0:
         return
     position = le64(record.data + 8)
-    work_used(work, cython.cast(uint32_t, queue), position)
+    work_used(work, cast(uint32_t, queue), position)
     index = seen_find(work, record.undo_prev)
     if record.tx:
         info = work_tx(work, record.tx)
-        if info == cython.NULL:
+        if info == NULL:
             return
-        state = cython.cast(uint8_t, info.state)
+        state = cast(uint8_t, info.state)
         taken = state == ENQUEUE_COMMITTED
         if index >= 0:
             extra = seen_need_extra(work, index)
-            if extra == cython.NULL:
+            if extra == NULL:
                 return
             seen_name(work, extra, record.tx)
     if index < 0:
@@ -278,35 +275,35 @@ def _on_dequeue(work: cython.pointer(work_t), record: cython.pointer(record_t)) 
         return
     if state == ENQUEUE_ROLLED_BACK or state == ENQUEUE_OPEN:
         return
-    place = _find_place(work, entry, cython.cast(uint32_t, queue), position)
-    if place == cython.NULL:
+    place = _find_place(work, entry, cast(uint32_t, queue), position)
+    if place == NULL:
         work.stray += 1
         return
     place.dequeue = state + 1
     place.dequeued_by = record.tx
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_copy(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_copy(work: pointer[work_t], record: pointer[record_t]) -> void:
     count: uint64_t
     at: uint64_t
     i: uint64_t
     older: int64_t
     index: int64_t
     queue: int64_t
-    data: cython.pointer(cython.const[uint8_t]) = record.data
-    entry: cython.pointer(seen_t)
-    extra: cython.pointer(extra_t)
-    place: cython.pointer(seen_place_t)
-    info: cython.pointer(tx_info_t)
+    data: pointer[cython.const[uint8_t]] = record.data
+    entry: pointer[seen_t]
+    extra: pointer[extra_t]
+    place: pointer[seen_place_t]
+    info: pointer[tx_info_t]
     if record.size < 8:
         work.malformed += 1
         return
     count = le32(data)
     at = copy_prefix(data)
-    if at > record.size or not _content_fits(data + at, record.size - cython.cast(uint32_t, at)) or record.undo_prev == 0:
+    if at > record.size or not _content_fits(data + at, record.size - cast(uint32_t, at)) or record.undo_prev == 0:
         work.malformed += 1
         return
     older = seen_find(work, record.undo_prev)
@@ -316,52 +313,52 @@ def _on_copy(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> 
     if older >= 0:
         seen_at(work, older).flags |= SEEN_OLD
         seen_at(work, index).flags |= seen_at(work, older).flags & SEEN_ENDED
-    _content(work, index, data + at, record.size - cython.cast(uint32_t, at), record.length)
+    _content(work, index, data + at, record.size - cast(uint32_t, at), record.length)
     entry = seen_at(work, index)
     if entry.flags & SEEN_EXTRA and older >= 0:
-        extra_of(work, entry).older = cython.cast(uint32_t, older) + 1
+        extra_of(work, entry).older = cast(uint32_t, older) + 1
     for i in range(count):
         data = record.data + 8 + i * PLACE_SIZE
         queue = work_queue(work, le64(data))
         if queue < 0:
             return
-        queue_at(work, cython.cast(uint32_t, queue)).named += 1
-        work_used(work, cython.cast(uint32_t, queue), le64(data + 8))
+        queue_at(work, cast(uint32_t, queue)).named += 1
+        work_used(work, cast(uint32_t, queue), le64(data + 8))
         if count == 1 and le64(data + 24) == 0 and le64(data + 32) == 0 and not entry.flags & SEEN_EXTRA:
             entry.word = le64(data + 8)
-            entry.queue = cython.cast(uint32_t, queue)
+            entry.queue = cast(uint32_t, queue)
             entry.flags |= SEEN_PLACE
             if le64(data + 16):
                 entry.flags |= SEEN_EXPIRES
-                if not map64_put(cython.address(work.expiries), index + 1, le64(data + 16)):
+                if not map64_put(address(work.expiries), index + 1, le64(data + 16)):
                     work.failed = True
             return
-        place = _enlist(work, index, cython.cast(uint32_t, queue), le64(data + 8), cython.cast(int64_t, le64(data + 16)), le64(data + 24))
-        if place == cython.NULL:
+        place = _enlist(work, index, cast(uint32_t, queue), le64(data + 8), cast(int64_t, le64(data + 16)), le64(data + 24))
+        if place == NULL:
             return
         if le64(data + 32):
             info = work_tx(work, le64(data + 32))
             extra = seen_need_extra(work, index)
-            if info == cython.NULL or extra == cython.NULL:
+            if info == NULL or extra == NULL:
                 return
             seen_name(work, extra, info.id)
             if info.state != ENQUEUE_ROLLED_BACK and info.state != ENQUEUE_OPEN:
-                place.dequeue = cython.cast(uint8_t, info.state) + 1
+                place.dequeue = cast(uint8_t, info.state) + 1
                 place.dequeued_by = info.id
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_queue(work: cython.pointer(work_t), record: cython.pointer(record_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_queue(work: pointer[work_t], record: pointer[record_t]) -> void:
     """Queue-End, Queue-Mark, Queue-Redelivered, Queue-Purge."""
     queue: int64_t
     count: uint64_t
     i: uint64_t
     each: uint64_t = 8 if record.type == RECORD_QUEUE_MARK else 16
-    data: cython.pointer(cython.const[uint8_t]) = record.data
-    span: cython.pointer(range_t)
-    purge: cython.bint = record.type == RECORD_QUEUE_PURGE
+    data: pointer[cython.const[uint8_t]] = record.data
+    span: pointer[range_t]
+    purge: bint = record.type == RECORD_QUEUE_PURGE
     if record.size < 8:
         work.malformed += 1
         return
@@ -372,36 +369,36 @@ def _on_queue(work: cython.pointer(work_t), record: cython.pointer(record_t)) ->
     if queue < 0:
         return
     if record.type == RECORD_QUEUE_END:
-        queue_at(work, cython.cast(uint32_t, queue)).ended = True
+        queue_at(work, cast(uint32_t, queue)).ended = True
         return
     count = le32(data + 8)
     for i in range(count):
         if record.type == RECORD_QUEUE_MARK:
             if i < 256:
-                work_used(work, cython.cast(uint32_t, queue), i << LEVEL_SHIFT | le64(data + 16 + i * 8) & INDEX_MASK)
+                work_used(work, cast(uint32_t, queue), i << LEVEL_SHIFT | le64(data + 16 + i * 8) & INDEX_MASK)
             continue
         if purge:
-            work_used(work, cython.cast(uint32_t, queue), le64(data + 24 + i * 16))
+            work_used(work, cast(uint32_t, queue), le64(data + 24 + i * 16))
             # A purge goes on in its next record where this one ends: what was one run is one run again.
             if work.purges.count:
-                span = cython.cast(cython.pointer(range_t), work.purges.data) + (work.purges.count - 1)
+                span = cast(pointer[range_t], work.purges.data) + (work.purges.count - 1)
                 if span.queue == queue and span.last + 1 == le64(data + 16 + i * 16):
                     span.last = le64(data + 24 + i * 16)
                     continue
-        span = cython.cast(
-            cython.pointer(range_t),
-            vector_add(cython.address(work.purges) if purge else cython.address(work.ranges), cython.sizeof(range_t)),
+        span = cast(
+            pointer[range_t],
+            vector_add(address(work.purges) if purge else address(work.ranges), sizeof(range_t)),
         )
-        if span == cython.NULL:
+        if span == NULL:
             work.failed = True
             return
-        span.queue = cython.cast(uint32_t, queue)
+        span.queue = cast(uint32_t, queue)
         span.first = le64(data + 16 + i * 16)
         span.last = le64(data + 24 + i * 16)
 
 
-def work_record(context, record):
-    work: cython.pointer(work_t) = cython.cast(cython.pointer(work_t), context)
+def work_record(context: p_void, record: pointer[record_t]) -> void:
+    work: pointer[work_t] = cast(pointer[work_t], context)
     index: int64_t
     kind: uint8_t = record.type
     if work.failed:

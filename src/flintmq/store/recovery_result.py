@@ -8,6 +8,8 @@ I1  Every place goes through the table, those of plain messages, too; a place wi
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_get
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
 from cython.cimports.flintmq.store.log.record import position_waits
@@ -35,9 +37,12 @@ from cython.cimports.flintmq.store.recovery_state import (
     SEEN_PLACE,
     extra_of,
     extra_t,
+    live_t,
+    location_t,
     lost_t,
     moved_t,
     name_node_t,
+    named_t,
     place_at,
     place_position,
     queue_at,
@@ -55,20 +60,20 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import qsort
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _undo_torn_copies(work: cython.pointer(work_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _undo_torn_copies(work: pointer[work_t]) -> void:
     """A Message-Copy whose chunks were not all read: the older content counts on, with the places that the copy knows (I2)."""
     i: uint64_t
-    moved: cython.pointer(moved_t)
-    entry: cython.pointer(seen_t)
-    older: cython.pointer(seen_t)
-    extra: cython.pointer(extra_t)
+    moved: pointer[moved_t]
+    entry: pointer[seen_t]
+    older: pointer[seen_t]
+    extra: pointer[extra_t]
     number: uint32_t
-    complete: cython.bint
+    complete: bint
     for i in range(work.moved.count):
-        moved = cython.cast(cython.pointer(moved_t), work.moved.data) + i
+        moved = cast(pointer[moved_t], work.moved.data) + i
         entry = seen_at(work, moved.index)
         if entry.flags & SEEN_OLD or not entry.flags & SEEN_EXTRA:
             continue
@@ -86,25 +91,21 @@ def _undo_torn_copies(work: cython.pointer(work_t)) -> cython.void:
                 extra.missing = 0
                 older.word = entry.word
                 older.flags = (
-                    older.flags & ~cython.cast(uint32_t, SEEN_OLD | SEEN_PLACE | SEEN_GONE | SEEN_EXPIRES)
-                    | SEEN_EXTRA
-                    | entry.flags & SEEN_ENDED
+                    older.flags & ~cast(uint32_t, SEEN_OLD | SEEN_PLACE | SEEN_GONE | SEEN_EXPIRES) | SEEN_EXTRA | entry.flags & SEEN_ENDED
                 )
                 entry.flags |= SEEN_OLD
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _lose(
-    work: cython.pointer(work_t), message_id: uint64_t, queue_id: uint64_t, position: uint64_t, row: uint32_t, most: uint64_t
-) -> cython.void:
-    lost: cython.pointer(lost_t)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _lose(work: pointer[work_t], message_id: uint64_t, queue_id: uint64_t, position: uint64_t, row: uint32_t, most: uint64_t) -> void:
+    lost: pointer[lost_t]
     work.lost_count += 1
     if work.lost.count >= most:
         return
-    lost = cython.cast(cython.pointer(lost_t), vector_add(cython.address(work.lost), cython.sizeof(lost_t)))
-    if lost == cython.NULL:
+    lost = cast(pointer[lost_t], vector_add(address(work.lost), sizeof(lost_t)))
+    if lost == NULL:
         work.failed = True
         return
     lost.message_id = message_id
@@ -113,22 +114,20 @@ def _lose(
     lost.row = row
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _decide(
-    table: cython.pointer(cython.const[uint8_t]), content: uint32_t, enqueue: uint32_t, dequeue: uint32_t, ended: uint32_t, queue: uint32_t
+    table: pointer[cython.const[uint8_t]], content: uint32_t, enqueue: uint32_t, dequeue: uint32_t, ended: uint32_t, queue: uint32_t
 ) -> uint8_t:
     return table[(((content * 6 + enqueue) * 7 + dequeue) * 2 + ended) * 3 + queue]
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _stands(
-    work: cython.pointer(work_t), message_id: uint64_t, queue: uint32_t, position: uint64_t, verdict: uint8_t, most: uint64_t
-) -> uint8_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _stands(work: pointer[work_t], message_id: uint64_t, queue: uint32_t, position: uint64_t, verdict: uint8_t, most: uint64_t) -> uint8_t:
     """Counts one decided place; the outcome, which is LOST for an entry without a position."""
     outcome: uint8_t = verdict & 7
     row: uint32_t = verdict >> 3
@@ -143,28 +142,28 @@ def _stands(
     return outcome
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _by_queue(left: cython.pointer(cython.const[cython.void]), right: cython.pointer(cython.const[cython.void])) -> cython.int:
-    a: cython.pointer(range_t) = cython.cast(cython.pointer(range_t), cython.cast(cython.p_void, left))
-    b: cython.pointer(range_t) = cython.cast(cython.pointer(range_t), cython.cast(cython.p_void, right))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _by_queue(left: pointer[cython.const[void]], right: pointer[cython.const[void]]) -> c_int:
+    a: pointer[range_t] = cast(pointer[range_t], cast(p_void, left))
+    b: pointer[range_t] = cast(pointer[range_t], cast(p_void, right))
     if a.queue != b.queue:
         return -1 if a.queue < b.queue else 1
-    return -1 if a.first < b.first else cython.cast(cython.int, a.first > b.first)
+    return -1 if a.first < b.first else cast(c_int, a.first > b.first)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _sort_purges(work: cython.pointer(work_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sort_purges(work: pointer[work_t]) -> void:
     """Gives each queue its purged runs, in order of positions. They never overlap: a position is ended once."""
     i: uint64_t
-    runs: cython.pointer(range_t) = cython.cast(cython.pointer(range_t), work.purges.data)
-    queue: cython.pointer(queue_info_t)
+    runs: pointer[range_t] = cast(pointer[range_t], work.purges.data)
+    queue: pointer[queue_info_t]
     if work.purges.count == 0:
         return
-    qsort(runs, work.purges.count, cython.sizeof(range_t), _by_queue)
+    qsort(runs, work.purges.count, sizeof(range_t), _by_queue)
     for i in range(work.purges.count):
         queue = queue_at(work, runs[i].queue)
         if queue.purge_count == 0:
@@ -172,20 +171,20 @@ def _sort_purges(work: cython.pointer(work_t)) -> cython.void:
         queue.purge_count += 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _purged(work: cython.pointer(work_t), queue: uint32_t, position: uint64_t) -> cython.bint:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _purged(work: pointer[work_t], queue: uint32_t, position: uint64_t) -> bint:
     """Whether a purge ended what stood there. O(log runs of the queue)."""
-    info: cython.pointer(queue_info_t) = queue_at(work, queue)
-    runs: cython.pointer(range_t)
+    info: pointer[queue_info_t] = queue_at(work, queue)
+    runs: pointer[range_t]
     low: uint64_t = 0
     high: uint64_t = info.purge_count
     middle: uint64_t
     if high == 0:
         return False
-    runs = cython.cast(cython.pointer(range_t), work.purges.data) + info.purges
+    runs = cast(pointer[range_t], work.purges.data) + info.purges
     while low < high:
         middle = (low + high) // 2
         if runs[middle].last < position:
@@ -195,16 +194,16 @@ def _purged(work: cython.pointer(work_t), queue: uint32_t, position: uint64_t) -
     return low < info.purge_count and runs[low].first <= position
 
 
-def work_decide(work, table, last_damage, lost_max):
+def work_decide(work: pointer[work_t], table: pointer[cython.const[uint8_t]], last_damage: uint64_t, lost_max: uint64_t) -> void:
     i: uint64_t
     message_id: uint64_t
     next_moved: uint64_t = 0
-    moved: cython.pointer(moved_t) = cython.cast(cython.pointer(moved_t), work.moved.data)
-    entry: cython.pointer(seen_t)
-    extra: cython.pointer(extra_t)
-    place: cython.pointer(seen_place_t)
-    nodes: cython.pointer(name_node_t) = cython.cast(cython.pointer(name_node_t), work.names.data)
-    info: cython.pointer(tx_info_t)
+    moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
+    entry: pointer[seen_t]
+    extra: pointer[extra_t]
+    place: pointer[seen_place_t]
+    nodes: pointer[name_node_t] = cast(pointer[name_node_t], work.names.data)
+    info: pointer[tx_info_t]
     content: uint32_t
     ended: uint32_t
     number: uint32_t
@@ -284,32 +283,32 @@ def work_decide(work, table, last_damage, lost_max):
                 _lose(work, message_id, 0, 0, LOST_NO_PLACE, lost_max)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _by_position(left: cython.pointer(cython.const[cython.void]), right: cython.pointer(cython.const[cython.void])) -> cython.int:
-    a: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), cython.cast(cython.p_void, left))
-    b: cython.pointer(restored_t) = cython.cast(cython.pointer(restored_t), cython.cast(cython.p_void, right))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _by_position(left: pointer[cython.const[void]], right: pointer[cython.const[void]]) -> c_int:
+    a: pointer[restored_t] = cast(pointer[restored_t], cast(p_void, left))
+    b: pointer[restored_t] = cast(pointer[restored_t], cast(p_void, right))
     if a.position != b.position:
         return -1 if a.position < b.position else 1
-    return -1 if a.message_id < b.message_id else cython.cast(cython.int, a.message_id > b.message_id)
+    return -1 if a.message_id < b.message_id else cast(c_int, a.message_id > b.message_id)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _restore(
-    work: cython.pointer(work_t),
-    entries: cython.pointer(restored_t),
+    work: pointer[work_t],
+    entries: pointer[restored_t],
     queue: uint32_t,
     position: uint64_t,
     message_id: uint64_t,
     expires_at_ms: int64_t,
     body_len: uint32_t,
     flags: uint32_t,
-) -> cython.void:
-    info: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data) + queue
-    entry: cython.pointer(restored_t) = entries + info.start + info.count
+) -> void:
+    info: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data) + queue
+    entry: pointer[restored_t] = entries + info.start + info.count
     info.count += 1
     entry.position = position
     entry.message_id = message_id
@@ -318,7 +317,14 @@ def _restore(
     entry.flags = flags
 
 
-def result_fill(work, entries, live, locations, names, flags):
+def result_fill(
+    work: pointer[work_t],
+    entries: pointer[restored_t],
+    live: pointer[live_t],
+    locations: pointer[location_t],
+    names: pointer[named_t],
+    flags: uint32_t,
+) -> void:
     """Writes the result of work_decide into its arrays. `live` is the memory of work.seen itself: it is shorter per message, so writing
     stays behind reading."""
     i: uint64_t
@@ -331,12 +337,12 @@ def result_fill(work, entries, live, locations, names, flags):
     message_id: uint64_t
     expires: uint64_t
     entry: seen_t
-    extra: cython.pointer(extra_t)
-    place: cython.pointer(seen_place_t)
-    moved: cython.pointer(moved_t) = cython.cast(cython.pointer(moved_t), work.moved.data)
-    node: cython.pointer(name_node_t)
-    queue: cython.pointer(queue_info_t) = cython.cast(cython.pointer(queue_info_t), work.queues.data)
-    seen: cython.pointer(seen_t) = cython.cast(cython.pointer(seen_t), work.seen.data)
+    extra: pointer[extra_t]
+    place: pointer[seen_place_t]
+    moved: pointer[moved_t] = cast(pointer[moved_t], work.moved.data)
+    node: pointer[name_node_t]
+    queue: pointer[queue_info_t] = cast(pointer[queue_info_t], work.queues.data)
+    seen: pointer[seen_t] = cast(pointer[seen_t], work.seen.data)
     for i in range(work.queues.count):
         queue[i].start = start
         start += queue[i].count
@@ -355,10 +361,10 @@ def result_fill(work, entries, live, locations, names, flags):
         live[count].bytes = entry.bytes
         live[count].places = 0
         if entry.flags & SEEN_EXTRA:
-            extra = cython.cast(cython.pointer(extra_t), work.extras.data) + entry.word
+            extra = cast(pointer[extra_t], work.extras.data) + entry.word
             number = extra.first
             while number:
-                place = cython.cast(cython.pointer(seen_place_t), work.places.data) + (number - 1)
+                place = cast(pointer[seen_place_t], work.places.data) + (number - 1)
                 number = place.next
                 if place.outcome > OUTCOME_PENDING:
                     continue
@@ -382,7 +388,7 @@ def result_fill(work, entries, live, locations, names, flags):
                     )
             number = extra.names
             while number:
-                node = cython.cast(cython.pointer(name_node_t), work.names.data) + (number - 1)
+                node = cast(pointer[name_node_t], work.names.data) + (number - 1)
                 number = node.next
                 names[named].message_id = message_id
                 names[named].tx = node.tx
@@ -390,16 +396,16 @@ def result_fill(work, entries, live, locations, names, flags):
         else:
             expires = 0
             if entry.flags & SEEN_EXPIRES:
-                map64_get(cython.address(work.expiries), i + 1, cython.address(expires))
-            _restore(work, entries, entry.queue, entry.word, message_id, cython.cast(int64_t, expires), entry.body_len, flags)
+                map64_get(address(work.expiries), i + 1, address(expires))
+            _restore(work, entries, entry.queue, entry.word, message_id, cast(int64_t, expires), entry.body_len, flags)
         count += 1
 
 
-def result_sort(entries, count):
+def result_sort(entries: pointer[restored_t], count: uint64_t) -> uint64_t:
     """Brings a queue's entries into position order; returns how many there are of positions that are taken twice (they come last)."""
     i: uint64_t
     kept: uint64_t = 1
-    sorted_: cython.bint = True
+    sorted_: bint = True
     spare: restored_t
     for i in range(1, count):
         if entries[i - 1].position >= entries[i].position:
@@ -407,7 +413,7 @@ def result_sort(entries, count):
             break
     if sorted_:
         return 0
-    qsort(entries, count, cython.sizeof(restored_t), _by_position)
+    qsort(entries, count, sizeof(restored_t), _by_position)
     for i in range(1, count):
         if entries[i].position != entries[kept - 1].position:
             if i != kept:
@@ -418,7 +424,7 @@ def result_sort(entries, count):
     return count - kept
 
 
-def result_range(entries, count, first, length, start):
+def result_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, length: uint64_t, start: pointer[uint64_t]) -> uint64_t:
     low: uint64_t = 0
     high: uint64_t = count
     middle: uint64_t
@@ -434,20 +440,20 @@ def result_range(entries, count, first, length, start):
     return low - start[0]
 
 
-def result_hold_range(entries, count, first, length):
+def result_hold_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, length: uint64_t) -> void:
     at: uint64_t = 0
-    last: uint64_t = result_range(entries, count, first, length, cython.address(at))
+    last: uint64_t = result_range(entries, count, first, length, address(at))
     last += at
     while at < last:
         # It is still in the delivery that it was in when the broker stopped.
-        entries[at].flags = entries[at].flags & ~cython.cast(uint32_t, RESTORED_REDELIVERED) | RESTORED_HELD
+        entries[at].flags = entries[at].flags & ~cast(uint32_t, RESTORED_REDELIVERED) | RESTORED_HELD
         at += 1
 
 
-def result_mark_range(entries, count, first, last):
+def result_mark_range(entries: pointer[restored_t], count: uint64_t, first: uint64_t, last: uint64_t) -> void:
     """Flags the entries with positions first..last as delivered before."""
     at: uint64_t = 0
-    number: uint64_t = result_range(entries, count, first, last - first + 1, cython.address(at))
+    number: uint64_t = result_range(entries, count, first, last - first + 1, address(at))
     number += at
     while at < number:
         entries[at].flags |= RESTORED_REDELIVERED

@@ -6,6 +6,8 @@ I1  A transaction's id is the LSN of its start record; it stays valid while a lo
     its Delete is written when it has ended and its last message is gone.
 I2  End is written after its effects are in the message log and the queues; recovery needs no End to be right, it only saves work.
 I3  Commit and Rollback of a prepared transaction find room: prepare refuses while a container is not ready behind the present one.
+I4  A transaction goes one way: open, perhaps prepared, then committed or rolled back. End comes after that.
+I5  What replaces something (a copy, a note) stands behind it in the log.
 
 All methods are called under the store's transaction lock.
 """
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flintmq.errors import StoreError
+from flintmq.invariant import check
 from flintmq.ports import TxState
 
 XID_BYTES_MAX = 512
@@ -143,6 +146,7 @@ class TransactionLog:
             lsn, end = self.log.append(TX_START)
         self.log.mark_live(lsn, end - lsn)
         transaction = Transaction(lsn, lsn, xid)
+        check(lsn not in self.table, "transaction_log I1 a new transaction has an id of its own", lsn)
         self.table[lsn] = transaction
         if xid is not None:
             self.by_xid[xid] = transaction
@@ -195,6 +199,7 @@ class TransactionLog:
             raise ValueError("only a distributed transaction is prepared")
         if self.log.ready_ahead < 1:
             raise StoreError("no room for the outcome of another prepared transaction: free disk space")
+        check(transaction.state is TxState.OPEN, "transaction_log I4 what is prepared was open", transaction.tx, transaction.state.value)
         _, end = self.log.append(PREPARE, b"", transaction.tx)
         transaction.state = TxState.PREPARED
         return int(end)
@@ -202,6 +207,7 @@ class TransactionLog:
     def commit(self, transaction: Transaction, rows: Sequence[Row]) -> int:
         """Returns the LSN behind the record: the transaction has happened once that is durable."""
         payload = struct.pack("<II", len(rows), 0) + b"".join(struct.pack("<QQQ", *row) for row in rows)
+        check(not transaction.decided, "transaction_log I4 what is committed was not decided", transaction.tx, transaction.state.value)
         _, end = self.log.append(COMMIT, payload, transaction.tx)
         transaction.state = TxState.COMMITTED
         transaction.rows = tuple(rows)
@@ -209,6 +215,12 @@ class TransactionLog:
 
     def rollback(self, transaction: Transaction) -> int:
         """Returns the LSN behind the record."""
+        check(
+            transaction.state is not TxState.COMMITTED,
+            "transaction_log I4 what is rolled back was not committed",
+            transaction.tx,
+            transaction.state.value,
+        )
         _, end = self.log.append(ROLLBACK, b"", transaction.tx)
         transaction.state = TxState.ROLLED_BACK
         return int(end)
@@ -217,6 +229,7 @@ class TransactionLog:
         """Its effects are applied to all queues. Its Delete follows when no message names it any more."""
         if transaction.ended or transaction.bulk:
             return
+        check(transaction.decided, "transaction_log I4 what ends was decided", transaction.tx, transaction.state.value)
         self.log.append(END, b"", transaction.tx)
         transaction.ended = True
         transaction.enqueues = []
@@ -267,6 +280,7 @@ class TransactionLog:
         lsn, end = self.log.append(NOTE, struct.pack("<HHI", kind, len(key), len(value)) + key + value)
         old = self.notes.pop((kind, key), None)
         if old is not None:
+            check(lsn > old[0], "transaction_log I5 a note stands behind the one that it replaces", lsn, old[0])
             self.log.mark_dead(old[0], end)
         if value:
             self.log.mark_live(lsn, end - lsn)
@@ -301,6 +315,7 @@ class TransactionLog:
     def copy(self, transaction: Transaction) -> None:
         """Tx-Copy: all that is known of it, at the tail."""
         at, end = self.log.append(TX_COPY, self._copy_of(transaction), transaction.tx)
+        check(at > transaction.at, "transaction_log I5 a copy of a transaction stands behind it", at, transaction.at)
         self.log.mark_live(at, end - at)
         self.log.mark_dead(transaction.at, end)
         transaction.at = at

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 
-import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, pointer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.content import (
@@ -24,50 +24,47 @@ from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_borrow
 from cython.cimports.flintmq.queue.runs import RUN_LOGGED, RUN_REDELIVERED, Run, run_entry_t, run_settle
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_ACK
-from cython.cimports.flintmq.store.content_codec import content_copy_out, content_total
+from cython.cimports.flintmq.store.log.content_codec import content_copy_out, content_total
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_where
 from cython.cimports.flintmq.store.log.record import le64, set16, set32, set64
-from cython.cimports.flintmq.store.log_store import LogStore
+from cython.cimports.flintmq.store.log_engine import LogEngine
 from cython.cimports.flintmq.store.message_log import message_log_t, ml_dequeue_locked
-from cython.cimports.flintmq.store.tx_stage import Stage
+from cython.cimports.flintmq.store.tx_stage import CHUNK, SECTION, Stage
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
 from flintmq.store.transaction_log import Row
 from flintmq.store.tx_stage import check_block
 
-# messages in one section under the log's lock (about 10 us), and between two looks at what is not written yet
-SECTION = cython.declare(uint64_t, 32)
-CHUNK = cython.declare(uint64_t, 4096)
 # bytes appended and not written above which these loops wait for the writer: others' confirms must not stand behind them
-UNWRITTEN_MAX = cython.declare(uint64_t, 2 << 20)
+UNWRITTEN_MAX = declare(uint64_t, 2 << 20)
 PAUSE_S = 0.0005
 # bytes of a row (transactions/bulk.py)
-ROW = cython.declare(uint64_t, 32)
+ROW = declare(uint64_t, 32)
 # a content that was copied forward counts as written when the log is durable so far behind it
-COPY_SLACK = cython.declare(uint64_t, 256 << 10)
+COPY_SLACK = declare(uint64_t, 256 << 10)
 # ids of consumers that are named by their callers: the same after a restart, and never those of consumers
-NAMED_CONSUMER = cython.declare(uint32_t, 0x80000000)
+NAMED_CONSUMER = declare(uint32_t, 0x80000000)
 
 
 # --- sets -----------------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _dequeue_run(
-    ml: cython.pointer(message_log_t),
+    ml: pointer[message_log_t],
     queue_id: uint64_t,
-    entries: cython.pointer(run_entry_t),
+    entries: pointer[run_entry_t],
     count: uint64_t,
     owner: uint32_t,
     delivered_us: uint64_t,
-) -> cython.bint:
+) -> bint:
     """Logs the dequeues. False: the log has failed."""
     at: uint64_t = 0
     until: uint64_t
     lsn: uint64_t = 0
-    entry: cython.pointer(run_entry_t)
+    entry: pointer[run_entry_t]
     while at < count and lsn != LSN_NEVER:
         until = min(count, at + SECTION)
         log_begin(ml.log)
@@ -80,11 +77,11 @@ def _dequeue_run(
     return lsn != LSN_NEVER
 
 
-@cython.cclass
+@cclass
 class HeldSet:
     """See HeldRun in transactions/bulk.py."""
 
-    def __cinit__(self, store: LogStore, run: Run, opened: int):
+    def __cinit__(self, store: LogEngine, run: Run, opened: int):
         self.store = store
         self.run = run
         self.opened = opened
@@ -106,19 +103,18 @@ class HeldSet:
 
     def positions(self) -> list:
         """Of all its entries, in order."""
-        number: uint64_t
         return [self.run.run.entries[number].position for number in range(self.run.run.count)]
 
     def rows(self, first: int, count: int) -> tuple:
         """See HeldRun.rows. Raises: KeyError, StoreError."""
-        start: uint64_t = min(cython.cast(uint64_t, first), self.run.run.count)
-        number: uint64_t = min(cython.cast(uint64_t, count), self.run.run.count - start)
+        start: uint64_t = min(cast(uint64_t, first), self.run.run.count)
+        number: uint64_t = min(cast(uint64_t, count), self.run.run.count - start)
         inside: uint64_t = 0
         i: uint64_t
-        rows: bytes = PyBytes_FromStringAndSize(cython.NULL, number * ROW)
-        out: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(rows))
+        rows: bytes = PyBytes_FromStringAndSize(NULL, number * ROW)
+        out: pointer[uint8_t] = cast(pointer[uint8_t], PyBytes_AS_STRING(rows))
         contents: list = []
-        with self.run.lock, cython.nogil:
+        with self.run.lock, nogil:
             inside = self._rows(start, number, out)
         if inside:
             for i in range(number):
@@ -128,19 +124,19 @@ class HeldSet:
                         set64(out + i * ROW + 8, 0)
         return rows, contents
 
-    def _rows(self, start, number, out):
+    def _rows(self, start: uint64_t, number: uint64_t, out: pointer[uint8_t]) -> uint64_t:
         """Writes the rows. Returns how many contents are not where a reader of containers finds them."""
         at: uint64_t = 0
         until: uint64_t
         inside: uint64_t = 0
         durable: uint64_t
         where: uint64_t
-        entry: cython.pointer(run_entry_t)
-        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
+        entry: pointer[run_entry_t]
+        ml: pointer[message_log_t] = address(self.store.ml)
         while at < number:
             until = min(number, at + 256)
             log_begin(ml.log)
-            durable = at_load64(cython.address(ml.log.durable))
+            durable = at_load64(address(ml.log.durable))
             while at < until:
                 entry = self.run.run.entries + start + at
                 where = 0
@@ -169,14 +165,14 @@ class HeldSet:
         """A content with what goes before it."""
         known: uint64_t = 0
         total: uint32_t
-        content: cython.pointer(content_t) = queue_borrow(self.run.handle.queue, position, cython.address(known))
-        if content == cython.NULL:
+        content: pointer[content_t] = queue_borrow(self.run.handle.queue, position, address(known))
+        if content == NULL:
             if message_id == 0:
                 raise KeyError(position)
             content = self.store.load_now(message_id)
         total = content_total(content)
-        run: bytes = PyBytes_FromStringAndSize(cython.NULL, 16 + total)
-        out: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(run))
+        run: bytes = PyBytes_FromStringAndSize(NULL, 16 + total)
+        out: pointer[uint8_t] = cast(pointer[uint8_t], PyBytes_AS_STRING(run))
         set32(out, total)
         set32(out + 4, content.header_len)
         set64(out + 8, 0)
@@ -188,11 +184,11 @@ class HeldSet:
 # --- the store's face -------------------------------------------------------------------------------------------------------------
 
 
-@cython.cclass
+@cclass
 class BulkTransactions:
     """See BulkStore in transactions/effects.py. Made by LogStore."""
 
-    def __cinit__(self, store: LogStore, threads: bool):
+    def __cinit__(self, store: LogEngine, threads: bool):
         self.store = store
         self.named = set()
         self.opened = store.messages.log.tail
@@ -230,16 +226,16 @@ class BulkTransactions:
     def let_write(self, most: int = 0) -> None:
         """Waits until at most `most` bytes (0: a default) of the message log are not written yet. Not for the log's own threads."""
         limit: uint64_t = most or UNWRITTEN_MAX
-        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.store.ml)
         thread = self.store.writer.thread
-        if ml.log.tail <= at_load64(cython.address(ml.log.durable)) + limit:
+        if ml.log.tail <= at_load64(address(ml.log.durable)) + limit:
             return
         self.store.writer.kick()
         if thread is None or thread is threading.current_thread():
             return
         while (
-            ml.log.tail > at_load64(cython.address(ml.log.durable)) + limit
-            and not at_load32(cython.address(ml.log.failed))
+            ml.log.tail > at_load64(address(ml.log.durable)) + limit
+            and not at_load32(address(ml.log.failed))
             and not self.store.closed
             and not (self.worker is not None and self.worker.stopping)
         ):
@@ -287,12 +283,12 @@ class BulkTransactions:
         """The commit is durable: the entries of the run are dequeued, in the log and in their queue. Returns when they are."""
         at: uint64_t = 0
         count: uint64_t
-        ok: cython.bint = True
+        ok: bint = True
         owner: uint32_t = consumer_id
-        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.store.ml)
         while at < run.run.count:
             count = min(CHUNK, run.run.count - at)
-            with cython.nogil:
+            with nogil:
                 if ok:
                     ok = _dequeue_run(ml, run.handle.queue.id, run.run.entries + at, count, owner, run.acquired_us)
                 run_settle(run.handle.queue, run.run.entries + at, count)

@@ -3,7 +3,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t
 from flintmq.queue.runs cimport placed_t
 from flintmq.queue.types cimport queue_t
-from flintmq.store.log_store cimport LogStore
+from flintmq.store.log_engine cimport LogEngine
+
+cdef enum:
+    SECTION = 32                # messages in one section under the log's lock (about 10 us), and between two looks at what is not written yet
+    CHUNK = 4096                # messages in one section under a queue's lock, and between two looks of the caller
 
 cdef struct stage_queue_t:      # the messages of a stage that enter one queue, by waiting number
     uint64_t queue_id           # 0: the queue was deleted
@@ -37,7 +41,7 @@ cdef class Plan:
     cdef list runs              # keeps the bytes of routes
 
 cdef class Stage:               # the messages of one transaction
-    cdef LogStore store
+    cdef LogEngine store
     cdef readonly uint64_t tx
     cdef readonly uint64_t messages
     cdef readonly uint64_t enqueues

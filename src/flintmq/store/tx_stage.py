@@ -10,7 +10,9 @@ T3  In a queue with priorities, neighbours of one level get neighbouring numbers
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, nogil, pointer, sizeof, void
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import (
     CONTENT_EXPIRES,
     CONTENT_HEADERS,
@@ -40,34 +42,29 @@ from cython.cimports.flintmq.protocol.v0_9_1.scan import (
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_tail
 from cython.cimports.flintmq.queue.runs import placed_t, run_level, run_publish, run_reserve
-from cython.cimports.flintmq.store.content_codec import content_write, content_write_small
+from cython.cimports.flintmq.store.log.content_codec import content_write, content_write_small
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_dead, log_end
 from cython.cimports.flintmq.store.log.record import RECORD_START, le16, le32, le64, position_waiting
-from cython.cimports.flintmq.store.log_store import LogStore
+from cython.cimports.flintmq.store.log_engine import LogEngine
 from cython.cimports.flintmq.store.message_list import list_find, list_new, location_t, message_add, message_name, message_t
-from cython.cimports.flintmq.store.message_log import message_log_t, ml_settle_tx, ml_write_delete, ml_write_enqueue
+from cython.cimports.flintmq.store.message_log import ENQUEUE_MOST, message_log_t, ml_settle_tx, ml_write_delete, ml_write_enqueue
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memset
 
 from flintmq.errors import StoreError
 
-# messages in one section under the log's lock (about 10 us), and between two looks at what is not written yet
-SECTION = cython.declare(uint64_t, 32)
-CHUNK = cython.declare(uint64_t, 4096)
 # messages and bytes staged in one piece, under the locks of transactions (about 1 ms)
-PIECE_MESSAGES = cython.declare(uint64_t, 512)
-PIECE_BYTES = cython.declare(uint64_t, 512 << 10)
+PIECE_MESSAGES = declare(uint64_t, 512)
+PIECE_BYTES = declare(uint64_t, 512 << 10)
 # a block's entry before its bytes (transactions/bulk.py)
-ENTRY = cython.declare(uint32_t, 24)
-# bytes of a Message-Enqueue of a transaction with expiry
-ENQUEUE_MOST = cython.declare(uint32_t, 56)
+ENTRY = declare(uint32_t, 24)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _fits(data: cython.pointer(cython.const[uint8_t]), left: uint64_t, routes: uint32_t) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _fits(data: pointer[cython.const[uint8_t]], left: uint64_t, routes: uint32_t) -> uint64_t:
     """Bytes of the entry of a block at `data`, padding included; 0: it is none.
 
     The header is scanned, and what the entry says about it must be what it says: who made the block read a client's batch, and is not
@@ -95,7 +92,7 @@ def _fits(data: cython.pointer(cython.const[uint8_t]), left: uint64_t, routes: u
         return 0
     for i in range(8):
         body_len = body_len << 8 | data[ENTRY + 4 + i]
-    if body_len != length - header_len or scan_properties(data + ENTRY, header_len, cython.address(found)) != 0:
+    if body_len != length - header_len or scan_properties(data + ENTRY, header_len, address(found)) != 0:
         return 0
     if found.delivery_mode == 2:
         flags |= CONTENT_PERSISTENT
@@ -109,24 +106,24 @@ def _fits(data: cython.pointer(cython.const[uint8_t]), left: uint64_t, routes: u
         flags |= CONTENT_PRIORITY
     if data[12] != flags or data[13] != (0 if found.priority == PRIORITY_ABSENT else found.priority):
         return 0
-    if found.expiration_ms == EXPIRATION_INVALID or cython.cast(int64_t, le64(data + 16)) != found.expiration_ms:
+    if found.expiration_ms == EXPIRATION_INVALID or cast(int64_t, le64(data + 16)) != found.expiration_ms:
         return 0
     return ENTRY + (length + 7) // 8 * 8
 
 
 def check_block(block: bytes, routes: int) -> tuple:
     """(messages, bytes of bodies, messages per route). Raises: ValueError: it is malformed."""
-    data: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(block))
+    data: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(block))
     size: uint64_t = len(block)
     at: uint64_t = 0
     step: uint64_t = 1
     messages: uint64_t = 0
     bodies: uint64_t = 0
     number: uint32_t = routes
-    by_route: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), calloc(max(1, number), 8))
-    if by_route == cython.NULL:
+    by_route: pointer[uint64_t] = cast(pointer[uint64_t], calloc(max(1, number), 8))
+    if by_route == NULL:
         raise MemoryError
-    with cython.nogil:
+    with nogil:
         while at < size:
             step = _fits(data + at, size - at, number)
             if step == 0:
@@ -142,16 +139,16 @@ def check_block(block: bytes, routes: int) -> tuple:
     return messages, bodies, counts
 
 
-@cython.cclass
+@cclass
 class Stage:
     """The messages that one transaction enqueues by blocks. Threading: one thread at a time, but for `rows` and figures."""
 
-    def __cinit__(self, store: LogStore, tx: int):
+    def __cinit__(self, store: LogEngine, tx: int):
         self.store = store
         self.tx = tx
         self.numbers = {}
         self.arena = arena_new()
-        if self.arena == cython.NULL:
+        if self.arena == NULL:
             raise MemoryError
 
     def __dealloc__(self):
@@ -159,26 +156,25 @@ class Stage:
         for i in range(self.queue_count):
             free(self.queues[i].placed)
         free(self.queues)
-        if self.arena != cython.NULL:
+        if self.arena != NULL:
             arena_free(self.arena)
 
     def queue_counts(self) -> dict:
         """Queue id -> messages that enter it."""
-        i: uint32_t
         return {self.queues[i].queue_id: self.queues[i].count for i in range(self.queue_count) if self.queues[i].queue_id}
 
     def _queue(self, core: QueueHandle):
         """Index of the queue in `queues`."""
-        queues: cython.pointer(stage_queue_t)
+        queues: pointer[stage_queue_t]
         queue_id = core.queue.id
         found = self.numbers.get(queue_id)
         if found is not None:
             return found
-        queues = cython.cast(cython.pointer(stage_queue_t), realloc(self.queues, (self.queue_count + 1) * cython.sizeof(stage_queue_t)))
-        if queues == cython.NULL:
+        queues = cast(pointer[stage_queue_t], realloc(self.queues, (self.queue_count + 1) * sizeof(stage_queue_t)))
+        if queues == NULL:
             raise MemoryError
         self.queues = queues
-        memset(queues + self.queue_count, 0, cython.sizeof(stage_queue_t))
+        memset(queues + self.queue_count, 0, sizeof(stage_queue_t))
         queues[self.queue_count].queue_id = queue_id
         queues[self.queue_count].levels = core.queue.entries.level_count
         self.queue_count += 1
@@ -195,14 +191,14 @@ class Stage:
 
         Raises: StoreError: the branch can only be rolled back then.
         """
-        data: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(block))
+        data: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(block))
         size: uint64_t = len(block)
         here: uint64_t = at
         now: int64_t = now_ms
-        ok: cython.bint
+        ok: bint
         messages: uint64_t = self.messages
-        with cython.nogil:
-            ok = self._add(plan, data, size, cython.address(here), now)
+        with nogil:
+            ok = self._add(plan, data, size, address(here), now)
         transaction = self.store.transactions.table.get(self.tx)
         if transaction is not None:
             transaction.references += self.messages - messages
@@ -210,15 +206,15 @@ class Stage:
             raise self.store.failure or StoreError("the log has failed, or memory is exhausted")
         return here
 
-    def _add(self, plan, data, size, at, now_ms):
-        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
+    def _add(self, plan: Plan | None, data: pointer[cython.const[uint8_t]], size: uint64_t, at: pointer[uint64_t], now_ms: int64_t) -> bint:
+        ml: pointer[message_log_t] = address(self.store.ml)
         end: uint64_t = at[0]
         here: uint64_t
         count: uint64_t = 0
         section: uint64_t
-        route: cython.pointer(plan_route_t)
+        route: pointer[plan_route_t]
         i: uint32_t
-        ok: cython.bint = True
+        ok: bint = True
         for i in range(plan.queue_count):
             memset(plan.queues[i].levels, 0, plan.queues[i].level_count * 8)
         # How many of this piece go to which level of which queue: messages of one level get neighbouring numbers.
@@ -226,7 +222,7 @@ class Stage:
             route = plan.routes + le32(data + end + 4)
             for i in range(route.first, route.first + route.count):
                 self._count(plan, i, _priority(data + end))
-            end += ENTRY + (cython.cast(uint64_t, le32(data + end)) + 7) // 8 * 8
+            end += ENTRY + (cast(uint64_t, le32(data + end)) + 7) // 8 * 8
             count += 1
         if not self._give_room(plan):
             return False
@@ -235,25 +231,25 @@ class Stage:
             log_begin(ml.log)
             while at[0] < end and section < SECTION and ok:
                 here = at[0]
-                at[0] += ENTRY + (cython.cast(uint64_t, le32(data + here)) + 7) // 8 * 8
+                at[0] += ENTRY + (cast(uint64_t, le32(data + here)) + 7) // 8 * 8
                 ok = self._one(plan, data + here, now_ms)
                 section += 1
             log_end(ml.log)
         return ok
 
-    def _count(self, plan, place, priority):
-        one: cython.pointer(plan_queue_t) = plan.queues + plan.places[place].queue
+    def _count(self, plan: Plan | None, place: uint32_t, priority: int32_t) -> void:
+        one: pointer[plan_queue_t] = plan.queues + plan.places[place].queue
         one.levels[run_level(one.core, priority) if one.level_count > 1 else 0] += 1
 
-    def _give_room(self, plan):
+    def _give_room(self, plan: Plan | None) -> bint:
         """Numbers for what was counted: `levels` becomes the next number of each level."""
         i: uint32_t
         level: uint32_t
         number: uint64_t
         count: uint64_t
         room: uint64_t
-        queue: cython.pointer(stage_queue_t)
-        placed: cython.pointer(placed_t)
+        queue: pointer[stage_queue_t]
+        placed: pointer[placed_t]
         for i in range(plan.queue_count):
             queue = self.queues + plan.queues[i].index
             number = queue.count
@@ -265,32 +261,33 @@ class Stage:
             self.rows += (number - queue.count) // 256
             if number > queue.room:
                 room = max(number, queue.room * 2)
-                placed = cython.cast(cython.pointer(placed_t), realloc(queue.placed, room * cython.sizeof(placed_t)))
-                if placed == cython.NULL:
+                placed = cast(pointer[placed_t], realloc(queue.placed, room * sizeof(placed_t)))
+                if placed == NULL:
                     return False
                 queue.placed = placed
                 queue.room = room
-            memset(queue.placed + queue.count, 0, (number - queue.count) * cython.sizeof(placed_t))
+            check(number <= queue.room, b"tx_stage T1 there is room for staged messages", number, queue.room)
+            memset(queue.placed + queue.count, 0, (number - queue.count) * sizeof(placed_t))
             queue.count = number
         return True
 
-    def _one(self, plan, data, now_ms):
+    def _one(self, plan: Plan | None, data: pointer[cython.const[uint8_t]], now_ms: int64_t) -> bint:
         """One message. The log's lock is held (a long message lets go of it between its chunks)."""
-        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
-        route: cython.pointer(plan_route_t) = plan.routes + le32(data + 4)
+        ml: pointer[message_log_t] = address(self.store.ml)
+        route: pointer[plan_route_t] = plan.routes + le32(data + 4)
         length: uint32_t = le32(data)
         header_len: uint32_t = le32(data + 8)
         flags: uint8_t = data[12]
         priority: int32_t = _priority(data)
-        expiration: int64_t = cython.cast(int64_t, le64(data + 16))
+        expiration: int64_t = cast(int64_t, le64(data + 16))
         ttl: int64_t
         expires: int64_t
         message_id: uint64_t
-        message: cython.pointer(message_t)
-        location: cython.pointer(location_t)
-        place: cython.pointer(plan_place_t)
-        one: cython.pointer(plan_queue_t)
-        queue: cython.pointer(stage_queue_t)
+        message: pointer[message_t]
+        location: pointer[location_t]
+        place: pointer[plan_place_t]
+        one: pointer[plan_queue_t]
+        queue: pointer[stage_queue_t]
         number: uint64_t
         level: uint32_t
         i: uint32_t
@@ -304,8 +301,8 @@ class Stage:
             message_id = self._long(route, data)
         if message_id == LSN_NEVER:
             return False
-        message = list_new(cython.address(ml.messages), message_id)
-        if message == cython.NULL:
+        message = list_new(address(ml.messages), message_id)
+        if message == NULL:
             log_dead(ml.log, message_id, ml_write_delete(ml.log, message_id))
             return False
         self.messages += 1
@@ -321,31 +318,32 @@ class Stage:
             if ttl < 0 or (expiration >= 0 and expiration < ttl):
                 ttl = expiration
             expires = now_ms + ttl if ttl >= 0 else 0
+            check(number < queue.count, b"tx_stage T1 a staged message has its place", number, queue.count)
             queue.placed[number].message_id = message_id
             queue.placed[number].expires_at_ms = expires
             queue.placed[number].body_len = length - header_len
-            queue.placed[number].number = cython.cast(uint32_t, number)
+            queue.placed[number].number = cast(uint32_t, number)
             queue.placed[number].priority = priority
-            location = message_add(message, queue.queue_id, position_waiting(cython.cast(uint32_t, number)), expires)
-            if location == cython.NULL:
+            location = message_add(message, queue.queue_id, position_waiting(cast(uint32_t, number)), expires)
+            if location == NULL:
                 return False
             location.enqueued_by = self.tx
             self.enqueues += 1
             if (
-                ml_write_enqueue(ml.log, message_id, queue.queue_id, position_waiting(cython.cast(uint32_t, number)), expires, self.tx)
+                ml_write_enqueue(ml.log, message_id, queue.queue_id, position_waiting(cast(uint32_t, number)), expires, self.tx)
                 == LSN_NEVER
             ):
                 return False
         return True
 
-    def _long(self, route, data):
+    def _long(self, route: pointer[plan_route_t], data: pointer[cython.const[uint8_t]]) -> uint64_t:
         """Writes a message that is cut into chunks. Returns its id."""
-        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.store.ml)
         length: uint32_t = le32(data)
         header_len: uint32_t = le32(data + 8)
         message_id: uint64_t
-        content: cython.pointer(content_t) = content_new(self.arena, route.length, header_len, length - header_len)
-        if content == cython.NULL:
+        content: pointer[content_t] = content_new(self.arena, route.length, header_len, length - header_len)
+        if content == NULL:
             return LSN_NEVER
         content.flags = data[12]
         content.priority = data[13]
@@ -368,7 +366,7 @@ class Stage:
 
     def reserve(self, core: QueueHandle) -> list:
         """Gives its messages for this queue their positions. Returns the rows of the Commit: (queue id, first position, count)."""
-        queue: cython.pointer(stage_queue_t) = self.queues + cython.cast(uint32_t, self.numbers[core.queue.id])
+        queue: pointer[stage_queue_t] = self.queues + cast(uint32_t, self.numbers[core.queue.id])
         done: uint64_t
         i: uint64_t
         free_: uint64_t
@@ -376,14 +374,14 @@ class Stage:
         count: uint64_t = 0
         last: uint32_t = core.queue.entries.level_count - 1
         rows: list = []
-        with cython.nogil:
+        with nogil:
             done = run_reserve(core.queue, queue.placed, queue.count)
         if done < queue.count:
             if not core.is_deleted():
                 raise MemoryError("no memory for entries")
             # It is being deleted: its end is not in the log yet, where the commit must still say a position for each entry. Nobody adds to
             # it any more, so the ones behind its end are free, and nothing will stand there.
-            free_ = (cython.cast(uint64_t, last) << 56) + queue_tail(core.queue, last)
+            free_ = (cast(uint64_t, last) << 56) + queue_tail(core.queue, last)
             for i in range(done, queue.count):
                 queue.placed[i].position = free_ + 1 + i
         for i in range(queue.count):
@@ -400,26 +398,26 @@ class Stage:
 
     def publish(self, core: QueueHandle, between: object) -> None:
         """Its messages for this queue appear, a chunk at a time; `between()` is called after each."""
-        queue: cython.pointer(stage_queue_t)
+        queue: pointer[stage_queue_t]
         at: uint64_t = 0
         count: uint64_t
         found = self.numbers.get(core.queue.id)
         if found is None:
             return
-        queue = self.queues + cython.cast(uint32_t, found)
+        queue = self.queues + cast(uint32_t, found)
         while at < queue.count:
             count = min(CHUNK, queue.count - at)
-            with cython.nogil:
+            with nogil:
                 run_publish(core.queue, queue.placed + at, count)
             at += count
             between()
 
-    def _settle(self, queue, at, until):
+    def _settle(self, queue: pointer[stage_queue_t], at: uint64_t, until: uint64_t) -> void:
         """Committed: places get their positions and are plain."""
-        ml: cython.pointer(message_log_t) = cython.address(self.store.ml)
-        one: cython.pointer(placed_t)
-        message: cython.pointer(message_t)
-        location: cython.pointer(location_t)
+        ml: pointer[message_log_t] = address(self.store.ml)
+        one: pointer[placed_t]
+        message: pointer[message_t]
+        location: pointer[location_t]
         section: uint64_t
         i: uint32_t
         while at < until:
@@ -430,8 +428,8 @@ class Stage:
                 at += 1
                 if one.message_id == 0:
                     continue
-                message = list_find(cython.address(ml.messages), one.message_id)
-                if message == cython.NULL:
+                message = list_find(address(ml.messages), one.message_id)
+                if message == NULL:
                     continue
                 for i in range(message.count):
                     location = message.locations + i
@@ -445,15 +443,15 @@ class Stage:
                         break
             log_end(ml.log)
 
-    def _undo(self, queue, at, until):
+    def _undo(self, queue: pointer[stage_queue_t], at: uint64_t, until: uint64_t) -> void:
         while at < until:
             if queue.placed[at].message_id:
-                ml_settle_tx(cython.address(self.store.ml), self.tx, queue.placed[at].message_id, False)
+                ml_settle_tx(address(self.store.ml), self.tx, queue.placed[at].message_id, False)
             at += 1
 
     def settle(self, committed: bool, let_write: object) -> None:
         """The outcome, in the log's own tables; `let_write()` is called from time to time."""
-        queue: cython.pointer(stage_queue_t)
+        queue: pointer[stage_queue_t]
         i: uint32_t
         at: uint64_t
         until: uint64_t
@@ -462,7 +460,7 @@ class Stage:
             at = 0
             while at < queue.count and (queue.queue_id or not committed):
                 until = min(queue.count, at + CHUNK)
-                with cython.nogil:
+                with nogil:
                     if committed:
                         self._settle(queue, at, until)
                     else:
@@ -471,16 +469,16 @@ class Stage:
                 let_write()
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _priority(data: cython.pointer(cython.const[uint8_t])) -> int32_t:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _priority(data: pointer[cython.const[uint8_t]]) -> int32_t:
     """Of an entry of a block; -1: not set."""
     return data[13] if data[12] & CONTENT_PRIORITY else -1
 
 
-@cython.cclass
+@cclass
 class Plan:
     """Routes and destinations of one block in C. Args as Stage.add."""
 
@@ -490,21 +488,21 @@ class Plan:
         i: uint32_t
         at: uint32_t = 0
         core: QueueHandle
-        route: cython.pointer(plan_route_t)
+        route: pointer[plan_route_t]
         indexes: dict = {}
         self.cores = []
         self.runs = []
-        self.routes = cython.cast(cython.pointer(plan_route_t), calloc(max(1, count), cython.sizeof(plan_route_t)))
-        self.places = cython.cast(cython.pointer(plan_place_t), calloc(max(1, places), cython.sizeof(plan_place_t)))
-        self.queues = cython.cast(cython.pointer(plan_queue_t), calloc(max(1, places), cython.sizeof(plan_queue_t)))
-        if self.routes == cython.NULL or self.places == cython.NULL or self.queues == cython.NULL:
+        self.routes = cast(pointer[plan_route_t], calloc(max(1, count), sizeof(plan_route_t)))
+        self.places = cast(pointer[plan_place_t], calloc(max(1, places), sizeof(plan_place_t)))
+        self.queues = cast(pointer[plan_queue_t], calloc(max(1, places), sizeof(plan_queue_t)))
+        if self.routes == NULL or self.places == NULL or self.queues == NULL:
             raise MemoryError
         for i in range(count):
             route = self.routes + i
             exchange, key = routes[i]
             run = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
             self.runs.append(run)
-            route.bytes = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(run))
+            route.bytes = cast(pointer[uint8_t], PyBytes_AS_STRING(run))
             route.length = len(run)
             route.first = at
             route.count = len(destinations[i])

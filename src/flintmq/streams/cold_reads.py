@@ -7,7 +7,8 @@ I1  Every cursor that was asked is answered once: read, or failed (system busy, 
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.scheduler.actor import (
     ACTORS_STREAM,
     DISPATCH_OK,
@@ -29,24 +30,24 @@ from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
-    asked: cython.pointer(cold_read_t) = cython.cast(cython.pointer(cold_read_t), request)
-    actor_charge_io(actor, cython.cast(int64_t, cursor_read(asked.cursor)))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
+    asked: pointer[cold_read_t] = cast(pointer[cold_read_t], request)
+    actor_charge_io(actor, cast(int64_t, cursor_read(asked.cursor)))
     asked.done = True
     request_answer(request, OUTCOME_MESSAGES)
     return PROCESS_DONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answer(request: cython.pointer(request_t)) -> cython.void:
-    asked: cython.pointer(cold_read_t) = cython.cast(cython.pointer(cold_read_t), request)
-    cursor: cython.pointer(cursor_t) = asked.cursor
-    done: cython.bint = asked.done
+@cfunc
+@nogil
+@exceptval(check=False)
+def _answer(request: pointer[request_t]) -> void:
+    asked: pointer[cold_read_t] = cast(pointer[cold_read_t], request)
+    cursor: pointer[cursor_t] = asked.cursor
+    done: bint = asked.done
     free(asked)
     if done:
         cursor_answered(cursor)
@@ -54,28 +55,28 @@ def _answer(request: cython.pointer(request_t)) -> cython.void:
         cursor_refused(cursor)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ask(context: cython.p_void, cursor: cython.pointer(cursor_t)) -> cython.void:
-    asked: cython.pointer(cold_read_t) = cython.cast(cython.pointer(cold_read_t), calloc(1, cython.sizeof(cold_read_t)))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _ask(context: p_void, cursor: pointer[cursor_t]) -> void:
+    asked: pointer[cold_read_t] = cast(pointer[cold_read_t], calloc(1, sizeof(cold_read_t)))
     who: uint64_t
-    if asked == cython.NULL:
+    if asked == NULL:
         cursor_refused(cursor)
         return
     asked.request.process = _process
     asked.request.answer = _answer
     asked.cursor = cursor
     # Both cursors of a group are one actor. Addresses of groups and consumer ids don't meet: ids are below 2^32.
-    who = cursor.seat.consumer.id if cursor.seat != cython.NULL else cython.cast(uint64_t, cursor.group)
+    who = cursor.seat.consumer.id if cursor.seat != NULL else cast(uint64_t, cursor.group)
     if (
         system_dispatch(
-            cython.cast(cython.pointer(actor_system_t), context),
+            cast(pointer[actor_system_t], context),
             ACTORS_STREAM,
             cursor.stream.queue.id,
             who,
             0,
-            cython.address(asked.request),
+            address(asked.request),
         )
         != DISPATCH_OK
     ):
@@ -84,7 +85,8 @@ def _ask(context: cython.p_void, cursor: cython.pointer(cursor_t)) -> cython.voi
 
 
 def use(stream: StreamQueue, actors: ActorSystem) -> None:
-    """Cold reads of this stream run on these actors, which live longer than the stream's consumers."""
+    """Cold reads of this stream run on these actors from now on; before, in the thread that wants to deliver. Call it before consumers
+    come; the actors live longer than they."""
     stream.actors = actors
     stream.stream.ask_context = actors.system
     stream.stream.ask = _ask

@@ -10,10 +10,19 @@ I3  A reference in `now` or `ahead` is the cursor's until cursor_taken.
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ms, monotonic_ns
 from cython.cimports.flintmq.core.content import content_decref
+from cython.cimports.flintmq.store.stream.stream_batch import (
+    stream_batch_free,
+    stream_batch_t,
+    stream_filter_free,
+    stream_filter_t,
+    stream_item_t,
+)
 from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_COLD,
     STREAM_DAMAGED,
@@ -23,40 +32,32 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_MESSAGES,
     STREAM_TRUNCATED,
 )
-from cython.cimports.flintmq.store.stream.stream_batch import (
-    stream_batch_free,
-    stream_batch_t,
-    stream_filter_free,
-    stream_filter_t,
-    stream_item_t,
-)
-from cython.cimports.flintmq.streams.types import READ_ASKED, READ_IDLE, READ_THERE, cursor_t, stream_queue_t
+from cython.cimports.flintmq.streams.types import READ_ASKED, READ_IDLE, READ_THERE, cursor_t, group_t, seat_t, stream_queue_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 
-NO_OFFSET = ~cython.cast(uint64_t, 0)
+NO_OFFSET = ~cast(uint64_t, 0)
 # messages taken from the hot window at once: enough to pay for its lock, few enough that a group that gets its messages one by one
 # keeps no stale pile
-HOT_MESSAGES = cython.declare(uint32_t, 64)
+HOT_MESSAGES = declare(uint32_t, 64)
 # milliseconds before a read that failed is tried again
-RETRY_MS = cython.declare(int64_t, 1000)
+RETRY_MS = declare(int64_t, 1000)
 
 
-def stream_now(stream):
-    if stream.clock != cython.NULL:
-        return cython.cast(int64_t, at_load64(cython.cast(cython.pointer(uint64_t), stream.clock)))
+def stream_now(stream: pointer[stream_queue_t]) -> int64_t:
+    if stream.clock != NULL:
+        return cast(int64_t, at_load64(cast(pointer[uint64_t], stream.clock)))
     return monotonic_ms()
 
 
-def stream_now_exactly(stream):
-    return stream_now(stream) if stream.clock != cython.NULL else monotonic_ns() // 1_000_000
+def stream_now_exactly(stream: pointer[stream_queue_t]) -> int64_t:
+    return stream_now(stream) if stream.clock != NULL else monotonic_ns() // 1_000_000
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop(batch: cython.pointer(stream_batch_t), start: uint32_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _drop(batch: pointer[stream_batch_t], start: uint32_t) -> void:
     """Gives back the references from `start` on and empties the batch; its memory stays."""
     i: uint32_t
     for i in range(start, batch.count):
@@ -66,8 +67,15 @@ def _drop(batch: cython.pointer(stream_batch_t), start: uint32_t) -> cython.void
     batch.io_ns = 0
 
 
-def cursor_init(cursor, stream, group, seat, lock, next):
-    memset(cursor, 0, cython.sizeof(cursor_t))
+def cursor_init(
+    cursor: pointer[cursor_t],
+    stream: pointer[stream_queue_t],
+    group: pointer[group_t],
+    seat: pointer[seat_t],
+    lock: pointer[uint32_t],
+    next: uint64_t,
+) -> void:
+    memset(cursor, 0, sizeof(cursor_t))
     cursor.stream = stream
     cursor.group = group
     cursor.seat = seat
@@ -75,42 +83,43 @@ def cursor_init(cursor, stream, group, seat, lock, next):
     cursor.next = next
 
 
-def cursor_free(cursor):
-    _drop(cython.address(cursor.now), cursor.at)
-    _drop(cython.address(cursor.ahead), 0)
-    stream_batch_free(cython.address(cursor.now))
-    stream_batch_free(cython.address(cursor.ahead))
-    if cursor.place != cython.NULL:
+def cursor_free(cursor: pointer[cursor_t]) -> void:
+    _drop(address(cursor.now), cursor.at)
+    _drop(address(cursor.ahead), 0)
+    stream_batch_free(address(cursor.now))
+    stream_batch_free(address(cursor.ahead))
+    if cursor.place != NULL:
         cursor.stream.source.free_place(cursor.stream.source.log, cursor.place)
-    memset(cython.address(cursor.now), 0, cython.sizeof(stream_batch_t))
-    memset(cython.address(cursor.ahead), 0, cython.sizeof(stream_batch_t))
-    cursor.place = cython.NULL
+    memset(address(cursor.now), 0, sizeof(stream_batch_t))
+    memset(address(cursor.ahead), 0, sizeof(stream_batch_t))
+    cursor.place = NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _lose(cursor: cython.pointer(cursor_t), upto: uint64_t, damaged: cython.bint) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _lose(cursor: pointer[cursor_t], upto: uint64_t, damaged: bint) -> void:
     """Offsets below `upto` will never come: they are counted, and the cursor goes on there."""
     if upto <= cursor.next:
         return
     cursor.lost += upto - cursor.next
-    at_store64(cython.address(cursor.lost_upto), upto)
-    at_store64(cython.address(cursor.lost_all), cursor.lost_all + upto - cursor.next)
+    at_store64(address(cursor.lost_upto), upto)
+    at_store64(address(cursor.lost_all), cursor.lost_all + upto - cursor.next)
     if damaged:
         cursor.damaged += upto - cursor.next
     cursor.next = upto
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _accept(cursor: cython.pointer(cursor_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _accept(cursor: pointer[cursor_t]) -> void:
     """What was read ahead follows `now`, which is empty."""
     spare: stream_batch_t
+    check(cursor.reading == READ_THERE, b"cursor I2 what is accepted was read", cursor.next, cursor.reading)
     cursor.reading = READ_IDLE
     if cursor.asked != cursor.next or cursor.stale:
-        _drop(cython.address(cursor.ahead), 0)  # it was moved meanwhile, or has another filter
+        _drop(address(cursor.ahead), 0)  # it was moved meanwhile, or has another filter
         cursor.stale = False
         return
     if cursor.ahead_outcome == STREAM_MESSAGES:
@@ -129,15 +138,16 @@ def _accept(cursor: cython.pointer(cursor_t)) -> cython.void:
         cursor.retry_ms = stream_now(cursor.stream) + RETRY_MS
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ask(cursor: cython.pointer(cursor_t), filter: cython.pointer(stream_filter_t)) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _ask(cursor: pointer[cursor_t], filter: pointer[stream_filter_t]) -> c_int:
     """The next offset must be read from the disk."""
     if cursor.retry_ms:
         if stream_now(cursor.stream) < cursor.retry_ms:
             return CURSOR_WAITS
         cursor.retry_ms = 0
+    check(cursor.reading == READ_IDLE, b"cursor I2 one read is asked for at a time", cursor.next, cursor.reading)
     cursor.asked = cursor.next
     cursor.asked_filter = filter
     cursor.reading = READ_ASKED
@@ -145,12 +155,12 @@ def _ask(cursor: cython.pointer(cursor_t), filter: cython.pointer(stream_filter_
     return CURSOR_COLD
 
 
-def cursor_look(cursor, filter, item):
-    outcome: cython.int
-    stream: cython.pointer(stream_queue_t) = cursor.stream
+def cursor_look(cursor: pointer[cursor_t], filter: pointer[stream_filter_t], item: pointer[pointer[stream_item_t]]) -> c_int:
+    outcome: c_int
+    stream: pointer[stream_queue_t] = cursor.stream
     while True:
         if cursor.at < cursor.now.count:
-            item[0] = cython.address(cursor.now.items[cursor.at])
+            item[0] = address(cursor.now.items[cursor.at])
             return CURSOR_ITEM
         if cursor.now.count:
             cursor.now.count = 0  # all were handed out, with their references
@@ -161,9 +171,7 @@ def cursor_look(cursor, filter, item):
             continue
         if cursor.reading == READ_ASKED and cursor.asked == cursor.next:
             return CURSOR_WAITS
-        outcome = stream.source.hot_read(
-            stream.source.log, cursor.next, HOT_MESSAGES, stream.batch_bytes, filter, cython.address(cursor.now)
-        )
+        outcome = stream.source.hot_read(stream.source.log, cursor.next, HOT_MESSAGES, stream.batch_bytes, filter, address(cursor.now))
         if outcome == STREAM_MESSAGES:
             cursor.at = 0
             cursor.cold = False
@@ -180,14 +188,16 @@ def cursor_look(cursor, filter, item):
             return CURSOR_EMPTY  # or gone
 
 
-def cursor_seek(cursor, filter, offset, item):
-    outcome: cython.int
-    stream: cython.pointer(stream_queue_t) = cursor.stream
+def cursor_seek(
+    cursor: pointer[cursor_t], filter: pointer[stream_filter_t], offset: uint64_t, item: pointer[pointer[stream_item_t]]
+) -> c_int:
+    outcome: c_int
+    stream: pointer[stream_queue_t] = cursor.stream
     while cursor.at < cursor.now.count and cursor.now.items[cursor.at].offset < offset:
         content_decref(cursor.now.items[cursor.at].content)
         cursor.at += 1
     if cursor.at < cursor.now.count and cursor.now.items[cursor.at].offset == offset:
-        item[0] = cython.address(cursor.now.items[cursor.at])
+        item[0] = address(cursor.now.items[cursor.at])
         return CURSOR_ITEM
     if offset < stream.source.first(stream.source.log):
         return CURSOR_GONE
@@ -207,12 +217,13 @@ def cursor_seek(cursor, filter, offset, item):
     return CURSOR_GONE if outcome == CURSOR_EMPTY else outcome
 
 
-def cursor_taken(cursor):
+def cursor_taken(cursor: pointer[cursor_t]) -> void:
+    check(cursor.at < cursor.now.count, b"cursor I3 what is taken was there", cursor.next, cursor.at)
     cursor.at += 1
 
 
-def cursor_read_ahead(cursor, filter):
-    stream: cython.pointer(stream_queue_t) = cursor.stream
+def cursor_read_ahead(cursor: pointer[cursor_t], filter: pointer[stream_filter_t]) -> bint:
+    stream: pointer[stream_queue_t] = cursor.stream
     if not cursor.cold or cursor.reading != READ_IDLE or cursor.retry_ms or cursor.at * 2 < cursor.now.count:
         return False
     if cursor.next >= stream.source.visible(stream.source.log):
@@ -220,28 +231,28 @@ def cursor_read_ahead(cursor, filter):
     return _ask(cursor, filter) == CURSOR_COLD
 
 
-def cursor_position(cursor):
+def cursor_position(cursor: pointer[cursor_t]) -> uint64_t:
     if cursor.at < cursor.now.count:
         return cursor.now.items[cursor.at].offset
     return cursor.next
 
 
-def cursor_more(cursor):
-    stream: cython.pointer(stream_queue_t) = cursor.stream
+def cursor_more(cursor: pointer[cursor_t]) -> bint:
+    stream: pointer[stream_queue_t] = cursor.stream
     return cursor.at < cursor.now.count or cursor.reading == READ_THERE or cursor.next < stream.source.visible(stream.source.log)
 
 
-def cursor_move(cursor, next):
-    _drop(cython.address(cursor.now), cursor.at)
+def cursor_move(cursor: pointer[cursor_t], next: uint64_t) -> void:
+    _drop(address(cursor.now), cursor.at)
     cursor.at = 0
     cursor.cold = False
     cursor.next = next
 
 
-def cursor_forget(cursor):
+def cursor_forget(cursor: pointer[cursor_t]) -> bint:
     cursor_move(cursor, cursor_position(cursor))
     if cursor.reading == READ_THERE:
-        _drop(cython.address(cursor.ahead), 0)
+        _drop(address(cursor.ahead), 0)
         cursor.reading = READ_IDLE
         cursor.stale = False
     elif cursor.reading == READ_ASKED and not cursor.stale:
@@ -250,39 +261,40 @@ def cursor_forget(cursor):
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answered(cursor: cython.pointer(cursor_t), outcome: cython.int) -> cython.void:
-    filter: cython.pointer(stream_filter_t) = cursor.asked_filter
-    stale: cython.bint
+@cfunc
+@nogil
+@exceptval(check=False)
+def _answered(cursor: pointer[cursor_t], outcome: c_int) -> void:
+    filter: pointer[stream_filter_t] = cursor.asked_filter
+    stale: bint
     spin_lock(cursor.lock)
+    check(cursor.reading == READ_ASKED, b"cursor I2 what is answered was asked for", cursor.asked, cursor.reading)
     cursor.ahead_outcome = outcome
     cursor.cold_messages += cursor.ahead.count
     cursor.io_ns += cursor.ahead.io_ns
     stale = cursor.stale
-    cursor.asked_filter = cython.NULL
+    cursor.asked_filter = NULL
     cursor.reading = READ_THERE
     spin_unlock(cursor.lock)
     if stale:
         stream_filter_free(filter)
 
 
-def cursor_read_failed(cursor):
-    _drop(cython.address(cursor.ahead), 0)
+def cursor_read_failed(cursor: pointer[cursor_t]) -> void:
+    _drop(address(cursor.ahead), 0)
     _answered(cursor, STREAM_IO)
 
 
-def cursor_read(cursor):
-    stream: cython.pointer(stream_queue_t) = cursor.stream
-    outcome: cython.int = STREAM_IO
+def cursor_read(cursor: pointer[cursor_t]) -> uint64_t:
+    stream: pointer[stream_queue_t] = cursor.stream
+    outcome: c_int = STREAM_IO
     waited: uint64_t
-    _drop(cython.address(cursor.ahead), 0)
-    if cursor.place == cython.NULL:
+    _drop(address(cursor.ahead), 0)
+    if cursor.place == NULL:
         cursor.place = stream.source.new_place(stream.source.log)
-    if cursor.place != cython.NULL:
+    if cursor.place != NULL:
         outcome = stream.source.hot_read(
-            stream.source.log, cursor.asked, stream.batch_messages, stream.batch_bytes, cursor.asked_filter, cython.address(cursor.ahead)
+            stream.source.log, cursor.asked, stream.batch_messages, stream.batch_bytes, cursor.asked_filter, address(cursor.ahead)
         )
         if outcome == STREAM_COLD:
             outcome = stream.source.read(
@@ -292,7 +304,7 @@ def cursor_read(cursor):
                 stream.batch_messages,
                 stream.batch_bytes,
                 cursor.asked_filter,
-                cython.address(cursor.ahead),
+                address(cursor.ahead),
             )
         else:
             stream.source.rest(stream.source.log, cursor.place)  # it reached the head

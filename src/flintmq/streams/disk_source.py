@@ -5,7 +5,8 @@ in: an open Stream. out: the functions of source_t over its stream_t. The stream
 
 from __future__ import annotations
 
-import cython
+from cython import address, cast, ccall, cclass, cfunc, exceptval, inline, nogil, p_void, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_t, stream_filter_t
 from cython.cimports.flintmq.store.stream.stream_files import Stream
@@ -31,117 +32,115 @@ from cython.cimports.flintmq.streams.source import StreamSource, on_visible_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _of(log: cython.p_void) -> cython.pointer(stream_t):
-    return cython.cast(cython.pointer(stream_t), log)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _of(log: p_void) -> pointer[stream_t]:
+    return cast(pointer[stream_t], log)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append(log: cython.p_void, content: cython.pointer(content_t)) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _append(log: p_void, content: pointer[content_t]) -> uint64_t:
     ticket: uint64_t = 0  # confirms read the port's counter, which is at least that
-    return stream_append(_of(log), content, cython.address(ticket))
+    return stream_append(_of(log), content, address(ticket))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _visible(log: cython.p_void) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _visible(log: p_void) -> uint64_t:
     return stream_visible(_of(log))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _first(log: cython.p_void) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _first(log: p_void) -> uint64_t:
     return stream_first(_of(log))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _bytes(log: cython.p_void) -> uint64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bytes(log: p_void) -> uint64_t:
     return stream_bytes(_of(log))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _hot_read(
-    log: cython.p_void,
+    log: p_void,
     offset: uint64_t,
     count: uint32_t,
     bytes_: uint64_t,
-    filter: cython.pointer(stream_filter_t),
-    batch: cython.pointer(stream_batch_t),
-) -> cython.int:
+    filter: pointer[stream_filter_t],
+    batch: pointer[stream_batch_t],
+) -> c_int:
     return stream_hot_read(_of(log), offset, count, bytes_, filter, batch)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _read(
-    log: cython.p_void,
-    place: cython.p_void,
+    log: p_void,
+    place: p_void,
     offset: uint64_t,
     count: uint32_t,
     bytes_: uint64_t,
-    filter: cython.pointer(stream_filter_t),
-    batch: cython.pointer(stream_batch_t),
-) -> cython.int:
-    return stream_read(_of(log), cython.cast(cython.pointer(stream_reader_t), place), offset, count, bytes_, filter, batch)
+    filter: pointer[stream_filter_t],
+    batch: pointer[stream_batch_t],
+) -> c_int:
+    return stream_read(_of(log), cast(pointer[stream_reader_t], place), offset, count, bytes_, filter, batch)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _new_place(log: cython.p_void) -> cython.p_void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _new_place(log: p_void) -> p_void:
     return stream_reader_new(_of(log))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _rest(log: cython.p_void, place: cython.p_void) -> cython.void:
-    stream_reader_rest(cython.cast(cython.pointer(stream_reader_t), place))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _rest(log: p_void, place: p_void) -> void:
+    stream_reader_rest(cast(pointer[stream_reader_t], place))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _free_place(log: cython.p_void, place: cython.p_void) -> cython.void:
-    stream_reader_free(cython.cast(cython.pointer(stream_reader_t), place))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _free_place(log: p_void, place: p_void) -> void:
+    stream_reader_free(cast(pointer[stream_reader_t], place))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _find_time(log: cython.p_void, place: cython.p_void, wall_ms: int64_t) -> uint64_t:
-    return stream_find_time(
-        _of(log), cython.cast(cython.pointer(stream_reader_t), place), cython.cast(uint64_t, wall_ms) if wall_ms > 0 else 0
-    )
+@cfunc
+@nogil
+@exceptval(check=False)
+def _find_time(log: p_void, place: p_void, wall_ms: int64_t) -> uint64_t:
+    return stream_find_time(_of(log), cast(pointer[stream_reader_t], place), cast(uint64_t, wall_ms) if wall_ms > 0 else 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _listen(log: cython.p_void, tell: on_visible_t, context: cython.p_void) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _listen(log: p_void, tell: on_visible_t, context: p_void) -> void:
     stream_listen(_of(log), tell, context)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _release(log: cython.p_void) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _release(log: p_void) -> void:
     stream_decref(_of(log))
 
 
-@cython.cclass
+@cclass
 class DiskSource(StreamSource):
     """An open stream of the store, for StreamQueue."""
 
@@ -161,6 +160,6 @@ class DiskSource(StreamSource):
         self.source.listen = _listen
         self.source.release = _release
 
-    @cython.ccall
+    @ccall
     def taken(self):
         stream_incref(self.stream.stream)

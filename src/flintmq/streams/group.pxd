@@ -23,11 +23,8 @@ cdef int group_take(group_t *group, seat_t *seat, consumer_t *consumer, delivery
 cdef bint group_settle(group_t *group, uint64_t offset, uint32_t owner, int reason, bint *freed) noexcept nogil
 # Back from who holds it: available in `delay_ms` (0: at once), or dead. `delivered`: it reached (or may have) a client.
 cdef bint group_return(group_t *group, uint64_t offset, uint32_t owner, bint delivered, int64_t delay_ms) noexcept nogil
-cdef bint group_extend(group_t *group, uint64_t offset, uint32_t owner, int64_t visibility_ms) noexcept nogil
-cdef uint32_t group_return_owner(group_t *group, uint32_t owner) noexcept nogil
 # What is due comes back. True when members should be woken (also after a failed read's pause). `*due_ms`: when the next is; 0: none.
 cdef bint group_tick(group_t *group, int64_t *due_ms) noexcept nogil
-cdef void group_reset(group_t *group) noexcept nogil           # it has no place any more; nobody is a member
 cdef bint group_has_work(group_t *group) noexcept nogil        # something may be there for a member
 cdef uint64_t group_base(group_t *group) noexcept nogil        # everything below is done
 # Dead ones in order: the first above or at `*offset`, which is set to it. False: none.

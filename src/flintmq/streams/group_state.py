@@ -9,105 +9,103 @@ I2  Bytes that can't be right change nothing.
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, pointer
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.streams.cursor import cursor_move, cursor_position
 from cython.cimports.flintmq.streams.open_list import open_become, open_free, open_push
 from cython.cimports.flintmq.streams.types import OPEN_DEAD, OPEN_DONE, OPEN_READY, group_t, open_t
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 
-STATE_VERSION = cython.declare(uint8_t, 1)
+STATE_VERSION = declare(uint8_t, 1)
 # a saved place that a crash may leave behind: whatever the stream holds at the restart is flagged
-ALL_FLAGGED = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+ALL_FLAGGED = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 # open offsets of a state that is read, at most: 32 MiB of them
-OPEN_MOST = cython.declare(uint64_t, 1 << 20)
+OPEN_MOST = declare(uint64_t, 1 << 20)
 
-# version (1 byte); then numbers as LEB128: next offset, flagged, offsets lost (all; not told yet), runs of open offsets; for each run (offsets
-# without a gap, of the same fate): distance from the end of the one before (the first: from 0), length, deliveries * 2 + dead, and for
-# dead ones the reason. So what consumers hold in order takes a few bytes, however much it is.
+# version (1 byte); then numbers as LEB128: next offset, flagged, offsets lost (all; not told yet), runs of open offsets; for each run
+# (offsets without a gap, of the same fate): distance from the end of the one before (the first: from 0), length, deliveries * 2 + dead, and
+# for dead ones the reason. So what consumers hold in order takes a few bytes, however much it is.
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(at: cython.pointer(uint8_t), value: uint64_t) -> cython.pointer(uint8_t):
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _put(at: pointer[uint8_t], value: uint64_t) -> pointer[uint8_t]:
     while value >= 0x80:
-        at[0] = cython.cast(uint8_t, value | 0x80)
+        at[0] = cast(uint8_t, value | 0x80)
         at += 1
         value >>= 7
-    at[0] = cython.cast(uint8_t, value)
+    at[0] = cast(uint8_t, value)
     return at + 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _get(
-    at: cython.pointer(cython.pointer(cython.const[uint8_t])), end: cython.pointer(cython.const[uint8_t]), value: cython.pointer(uint64_t)
-) -> cython.bint:
-    shift: cython.int = 0
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _get(at: pointer[pointer[cython.const[uint8_t]]], end: pointer[cython.const[uint8_t]], value: pointer[uint64_t]) -> bint:
+    shift: c_int = 0
     byte: uint8_t
     value[0] = 0
     while at[0] < end and shift < 64:
         byte = at[0][0]
         at[0] += 1
-        value[0] |= cython.cast(uint64_t, byte & 0x7F) << shift
+        value[0] |= cast(uint64_t, byte & 0x7F) << shift
         if byte < 0x80:
             return True
         shift += 7
     return False
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _same_fate(one: cython.pointer(open_t), other: cython.pointer(open_t)) -> cython.bint:
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _same_fate(one: pointer[open_t], other: pointer[open_t]) -> bint:
     if one.count != other.count or (one.state == OPEN_DEAD) != (other.state == OPEN_DEAD):
         return False
     return one.state != OPEN_DEAD or one.reason == other.reason
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_run(
-    at: cython.pointer(uint8_t), run: cython.pointer(open_t), before: uint64_t, length: uint64_t, really: cython.bint
-) -> cython.pointer(uint8_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _put_run(at: pointer[uint8_t], run: pointer[open_t], before: uint64_t, length: uint64_t, really: bint) -> pointer[uint8_t]:
     if not really:
         return at
     at = _put(at, run.offset - before)
     at = _put(at, length)
-    at = _put(at, (cython.cast(uint64_t, run.count) << 1) | (1 if run.state == OPEN_DEAD else 0))
+    at = _put(at, (cast(uint64_t, run.count) << 1) | (1 if run.state == OPEN_DEAD else 0))
     return _put(at, run.reason) if run.state == OPEN_DEAD else at
 
 
-def group_room(group):
+def group_room(group: pointer[group_t]) -> uint32_t:
     room: uint32_t
-    spin_lock(cython.address(group.lock))
+    spin_lock(address(group.lock))
     room = 64 + group.open.count * 24
-    spin_unlock(cython.address(group.lock))
+    spin_unlock(address(group.lock))
     return room
 
 
-def group_write(group, out, room, clean):
-    at: cython.pointer(uint8_t) = out
+def group_write(group: pointer[group_t], out: pointer[uint8_t], room: uint32_t, clean: bint) -> uint32_t:
+    at: pointer[uint8_t] = out
     i: uint32_t
-    item: cython.pointer(open_t)
-    run: cython.pointer(open_t)
+    item: pointer[open_t]
+    run: pointer[open_t]
     length: uint64_t
     before: uint64_t
-    pass_no: cython.int
+    pass_no: c_int
     next: uint64_t
     flagged: uint64_t
     runs: uint64_t = 0
-    spin_lock(cython.address(group.lock))
+    spin_lock(address(group.lock))
     if room < 64 + group.open.count * 24:
-        spin_unlock(cython.address(group.lock))
+        spin_unlock(address(group.lock))
         return 0
-    at_store32(cython.address(group.changed), 0)
-    next = cursor_position(cython.address(group.fresh))
+    at_store32(address(group.changed), 0)
+    next = cursor_position(address(group.fresh))
     # How far it will be when the broker crashes nobody knows: then all that is there counts as perhaps delivered (restore caps it).
     flagged = max(next, group.flagged) if clean else ALL_FLAGGED
     at[0] = STATE_VERSION
@@ -118,32 +116,32 @@ def group_write(group, out, room, clean):
     for pass_no in range(2):
         if pass_no:
             at = _put(at, runs)
-        run = cython.NULL
+        run = NULL
         length = 0
         before = 0
         for i in range(group.open.start, group.open.end):
-            item = cython.address(group.open.items[i])
+            item = address(group.open.items[i])
             if item.state == OPEN_DONE:
                 continue
-            if run != cython.NULL and item.offset == run.offset + length and _same_fate(run, item):
+            if run != NULL and item.offset == run.offset + length and _same_fate(run, item):
                 length += 1
                 continue
-            if run != cython.NULL:
+            if run != NULL:
                 at = _put_run(at, run, before, length, pass_no)
                 before = run.offset + length
             if pass_no == 0:
                 runs += 1
             run = item
             length = 1
-        if run != cython.NULL:
+        if run != NULL:
             at = _put_run(at, run, before, length, pass_no)
-    spin_unlock(cython.address(group.lock))
-    return cython.cast(uint32_t, at - out)
+    spin_unlock(address(group.lock))
+    return cast(uint32_t, at - out)
 
 
-def group_read(group, data, size):
-    at: cython.pointer(cython.const[uint8_t]) = data
-    end: cython.pointer(cython.const[uint8_t]) = data + size
+def group_read(group: pointer[group_t], data: pointer[cython.const[uint8_t]], size: uint32_t) -> bint:
+    at: pointer[cython.const[uint8_t]] = data
+    end: pointer[cython.const[uint8_t]] = data + size
     numbers: uint64_t[5]
     offset: uint64_t = 0
     distance: uint64_t = 0
@@ -151,20 +149,20 @@ def group_read(group, data, size):
     fate: uint64_t = 0
     reason: uint64_t = 0
     i: uint64_t
-    item: cython.pointer(open_t)
-    good: cython.bint = size > 0 and at[0] == STATE_VERSION
+    item: pointer[open_t]
+    good: bint = size > 0 and at[0] == STATE_VERSION
     at += 1
     for i in range(5):
-        good = good and _get(cython.address(at), end, cython.address(numbers[i]))
+        good = good and _get(address(at), end, address(numbers[i]))
     if not good or numbers[4] > size:
         return False
-    spin_lock(cython.address(group.lock))
+    spin_lock(address(group.lock))
     for i in range(numbers[4]):
         good = (
-            _get(cython.address(at), end, cython.address(distance))
-            and _get(cython.address(at), end, cython.address(length))
-            and _get(cython.address(at), end, cython.address(fate))
-            and (fate & 1 == 0 or _get(cython.address(at), end, cython.address(reason)))
+            _get(address(at), end, address(distance))
+            and _get(address(at), end, address(length))
+            and _get(address(at), end, address(fate))
+            and (fate & 1 == 0 or _get(address(at), end, address(reason)))
         )
         # Everything open is below the next offset, and there is no more of it than a group may ever have had.
         good = good and distance < numbers[0] and offset + distance < numbers[0] and length <= numbers[0] - offset - distance
@@ -173,24 +171,24 @@ def group_read(group, data, size):
             break
         offset += distance
         while length and good:
-            item = open_push(cython.address(group.open), offset)
-            if item == cython.NULL:
+            item = open_push(address(group.open), offset)
+            if item == NULL:
                 good = False
                 break
-            item.count = cython.cast(uint16_t, fate >> 1)
-            item.reason = cython.cast(uint8_t, reason)
-            open_become(cython.address(group.open), item, OPEN_DEAD if fate & 1 else OPEN_READY, 0)
+            item.count = cast(uint16_t, fate >> 1)
+            item.reason = cast(uint8_t, reason)
+            open_become(address(group.open), item, OPEN_DEAD if fate & 1 else OPEN_READY, 0)
             offset += 1
             length -= 1
         if not good:
             break
     if good:
-        cursor_move(cython.address(group.fresh), numbers[0])
+        cursor_move(address(group.fresh), numbers[0])
         group.flagged = numbers[1]
         group.fresh.lost_all = numbers[2]
         group.told = numbers[2]
         group.fresh.lost = numbers[3]
     else:
-        open_free(cython.address(group.open))
-    spin_unlock(cython.address(group.lock))
+        open_free(address(group.open))
+    spin_unlock(address(group.lock))
     return good

@@ -6,7 +6,8 @@ losses, figures. Holds the queue through its handle, so the C records live at le
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
@@ -30,10 +31,10 @@ from cython.cimports.flintmq.streams.group import (
     group_dead_done,
     group_new,
     group_next_dead,
-    group_reset,
     group_tick,
 )
 from cython.cimports.flintmq.streams.group_state import group_read, group_room, group_write
+from cython.cimports.flintmq.streams.open_list import open_cut
 from cython.cimports.flintmq.streams.source import StreamSource
 from cython.cimports.flintmq.streams.stream_queue import (
     cursor_answered,
@@ -41,7 +42,6 @@ from cython.cimports.flintmq.streams.stream_queue import (
     seat_free,
     stream_install,
     stream_next_group,
-    stream_release_owner,
     stream_wake_all,
     stream_wake_group,
 )
@@ -57,41 +57,41 @@ class FilterDiffers(ValueError):
     """The members of a group all have the same x-stream-filter."""
 
 
-def seat_give(seat, consumer):
-    if seat.seat == cython.NULL:
+def seat_give(seat: Seat | None, consumer: pointer[consumer_t]) -> c_int:
+    if seat.seat == NULL:
         raise ValueError("the seat is taken")
-    if consumer.queue != seat.owner.handle.queue or not consumer.flags & CONSUMER_ACQUIRES or consumer.reader != cython.NULL:
+    if consumer.queue != seat.owner.handle.queue or not consumer.flags & CONSUMER_ACQUIRES or consumer.reader != NULL:
         raise ValueError("no consumer for this seat")
     consumer.reader = seat.seat
     seat.seat.consumer = consumer
-    seat.seat = cython.NULL
+    seat.seat = NULL
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _keep(context: cython.p_void, cursor: cython.pointer(cursor_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _keep(context: p_void, cursor: pointer[cursor_t]) -> void:
     """Manual reads: the request waits for StreamQueue.step_reads."""
-    owner: cython.pointer(kept_t) = cython.cast(cython.pointer(kept_t), context)
-    spin_lock(cython.address(owner.lock))
+    owner: pointer[kept_t] = cast(pointer[kept_t], context)
+    spin_lock(address(owner.lock))
     cursor.next_asked = owner.first
     owner.first = cursor
-    spin_unlock(cython.address(owner.lock))
+    spin_unlock(address(owner.lock))
 
 
-@cython.cclass
+@cclass
 class Seat:
     """A place in the stream for one consumer, until seat_give gives it away. Dropped without, it is given back."""
 
     def __dealloc__(self):
-        if self.seat != cython.NULL:
+        if self.seat != NULL:
             seat_free(self.seat)
-        if self.queue != cython.NULL:
+        if self.queue != NULL:
             queue_decref(self.queue)
 
 
-@cython.cclass
+@cclass
 class StreamQueue:
     """See handle.pyi."""
 
@@ -109,13 +109,13 @@ class StreamQueue:
         manual_clock: bool = False,
         manual_reads: bool = False,
     ):
-        stream: cython.pointer(stream_queue_t)
-        if handle.queue.ops != cython.NULL:
+        stream: pointer[stream_queue_t]
+        if handle.queue.ops != NULL:
             raise ValueError("the queue is a stream already")
         if open_max < 1 or batch_messages < 1 or batch_bytes < 1:
             raise ValueError("limits begin at 1")
-        stream = cython.cast(cython.pointer(stream_queue_t), calloc(1, cython.sizeof(stream_queue_t)))
-        if stream == cython.NULL:
+        stream = cast(pointer[stream_queue_t], calloc(1, sizeof(stream_queue_t)))
+        if stream == NULL:
             raise MemoryError("no memory for a stream")
         self.handle = handle
         self.source = source
@@ -130,73 +130,68 @@ class StreamQueue:
         stream.delay_ms = delay_ms
         self.stream = stream
         if manual_clock:
-            stream.clock = cython.address(self.clock)
+            stream.clock = address(self.clock)
             self.clock = 1
         if manual_reads:
             stream.ask = _keep
-            stream.ask_context = cython.address(self.kept)
+            stream.ask_context = address(self.kept)
         source.taken()
         stream_install(handle.queue, stream)
         self.queue = handle.queue
         queue_incref(self.queue)
 
     def __dealloc__(self):
-        cursor: cython.pointer(cursor_t)
-        if self.queue == cython.NULL:
+        cursor: pointer[cursor_t]
+        if self.queue == NULL:
             return
         # Consumers may live longer: what they would call of this object is no more.
-        if self.stream.clock == cython.address(self.clock):
-            self.stream.clock = cython.NULL
-        if self.stream.ask_context == cython.address(self.kept):
-            self.stream.ask = cython.NULL
-            while self.kept.first != cython.NULL:
+        if self.stream.clock == address(self.clock):
+            self.stream.clock = NULL
+        if self.stream.ask_context == address(self.kept):
+            self.stream.ask = NULL
+            while self.kept.first != NULL:
                 cursor = self.kept.first
                 self.kept.first = cursor.next_asked
                 cursor_refused(cursor)
         queue_decref(self.queue)
 
-    def use_actors(self, actors: object) -> None:
-        from flintmq.streams.cold_reads import use
-
-        use(self, actors)
-
     def use_clock(self, clock: DueClock) -> None:
-        if self.stream.due != cython.NULL:
+        if self.stream.due != NULL:
             raise ValueError("the stream has a clock already")
         due_clock_incref(clock.clock)
         self.stream.due = clock.clock
 
     # --- seats ----------------------------------------------------------------------------------------------------------
 
-    def find(self, name):
-        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
-        while group != cython.NULL:
-            if group.name_len == len(name) and memcmp(group.name, cython.cast(cython.p_char, name), group.name_len) == 0:
+    def find(self, name: bytes | None) -> pointer[group_t]:
+        group: pointer[group_t] = stream_next_group(self.stream, NULL)
+        while group != NULL:
+            if group.name_len == len(name) and memcmp(group.name, cast(p_char, name), group.name_len) == 0:
                 return group
             group = stream_next_group(self.stream, group)
-        return cython.NULL
+        return NULL
 
-    def named(self, name):
+    def named(self, name: bytes | None) -> pointer[group_t]:
         """The group, made if need be. Under the GIL, so one maker at a time."""
-        group: cython.pointer(group_t) = self.find(name)
-        if group != cython.NULL:
+        group: pointer[group_t] = self.find(name)
+        if group != NULL:
             return group
         if not 0 < len(name) <= GROUP_NAME_MAX:
             raise ValueError(f"a group's name has 1 to {GROUP_NAME_MAX} bytes")
-        group = group_new(self.stream, cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, name)), len(name))
-        if group == cython.NULL:
+        group = group_new(self.stream, cast(pointer[uint8_t], cast(p_char, name)), len(name))
+        if group == NULL:
             raise MemoryError("no memory for a group")
         group.visibility_ms = self.visibility_ms
-        spin_lock(cython.address(self.handle.queue.manager.lock))
+        spin_lock(address(self.handle.queue.manager.lock))
         group.next_group = self.stream.groups
         self.stream.groups = group
-        spin_unlock(cython.address(self.handle.queue.manager.lock))
+        spin_unlock(address(self.handle.queue.manager.lock))
         return group
 
     def start_offset(self, start: str, value: int = 0) -> int:
         first: uint64_t = self.stream.source.first(self.stream.source.log)
         visible: uint64_t = self.stream.source.visible(self.stream.source.log)
-        place: cython.p_void
+        place: p_void
         offset: uint64_t
         ms: int64_t
         if start == "first":
@@ -213,9 +208,9 @@ class StreamQueue:
             raise ValueError(f"unknown start: {start}")
         ms = value
         place = self.stream.source.new_place(self.stream.source.log)
-        if place == cython.NULL:
+        if place == NULL:
             raise MemoryError("no memory to look for a time")
-        with cython.nogil:
+        with nogil:
             offset = self.stream.source.find_time(self.stream.source.log, place, ms)
             self.stream.source.free_place(self.stream.source.log, place)
         return offset
@@ -231,52 +226,52 @@ class StreamQueue:
     ) -> Seat:
         wanted = (tuple(sorted(set(filters))), bool(match_unfiltered)) if filters else None
         offset: uint64_t = 0
-        at: cython.pointer(group_t) = cython.NULL
+        at: pointer[group_t] = NULL
         seat: Seat
-        filter: cython.pointer(stream_filter_t) = cython.NULL
+        filter: pointer[stream_filter_t] = NULL
         if group is not None:
             at = self.named(group)
-            if self.filters.get(group) != wanted and at_load32(cython.address(at.member_count)):
+            if self.filters.get(group) != wanted and at_load32(address(at.member_count)):
                 raise FilterDiffers("the members of a group have the same filter")
-        if at == cython.NULL or not at_load32(cython.address(at.started)):
+        if at == NULL or not at_load32(address(at.started)):
             offset = self.start_offset(start, value)
         seat = Seat.__new__(Seat)
         seat.owner = self
         seat.queue = self.queue
         queue_incref(self.queue)
-        seat.seat = cython.cast(cython.pointer(seat_t), calloc(1, cython.sizeof(seat_t)))
-        if seat.seat == cython.NULL:
+        seat.seat = cast(pointer[seat_t], calloc(1, sizeof(seat_t)))
+        if seat.seat == NULL:
             raise MemoryError("no memory for a seat")
-        memory_add(MEMORY_STREAMS, cython.sizeof(seat_t))
+        memory_add(MEMORY_STREAMS, sizeof(seat_t))
         seat.seat.stream = self.stream
         seat.seat.visibility_ms = visibility_ms
-        if at == cython.NULL:
-            cursor_init(cython.address(seat.seat.own), self.stream, cython.NULL, seat.seat, cython.address(seat.seat.lock), offset)
+        if at == NULL:
+            cursor_init(address(seat.seat.own), self.stream, NULL, seat.seat, address(seat.seat.lock), offset)
             if wanted is not None:
                 seat.seat.filter = stream_filter_new(wanted[0], wanted[1])
             return seat
         if self.filters.get(group) != wanted:
-            filter = stream_filter_new(wanted[0], wanted[1]) if wanted is not None else cython.NULL
+            filter = stream_filter_new(wanted[0], wanted[1]) if wanted is not None else NULL
             self.set_filter(at, filter)
             self.filters[group] = wanted
         seat.seat.group = at
-        at_add32(cython.address(at.member_count), 1)
-        spin_lock(cython.address(at.lock))
+        at_add32(address(at.member_count), 1)
+        spin_lock(address(at.lock))
         if not at.started:
-            cursor_move(cython.address(at.fresh), offset)
-            at_store32(cython.address(at.started), 1)
-            at_store32(cython.address(at.changed), 1)
-        spin_unlock(cython.address(at.lock))
+            cursor_move(address(at.fresh), offset)
+            at_store32(address(at.started), 1)
+            at_store32(address(at.changed), 1)
+        spin_unlock(address(at.lock))
         return seat
 
-    def set_filter(self, group, filter):
-        old: cython.pointer(stream_filter_t)
-        spin_lock(cython.address(group.lock))
+    def set_filter(self, group: pointer[group_t], filter: pointer[stream_filter_t]) -> c_int:
+        old: pointer[stream_filter_t]
+        spin_lock(address(group.lock))
         old = group.filter
         group.filter = filter
-        if cursor_forget(cython.address(group.fresh)):
-            old = cython.NULL  # the read that is under way still uses it
-        spin_unlock(cython.address(group.lock))
+        if cursor_forget(address(group.fresh)):
+            old = NULL  # the read that is under way still uses it
+        spin_unlock(address(group.lock))
         stream_filter_free(old)
         return 0
 
@@ -286,11 +281,11 @@ class StreamQueue:
         self.handle.housekeeping()
 
     def give_back(self) -> int:
-        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        group: pointer[group_t] = stream_next_group(self.stream, NULL)
         due_ms: int64_t = 0
         first_ms: int64_t = 0
-        while group != cython.NULL:
-            if group_tick(group, cython.address(due_ms)):
+        while group != NULL:
+            if group_tick(group, address(due_ms)):
                 stream_wake_group(group, False)
             if due_ms and (first_ms == 0 or due_ms < first_ms):
                 first_ms = due_ms
@@ -298,31 +293,31 @@ class StreamQueue:
         return first_ms * 1_000_000
 
     def set_clock(self, ms: int) -> None:
-        at_store64(cython.cast(cython.pointer(uint64_t), cython.address(self.clock)), ms)
+        at_store64(cast(pointer[uint64_t], address(self.clock)), ms)
 
     def set_rules(self, dead_letters: bool, delivery_limit: int, delay_ms: int, visibility_ms: int) -> None:
-        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
+        group: pointer[group_t] = stream_next_group(self.stream, NULL)
         self.stream.dead_letters = dead_letters
         self.stream.delivery_limit = delivery_limit
         self.stream.delay_ms = delay_ms
         self.visibility_ms = visibility_ms
-        while group != cython.NULL:
+        while group != NULL:
             group.visibility_ms = visibility_ms
             group = stream_next_group(self.stream, group)
 
     def step_reads(self, most: int = 1_000_000) -> int:
         """Manual reads: processes requests that wait, the last one first. Returns how many."""
-        cursor: cython.pointer(cursor_t)
+        cursor: pointer[cursor_t]
         done: int = 0
         while done < most:
-            spin_lock(cython.address(self.kept.lock))
+            spin_lock(address(self.kept.lock))
             cursor = self.kept.first
-            if cursor != cython.NULL:
+            if cursor != NULL:
                 self.kept.first = cursor.next_asked
-            spin_unlock(cython.address(self.kept.lock))
-            if cursor == cython.NULL:
+            spin_unlock(address(self.kept.lock))
+            if cursor == NULL:
                 break
-            with cython.nogil:
+            with nogil:
                 cursor_read(cursor)
                 cursor_answered(cursor)
             done += 1
@@ -330,127 +325,118 @@ class StreamQueue:
 
     @property
     def reads_waiting(self) -> bool:
-        return self.kept.first != cython.NULL
+        return self.kept.first != NULL
 
     def wake(self) -> None:
         stream_wake_all(self.stream)
 
-    def release_owner(self, owner: int) -> int:
-        return stream_release_owner(self.handle.queue, owner)
-
     # --- states of groups -----------------------------------------------------------------------------------------------
 
     def state_of(self, name: bytes, clean: bool = False) -> bytes:
-        group: cython.pointer(group_t) = self.find(name)
-        buffer: cython.pointer(uint8_t)
+        group: pointer[group_t] = self.find(name)
+        buffer: pointer[uint8_t]
         room: uint32_t
         size: uint32_t = 0
-        if group == cython.NULL:
+        if group == NULL:
             raise KeyError(name)
         while True:
             room = group_room(group) + 1024
-            buffer = cython.cast(cython.pointer(uint8_t), malloc(room))
-            if buffer == cython.NULL:
+            buffer = cast(pointer[uint8_t], malloc(room))
+            if buffer == NULL:
                 raise MemoryError("no memory for a group's state")
             size = group_write(group, buffer, room, clean)
             if size:
                 break
             free(buffer)
-        state: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, buffer), size)
+        state: bytes = PyBytes_FromStringAndSize(cast(p_char, buffer), size)
         free(buffer)
         return state
 
     def changed(self, clean: bool = False) -> list[tuple[bytes, bytes]]:
         found: list = []
-        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
-        while group != cython.NULL:
-            if at_load32(cython.address(group.started)) and (clean or at_load32(cython.address(group.changed))):
+        group: pointer[group_t] = stream_next_group(self.stream, NULL)
+        while group != NULL:
+            if at_load32(address(group.started)) and (clean or at_load32(address(group.changed))):
                 name: bytes = self.name_of(group)
                 found.append((name, self.state_of(name, clean)))
             group = stream_next_group(self.stream, group)
         return found
 
-    def forget_group(self, name: bytes) -> bool:
-        group: cython.pointer(group_t) = self.find(name)
-        if group == cython.NULL or not at_load32(cython.address(group.started)) or at_load32(cython.address(group.member_count)):
-            return False
-        group_reset(group)
-        return True
-
     def not_saved(self, name: bytes) -> None:
-        group: cython.pointer(group_t) = self.find(name)
-        if group != cython.NULL:
-            at_store32(cython.address(group.changed), 1)
+        group: pointer[group_t] = self.find(name)
+        if group != NULL:
+            at_store32(address(group.changed), 1)
 
     def restore(self, name: bytes, state: bytes, unclean: bool = False) -> None:
-        group: cython.pointer(group_t) = self.find(name)
+        group: pointer[group_t] = self.find(name)
         visible: uint64_t = self.stream.source.visible(self.stream.source.log)
-        if group != cython.NULL and at_load32(cython.address(group.started)):
+        if group != NULL and at_load32(address(group.started)):
             raise ValueError("the group is in use")
         group = self.named(name)
-        if not group_read(group, cython.cast(cython.pointer(uint8_t), cython.cast(cython.p_char, state)), len(state)):
+        if not group_read(group, cast(pointer[uint8_t], cast(p_char, state)), len(state)):
             raise ValueError("a group's state that can't be read")
-        spin_lock(cython.address(group.lock))
+        spin_lock(address(group.lock))
         if group.fresh.next > visible:
-            cursor_move(cython.address(group.fresh), visible)  # the stream lost its end: what comes there now is new
+            cursor_move(address(group.fresh), visible)  # the stream lost its end: what comes there now is new
+            open_cut(address(group.open), visible)
         if unclean or group.flagged > visible:
             group.flagged = visible
-        at_store32(cython.address(group.started), 1)
-        spin_unlock(cython.address(group.lock))
+        at_store32(address(group.started), 1)
+        spin_unlock(address(group.lock))
 
-    def name_of(self, group):
-        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, group.name), group.name_len)
+    def name_of(self, group: pointer[group_t]) -> bytes:
+        return PyBytes_FromStringAndSize(cast(p_char, group.name), group.name_len)
 
     # --- dead and lost --------------------------------------------------------------------------------------------------
 
     def take_dead(self, most: int = 100) -> list[tuple[bytes, int, int, int]]:
         found: list = []
         offset: uint64_t
-        reason: cython.int = 0
+        reason: c_int = 0
         count: uint32_t = 0
-        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
-        while group != cython.NULL and len(found) < most:
+        group: pointer[group_t] = stream_next_group(self.stream, NULL)
+        while group != NULL and len(found) < most:
             offset = 0
-            while len(found) < most and group_next_dead(group, cython.address(offset), cython.address(reason), cython.address(count)):
+            while len(found) < most and group_next_dead(group, address(offset), address(reason), address(count)):
                 found.append((self.name_of(group), offset, reason, count))
                 offset += 1
             group = stream_next_group(self.stream, group)
         return found
 
     def dead_done(self, name: bytes, offset: int) -> bool:
-        group: cython.pointer(group_t) = self.find(name)
-        return group != cython.NULL and group_dead_done(group, offset)
+        group: pointer[group_t] = self.find(name)
+        return group != NULL and group_dead_done(group, offset)
 
-    def read(self, offset):
+    def read(self, offset: uint64_t) -> pointer[content_t]:
         batch: stream_batch_t
-        content: cython.pointer(content_t) = cython.NULL
-        place: cython.p_void = cython.NULL
-        outcome: cython.int
-        batch.items = cython.NULL
+        content: pointer[content_t] = NULL
+        place: p_void = NULL
+        outcome: c_int
+        batch.items = NULL
         batch.count = 0
         batch.room = 0
         batch.error = 0
         batch.bytes = 0
         batch.io_ns = 0
-        with cython.nogil:
-            outcome = self.stream.source.hot_read(self.stream.source.log, offset, 1, 1, cython.NULL, cython.address(batch))
+        with nogil:
+            outcome = self.stream.source.hot_read(self.stream.source.log, offset, 1, 1, NULL, address(batch))
             if outcome == STREAM_COLD:
                 place = self.stream.source.new_place(self.stream.source.log)
-                if place != cython.NULL:
-                    outcome = self.stream.source.read(self.stream.source.log, place, offset, 1, 1, cython.NULL, cython.address(batch))
+                if place != NULL:
+                    outcome = self.stream.source.read(self.stream.source.log, place, offset, 1, 1, NULL, address(batch))
                     self.stream.source.free_place(self.stream.source.log, place)
             if outcome == STREAM_MESSAGES and batch.count and batch.items[0].offset == offset:
                 content = batch.items[0].content
                 batch.items[0].content = batch.items[batch.count - 1].content
                 batch.count -= 1
-            stream_batch_clear(cython.address(batch))
-            stream_batch_free(cython.address(batch))
-        if content == cython.NULL:
+            stream_batch_clear(address(batch))
+            stream_batch_free(address(batch))
+        if content == NULL:
             raise KeyError(offset)
         return content
 
     def message(self, offset: int) -> tuple[bytes, bytes, bytes, bytes]:
-        content: cython.pointer(content_t) = self.read(offset)
+        content: pointer[content_t] = self.read(offset)
         message: tuple = content_tuple(content)
         content_decref(content)
         return message
@@ -458,30 +444,30 @@ class StreamQueue:
     def take_lost(self) -> list[tuple[bytes | None, int, int]]:
         """(group or None, offsets lost since the last call, first offset behind the last of them) of every cursor that was overtaken."""
         found: list = []
-        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
-        seat: cython.pointer(seat_t)
+        group: pointer[group_t] = stream_next_group(self.stream, NULL)
+        seat: pointer[seat_t]
         lost: uint64_t
         at: uint64_t
-        while group != cython.NULL:
-            spin_lock(cython.address(group.lock))
+        while group != NULL:
+            spin_lock(address(group.lock))
             lost = group.fresh.lost_all - group.told
             group.told = group.fresh.lost_all
             at = group.fresh.lost_upto
-            spin_unlock(cython.address(group.lock))
+            spin_unlock(address(group.lock))
             if lost:
                 found.append((self.name_of(group), lost, at))
             group = stream_next_group(self.stream, group)
         lost = 0
         at = 0
-        spin_lock(cython.address(self.handle.queue.manager.lock))
+        spin_lock(address(self.handle.queue.manager.lock))
         seat = self.stream.lone
-        while seat != cython.NULL:
-            if at_load64(cython.address(seat.own.lost_all)) != seat.told:
-                lost += at_load64(cython.address(seat.own.lost_all)) - seat.told
-                seat.told = at_load64(cython.address(seat.own.lost_all))
-                at = at_load64(cython.address(seat.own.lost_upto))
+        while seat != NULL:
+            if at_load64(address(seat.own.lost_all)) != seat.told:
+                lost += at_load64(address(seat.own.lost_all)) - seat.told
+                seat.told = at_load64(address(seat.own.lost_all))
+                at = at_load64(address(seat.own.lost_upto))
             seat = seat.next
-        spin_unlock(cython.address(self.handle.queue.manager.lock))
+        spin_unlock(address(self.handle.queue.manager.lock))
         if lost:
             found.append((None, lost, at))
         return found
@@ -502,21 +488,21 @@ class StreamQueue:
 
     @property
     def wakes(self) -> int:
-        return at_load64(cython.address(self.stream.wakes))
+        return at_load64(address(self.stream.wakes))
 
     @property
     def lone_acked(self) -> int:
-        return at_load64(cython.address(self.stream.lone_acked))
+        return at_load64(address(self.stream.lone_acked))
 
-    def group_figures(self, group):
+    def group_figures(self, group: pointer[group_t]) -> dict:
         visible: uint64_t = self.stream.source.visible(self.stream.source.log)
         base: uint64_t = group_base(group)
         next: uint64_t
         at: group_t
-        spin_lock(cython.address(group.lock))
-        next = cursor_position(cython.address(group.fresh))
+        spin_lock(address(group.lock))
+        next = cursor_position(address(group.fresh))
         at = group[0]
-        spin_unlock(cython.address(group.lock))
+        spin_unlock(address(group.lock))
         figures: dict = {
             "members": at.member_count,
             "base": base,
@@ -544,9 +530,9 @@ class StreamQueue:
 
     def groups(self) -> dict[bytes, dict[str, int]]:
         found: dict = {}
-        group: cython.pointer(group_t) = stream_next_group(self.stream, cython.NULL)
-        while group != cython.NULL:
-            if at_load32(cython.address(group.started)):
+        group: pointer[group_t] = stream_next_group(self.stream, NULL)
+        while group != NULL:
+            if at_load32(address(group.started)):
                 found[self.name_of(group)] = self.group_figures(group)
             group = stream_next_group(self.stream, group)
         return found

@@ -17,8 +17,8 @@ class Seat:
 class StreamQueue:
     """A queue that is a stream: from here on everything that is enqueued there is appended, and its consumers need seats.
 
-    Args: handle: of a fresh queue nobody uses; source: its log, taken over; open_max: offsets of a group that are delivered and not done, at
-    most (then it waits for its oldest); batch_messages, batch_bytes: of one cold read; dead_letters: dead messages wait for `take_dead`,
+    Args: handle: of a fresh queue nobody uses; source: its log, taken over; open_max: offsets of a group that are delivered and not done,
+    at most (then it waits for its oldest); batch_messages, batch_bytes: of one cold read; dead_letters: dead messages wait for `take_dead`,
     else they are dropped and counted; delivery_limit: a message that came back more often is dead, -1: never; delay_ms: before a refused
     (requeued) message comes again; visibility_ms: a message that is not settled by then comes again, 0: never.
     manual_clock, manual_reads: for tests. Raises ValueError: a limit below 1, a queue that is a stream already.
@@ -39,11 +39,9 @@ class StreamQueue:
         manual_clock: bool = False,
         manual_reads: bool = False,
     ) -> None: ...
-    def use_actors(self, actors: object) -> None:
-        """Cold reads run on this ActorSystem from now on; before, in the thread that wants to deliver. Call it before consumers come."""
     def use_clock(self, clock: DueClock) -> None:
-        """It is armed with what ends in groups from now on (visibility times, delays): who has it then calls `give_back`. Without, time passes
-        with `tick` alone. Call it before consumers come. Raises ValueError: the stream has one."""
+        """It is armed with what ends in groups from now on (visibility times, delays): who has it then calls `give_back`. Without, time
+        passes with `tick` alone. Call it before consumers come. Raises ValueError: the stream has one."""
     def start_offset(self, start: str, value: int = 0) -> int:
         """The offset of "first", "last" (the last message), "next" (what comes after now), "offset" (`value`, clamped to what is there) or
         "time" (`value`: wall clock, ms; blocks for the disk). Raises ValueError."""
@@ -58,7 +56,7 @@ class StreamQueue:
     ) -> Seat:
         """A seat alone, or in a group, which is made if need be; a group that has a place goes on there, whatever `start` says.
 
-        visibility_ms: -1 the stream's, 0: the holder keeps its own time (stream_extend, release). Raises FilterDiffers, ValueError.
+        visibility_ms: -1 the stream's, 0: the holder keeps its own time (release). Raises FilterDiffers, ValueError.
         """
     def set_rules(self, dead_letters: bool, delivery_limit: int, delay_ms: int, visibility_ms: int) -> None: ...
     def tick(self) -> None:
@@ -67,8 +65,6 @@ class StreamQueue:
         """What is due comes again. Returns when the next is, monotonic nanoseconds; 0: nothing ends."""
     def wake(self) -> None:
         """Everybody looks again."""
-    def release_owner(self, owner: int) -> int:
-        """Everything this consumer id holds in any group comes again at once. Returns how many."""
     def changed(self, clean: bool = False) -> list[tuple[_Bytes, _Bytes]]:
         """(name, state) of every group that changed since the last call. `clean`: of all, nothing more will be delivered (stop)."""
     def state_of(self, name: _Bytes, clean: bool = False) -> _Bytes:
@@ -79,8 +75,6 @@ class StreamQueue:
         """A saved group, before anybody joins it. What it had not finished comes again, flagged redelivered. Unless it was saved `clean`,
         nobody knows how far it came since: then everything that the stream holds now is flagged. So it is with `unclean`: the last run did
         not end cleanly, and the state may be an older one's. Raises ValueError: damaged state, or the group is in use."""
-    def forget_group(self, name: _Bytes) -> bool:
-        """The group loses its place: the next one to join starts anew. False: it has members, or there is none."""
     def take_dead(self, most: int = 100) -> list[tuple[_Bytes, int, int, int]]:
         """(group, offset, reason, deliveries) of messages to dead-letter: REASON_LIMIT or REASON_REJECT. The same again until dead_done."""
     def dead_done(self, name: _Bytes, offset: int) -> bool:

@@ -7,10 +7,11 @@ Source: AMQP 0-9-1 specification 2.3.5.2 (property flags: 15 content-type, 14 co
 
 from __future__ import annotations
 
-import cython
-from cython.cimports.flintmq.core.buffer import get16, get32, put16, put32, put64
+from cython import NULL, cast, declare, p_char, pointer
+from cython.cimports.flintmq.core.byte_order import get16, get32, put16, put32, put64
 from cython.cimports.flintmq.core.content import (
     CONTENT_HEADERS,
+    arena_t,
     content_body,
     content_frame,
     content_header,
@@ -18,46 +19,46 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 
 # name (length and 13 letters), type, 8 bytes
-FIELD_SIZE = cython.declare(uint32_t, 1 + 13 + 1 + 8)
+FIELD_SIZE = declare(uint32_t, 1 + 13 + 1 + 8)
 # class, weight, body size, property flags
-FIXED_SIZE = cython.declare(uint32_t, 14)
+FIXED_SIZE = declare(uint32_t, 14)
 
 
-def content_with_lost(arena, content, lost):
-    header: cython.pointer(uint8_t) = content_header(content)
+def content_with_lost(arena: pointer[arena_t], content: pointer[content_t], lost: uint64_t) -> pointer[content_t]:
+    header: pointer[uint8_t] = content_header(content)
     size: uint32_t = content.header_len
     at: uint32_t = FIXED_SIZE
     grown: uint32_t = FIELD_SIZE
     flags: uint16_t
-    copy: cython.pointer(content_t)
-    out: cython.pointer(uint8_t)
+    copy: pointer[content_t]
+    out: pointer[uint8_t]
     if size < FIXED_SIZE:
-        return cython.NULL
+        return NULL
     flags = get16(header + 12)
     if flags & 1:
-        return cython.NULL  # more flag words: no property of class basic needs them
+        return NULL  # more flag words: no property of class basic needs them
     if flags & 0x8000:
         if at >= size:
-            return cython.NULL
+            return NULL
         at += 1 + header[at]
     if flags & 0x4000:
         if at >= size:
-            return cython.NULL
+            return NULL
         at += 1 + header[at]
     if flags & 0x2000:
         if at + 4 > size or at + 4 + get32(header + at) > size:
-            return cython.NULL
+            return NULL
     else:
         grown += 4
     if at > size:
-        return cython.NULL
+        return NULL
     copy = content_new(arena, content.route_len, size + grown, content.body_len)
-    if copy == cython.NULL:
-        return cython.NULL
+    if copy == NULL:
+        return NULL
     copy.flags = content.flags | CONTENT_HEADERS
     copy.priority = content.priority
     memcpy(content_route(copy), content_route(content), content.route_len)
@@ -71,8 +72,8 @@ def content_with_lost(arena, content, lost):
     else:
         put32(out, FIELD_SIZE)
     out[4] = 13
-    memcpy(out + 5, cython.cast(cython.p_char, b"x-stream-lost"), 13)
-    out[18] = cython.cast(uint8_t, 108)  # 'l'
+    memcpy(out + 5, cast(p_char, b"x-stream-lost"), 13)
+    out[18] = cast(uint8_t, 108)  # 'l'
     put64(out + 19, lost)
     memcpy(out + 4 + FIELD_SIZE, header + at, size - at)
     if content.body_len:

@@ -9,6 +9,8 @@ cdef open_t *open_find(open_list_t *opens, uint64_t offset) noexcept nogil      
 # Changes the state; counts and hints follow. OPEN_DONE takes it off.
 cdef void open_become(open_list_t *opens, open_t *item, uint8_t state, int64_t due_ms) noexcept nogil
 cdef open_t *open_first_ready(open_list_t *opens) noexcept nogil                  # NULL: none. Amortised O(1)
+# Takes off what is at or above `offset`: the stream lost its end. O(what goes).
+cdef void open_cut(open_list_t *opens, uint64_t offset) noexcept nogil
 # The lowest open offset, or `next`: everything below is done.
 cdef uint64_t open_base(open_list_t *opens, uint64_t next) noexcept nogil
 cdef void open_free(open_list_t *opens) noexcept nogil

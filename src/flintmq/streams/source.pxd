@@ -1,5 +1,5 @@
 # What the stream core needs of a stream's log, as a table of functions, so that the log on disk (store_source.py over store/stream) and
-# its twin in memory (testing/memory_stream) look alike. Outcomes, batches and filters are those of store/stream/stream_log.pxd. Any
+# its twin in memory (tests/twins/memory_stream) look alike. Outcomes, batches and filters are those of store/stream/stream_log.pxd. Any
 # thread, no GIL; only `read` and `find_time` block.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import cython
+from cython import ccall, cclass
 
 
-@cython.cclass
+@cclass
 class StreamSource:
     """Base of every source: fills in `source`, which StreamQueue copies when it takes the log over (`taken`)."""
 
-    @cython.ccall
-    def taken(self):
+    @ccall
+    def taken(self) -> object:
         """The stream core has it now; source.release ends that."""

@@ -11,10 +11,6 @@ from flintmq.streams.wakes cimport stream_wake_all, stream_wake_group, stream_wa
 cdef stream_queue_t *stream_of(queue_t *queue) noexcept nogil
 # As queue_release of a delivered message, with the delay in milliseconds until it comes again; -1: the group's own.
 cdef bint stream_release_after(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int64_t delay_ms) noexcept nogil
-# A holder that keeps its own time: the message becomes visible again that many milliseconds from now; 0: never. False: not held.
-cdef bint stream_extend(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int64_t visibility_ms) noexcept nogil
-# Everything `owner` holds in any group is available at once, flagged redelivered. Returns how many.
-cdef uint32_t stream_release_owner(queue_t *queue, uint32_t owner) noexcept nogil
 
 # --- for the rest of the stream core
 # Makes the queue a stream: `stream` with its source and rules set; the queue frees it.

@@ -8,11 +8,13 @@ I2  No lost wake: who makes something available (visible, returned, read, freed)
     INTERESTED; who finds nothing moves to INTERESTED under that lock first, then looks again. So either the look sees it or the lock does.
 I3  A cursor with a read under way keeps its queue, and a lone consumer's also its consumer, until cursor_answered.
 I4  No lock is held while a read is asked for; the manager lock and a group's or seat's lock are never held together.
+I5  A seat is on one list, of its group or of the lone ones, from attached to detached; members of a group are counted.
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import (
     at_add64,
     at_load32,
@@ -23,6 +25,7 @@ from cython.cimports.flintmq.core.atomics import (
     spin_lock,
     spin_unlock,
 )
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.queue.consumer_manager import (
@@ -68,80 +71,79 @@ from cython.cimports.flintmq.streams.group import (
     TAKE_NO_CREDIT,
     TAKE_NOTHING,
     asks_t,
-    group_extend,
     group_free,
     group_has_work,
     group_return,
-    group_return_owner,
     group_settle,
     group_take,
     group_tick,
 )
 from cython.cimports.flintmq.streams.lost_header import content_with_lost
-from cython.cimports.flintmq.streams.types import cursor_t, group_t, seat_t, stream_queue_t
+from cython.cimports.flintmq.streams.types import READ_ASKED, cursor_t, group_t, seat_t, stream_queue_t
 from cython.cimports.flintmq.streams.wakes import stream_wake_all, stream_wake_group, stream_wake_seat, wake_group_locked
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 
-_ops = cython.declare(queue_ops_t)
+_ops = declare(queue_ops_t)
 
 
-def stream_of(queue):
-    if queue.ops != cython.address(_ops):
-        return cython.NULL
-    return cython.cast(cython.pointer(stream_queue_t), queue.ops_context)
+def stream_of(queue: pointer[queue_t]) -> pointer[stream_queue_t]:
+    if queue.ops != address(_ops):
+        return NULL
+    return cast(pointer[stream_queue_t], queue.ops_context)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _stream(queue: cython.pointer(queue_t)) -> cython.pointer(stream_queue_t):
-    return cython.cast(cython.pointer(stream_queue_t), queue.ops_context)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _stream(queue: pointer[queue_t]) -> pointer[stream_queue_t]:
+    return cast(pointer[stream_queue_t], queue.ops_context)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _on_visible(context: cython.p_void) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_visible(context: p_void) -> void:
     """The writer made more visible: one wake for each lone consumer and each group."""
-    stream: cython.pointer(stream_queue_t) = cython.cast(cython.pointer(stream_queue_t), context)
-    at_add64(cython.address(stream.wakes), 1)
+    stream: pointer[stream_queue_t] = cast(pointer[stream_queue_t], context)
+    at_add64(address(stream.wakes), 1)
     stream_wake_all(stream)
 
 
 # --- cold reads -----------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ask(stream: cython.pointer(stream_queue_t), cursor: cython.pointer(cursor_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _ask(stream: pointer[stream_queue_t], cursor: pointer[cursor_t]) -> void:
     """Has the cursor's request processed. Called without locks by who set READ_ASKED, while the owner lives."""
+    check(cursor.reading == READ_ASKED, b"stream_queue I3 a read that is asked for was noted", cursor.asked, cursor.reading)
     queue_incref(stream.queue)
-    if cursor.seat != cython.NULL:
+    if cursor.seat != NULL:
         consumer_incref(cursor.seat.consumer)
-    if stream.ask != cython.NULL:
+    if stream.ask != NULL:
         stream.ask(stream.ask_context, cursor)
         return
     cursor_read(cursor)
     cursor_answered(cursor)
 
 
-def cursor_answered(cursor):
-    queue: cython.pointer(queue_t) = cursor.stream.queue
-    consumer: cython.pointer(consumer_t) = cython.NULL
-    if cursor.seat != cython.NULL:
+def cursor_answered(cursor: pointer[cursor_t]) -> void:
+    queue: pointer[queue_t] = cursor.stream.queue
+    consumer: pointer[consumer_t] = NULL
+    if cursor.seat != NULL:
         consumer = cursor.seat.consumer
         stream_wake_seat(cursor.seat)
     else:
         stream_wake_group(cursor.group, False)
-    if consumer != cython.NULL:
+    if consumer != NULL:
         consumer_decref(consumer)
     queue_decref(queue)
 
 
-def cursor_refused(cursor):
+def cursor_refused(cursor: pointer[cursor_t]) -> void:
     cursor_read_failed(cursor)
     cursor_answered(cursor)
 
@@ -149,39 +151,35 @@ def cursor_refused(cursor):
 # --- queue_ops_t ----------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _enqueue(
-    queue: cython.pointer(queue_t), content: cython.pointer(content_t), expires_at_ms: int64_t, lsn: cython.pointer(uint64_t)
-) -> uint64_t:
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _enqueue(queue: pointer[queue_t], content: pointer[content_t], expires_at_ms: int64_t, lsn: pointer[uint64_t]) -> uint64_t:
+    stream: pointer[stream_queue_t] = _stream(queue)
     offset: uint64_t
-    if at_load32(cython.address(queue.deleted)):
+    if at_load32(address(queue.deleted)):
         return 0
     offset = stream.source.append(stream.source.log, content)
     if offset == NO_OFFSET:
-        at_add64(cython.address(stream.refused), 1)
+        at_add64(address(stream.refused), 1)
         return 0
-    at_add64(cython.address(stream.appended), 1)
+    at_add64(address(stream.appended), 1)
     return offset + 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _take_alone(
-    seat: cython.pointer(seat_t), consumer: cython.pointer(consumer_t), out: cython.pointer(delivery_t), asks: cython.pointer(asks_t)
-) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _take_alone(seat: pointer[seat_t], consumer: pointer[consumer_t], out: pointer[delivery_t], asks: pointer[asks_t]) -> c_int:
     """The next message of a consumer that reads for itself. Its send_lock is held."""
-    found: cython.pointer(stream_item_t) = cython.NULL
-    told: cython.pointer(content_t)
-    looked: cython.int
-    outcome: cython.int = TAKE_NOTHING
-    spin_lock(cython.address(seat.lock))
-    looked = cursor_look(cython.address(seat.own), seat.filter, cython.address(found))
+    found: pointer[stream_item_t] = NULL
+    told: pointer[content_t]
+    looked: c_int
+    outcome: c_int = TAKE_NOTHING
+    spin_lock(address(seat.lock))
+    looked = cursor_look(address(seat.own), seat.filter, address(found))
     if looked == CURSOR_COLD:
-        asks.cursors[asks.count] = cython.address(seat.own)
+        asks.cursors[asks.count] = address(seat.own)
         asks.count += 1
     elif looked == CURSOR_ITEM:
         if not credit_take(consumer):
@@ -189,69 +187,69 @@ def _take_alone(
         else:
             outcome = TAKE_DONE
             seat.lent = found.content
-            out.slot = cython.address(seat.stream.slot)
+            out.slot = address(seat.stream.slot)
             out.position = found.offset + 1
             out.message_id = 0
             out.delivery_count = 0
             out.redelivered = False
             out.rotate = False
-            cursor_taken(cython.address(seat.own))
+            cursor_taken(address(seat.own))
             if seat.own.lost:
-                if seat.arena == cython.NULL:
+                if seat.arena == NULL:
                     seat.arena = arena_new()
-                told = content_with_lost(seat.arena, seat.lent, seat.own.lost) if seat.arena != cython.NULL else cython.NULL
-                if told != cython.NULL:
+                told = content_with_lost(seat.arena, seat.lent, seat.own.lost) if seat.arena != NULL else NULL
+                if told != NULL:
                     content_decref(seat.lent)
                     seat.lent = told
                     seat.own.lost = 0
             out.content = seat.lent
-            if seat.own.cold and cursor_read_ahead(cython.address(seat.own), seat.filter):
-                asks.cursors[asks.count] = cython.address(seat.own)
+            if seat.own.cold and cursor_read_ahead(address(seat.own), seat.filter):
+                asks.cursors[asks.count] = address(seat.own)
                 asks.count += 1
-    spin_unlock(cython.address(seat.lock))
+    spin_unlock(address(seat.lock))
     return outcome
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _deliver(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t), out: cython.pointer(delivery_t)) -> cython.bint:
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
-    seat: cython.pointer(seat_t) = cython.cast(cython.pointer(seat_t), consumer.reader)
-    group: cython.pointer(group_t)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _deliver(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
+    stream: pointer[stream_queue_t] = _stream(queue)
+    seat: pointer[seat_t] = cast(pointer[seat_t], consumer.reader)
+    group: pointer[group_t]
     asks: asks_t
-    outcome: cython.int
+    outcome: c_int
     i: uint32_t
-    looked_again: cython.bint = False
-    left: cython.bint = False
+    looked_again: bint = False
+    left: bint = False
     asks.count = 0
     asks.more = False
-    if seat == cython.NULL:
+    if seat == NULL:
         return False
     group = seat.group
-    spin_lock(cython.address(consumer.send_lock))
-    if at_load32(cython.address(queue.deleted)) or at_load32(cython.address(consumer.list)) <= CONSUMER_REMOVED:
-        spin_unlock(cython.address(consumer.send_lock))
+    spin_lock(address(consumer.send_lock))
+    if at_load32(address(queue.deleted)) or at_load32(address(consumer.list)) <= CONSUMER_REMOVED:
+        spin_unlock(address(consumer.send_lock))
         return False
-    if at_load32(cython.address(consumer.list)) == CONSUMER_NOT_INTERESTED:
-        spin_unlock(cython.address(consumer.send_lock))
+    if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+        spin_unlock(address(consumer.send_lock))
         return False
-    if seat.lent != cython.NULL:
+    if seat.lent != NULL:
         content_decref(seat.lent)
-        seat.lent = cython.NULL
+        seat.lent = NULL
     while True:
-        if at_load32(cython.address(consumer.target.suspended)):
+        if at_load32(address(consumer.target.suspended)):
             outcome = TAKE_NO_CREDIT
-        elif group != cython.NULL:
-            outcome = group_take(group, seat, consumer, out, cython.address(asks))
+        elif group != NULL:
+            outcome = group_take(group, seat, consumer, out, address(asks))
         else:
-            outcome = _take_alone(seat, consumer, out, cython.address(asks))
+            outcome = _take_alone(seat, consumer, out, address(asks))
         if outcome == TAKE_DONE:
             break
         if outcome == TAKE_NO_CREDIT:
             manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
             # Credit that came back before the move was not answered by set_notify_work_desired: see to it here.
-            if not at_load32(cython.address(consumer.target.suspended)) and credit_left(consumer):
+            if not at_load32(address(consumer.target.suspended)) and credit_left(consumer):
                 manager_move(queue, consumer, CONSUMER_INTERESTED)
                 continue
             left = True
@@ -260,107 +258,100 @@ def _deliver(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t
             break
         # I2: first Interested, then look again.
         manager_move(queue, consumer, CONSUMER_INTERESTED)
-        if group != cython.NULL:
-            at_store32(cython.address(group.idle), 1)
+        if group != NULL:
+            at_store32(address(group.idle), 1)
         looked_again = True
     if outcome == TAKE_DONE:
-        at_store64(cython.address(consumer.delivered), consumer.delivered + 1)
-        if at_load32(cython.address(consumer.list)) == CONSUMER_INTERESTED:
+        at_store64(address(consumer.delivered), consumer.delivered + 1)
+        if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
             manager_move(queue, consumer, CONSUMER_NOTIFIED)  # it stays hot
-        if (
-            asks.more
-            and group != cython.NULL
-            and at_load32(cython.address(group.member_count)) > 1
-            and at_load32(cython.address(group.idle))
-        ):
-            spin_lock(cython.address(queue.manager.lock))
+        if asks.more and group != NULL and at_load32(address(group.member_count)) > 1 and at_load32(address(group.idle)):
+            spin_lock(address(queue.manager.lock))
             out.rotate = wake_group_locked(group, True)
-            spin_unlock(cython.address(queue.manager.lock))
-    spin_unlock(cython.address(consumer.send_lock))
+            spin_unlock(address(queue.manager.lock))
+    spin_unlock(address(consumer.send_lock))
     for i in range(asks.count):
         _ask(stream, asks.cursors[i])
-    if left and group != cython.NULL and group_has_work(group):
+    if left and group != NULL and group_has_work(group):
         stream_wake_group(group, False)
     return outcome == TAKE_DONE
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _group_of(queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t, owner: uint32_t) -> cython.pointer(group_t):
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _group_of(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t) -> pointer[group_t]:
     """The group whose delivery shows `slot`; NULL: a lone consumer's."""
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
-    if slot == cython.address(stream.slot) or slot == cython.NULL:
-        return cython.NULL
-    return cython.cast(cython.pointer(group_t), slot)
+    stream: pointer[stream_queue_t] = _stream(queue)
+    if slot == address(stream.slot) or slot == NULL:
+        return NULL
+    return cast(pointer[group_t], slot)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _settle(
-    queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t, owner: uint32_t, reason: cython.int
-) -> cython.bint:
-    group: cython.pointer(group_t) = _group_of(queue, slot, position, owner)
-    freed: cython.bint = False
-    if group == cython.NULL:
-        if slot == cython.NULL:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _settle(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, reason: c_int) -> bint:
+    group: pointer[group_t] = _group_of(queue, slot, position, owner)
+    freed: bint = False
+    if group == NULL:
+        if slot == NULL:
             return False
-        at_add64(cython.address(_stream(queue).lone_acked), 1)
+        at_add64(address(_stream(queue).lone_acked), 1)
         return True
-    if not group_settle(group, position - 1, owner, reason, cython.address(freed)):
+    if not group_settle(group, position - 1, owner, reason, address(freed)):
         return False
     if freed:
         stream_wake_group(group, False)
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _member(group: cython.pointer(group_t), owner: uint32_t) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _member(group: pointer[group_t], owner: uint32_t) -> bint:
     """Whether this consumer still consumes. O(members)."""
-    seat: cython.pointer(seat_t)
-    found: cython.bint = False
-    spin_lock(cython.address(group.stream.queue.manager.lock))
+    seat: pointer[seat_t]
+    found: bint = False
+    spin_lock(address(group.stream.queue.manager.lock))
     seat = group.members
-    while seat != cython.NULL and not found:
+    while seat != NULL and not found:
         found = seat.consumer.id == owner
         seat = seat.next
-    spin_unlock(cython.address(group.stream.queue.manager.lock))
+    spin_unlock(address(group.stream.queue.manager.lock))
     return found
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _unsent(queue: cython.pointer(queue_t), position: uint64_t, owner: uint32_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _unsent(queue: pointer[queue_t], position: uint64_t, owner: uint32_t) -> void:
     """A lone consumer's message could not be written: it comes next again."""
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
-    seat: cython.pointer(seat_t)
-    consumer: cython.pointer(consumer_t) = cython.NULL
-    spin_lock(cython.address(queue.manager.lock))
+    stream: pointer[stream_queue_t] = _stream(queue)
+    seat: pointer[seat_t]
+    consumer: pointer[consumer_t] = NULL
+    spin_lock(address(queue.manager.lock))
     seat = stream.lone
-    while seat != cython.NULL and seat.consumer.id != owner:
+    while seat != NULL and seat.consumer.id != owner:
         seat = seat.next
-    if seat != cython.NULL:
+    if seat != NULL:
         consumer = seat.consumer
         consumer_incref(consumer)
-    spin_unlock(cython.address(queue.manager.lock))
-    if consumer == cython.NULL:
+    spin_unlock(address(queue.manager.lock))
+    if consumer == NULL:
         return
-    spin_lock(cython.address(seat.lock))
-    cursor_move(cython.address(seat.own), position - 1)
-    spin_unlock(cython.address(seat.lock))
+    spin_lock(address(seat.lock))
+    cursor_move(address(seat.own), position - 1)
+    spin_unlock(address(seat.lock))
     stream_wake_seat(seat)
     consumer_decref(consumer)
 
 
-def stream_release_after(queue, slot, position, owner, delay_ms):
-    group: cython.pointer(group_t) = _group_of(queue, slot, position, owner)
-    if group == cython.NULL:
-        return slot != cython.NULL  # a lone consumer's nack is an ack, as in RabbitMQ
+def stream_release_after(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, delay_ms: int64_t) -> bint:
+    group: pointer[group_t] = _group_of(queue, slot, position, owner)
+    if group == NULL:
+        return slot != NULL  # a lone consumer's nack is an ack, as in RabbitMQ
     if delay_ms < 0:
         # Who is gone did not refuse it: then it comes again at once.
         delay_ms = group.stream.delay_ms if group.stream.delay_ms and _member(group, owner) else 0
@@ -370,17 +361,15 @@ def stream_release_after(queue, slot, position, owner, delay_ms):
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _release(
-    queue: cython.pointer(queue_t), slot: cython.pointer(slot_t), position: uint64_t, owner: uint32_t, delivered: cython.bint
-) -> cython.bint:
-    group: cython.pointer(group_t)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _release(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, delivered: bint) -> bint:
+    group: pointer[group_t]
     if delivered:
         return stream_release_after(queue, slot, position, owner, -1)
     group = _group_of(queue, slot, position, owner)
-    if group == cython.NULL:
+    if group == NULL:
         _unsent(queue, position, owner)
         return True
     if not group_return(group, position - 1, owner, False, 0):
@@ -389,139 +378,124 @@ def _release(
     return True
 
 
-def stream_extend(queue, slot, position, owner, visibility_ms):
-    group: cython.pointer(group_t) = _group_of(queue, slot, position, owner)
-    return group != cython.NULL and group_extend(group, position - 1, owner, visibility_ms)
-
-
-def stream_release_owner(queue, owner):
-    stream: cython.pointer(stream_queue_t) = stream_of(queue)
-    group: cython.pointer(group_t)
-    returned: uint32_t = 0
-    came: uint32_t
-    if stream == cython.NULL:
-        return 0
-    group = stream_next_group(stream, cython.NULL)
-    while group != cython.NULL:
-        came = group_return_owner(group, owner)
-        if came:
-            returned += came
-            stream_wake_group(group, False)
-        group = stream_next_group(stream, group)
-    return returned
-
-
-def stream_next_group(stream, group):
+def stream_next_group(stream: pointer[stream_queue_t], group: pointer[group_t]) -> pointer[group_t]:
     """Groups stay until the stream goes, so one can be used without the lock that its list needs."""
-    after: cython.pointer(group_t)
-    spin_lock(cython.address(stream.queue.manager.lock))
-    after = stream.groups if group == cython.NULL else group.next_group
-    spin_unlock(cython.address(stream.queue.manager.lock))
+    after: pointer[group_t]
+    spin_lock(address(stream.queue.manager.lock))
+    after = stream.groups if group == NULL else group.next_group
+    spin_unlock(address(stream.queue.manager.lock))
     return after
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _attached(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)) -> cython.void:
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
-    seat: cython.pointer(seat_t) = cython.cast(cython.pointer(seat_t), consumer.reader)
-    last: cython.pointer(seat_t)
-    if seat == cython.NULL:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _attached(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
+    stream: pointer[stream_queue_t] = _stream(queue)
+    seat: pointer[seat_t] = cast(pointer[seat_t], consumer.reader)
+    last: pointer[seat_t]
+    if seat == NULL:
         return
-    spin_lock(cython.address(queue.manager.lock))
+    spin_lock(address(queue.manager.lock))
     seat.consumer = consumer
-    seat.prev = cython.NULL
-    seat.next = cython.NULL
-    if seat.group == cython.NULL:
+    check(seat.prev == NULL and seat.next == NULL, b"stream_queue I5 a seat that comes is on no list", consumer.id, queue.id)
+    seat.prev = NULL
+    seat.next = NULL
+    if seat.group == NULL:
         seat.next = stream.lone
-        if stream.lone != cython.NULL:
+        if stream.lone != NULL:
             stream.lone.prev = seat
         stream.lone = seat
-    elif seat.group.members == cython.NULL:
+    elif seat.group.members == NULL:
         seat.group.members = seat
     else:
         last = seat.group.members
-        while last.next != cython.NULL:
+        while last.next != NULL:
             last = last.next
         last.next = seat
         seat.prev = last
-    spin_unlock(cython.address(queue.manager.lock))
+    spin_unlock(address(queue.manager.lock))
     _changed(queue, consumer)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _detached(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)) -> cython.void:
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
-    seat: cython.pointer(seat_t) = cython.cast(cython.pointer(seat_t), consumer.reader)
-    if seat == cython.NULL:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _detached(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
+    stream: pointer[stream_queue_t] = _stream(queue)
+    seat: pointer[seat_t] = cast(pointer[seat_t], consumer.reader)
+    if seat == NULL:
         return
-    spin_lock(cython.address(queue.manager.lock))
-    if seat.prev != cython.NULL:
+    spin_lock(address(queue.manager.lock))
+    check(
+        seat.prev != NULL or (stream.lone if seat.group == NULL else seat.group.members) == seat,
+        b"stream_queue I5 a seat that leaves is on its list",
+        consumer.id,
+        queue.id,
+    )
+    if seat.prev != NULL:
         seat.prev.next = seat.next
-    elif seat.group != cython.NULL:
+    elif seat.group != NULL:
         seat.group.members = seat.next
     else:
         stream.lone = seat.next
-    if seat.next != cython.NULL:
+    if seat.next != NULL:
         seat.next.prev = seat.prev
-    seat.prev = cython.NULL
-    seat.next = cython.NULL
-    spin_unlock(cython.address(queue.manager.lock))
-    if seat.group != cython.NULL and group_has_work(seat.group):
+    seat.prev = NULL
+    seat.next = NULL
+    spin_unlock(address(queue.manager.lock))
+    if seat.group != NULL and group_has_work(seat.group):
         stream_wake_group(seat.group, False)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _changed(queue: cython.pointer(queue_t), consumer: cython.pointer(consumer_t)) -> cython.void:
-    seat: cython.pointer(seat_t) = cython.cast(cython.pointer(seat_t), consumer.reader)
-    more: cython.bint
-    if seat == cython.NULL:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _changed(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
+    seat: pointer[seat_t] = cast(pointer[seat_t], consumer.reader)
+    more: bint
+    if seat == NULL:
         return
-    if seat.group != cython.NULL:
-        at_store32(cython.address(seat.group.idle), 1)
+    if seat.group != NULL:
+        at_store32(address(seat.group.idle), 1)
         if group_has_work(seat.group):
             stream_wake_group(seat.group, False)
         return
-    spin_lock(cython.address(seat.lock))
-    more = cursor_more(cython.address(seat.own))
-    spin_unlock(cython.address(seat.lock))
+    spin_lock(address(seat.lock))
+    more = cursor_more(address(seat.own))
+    spin_unlock(address(seat.lock))
     if more:
         stream_wake_seat(seat)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _housekeeping(queue: cython.pointer(queue_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _housekeeping(queue: pointer[queue_t]) -> void:
     """Time passes: what is due comes back, reads that failed are tried again."""
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
-    group: cython.pointer(group_t) = stream_next_group(stream, cython.NULL)
-    seat: cython.pointer(seat_t)
+    stream: pointer[stream_queue_t] = _stream(queue)
+    group: pointer[group_t] = stream_next_group(stream, NULL)
+    seat: pointer[seat_t]
     due_ms: int64_t = 0
-    while group != cython.NULL:
-        if group_tick(group, cython.address(due_ms)):
+    while group != NULL:
+        if group_tick(group, address(due_ms)):
             stream_wake_group(group, False)
         group = stream_next_group(stream, group)
-    spin_lock(cython.address(queue.manager.lock))
+    spin_lock(address(queue.manager.lock))
     seat = stream.lone
-    while seat != cython.NULL:
-        if at_load64(cython.cast(cython.pointer(uint64_t), cython.address(seat.own.retry_ms))):
+    while seat != NULL:
+        if at_load64(cast(pointer[uint64_t], address(seat.own.retry_ms))):
             manager_notify_locked(queue, seat.consumer)
         seat = seat.next
-    spin_unlock(cython.address(queue.manager.lock))
+    spin_unlock(address(queue.manager.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _figure(queue: cython.pointer(queue_t), which: cython.int) -> uint64_t:
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
-    group: cython.pointer(group_t)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _figure(queue: pointer[queue_t], which: c_int) -> uint64_t:
+    stream: pointer[stream_queue_t] = _stream(queue)
+    group: pointer[group_t]
     visible: uint64_t
     first: uint64_t
     held: uint64_t = 0
@@ -532,60 +506,60 @@ def _figure(queue: cython.pointer(queue_t), which: cython.int) -> uint64_t:
     if which == FIGURE_READY_BYTES:
         return stream.source.bytes(stream.source.log)
     if which == FIGURE_ENQUEUED:
-        return at_load64(cython.address(stream.appended))
-    group = stream_next_group(stream, cython.NULL)
-    while group != cython.NULL:
-        held += at_load32(cython.address(group.open.held))
+        return at_load64(address(stream.appended))
+    group = stream_next_group(stream, NULL)
+    while group != NULL:
+        held += at_load32(address(group.open.held))
         group = stream_next_group(stream, group)
     return held
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _free_reader(reader: cython.p_void) -> cython.void:
-    seat_free(cython.cast(cython.pointer(seat_t), reader))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _free_reader(reader: p_void) -> void:
+    seat_free(cast(pointer[seat_t], reader))
 
 
-def seat_free(seat):
-    if seat.lent != cython.NULL:
+def seat_free(seat: pointer[seat_t]) -> void:
+    if seat.lent != NULL:
         content_decref(seat.lent)
-    if seat.group != cython.NULL:
-        at_sub32(cython.address(seat.group.member_count), 1)
+    if seat.group != NULL:
+        check(at_sub32(address(seat.group.member_count), 1) > 0, b"stream_queue I5 a member that goes was counted", 0, 0)
     else:
-        cursor_free(cython.address(seat.own))
-        if seat.filter != cython.NULL:
+        cursor_free(address(seat.own))
+        if seat.filter != NULL:
             stream_filter_free(seat.filter)
-    if seat.arena != cython.NULL:
+    if seat.arena != NULL:
         arena_free(seat.arena)
-    memory_add(MEMORY_STREAMS, -cython.cast(int64_t, cython.sizeof(seat_t)))
+    memory_add(MEMORY_STREAMS, -cast(int64_t, sizeof(seat_t)))
     free(seat)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _destroy(queue: cython.pointer(queue_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _destroy(queue: pointer[queue_t]) -> void:
     """Nobody has a reference: no consumer, no read, no publisher. Only the writer may still be telling."""
-    stream: cython.pointer(stream_queue_t) = _stream(queue)
-    group: cython.pointer(group_t)
-    after: cython.pointer(group_t)
-    stream.source.listen(stream.source.log, cython.NULL, cython.NULL)
+    stream: pointer[stream_queue_t] = _stream(queue)
+    group: pointer[group_t]
+    after: pointer[group_t]
+    stream.source.listen(stream.source.log, NULL, NULL)
     group = stream.groups
-    while group != cython.NULL:
+    while group != NULL:
         after = group.next_group
         group_free(group)
         group = after
     stream.source.release(stream.source.log)
-    if stream.due != cython.NULL:
+    if stream.due != NULL:
         due_clock_decref(stream.due)
     free(stream)
 
 
-def stream_install(queue, stream):
+def stream_install(queue: pointer[queue_t], stream: pointer[stream_queue_t]) -> void:
     stream.queue = queue
     stream.slot.state = ENTRY_ACQUIRED | ENTRY_NOT_RESIDENT  # its content is not to be read
-    queue_set_ops(queue, cython.address(_ops), stream)
+    queue_set_ops(queue, address(_ops), stream)
     stream.source.listen(stream.source.log, _on_visible, stream)
 
 

@@ -17,7 +17,7 @@ from flintmq.node import Node
 class Broker:
     """Context manager around a Node on a free loopback port.
 
-    Args: log: a LogPort (testing.memory_log) whose durability the test controls; clock: time port for expiry; limits: changes to
+    Args: log: a LogPort (tests.twins.memory_log) whose durability the test controls; clock: time port for expiry; limits: changes to
     config.Limits by name; options: other fields of Config (with data_dir or store_dir it is a durable broker).
     """
 

@@ -131,8 +131,7 @@ TRANSITIONS: Mapping[tuple[Event, BranchState], Step] = {
     (event, state): rows.get(state, other) for event, (rows, other) in _RULES.items() for state in BranchState
 }
 
-# States in which work may still take effect (S2), and those whose branch only waits to be asked about.
-WITH_WORK = frozenset({_S.ACTIVE, _S.PREPARED})
+# States of a branch that only waits to be asked about (S2).
 TOMBSTONES = frozenset({_S.ROLLBACK_ONLY, _S.TIMED_OUT})
 HEURISTIC = frozenset(_SAYS_HEURISTIC)
 # States that wait for the disk to end the branch (S4).

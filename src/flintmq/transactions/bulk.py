@@ -9,18 +9,15 @@ flags, u8 priority, u16 0, i64 expiration in milliseconds from now (-1: none), h
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-# position, id, where its content stands in the message log (0: inline), body length, earlier deliveries, flags, 0
+# position, id, where its content stands in the message log (0: inline), body length, earlier deliveries, flags (1: redelivered), 0
 ROW = struct.Struct("<QQQIHBB")
-ROW_REDELIVERED = 1
 # before an inline content (route, header, body): its length, length of the header, published time in microseconds (0: not known)
 INLINE = struct.Struct("<IIQ")
 # an entry of a block
 BLOCK_ENTRY = struct.Struct("<IIIBBHq")
-CONTENT_PRIORITY = 16
 # HeldRun has an attribute of that name
 Octets = bytes
 
@@ -68,31 +65,3 @@ class HeldRun(Protocol):
         each an INLINE and its content. The same each time while the transaction is prepared, but for `where`, which follows copies;
         may read the disk. Raises: KeyError a content is gone or unreadable (or the run has ended)."""
         ...
-
-
-class BlockEntry(NamedTuple):
-    """One message of a block. priority: None = not set; expiration_ms: -1 = none."""
-
-    route: int
-    header: bytes
-    body: bytes
-    flags: int
-    priority: int | None
-    expiration_ms: int
-
-
-def block_entries(block: bytes, routes: int) -> Iterator[BlockEntry]:
-    """The entries of a block for `routes` routes. Raises: ValueError where it is malformed; what came before was well formed."""
-    at, end = 0, len(block)
-    while at < end:
-        if end - at < BLOCK_ENTRY.size:
-            raise ValueError(f"{end - at} bytes at {at} of a block are no entry")
-        length, route, header_len, flags, priority, zero, expiration_ms = BLOCK_ENTRY.unpack_from(block, at)
-        start = at + BLOCK_ENTRY.size
-        at = start + length + (-length % 8)
-        if at > end or header_len > length or route >= routes or zero or expiration_ms < -1:
-            raise ValueError(f"an entry of a block makes no sense: length {length}, header {header_len}, route {route}")
-        header, body = bytes(block[start : start + header_len]), bytes(block[start + header_len : start + length])
-        if header_len < 14 or header[:4] != b"\0\x3c\0\0" or int.from_bytes(header[4:12], "big") != len(body):
-            raise ValueError("the header of a block's entry is no content header of its body")
-        yield BlockEntry(route, header, body, flags, priority if flags & CONTENT_PRIORITY else None, expiration_ms)

@@ -7,6 +7,7 @@ I1  A reply never reveals a state that is not durable: whatever tells of prepare
 I2  A prepared branch ends by its manager's or an operator's word only; it comes back after a restart, and never times out.
 I3  Time, a session's end and a deleted queue change a branch under the same lock as commands do: a commit is either before or after.
 I4  Commits have one order: on every queue they touch, and in the log.
+I5  A branch that waits for its end is not ended again.
 What happens in which state is the table in branch.py.
 """
 
@@ -21,6 +22,7 @@ from flintmq.clock import Clock
 from flintmq.config import Limits
 from flintmq.errors import InvariantError, StoreError
 from flintmq.guard import guarded
+from flintmq.invariant import check
 from flintmq.ports import DequeueReason, StoredContent
 from flintmq.transactions.branch import ENDING, HEURISTIC, TOMBSTONES, TRANSITIONS, Association, BranchState, Event, Step
 from flintmq.transactions.bulk import BlockFacts, HeldRun, RunFacts
@@ -38,8 +40,6 @@ _S = BranchState
 _NS = 1_000_000_000
 # pause between two pieces of a long command, so that those who wait for the lock get it
 YIELD_S = 0.00005
-# bytes of the message log that are not written yet above which a block waits
-STAGED_UNWRITTEN_MAX = 6 << 20
 
 
 class TransactionCoordinator:
@@ -229,7 +229,7 @@ class TransactionCoordinator:
             before, now_ms = stage.enqueues, self._clock.wall_ms()
         at = 0
         while at < len(block):
-            bulk.let_write(STAGED_UNWRITTEN_MAX)
+            bulk.let_write(self._limits.staged_unwritten_bytes)
             with self._serial:
                 if self._working(session, xid).work is not work:
                     raise TransactionRefused(Condition.ILLEGAL_STATE, f"transaction {xid} was rolled back meanwhile")
@@ -484,6 +484,7 @@ class TransactionCoordinator:
     def _end(self, branch: Branch, step: Step) -> Outcome:
         """The branch goes when its last record is durable and done in the queues."""
         assert step.next is not None
+        check(branch.state not in ENDING, "coordinator I5 a branch that ends was not ending", branch.xid, branch.state.value)
         work = branch.work
         effect = None
         if step.next is _S.COMMITTING:
@@ -515,6 +516,7 @@ class TransactionCoordinator:
 
     def _undo(self, branch: Branch, state: BranchState) -> None:
         """An unprepared branch becomes a tombstone: its work is undone now, it remains to tell."""
+        check(branch.state is _S.ACTIVE, "coordinator I2 only what is not prepared is undone by itself", branch.xid, branch.state.value)
         branch.lsn = max(branch.lsn, branch.work.rollback())
         branch.state = state
         branch.since_ns = self._clock.monotonic_ns()
@@ -522,6 +524,7 @@ class TransactionCoordinator:
 
     def _heuristic(self, branch: Branch, state: BranchState) -> None:
         """An operator's decision: note it, then do it. A crash in between is completed by `restore`, so a note is never wrong."""
+        check(branch.state is _S.PREPARED, "coordinator I2 an operator decides what is prepared", branch.xid, branch.state.value)
         work, commits = branch.work, state is _S.HEURISTIC_COMMIT
         self._store.note_heuristic(work.tx, commits)
         branch.lsn = work.commit() if commits else work.rollback()

@@ -1,6 +1,6 @@
 """The two ports of transactions: what they ask of the queues, and what they ask of the store beyond ports.Store.
 
-in: flintmq.ports. out: Protocols and the plain values that cross them. Twin of QueueEffects: transactions/memory.py.
+in: flintmq.ports. out: Protocols and the plain values that cross them. Twin of QueueEffects: tests/twins/memory_effects.py.
 
 E1  An entry that a transaction dequeued stays in its queue, ACQUIRED by the broker for the transaction, until `settle` or `release`.
 E2  Positions of enqueued entries are reserved when the transaction commits, under the coordinator's lock, so that two commits

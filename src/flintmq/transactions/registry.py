@@ -4,6 +4,7 @@ in: the coordinator's decisions. out: lookups by xid and by session. Guarded by 
 
 R1  A session is in branch.sessions exactly when the branch is in the session's set here.
 R2  A session is ACTIVE in at most one branch.
+R3  A branch that is removed was there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flintmq.invariant import check
 from flintmq.transactions.branch import TOMBSTONES, Association, BranchState
 from flintmq.transactions.effects import Session
 from flintmq.transactions.errors import Condition, TransactionRefused
@@ -104,6 +106,7 @@ class Registry:
 
     def remove(self, branch: Branch) -> None:
         """The branch has ended."""
+        check(self._branches.get(branch.xid) is branch, "registry R3 a branch that goes was known", branch.xid)
         self.dissociate_all(branch)
         del self._branches[branch.xid]
 
@@ -149,6 +152,7 @@ class Registry:
     def dissociate(self, session: Session, branch: Branch) -> None:
         """The session has no more to do with the branch. Not associated is no error."""
         if branch.sessions.pop(session, None) is not None:
+            check(self._sessions[session].get(branch.xid) is branch, "registry R1 a session knows its branches", branch.xid)
             del self._sessions[session][branch.xid]
 
     def dissociate_all(self, branch: Branch) -> None:

@@ -67,19 +67,19 @@ def _apply(definitions: Definitions, change: Change) -> None:
 class Job:
     """One verb that was asked for."""
 
-    __slots__ = ("call", "change", "exclusive", "finished", "saved", "shared", "undo", "verb", "wanted", "woken")
+    # of a verb that has saved nothing yet, as most never do
+    change: Change | None = None
+    saved = False
+    woken = False
+    exclusive: tuple[Key, ...] = ()
+    shared: tuple[Key, ...] = ()
+    undo: Callable[[], None] | None = None
 
     def __init__(self, verb: Callable[[], Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> None:
         self.verb = verb
         self.wanted = wanted
         self.call = call
         self.finished = finished
-        self.change: Change | None = None
-        self.saved = False
-        self.woken = False
-        self.exclusive: tuple[Key, ...] = ()
-        self.shared: tuple[Key, ...] = ()
-        self.undo: Callable[[], None] | None = None
 
 
 class Changes:
@@ -185,6 +185,7 @@ class Changes:
     def _run(self, job: Job) -> None:
         result: Any = None
         failure: Exception | None = None
+        following: list[Job] = []
         if job.wanted is not None and not job.saved and not job.wanted():
             return
         with self._lock:
@@ -200,8 +201,10 @@ class Changes:
                 failure = error
             finally:
                 self._job = before
-            self._release(job)
-            following, self._after = self._after, []
+            if job.change is not None:
+                self._release(job)
+            if self._after:
+                following, self._after = self._after, following
         try:
             job.finished(result, failure)
         finally:

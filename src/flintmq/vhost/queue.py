@@ -38,9 +38,9 @@ class QueueCore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueueSpec:
-    """What a queue factory is told. `exclusive_owner`: connection id, None = not exclusive."""
+    """What a queue factory is told, and does not change. `exclusive_owner`: connection id, None = not exclusive."""
 
     vhost: str
     name: str
@@ -70,6 +70,7 @@ class Queue:
         "queue_id",
         "used_ns",
         "vhost",
+        "weight",
     )
 
     def __init__(self, queue_id: int, spec: QueueSpec, core: Any, used_ns: int = 0) -> None:
@@ -85,6 +86,7 @@ class Queue:
         self.had_consumers = False
         self.deleted = False
         self.used_ns = used_ns  # last use as x-expires counts it (monotonic clock); kept only for queues that expire
+        self.weight = 0  # bytes that it has in the account of its virtual host's definitions
         self.bindings: dict[tuple[Hashable, ...], Binding] | None = None  # those that lead here, the implicit one not counted
 
     @property

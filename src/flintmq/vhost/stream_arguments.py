@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.routing.exchange import erlang_term
 
@@ -20,8 +21,8 @@ SEGMENT_BYTES_MAX = 3_000_000_000
 FILTER_BYTES_MIN, FILTER_BYTES_MAX = 16, 255
 # bytes of a group's name: a shortstr, and a key in the log
 GROUP_BYTES_MAX = 255
-# values of one x-stream-filter; each is compared with each message's
-FILTER_VALUES_MAX = 256
+# values of one x-stream-filter
+FILTER_VALUES_MAX = Limits().stream_filter_values_max
 
 # What a stream may be declared with. RabbitMQ's own, then ours, which are about consumer groups.
 STREAM_ARGUMENTS = frozenset(

@@ -22,7 +22,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
@@ -210,6 +210,9 @@ class VirtualHost:
             return self._walk(self.exchange(exchange_name), tuple(routing_keys), headers)
 
     def _walk(self, first: Exchange, routing_keys: tuple[bytes, ...], headers: Headers | None) -> list[Queue]:
+        if not first.downstream and first.alternate is None and len(routing_keys) == 1:
+            # Only queues are bound to it.
+            return list(dict.fromkeys(cast(Iterable[Queue], first.match(routing_keys[0], headers))))
         queues: dict[Queue, None] = {}
         seen = {first}
         pending = [first]
@@ -235,6 +238,8 @@ class VirtualHost:
         """Whether (exchange, routing key) alone decides the route: no headers exchange can be reached. Raises: PeerError 404."""
         with self._lock:
             first = self.exchange(exchange_name)
+            if not first.downstream and first.alternate is None:
+                return not first.needs_headers
             seen = {first}
             pending = [first]
             while pending:
@@ -634,14 +639,8 @@ class VirtualHost:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, f"{self.describe(QUEUE, name)} not empty")
             return self._remove_queue(queue, undo=partial(queue.core.hold_arrivals, False))
 
-    def purge_queue(self, name: str, *, connection_id: int | None = None) -> int:
-        """queue.purge in one go. Returns the number of ready messages removed. Raises: PeerError 404, 405; 540 for a stream."""
-        with self._lock:
-            purged: int = self.queue_to_purge(name, connection_id=connection_id).core.purge()
-            return purged
-
     def queue_to_purge(self, name: str, *, connection_id: int | None = None) -> Queue:
-        """The queue of a queue.purge, which the caller sweeps. Raises: as purge_queue."""
+        """The queue of a queue.purge, which the caller sweeps. Raises: PeerError 404, 405; 540 for a stream."""
         with self._lock:
             queue = self.queue(name, connection_id)
             if queue.policy.is_stream:
@@ -695,7 +694,10 @@ class VirtualHost:
         with self._lock:
             queues = list(self._exclusive.get(connection_id, {}).values())
             for queue in queues:
-                self._changes.perform(partial(self._remove_queue, queue), self.home_call, _log_error)
+                if queue.bindings:  # an exchange may go with it, which the database has
+                    self._changes.perform(partial(self._remove_queue, queue), self.home_call, _log_error)
+                else:
+                    guarded("exclusive queues that end", queue, self._remove_queue, queue)
             return len(queues)
 
     def touch(self, queue: Queue) -> None:
@@ -746,7 +748,8 @@ class VirtualHost:
         core = self._queue_factory(queue_id, spec)
         queue = Queue(queue_id, spec, core)
         self.queues[queue.name] = queue
-        self.holding.add(queue_bytes(queue))
+        queue.weight = queue_bytes(spec)
+        self.holding.add(queue.weight)
         if queue.exclusive_owner is not None:
             self._exclusive.setdefault(queue.exclusive_owner, {})[queue.name] = queue
         if spec.policy.expires_ms is not None:
@@ -763,7 +766,7 @@ class VirtualHost:
             record = QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {})
             self._changes.save(lambda: Delete(record), [(QUEUE, queue.name)], undo=undo)
         del self.queues[queue.name]
-        self.holding.add(-queue_bytes(queue))
+        self.holding.add(-queue.weight)
         if queue.exclusive_owner is not None:
             owned = self._exclusive[queue.exclusive_owner]
             del owned[queue.name]
@@ -805,6 +808,8 @@ class VirtualHost:
 
     def _most(self, kind: str, default: int) -> int:
         """How many of a kind the vhost may have: what the operator set (below 0: any number), and never more than `default`."""
+        if not self._quotas:
+            return default
         most = self._quotas.get(f"max-{kind}s", default)
         return default if most < 0 else min(most, default)
 

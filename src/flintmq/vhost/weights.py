@@ -8,13 +8,13 @@ the process; tests/vhost/test_weights.py compares the account with what malloc g
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
-from flintmq.core.memory_account import MemoryShare
+from flintmq.core.memory_account import MemoryShare, MemoryTotal
 from flintmq.routing.binding import Binding, field_bytes
 from flintmq.routing.exchange import Exchange
+from flintmq.vhost.policy import DEFAULT_POLICY
 from flintmq.vhost.queue import Queue, QueueSpec
 
 # bytes of a queue: its record with the first level of its list, its objects, its places in tables of names, ids and owners
@@ -38,7 +38,10 @@ HEADER_BYTES = 640
 
 def queue_bytes(queue: Queue | QueueSpec) -> int:
     """Bytes of a queue (Queue or QueueSpec) without its messages. O(arguments)."""
-    size = QUEUE_BYTES + 2 * len(queue.name) + _table(queue.arguments, QUEUE_POLICY_BYTES)
+    size = QUEUE_BYTES + 2 * len(queue.name)
+    if not queue.arguments and queue.policy is DEFAULT_POLICY:
+        return size
+    size += _table(queue.arguments, QUEUE_POLICY_BYTES)
     return size + QUEUE_LEVEL_BYTES * (queue.policy.levels - 1) + (STREAM_BYTES if queue.policy.is_stream else 0)
 
 
@@ -72,12 +75,7 @@ class Allowance:
     def __init__(self, one: int, everybody: int) -> None:
         self.one = one
         self.everybody = everybody
-        self.held = 0
-        self._lock = threading.Lock()
-
-    def add(self, change: int) -> None:
-        with self._lock:
-            self.held += change
+        self.total = MemoryTotal()
 
 
 class Holding:
@@ -85,17 +83,13 @@ class Holding:
 
     def __init__(self, allowance: Allowance | None) -> None:
         self._allowance = allowance
-        self._share = MemoryShare("definitions")
+        self._share = MemoryShare("definitions", allowance.total if allowance is not None else None)
+        # Something was defined (> 0 bytes) or is gone. What was restored counts, too; it is never refused.
+        self.add = self._share.add
 
     @property
     def bytes(self) -> int:
         return self._share.held
-
-    def add(self, change: int) -> None:
-        """Something was defined (> 0) or is gone. What was restored counts, too; it is never refused."""
-        self._share.add(change)
-        if self._allowance is not None:
-            self._allowance.add(change)
 
     def refusal(self, more: int) -> str:
         """Why `more` bytes can't be defined; "": they can."""
@@ -103,6 +97,6 @@ class Holding:
             return ""
         if self.bytes + more > self._allowance.one:
             return f"limit of {self._allowance.one} bytes of memory for definitions of a vhost is reached"
-        if self._allowance.held + more > self._allowance.everybody:
+        if self._allowance.total.held + more > self._allowance.everybody:
             return f"limit of {self._allowance.everybody} bytes of memory for definitions of all vhosts is reached"
         return ""

@@ -58,7 +58,7 @@ class Options:
     maxBytesPerTrigger: int = 64 * MIB
     # Spark partitions per micro-batch, 1..10,000; a batch smaller than that gives fewer
     minPartitions: int = 2
-    # directory that the driver and all executors can reach; see docs/PIPELINE.md
+    # directory that the driver and all executors can reach; see docs/pipeline/source.md
     spoolDir: str = ""
     # the queue must have no other consumer: without that, messages may come twice
     exclusive: bool = True

@@ -1,6 +1,6 @@
 """The streaming reader over AMQP: what Spark's interface asks for, with the logic in subscription.py.
 
-In: Spark's calls, in the order that docs/PIPELINE.md describes. Out: offsets, partitions, Arrow record batches.
+In: Spark's calls, in the order that docs/pipeline/source.md describes. Out: offsets, partitions, Arrow record batches.
 Invariants: the constructor has no side effects (Spark makes copies of the reader and pickles them); `read` opens spool files and nothing
 else, so it can run anywhere and any number of times; imports of pika and pyarrow wait until they are needed.
 """

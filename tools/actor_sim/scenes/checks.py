@@ -7,7 +7,7 @@ Invariant: nothing here is a site, so no other virtual thread runs in the middle
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, int as c_int, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, uchar, void
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.flintmq.actor_sim.runtime import sim_fail, sim_locked, sim_now
@@ -57,15 +57,12 @@ from cython.cimports.flintmq.scheduler.actor import (
 # What is due is done within two ticks of the wheel, 1 ms each. But the simulated clock jumps by up to 6 ms between any two sites, as if the machine
 # had taken a thread off its core: a timer thread that is taken off between its look at the clock and its sleep sleeps that much too long. So
 # lateness counts from when it is first seen, and what was forgotten is later by far: the timer wakes by itself after a second only.
-LATE_NS = cython.declare(int64_t, 150_000_000)
-KEYS = cython.declare(cython.int, 4)  # KEYS_MAX; keys are their own numbers
+LATE_NS = declare(int64_t, 150_000_000)
+KEYS = declare(c_int, 4)  # KEYS_MAX; keys are their own numbers
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_enter(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), ask: cython.pointer(ask_t)) -> cython.void:
-    key: cython.pointer(key_t) = cython.address(scene.key[ask.key])
+def check_enter(scene: pointer[scene_t], actor: pointer[actor_t], ask: pointer[ask_t]) -> void:
+    key: pointer[key_t] = address(scene.key[ask.key])
     i: uint32_t
     mark: uint64_t = 0
     scene.looks += 1
@@ -83,10 +80,10 @@ def check_enter(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), 
             return
         key.first_seen[ask.producer] = ask.number
     ask.looks += 1
-    if key.again != cython.NULL and key.again != ask and key.again.answers == 0 and key.again.request.place == PLACE_AGAIN:
+    if key.again != NULL and key.again != ask and key.again.answers == 0 and key.again.request.place == PLACE_AGAIN:
         sim_fail(b"8 slice: a request that said AGAIN does not come first")
         return
-    key.again = cython.NULL
+    key.again = NULL
     if key.suspensions:
         # The suspension may have come after the worker's look at the state word: one start is allowed, a second is not.
         key.starts += 1
@@ -101,7 +98,7 @@ def check_enter(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), 
             if mark:
                 sim_fail(b"1 mutual exclusion: two workers run one actor")
                 return
-            mark = (cython.cast(uint64_t, i + 1) << 56) | scene.system.workers[i].slices
+            mark = (cast(uint64_t, i + 1) << 56) | scene.system.workers[i].slices
     if mark == 0:
         sim_fail(b"2 one entry: no worker knows that it runs this actor")
         return
@@ -116,14 +113,9 @@ def check_enter(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), 
     check_moment(scene)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_leave(
-    scene: cython.pointer(scene_t), actor: cython.pointer(actor_t), ask: cython.pointer(ask_t), result: cython.int
-) -> cython.void:
+def check_leave(scene: pointer[scene_t], actor: pointer[actor_t], ask: pointer[ask_t], result: c_int) -> void:
     """`ask` may be answered: only its own fields are read."""
-    key: cython.pointer(key_t) = cython.address(scene.key[ask.key])
+    key: pointer[key_t] = address(scene.key[ask.key])
     pause: int64_t
     key.slice_burnt_ns += ask.burn_ns
     # Clock readings take time that is no CPU time here: the scheduler's sum is a few hundred nanoseconds less than this one.
@@ -146,16 +138,13 @@ def check_leave(
     check_moment(scene)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_answer(scene: cython.pointer(scene_t), ask: cython.pointer(ask_t)) -> cython.void:
-    key: cython.pointer(key_t) = cython.address(scene.key[ask.key])
+def check_answer(scene: pointer[scene_t], ask: pointer[ask_t]) -> void:
+    key: pointer[key_t] = address(scene.key[ask.key])
     outcome: uint32_t = ask.request.outcome
     hold: int64_t = ask.request.hold_ns
     deadline: int64_t = ask.request.deadline_ns
     now: int64_t = sim_now()
-    right: cython.bint = False
+    right: bint = False
     # Early only by the actor's usual service time, from which each early answer takes an eighth.
     usual: int64_t = ask.request.actor.service_p50_ns
     near: int64_t = usual + usual // 6 + 20
@@ -190,15 +179,15 @@ def check_answer(scene: cython.pointer(scene_t), ask: cython.pointer(ask_t)) -> 
         sim_fail(b"5 exactly one answer: an outcome that nothing explains")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _length(items: cython.pointer(list_t)) -> int64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _length(items: pointer[list_t]) -> int64_t:
     """Walks a list; -1: its links do not fit."""
     count: int64_t = 0
-    request: cython.pointer(request_t) = items.first
-    before: cython.pointer(request_t) = cython.NULL
-    while request != cython.NULL:
+    request: pointer[request_t] = items.first
+    before: pointer[request_t] = NULL
+    while request != NULL:
         if request.prev != before or count > 100_000:
             return -1
         before = request
@@ -207,10 +196,10 @@ def _length(items: cython.pointer(list_t)) -> int64_t:
     return count if items.last == before or count == 0 else -1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _check_actor(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _check_actor(scene: pointer[scene_t], actor: pointer[actor_t]) -> void:
     suspended: uint32_t = actor.state // STATE_SUSPEND
     mailed: int64_t
     waiting: int64_t
@@ -220,9 +209,9 @@ def _check_actor(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t))
         return
     if actor.lock:
         return
-    mailed = _length(cython.address(actor.mailbox))
-    waiting = _length(cython.address(actor.waiters))
-    woken = _length(cython.address(actor.woken))
+    mailed = _length(address(actor.mailbox))
+    waiting = _length(address(actor.waiters))
+    woken = _length(address(actor.woken))
     if mailed > scene.mailbox_max:
         sim_fail(b"6 mailbox: longer than its bound")
     elif mailed != actor.mailbox.count or waiting < 0 or woken < 0:
@@ -231,13 +220,10 @@ def _check_actor(scene: cython.pointer(scene_t), actor: cython.pointer(actor_t))
         sim_fail(b"4 wake: the number of waiters is wrong")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_moment(scene: cython.pointer(scene_t)) -> cython.void:
-    system: cython.pointer(actor_system_t) = scene.system
-    entries: cython.pointer(run_entry_t) = system.queue.entries
-    actor: cython.pointer(actor_t)
+def check_moment(scene: pointer[scene_t]) -> void:
+    system: pointer[actor_system_t] = scene.system
+    entries: pointer[run_entry_t] = system.queue.entries
+    actor: pointer[actor_t]
     i: uint32_t
     k: uint32_t
     if system.queue.lock == 0:
@@ -274,18 +260,15 @@ def check_moment(scene: cython.pointer(scene_t)) -> cython.void:
                     sim_fail(b"2 one entry: an actor that runs is in the run queue")
                     return
     for i in range(scene.keys):
-        if scene.key[i].held != cython.NULL:
+        if scene.key[i].held != NULL:
             _check_actor(scene, scene.key[i].held)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_quiet(scene: cython.pointer(scene_t), now: int64_t) -> cython.void:
-    system: cython.pointer(actor_system_t) = scene.system
-    actor: cython.pointer(actor_t)
-    ask: cython.pointer(ask_t)
-    key: cython.pointer(key_t)
+def check_quiet(scene: pointer[scene_t], now: int64_t) -> void:
+    system: pointer[actor_system_t] = scene.system
+    actor: pointer[actor_t]
+    ask: pointer[ask_t]
+    key: pointer[key_t]
     end: int64_t
     stopped_keys: uint32_t = 0  # bit set: suspended or pausing
     i: uint32_t
@@ -300,9 +283,9 @@ def check_quiet(scene: cython.pointer(scene_t), now: int64_t) -> cython.void:
         sim_fail(b"3 no lost work: all workers sleep and the run queue is not empty")
         return
     for i in range(scene.keys):
-        key = cython.address(scene.key[i])
+        key = address(scene.key[i])
         actor = key.held
-        if actor == cython.NULL or key.inside or actor.state & STATE_SCHEDULED and not actor.pause_until_ns:
+        if actor == NULL or key.inside or actor.state & STATE_SCHEDULED and not actor.pause_until_ns:
             continue
         if actor.served != key.looks or actor.failed != key.failures or (key.looks and actor.total_ns == 0):
             sim_fail(b"9 charge: an actor's figures do not add up")
@@ -312,9 +295,9 @@ def check_quiet(scene: cython.pointer(scene_t), now: int64_t) -> cython.void:
             continue
         for k in range(system.shards[i].mask + 1):
             actor = system.shards[i].buckets[k]
-            while actor != cython.NULL:
+            while actor != NULL:
                 _check_actor(scene, actor)
-                key = cython.address(scene.key[actor.a % KEYS])
+                key = address(scene.key[actor.a % KEYS])
                 if not actor.state & STATE_CLOSED and actor.state // STATE_SUSPEND != key.suspensions:
                     sim_fail(b"7 suspend: the count is not that of the tokens in force")
                     return
@@ -327,20 +310,20 @@ def check_quiet(scene: cython.pointer(scene_t), now: int64_t) -> cython.void:
                     sim_fail(b"10 poison: the pause is over and the actor is not run")
                     return
                 if actor.state // STATE_SUSPEND or (actor.state & STATE_SCHEDULED and actor.pause_until_ns):
-                    stopped_keys |= cython.cast(uint32_t, 1) << (actor.a % KEYS)
+                    stopped_keys |= cast(uint32_t, 1) << (actor.a % KEYS)
                 elif actor.state & STATE_SCHEDULED:
                     sim_fail(b"12 state word: SCHEDULED, but neither queued nor running nor pausing")
                     return
-                elif actor.mailbox.count or actor.again != cython.NULL or actor.woken.first != cython.NULL:
+                elif actor.mailbox.count or actor.again != NULL or actor.woken.first != NULL:
                     sim_fail(b"3 no lost work: all workers sleep and a request waits")
                     return
                 actor = actor.table_next
     for i in range(scene.asked):
-        ask = cython.address(scene.asks[i])
+        ask = address(scene.asks[i])
         if ask.accepted != 1 or ask.answers or ask.handed:
             continue
-        key = cython.address(scene.key[ask.key])
-        if ask.kind == ASK_TAKE and key.stock and not stopped_keys & (cython.cast(uint32_t, 1) << ask.key):
+        key = address(scene.key[ask.key])
+        if ask.kind == ASK_TAKE and key.stock and not stopped_keys & (cast(uint32_t, 1) << ask.key):
             sim_fail(b"4 no lost wake: there are items, and a request sleeps")
             return
         if ask.looks and ask.kind != ASK_TAKE:
@@ -355,26 +338,23 @@ def check_quiet(scene: cython.pointer(scene_t), now: int64_t) -> cython.void:
             return
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_end(scene: cython.pointer(scene_t)) -> cython.void:
-    system: cython.pointer(actor_system_t) = scene.system
-    ask: cython.pointer(ask_t)
+def check_end(scene: pointer[scene_t]) -> void:
+    system: pointer[actor_system_t] = scene.system
+    ask: pointer[ask_t]
     i: uint32_t
     byte: uint32_t
-    raw: cython.pointer(cython.uchar)
+    raw: pointer[uchar]
     outcomes: uint64_t = 0
     for i in range(scene.asked):
-        ask = cython.address(scene.asks[i])
+        ask = address(scene.asks[i])
         if ask.answers != (1 if ask.accepted == 1 else 0):
             sim_fail(
                 b"5 exactly one answer: none was given" if ask.accepted == 1 else b"5 exactly one answer: a refused request was answered"
             )
             return
         if ask.answers and not scene.mix & MIX_CANCEL:
-            raw = cython.cast(cython.pointer(cython.uchar), cython.address(ask.request))
-            for byte in range(cython.sizeof(request_t)):
+            raw = cast(pointer[uchar], address(ask.request))
+            for byte in range(sizeof(request_t)):
                 if raw[byte] != 0xEE:
                     sim_fail(b"5 exactly one answer: a request was touched after its answer")
                     return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import cython
+from cython import NULL, address, int as c_int, pointer, void
 from cython.cimports.flintmq.core.atomics import at_store32
 from cython.cimports.flintmq.scheduler.actor import actor_system_t
 from cython.cimports.flintmq.scheduler.run_queue import run_queue_stop
@@ -21,8 +21,7 @@ LIMITS = Limits()
 KNOWN: dict = {}
 
 
-@cython.cfunc
-def make_system(policy: str, workers: cython.int, mailbox_max: object) -> ActorSystem:
+def make_system(policy: str, workers: c_int, mailbox_max: object) -> ActorSystem:
     limits = LIMITS
     if mailbox_max is not None:
         limits = KNOWN.get(mailbox_max)
@@ -31,22 +30,17 @@ def make_system(policy: str, workers: cython.int, mailbox_max: object) -> ActorS
     return ActorSystem(limits, policy=policy, workers=workers)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def stop_system(system: cython.pointer(actor_system_t)) -> cython.void:
-    at_store32(cython.address(system.stopping), 1)
+def stop_system(system: pointer[actor_system_t]) -> void:
+    at_store32(address(system.stopping), 1)
     run_queue_stop(system)
-    timers_kick(cython.address(system.timers))
+    timers_kick(address(system.timers))
 
 
-@cython.cfunc
 def stop_threads(system: ActorSystem) -> object:
     system.stop()
     return None
 
 
-@cython.cfunc
 def forget_system(system: ActorSystem) -> object:
-    system.system = cython.NULL
+    system.system = NULL
     return None

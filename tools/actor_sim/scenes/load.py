@@ -7,7 +7,7 @@ worker is a virtual thread and `cores` of them work at once, in time slices of 1
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, int as c_int, cast, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
@@ -44,17 +44,17 @@ from cython.cimports.flintmq.scheduler.worker import worker_run
 from cython.cimports.flintmq.actor_sim.compat import make_system, stop_threads
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _bucket(ns: int64_t) -> cython.int:
-    octave: cython.int = 0
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bucket(ns: int64_t) -> c_int:
+    octave: c_int = 0
     if ns < 256:
         return 0
     while ns >= 512:
         ns >>= 1
         octave += 1
-    octave = octave * 4 + cython.cast(cython.int, (ns - 256) >> 6)
+    octave = octave * 4 + cast(c_int, (ns - 256) >> 6)
     return octave if octave < WAIT_BUCKETS else WAIT_BUCKETS - 1
 
 
@@ -63,15 +63,15 @@ def bucket_ns(number: int) -> int:
     return (256 + 64 * (number % 4 + 1)) << (number // 4)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _noted(pull: cython.pointer(pull_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _noted(pull: pointer[pull_t]) -> void:
     """The wait of a request is over: what of it was the newcomer's?"""
-    load: cython.pointer(load_t) = pull.group.load
+    load: pointer[load_t] = pull.group.load
     added: int64_t
     pull.waiting = 0
-    if load.newcomer != cython.NULL:
+    if load.newcomer != NULL:
         added = load.newcomer.got_ns - pull.mark_ns
         if added > pull.group.added_ns:
             pull.group.added_ns = added
@@ -79,28 +79,28 @@ def _noted(pull: cython.pointer(pull_t)) -> cython.void:
             pull.group.added_first_ns = added
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _send(pull: cython.pointer(pull_t)) -> cython.void:
-    load: cython.pointer(load_t) = pull.group.load
-    pull.mark_ns = load.newcomer.got_ns if load.newcomer != cython.NULL else 0
+@cfunc
+@nogil
+@exceptval(check=False)
+def _send(pull: pointer[pull_t]) -> void:
+    load: pointer[load_t] = pull.group.load
+    pull.mark_ns = load.newcomer.got_ns if load.newcomer != NULL else 0
     pull.waiting = 1
-    actor_dispatch(pull.group.actor, cython.address(pull.request))
+    actor_dispatch(pull.group.actor, address(pull.request))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
-    group: cython.pointer(group_t) = cython.cast(cython.pointer(pull_t), request).group
-    load: cython.pointer(load_t) = group.load
+@cfunc
+@nogil
+@exceptval(check=False)
+def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
+    group: pointer[group_t] = cast(pointer[pull_t], request).group
+    load: pointer[load_t] = group.load
     began: int64_t = sim_now()
     wait: int64_t = began - request.enqueued_ns
     part: int64_t = (began - load.start_ns) * SERIES // (load.end_ns - load.start_ns)
     now: int64_t
     cost: int64_t = group.cost_ns + group.io_ns
-    _noted(cython.cast(cython.pointer(pull_t), request))
+    _noted(cast(pointer[pull_t], request))
     if part < 0:
         part = 0
     if part >= SERIES:
@@ -125,30 +125,30 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
     return PROCESS_DONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answer(request: cython.pointer(request_t)) -> cython.void:
-    group: cython.pointer(group_t) = cython.cast(cython.pointer(pull_t), request).group
-    if at_load32(cython.address(group.load.stopping)) == 0 and sim_now() < group.load.start_ns + group.leave_ns:
-        _send(cython.cast(cython.pointer(pull_t), request))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _answer(request: pointer[request_t]) -> void:
+    group: pointer[group_t] = cast(pointer[pull_t], request).group
+    if at_load32(address(group.load.stopping)) == 0 and sim_now() < group.load.start_ns + group.leave_ns:
+        _send(cast(pointer[pull_t], request))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _join(raw: cython.p_void) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _join(raw: p_void) -> void:
     """The groups begin at their times, in the order of the list."""
-    load: cython.pointer(load_t) = cython.cast(cython.pointer(load_t), raw)
-    group: cython.pointer(group_t)
-    pull: cython.pointer(pull_t)
+    load: pointer[load_t] = cast(pointer[load_t], raw)
+    group: pointer[group_t]
+    pull: pointer[pull_t]
     i: uint32_t
     k: uint32_t
     for i in range(load.count):
-        group = cython.address(load.groups[i])
+        group = address(load.groups[i])
         sim_wait(load.start_ns + group.join_ns - sim_now())
         for k in range(group.consumers):
-            pull = cython.address(group.pulls[k])
+            pull = address(group.pulls[k])
             pull.group = group
             pull.request.process = _process
             pull.request.answer = _answer
@@ -156,19 +156,19 @@ def _join(raw: cython.p_void) -> cython.void:
         load.joined += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _worker(raw: cython.p_void) -> cython.void:
-    numbered: cython.pointer(numbered_t) = cython.cast(cython.pointer(numbered_t), raw)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _worker(raw: p_void) -> void:
+    numbered: pointer[numbered_t] = cast(pointer[numbered_t], raw)
     worker_run(numbered.system, numbered.number)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _timer(raw: cython.p_void) -> cython.void:
-    timers_run(cython.cast(cython.pointer(numbered_t), raw).system)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _timer(raw: p_void) -> void:
+    timers_run(cast(pointer[numbered_t], raw).system)
 
 
 def run(policy: str, workers: int, cores: int, groups: list, seconds: float, window: list, newcomer: int = -1) -> list:
@@ -178,27 +178,27 @@ def run(policy: str, workers: int, cores: int, groups: list, seconds: float, win
     """
     load: load_t
     options: sim_options_t
-    numbered: cython.pointer(numbered_t) = cython.cast(cython.pointer(numbered_t), calloc(workers + 1, cython.sizeof(numbered_t)))
-    group: cython.pointer(group_t)
+    numbered: pointer[numbered_t] = cast(pointer[numbered_t], calloc(workers + 1, sizeof(numbered_t)))
+    group: pointer[group_t]
     i: uint32_t
     k: uint32_t
     until: int64_t
     count: uint32_t = len(groups)
-    memset(cython.address(options), 0, cython.sizeof(sim_options_t))
+    memset(address(options), 0, sizeof(sim_options_t))
     options.seed = 1
     options.plan = SIM_ROUND
     options.cores = cores
-    sim_begin(cython.address(options))
+    sim_begin(address(options))
     system: ActorSystem = make_system(policy, workers, None)
     load.system = system.system
     load.count = count
     load.stopping = 0
     load.joined = 0
-    load.groups = cython.cast(cython.pointer(group_t), calloc(count, cython.sizeof(group_t)))
+    load.groups = cast(pointer[group_t], calloc(count, sizeof(group_t)))
     for i in range(count):
         given: dict = groups[i]
-        group = cython.address(load.groups[i])
-        group.load = cython.address(load)
+        group = address(load.groups[i])
+        group.load = address(load)
         group.number = i + 1
         group.weight = given.get("weight", 100)
         group.consumers = given.get("consumers", 1)
@@ -207,8 +207,8 @@ def run(policy: str, workers: int, cores: int, groups: list, seconds: float, win
         group.join_ns = int(given.get("join_s", 0) * 1e9)
         group.leave_ns = int(given.get("leave_s", 1e9) * 1e9)
         group.actor = actor_get(load.system, 0, given.get("key", i + 1), 0, group.weight)
-        group.pulls = cython.cast(cython.pointer(pull_t), calloc(group.consumers, cython.sizeof(pull_t)))
-    load.newcomer = cython.address(load.groups[newcomer]) if newcomer >= 0 else cython.NULL
+        group.pulls = cast(pointer[pull_t], calloc(group.consumers, sizeof(pull_t)))
+    load.newcomer = address(load.groups[newcomer]) if newcomer >= 0 else NULL
     load.start_ns = sim_now()
     load.end_ns = load.start_ns + int(seconds * 1e9)
     load.from_ns = load.start_ns + int(window[0] * 1e9)
@@ -218,27 +218,27 @@ def run(policy: str, workers: int, cores: int, groups: list, seconds: float, win
         for i in range(workers):
             numbered[i].system = load.system
             numbered[i].number = i
-            sim_spawn(_worker, cython.address(numbered[i]))
+            sim_spawn(_worker, address(numbered[i]))
         numbered[workers].system = load.system
-        sim_spawn(_timer, cython.address(numbered[workers]))
-        sim_spawn(_join, cython.address(load))
-        with cython.nogil:
+        sim_spawn(_timer, address(numbered[workers]))
+        sim_spawn(_join, address(load))
+        with nogil:
             sim_run(until)
     else:
         system.start()
-        with cython.nogil:
-            _join(cython.address(load))
+        with nogil:
+            _join(address(load))
             sim_run(until)
-    at_store32(cython.address(load.stopping), 1)
+    at_store32(address(load.stopping), 1)
     if SIM_SIMULATED:
         sim_abandon()
     stop_threads(system)
     found: list = []
     for i in range(count):
-        group = cython.address(load.groups[i])
+        group = address(load.groups[i])
         for k in range(group.consumers):
             if group.pulls[k].waiting:
-                _noted(cython.address(group.pulls[k]))
+                _noted(address(group.pulls[k]))
         waits: list = [group.waits[k] for k in range(WAIT_BUCKETS)]
         found.append(
             {

@@ -6,7 +6,7 @@ in: mix, seeds. out: what failed first, with its seed, and counts. The same buil
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, int as c_int, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.libc.stdint import INT64_MAX, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.flintmq.actor_sim.checks import check_end, check_quiet
@@ -54,25 +54,22 @@ from cython.cimports.flintmq.scheduler.actor import actor_get, actor_put
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 
 # more than the timer thread sleeps at most
-END_NS = cython.declare(int64_t, 3_000_000_000)
+END_NS = declare(int64_t, 3_000_000_000)
 
 sim_catch_crashes()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def scene_stop(scene: cython.pointer(scene_t)) -> cython.void:
+def scene_stop(scene: pointer[scene_t]) -> void:
     scene.stopping = 1
     stop_system(scene.system)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _live(scene: cython.pointer(scene_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _live(scene: pointer[scene_t]) -> void:
     """From the first operation to the moment when nothing more can happen by itself."""
-    verdict: cython.int
+    verdict: c_int
     limit: int64_t = INT64_MAX
     soonest: int64_t
     while True:
@@ -83,7 +80,7 @@ def _live(scene: cython.pointer(scene_t)) -> cython.void:
             sim_fail(b"3 no lost work: the run does not end (livelock)")
             return
         check_quiet(scene, sim_now())
-        if sim_failure() != cython.NULL:
+        if sim_failure() != NULL:
             return
         soonest = sim_next()
         if scene.running == 0 and limit == INT64_MAX:
@@ -95,7 +92,7 @@ def _live(scene: cython.pointer(scene_t)) -> cython.void:
             check_quiet(scene, limit)  # nothing happens until then
             return
         check_quiet(scene, soonest - 1)
-        if sim_failure() != cython.NULL:
+        if sim_failure() != NULL:
             return
         verdict = sim_run(soonest)
         if verdict == SIM_FAILED or verdict == SIM_ENDED:
@@ -105,16 +102,16 @@ def _live(scene: cython.pointer(scene_t)) -> cython.void:
             return
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _end(scene: cython.pointer(scene_t)) -> cython.void:
-    verdict: cython.int
+@cfunc
+@nogil
+@exceptval(check=False)
+def _end(scene: pointer[scene_t]) -> void:
+    verdict: c_int
     i: uint32_t
     for i in range(scene.keys):
-        if scene.key[i].held != cython.NULL:
+        if scene.key[i].held != NULL:
             actor_put(scene.key[i].held)
-            scene.key[i].held = cython.NULL
+            scene.key[i].held = NULL
     if not scene.stopping:
         scene_stop(scene)
     verdict = sim_run(sim_now() + END_NS)
@@ -131,10 +128,10 @@ def run(mix: int, seed: int) -> str:
     parts: part_t[16]
     i: uint32_t
     left: int64_t
-    memset(cython.address(scene), 0, cython.sizeof(scene_t))
-    memset(cython.address(options), 0, cython.sizeof(sim_options_t))
-    sim_vary(cython.address(options), seed)
-    sim_begin(cython.address(options))
+    memset(address(scene), 0, sizeof(scene_t))
+    memset(address(options), 0, sizeof(sim_options_t))
+    sim_vary(address(options), seed)
+    sim_begin(address(options))
     scene.mix = mix
     scene.workers = 1 + sim_random() % 3
     scene.keys = 1 + sim_random() % 3
@@ -153,22 +150,22 @@ def run(mix: int, seed: int) -> str:
     if mix & MIX_MEMORY:
         sim_fail_allocations(3 + sim_random() % 8)
     for i in range(16):
-        parts[i].scene = cython.address(scene)
+        parts[i].scene = address(scene)
     for i in range(scene.workers):
         parts[i].number = i
-        sim_spawn(scene_worker, cython.address(parts[i]))
-    sim_spawn(scene_timer, cython.address(parts[14]))
+        sim_spawn(scene_worker, address(parts[i]))
+    sim_spawn(scene_timer, address(parts[14]))
     if mix & MIX_HAND:
-        sim_spawn(scene_answerer, cython.address(parts[15]))
+        sim_spawn(scene_answerer, address(parts[15]))
     for i in range(scene.producers):
         parts[4 + i].number = i
-        sim_spawn(scene_producer, cython.address(parts[4 + i]))
-    with cython.nogil:
-        _live(cython.address(scene))
-        if sim_failure() == cython.NULL:
-            _end(cython.address(scene))
+        sim_spawn(scene_producer, address(parts[4 + i]))
+    with nogil:
+        _live(address(scene))
+        if sim_failure() == NULL:
+            _end(address(scene))
     sim_fail_allocations(0)
-    failed: cython.bint = sim_failure() != cython.NULL
+    failed: bint = sim_failure() != NULL
     sim_abandon()
     if failed:
         # Threads were left in the middle of anything: their locks and memory with them.
@@ -177,10 +174,10 @@ def run(mix: int, seed: int) -> str:
         sim_end()
         return text
     stop_threads(system)
-    check_end(cython.address(scene))
+    check_end(address(scene))
     del system
     left = sim_end()
-    if sim_failure() != cython.NULL:
+    if sim_failure() != NULL:
         return sim_failure().decode()
     return "" if left == 0 else f"11 retire: {left} allocations were never freed"
 

@@ -114,7 +114,7 @@ cdef struct part_t:         # what a virtual thread needs to know
     uint32_t number
 
 # Bodies of the virtual threads; the context is a part_t.
-cdef void scene_producer(void *part) noexcept nogil
-cdef void scene_answerer(void *part) noexcept nogil
-cdef void scene_worker(void *part) noexcept nogil
-cdef void scene_timer(void *part) noexcept nogil
+cdef void scene_producer(void *raw) noexcept nogil
+cdef void scene_answerer(void *raw) noexcept nogil
+cdef void scene_worker(void *raw) noexcept nogil
+cdef void scene_timer(void *raw) noexcept nogil

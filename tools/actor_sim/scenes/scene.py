@@ -7,7 +7,7 @@ the simulation's seed only.
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, int as c_int, cast, cfunc, declare, exceptval, inline, nogil, p_void, pointer, sizeof, void
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.flintmq.actor_sim.checks import check_answer, check_enter, check_leave
@@ -45,36 +45,36 @@ from cython.cimports.flintmq.scheduler.table import table_sweep
 from cython.cimports.flintmq.scheduler.upkeep import timers_run
 from cython.cimports.flintmq.scheduler.worker import worker_run
 
-SPACE = cython.declare(uint32_t, 0)  # ACTORS_TEST
-FAR = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)  # later than any time of a run
+SPACE = declare(uint32_t, 0)  # ACTORS_TEST
+FAR = declare(int64_t, 0x7FFFFFFFFFFFFFFF)  # later than any time of a run
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
 def _pick(below: uint64_t) -> uint32_t:
-    return cython.cast(uint32_t, sim_random() % below)
+    return cast(uint32_t, sim_random() % below)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t)) -> cython.int:
-    ask: cython.pointer(ask_t) = cython.cast(cython.pointer(ask_t), request)
-    scene: cython.pointer(scene_t) = ask.scene
-    key: cython.pointer(key_t) = cython.address(scene.key[ask.key])
-    result: cython.int = PROCESS_DONE
+@cfunc
+@nogil
+@exceptval(check=False)
+def _process(actor: pointer[actor_t], request: pointer[request_t]) -> c_int:
+    ask: pointer[ask_t] = cast(pointer[ask_t], request)
+    scene: pointer[scene_t] = ask.scene
+    key: pointer[key_t] = address(scene.key[ask.key])
+    result: c_int = PROCESS_DONE
     check_enter(scene, actor, ask)
     at_yield()
     sim_burn(ask.burn_ns)
     if ask.kind == ASK_TAKE:
         # One actor is one reader: nobody else takes from this store.
-        if at_load64(cython.address(key.stock)):
-            at_sub64(cython.address(key.stock), 1)
+        if at_load64(address(key.stock)):
+            at_sub64(address(key.stock), 1)
             key.taken += 1
             ask.taken = 1
             request_answer(request, OUTCOME_MESSAGES)
@@ -97,28 +97,28 @@ def _process(actor: cython.pointer(actor_t), request: cython.pointer(request_t))
     return result
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answer(request: cython.pointer(request_t)) -> cython.void:
-    ask: cython.pointer(ask_t) = cython.cast(cython.pointer(ask_t), request)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _answer(request: pointer[request_t]) -> void:
+    ask: pointer[ask_t] = cast(pointer[ask_t], request)
     check_answer(ask.scene, ask)
     at_yield()
     # From here on nobody may touch it, except who cancels.
     if not ask.scene.mix & MIX_CANCEL:
-        memset(request, 0xEE, cython.sizeof(request_t))
+        memset(request, 0xEE, sizeof(request_t))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _make(scene: cython.pointer(scene_t), producer: uint32_t, number: uint32_t) -> cython.pointer(ask_t):
-    ask: cython.pointer(ask_t)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _make(scene: pointer[scene_t], producer: uint32_t, number: uint32_t) -> pointer[ask_t]:
+    ask: pointer[ask_t]
     pick: uint32_t
     now: int64_t = sim_now()
     if scene.asked == ASKS_MAX:
-        return cython.NULL
-    ask = cython.address(scene.asks[scene.asked])
+        return NULL
+    ask = address(scene.asks[scene.asked])
     scene.asked += 1
     ask.scene = scene
     ask.key = _pick(scene.keys)
@@ -155,37 +155,37 @@ def _make(scene: cython.pointer(scene_t), producer: uint32_t, number: uint32_t) 
     return ask
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _dispatch(scene: cython.pointer(scene_t), producer: uint32_t, number: uint32_t) -> cython.void:
-    ask: cython.pointer(ask_t) = _make(scene, producer, number)
-    key: cython.pointer(key_t)
-    actor: cython.pointer(actor_t) = cython.NULL
-    result: cython.int
+@cfunc
+@nogil
+@exceptval(check=False)
+def _dispatch(scene: pointer[scene_t], producer: uint32_t, number: uint32_t) -> void:
+    ask: pointer[ask_t] = _make(scene, producer, number)
+    key: pointer[key_t]
+    actor: pointer[actor_t] = NULL
+    result: c_int
     ended: uint64_t
     most: uint64_t
     told: uint32_t = 1  # the system counts what it refuses
-    if ask == cython.NULL:
+    if ask == NULL:
         return
-    key = cython.address(scene.key[ask.key])
+    key = address(scene.key[ask.key])
     key.started += 1
     ended = key.ended
     ask.sent_ns = sim_now()
     ask.accepted = 1  # it may be answered before dispatch returns
-    if key.held != cython.NULL and _pick(2):
-        result = actor_dispatch(key.held, cython.address(ask.request))
+    if key.held != NULL and _pick(2):
+        result = actor_dispatch(key.held, address(ask.request))
     elif _pick(2):
-        result = system_dispatch(scene.system, SPACE, ask.key, 0, 0, cython.address(ask.request))
+        result = system_dispatch(scene.system, SPACE, ask.key, 0, 0, address(ask.request))
     else:
         actor = actor_get(scene.system, SPACE, ask.key, 0, 0)
-        if actor == cython.NULL:
+        if actor == NULL:
             told = 0
             result = DISPATCH_BUSY
             if not scene.mix & MIX_MEMORY and not scene.stopping:
                 sim_fail(b"11 retire: no actor for a key")
         else:
-            result = actor_dispatch(actor, cython.address(ask.request))
+            result = actor_dispatch(actor, address(ask.request))
             actor_put(actor)
     if result == DISPATCH_OK:
         scene.accepted += 1
@@ -202,48 +202,48 @@ def _dispatch(scene: cython.pointer(scene_t), producer: uint32_t, number: uint32
     else:
         scene.refused_closed += 1
         # A retired actor is made anew by system_dispatch; who holds a reference is told.
-        if not scene.stopping and not key.closes and (not scene.mix & MIX_RETIRE or actor == cython.NULL):
+        if not scene.stopping and not key.closes and (not scene.mix & MIX_RETIRE or actor == NULL):
             sim_fail(b"11 retire: CLOSED although nobody closed it")
 
 
 # --- what producers do ----------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append(scene: cython.pointer(scene_t), number: uint32_t, count: uint32_t) -> cython.void:
-    key: cython.pointer(key_t) = cython.address(scene.key[number])
-    actor: cython.pointer(actor_t) = key.held
+@cfunc
+@nogil
+@exceptval(check=False)
+def _append(scene: pointer[scene_t], number: uint32_t, count: uint32_t) -> void:
+    key: pointer[key_t] = address(scene.key[number])
+    actor: pointer[actor_t] = key.held
     key.appended += count
-    at_add64(cython.address(key.stock), count)
-    if actor == cython.NULL:
+    at_add64(address(key.stock), count)
+    if actor == NULL:
         actor = actor_get(scene.system, SPACE, number, 0, 0)
-        if actor == cython.NULL:
+        if actor == NULL:
             return
     scene.wakes += 1
     if scene.mix & MIX_WAKE_NEXT:
         actor_wake_next(actor)
     else:
         actor_wake(actor)
-    if key.held == cython.NULL:
+    if key.held == NULL:
         actor_put(actor)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _cancel(scene: cython.pointer(scene_t)) -> cython.void:
-    ask: cython.pointer(ask_t)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _cancel(scene: pointer[scene_t]) -> void:
+    ask: pointer[ask_t]
     if scene.asked == 0:
         return
-    ask = cython.address(scene.asks[_pick(scene.asked)])
-    if ask.accepted != 1 or ask.request.actor == cython.NULL or ask.answers or ask.cancelling:
+    ask = address(scene.asks[_pick(scene.asked)])
+    if ask.accepted != 1 or ask.request.actor == NULL or ask.answers or ask.cancelling:
         return
-    if scene.key[ask.key].held == cython.NULL:
+    if scene.key[ask.key].held == NULL:
         return  # its actor may be gone: the caller must know that it is not
     ask.cancelling += 1
-    if request_cancel(cython.address(ask.request)):
+    if request_cancel(address(ask.request)):
         ask.cancelled = 1
         if ask.answers != 1 or ask.outcome != OUTCOME_INVALID:
             sim_fail(b"5 exactly one answer: cancelled, but not answered INVALID")
@@ -251,9 +251,9 @@ def _cancel(scene: cython.pointer(scene_t)) -> cython.void:
         sim_fail(b"5 exactly one answer: INVALID, but request_cancel said false")
 
 
-def scene_producer(raw):
-    part: cython.pointer(part_t) = cython.cast(cython.pointer(part_t), raw)
-    scene: cython.pointer(scene_t) = part.scene
+def scene_producer(raw: p_void) -> void:
+    part: pointer[part_t] = cast(pointer[part_t], raw)
+    scene: pointer[scene_t] = part.scene
     mix: uint32_t = scene.mix
     i: uint32_t
     number: uint32_t = 0
@@ -262,9 +262,9 @@ def scene_producer(raw):
     shard: uint32_t
     swept: uint32_t
     token: uint64_t = 0
-    token_key: cython.pointer(key_t) = cython.NULL
-    token_actor: cython.pointer(actor_t) = cython.NULL
-    actor: cython.pointer(actor_t)
+    token_key: pointer[key_t] = NULL
+    token_actor: pointer[actor_t] = NULL
+    actor: pointer[actor_t]
     for i in range(scene.operations + 1):
         choice = _pick(32) if i < scene.operations else 99
         at = _pick(scene.keys)
@@ -289,11 +289,11 @@ def scene_producer(raw):
             _append(scene, at, 1 + _pick(3))
         elif choice < 22 and mix & MIX_SUSPEND and not token:
             actor = actor_get(scene.system, SPACE, at, 0, 0)
-            if actor != cython.NULL:
+            if actor != NULL:
                 token = actor_suspend(actor)
                 if token:
                     scene.suspends += 1
-                    token_key = cython.address(scene.key[at])
+                    token_key = address(scene.key[at])
                     token_actor = actor
                     token_key.suspensions += 1
                     if token_key.suspensions == 1:
@@ -309,13 +309,13 @@ def scene_producer(raw):
                     scene.retires += swept
             else:
                 actor = actor_get(scene.system, SPACE, at, 0, 0)
-                if actor != cython.NULL:
+                if actor != NULL:
                     if actor_retire(actor):
                         scene.retires += 1
                     actor_put(actor)
         elif choice == 26 and mix & MIX_CLOSE:
             actor = actor_get(scene.system, SPACE, at, 0, 0)
-            if actor != cython.NULL:
+            if actor != NULL:
                 scene.key[at].closes += 1
                 actor_close(actor)
                 actor_put(actor)
@@ -331,9 +331,9 @@ def scene_producer(raw):
     scene.running -= 1
 
 
-def scene_answerer(raw):
+def scene_answerer(raw: p_void) -> void:
     """Answers what processes handed on, some time later."""
-    scene: cython.pointer(scene_t) = cython.cast(cython.pointer(part_t), raw).scene
+    scene: pointer[scene_t] = cast(pointer[part_t], raw).scene
     i: uint32_t
     while scene.workers_left <= scene.workers or scene.held:  # workers and the timer
         for i in range(scene.asked):
@@ -341,17 +341,17 @@ def scene_answerer(raw):
                 at_yield()
                 scene.asks[i].handed = 0
                 scene.held -= 1
-                request_answer(cython.address(scene.asks[i].request), OUTCOME_MESSAGES)
+                request_answer(address(scene.asks[i].request), OUTCOME_MESSAGES)
         sim_wait(200_000 if scene.running else 20_000_000)
 
 
-def scene_worker(raw):
-    part: cython.pointer(part_t) = cython.cast(cython.pointer(part_t), raw)
+def scene_worker(raw: p_void) -> void:
+    part: pointer[part_t] = cast(pointer[part_t], raw)
     worker_run(part.scene.system, part.number)
     part.scene.workers_left += 1
 
 
-def scene_timer(raw):
-    part: cython.pointer(part_t) = cython.cast(cython.pointer(part_t), raw)
+def scene_timer(raw: p_void) -> void:
+    part: pointer[part_t] = cast(pointer[part_t], raw)
     timers_run(part.scene.system)
     part.scene.workers_left += 1

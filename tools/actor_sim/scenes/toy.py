@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import cython
+from cython import address, int as c_int, cast, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.flintmq.actor_sim.runtime import (
@@ -23,70 +23,70 @@ PROGRAMS = {"atomic": 0, "lost_update": 1, "locked": 2, "missed_wake": 3, "kept_
 VERDICTS = ("ended", "quiet", "stuck", "failed")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _body(raw: cython.p_void) -> cython.void:
-    toy: cython.pointer(toy_t) = cython.cast(cython.pointer(toy_t), raw)
-    i: cython.int
+@cfunc
+@nogil
+@exceptval(check=False)
+def _body(raw: p_void) -> void:
+    toy: pointer[toy_t] = cast(pointer[toy_t], raw)
+    i: c_int
     for i in range(3):
         if toy.kind == 0:
-            at_add64(cython.address(toy.count), 1)
+            at_add64(address(toy.count), 1)
         elif toy.kind == 1:
-            at_store64(cython.address(toy.count), at_load64(cython.address(toy.count)) + 1)
+            at_store64(address(toy.count), at_load64(address(toy.count)) + 1)
         elif toy.kind == 2:
-            spin_lock(cython.address(toy.lock))
+            spin_lock(address(toy.lock))
             at_yield()
             toy.plain += 1
             at_yield()
             toy.count = toy.plain
-            spin_unlock(cython.address(toy.lock))
+            spin_unlock(address(toy.lock))
         elif toy.kind == 5:
-            while not at_load32(cython.address(toy.word)):
+            while not at_load32(address(toy.word)):
                 at_yield()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _sleeper(raw: cython.p_void) -> cython.void:
-    toy: cython.pointer(toy_t) = cython.cast(cython.pointer(toy_t), raw)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sleeper(raw: p_void) -> void:
+    toy: pointer[toy_t] = cast(pointer[toy_t], raw)
     if toy.kind == 3:  # looks, then sleeps on whatever the word is by then: the wake between them is lost
-        if at_load64(cython.address(toy.count)) == 0:
-            futex_wait(cython.address(toy.word), at_load32(cython.address(toy.word)), -1)
+        if at_load64(address(toy.count)) == 0:
+            futex_wait(address(toy.word), at_load32(address(toy.word)), -1)
     else:
-        seen: uint32_t = at_load32(cython.address(toy.word))
-        if at_load64(cython.address(toy.count)) == 0:
-            futex_wait(cython.address(toy.word), seen, -1)
+        seen: uint32_t = at_load32(address(toy.word))
+        if at_load64(address(toy.count)) == 0:
+            futex_wait(address(toy.word), seen, -1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _waker(raw: cython.p_void) -> cython.void:
-    toy: cython.pointer(toy_t) = cython.cast(cython.pointer(toy_t), raw)
-    at_store64(cython.address(toy.count), 1)
-    at_store32(cython.address(toy.word), 1)
-    futex_wake(cython.address(toy.word), 1)
+@cfunc
+@nogil
+@exceptval(check=False)
+def _waker(raw: p_void) -> void:
+    toy: pointer[toy_t] = cast(pointer[toy_t], raw)
+    at_store64(address(toy.count), 1)
+    at_store32(address(toy.word), 1)
+    futex_wake(address(toy.word), 1)
 
 
 def run(program: str, seed: int) -> tuple:
     """Returns (verdict, count, switches, simulated ns)."""
     toy: toy_t
     options: sim_options_t
-    memset(cython.address(toy), 0, cython.sizeof(toy_t))
+    memset(address(toy), 0, sizeof(toy_t))
     toy.kind = PROGRAMS[program]
-    sim_vary(cython.address(options), seed)
+    sim_vary(address(options), seed)
     options.sites_max = 2_000
-    verdict: cython.int
-    with cython.nogil:
-        sim_begin(cython.address(options))
+    verdict: c_int
+    with nogil:
+        sim_begin(address(options))
         if toy.kind in (3, 4):
-            sim_spawn(_sleeper, cython.address(toy))
-            sim_spawn(_waker, cython.address(toy))
+            sim_spawn(_sleeper, address(toy))
+            sim_spawn(_waker, address(toy))
         else:
-            sim_spawn(_body, cython.address(toy))
-            sim_spawn(_body, cython.address(toy))
+            sim_spawn(_body, address(toy))
+            sim_spawn(_body, address(toy))
         verdict = sim_run(sim_now() + 1_000_000_000)
         sim_abandon()
     return VERDICTS[verdict], toy.count, sim_switches(), sim_now()

@@ -33,7 +33,7 @@ from tools.crash.spark.reserve import Driver
 from tools.crash.spark.scenes import Scenes
 
 if TYPE_CHECKING:
-    from flintmq.pipeline.flight.client import DataPlane
+    from flintmq.flight.client import DataPlane
 
 KEYS = ("k0", "k1", "k2")
 RATE = 40.0  # messages per second: a loaded machine must keep up with them, or the end takes long
@@ -116,7 +116,7 @@ class Campaign:
 
     def plane(self) -> DataPlane:
         """A client of the data plane; close it."""
-        from flintmq.pipeline.flight.client import DataPlane
+        from flintmq.flight.client import DataPlane
 
         return DataPlane(f"grpc://127.0.0.1:{self.broker.flight_port}")
 
@@ -250,7 +250,7 @@ class Campaign:
             if one in ("broker", "driver"):
                 pid = self._pids()[one]
             elif one == "flight":
-                pid = processes.child(self.broker.pid, "flintmq.pipeline.flight")
+                pid = processes.child(self.broker.pid, "flintmq.flight")
             elif one == "reader":
                 pid = _number_in(self.crash / f"reader.{query}")
                 pid = pid if pid in processes.descendants(self.driver.jvm) else 0

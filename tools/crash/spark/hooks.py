@@ -73,7 +73,7 @@ class Points:
         elif victim == "executor":
             processes.kill(processes.ancestor(os.getpid(), "java"))
         elif victim == "flight":
-            processes.kill(processes.child(armed["broker"], "flintmq.pipeline.flight"))
+            processes.kill(processes.child(armed["broker"], "flintmq.flight"))
         elif victim == "zombie":
             self._stay_behind(armed)
             return int(armed["id"])
@@ -201,7 +201,7 @@ class CrashWriter(sink.FlintStreamWriter):  # type: ignore[misc]
 @contextlib.contextmanager
 def _prepare_calls(points: Points) -> Iterator[None]:
     """Within it, the client's stage_prepare has the points `prepare-enter` (all is put, nothing prepared) and `prepare-exit`."""
-    from flintmq.pipeline.flight.client import DataPlane
+    from flintmq.flight.client import DataPlane
 
     real: Callable[..., Any] = DataPlane.stage_prepare
 

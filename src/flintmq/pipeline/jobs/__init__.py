@@ -1,4 +1,4 @@
-"""Canned jobs over queues and logs (docs/PIPELINE.md, "Jobs"), by name.
+"""Canned jobs over queues and logs (docs/pipeline/jobs.md), by name.
 
 in: a name. out: the job. A job's module is imported when it is asked for.
 """
@@ -35,6 +35,6 @@ def find_job(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)()
     except ImportError as error:
-        from flintmq.pipeline.failures import explained
+        from flintmq.pipeline.jobs.failures import explained
 
         raise explained(error, f"job {name}") from error

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline.failures import one_clear_line
 from flintmq.pipeline.jobs import delta
+from flintmq.pipeline.jobs.failures import one_clear_line
 from flintmq.pipeline.jobs.job import LogParameters, Summary, parameter
 from flintmq.pipeline.jobs.log_messages import Range, log_messages, names_of
 from flintmq.pipeline.jobs.queries import Listener, Totals, run_query

@@ -265,7 +265,7 @@ def _began_after_horizon(reading: LogReading, known: pa.Table) -> int:
     horizon = reading.view.logs["messages"].horizon
     if not horizon:
         return 0
-    from flintmq.pipeline.arrow.scan import scan_container
+    from flintmq.arrow.scan import scan_container
 
     facts = reading.view.logs["messages"]
     path = next((path for number, path in facts.containers if (number + 1) * facts.size > horizon), None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline import report
+from flintmq.pipeline.jobs import report
 from flintmq.pipeline.jobs.job import EX_USAGE, LogParameters, Summary, parameter
 from flintmq.pipeline.jobs.lifecycle import REASONS
 from flintmq.pipeline.jobs.reading import LogReading, moment
@@ -139,7 +139,7 @@ def events(reading: LogReading, start_us: int, width_us: int, buckets: int) -> D
 
 def time_range(reading: LogReading) -> tuple[int, int]:
     """Microseconds: the first and the last moment that the job covers: what the parameters say, else the log's own."""
-    from flintmq.pipeline.arrow.scan import scan_container
+    from flintmq.arrow.scan import scan_container
 
     facts = reading.view.logs["messages"]
     found: list[int] = []

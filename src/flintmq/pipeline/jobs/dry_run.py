@@ -13,9 +13,9 @@ from typing import Any
 
 from flintmq import __version__
 from flintmq.errors import OperatorError
-from flintmq.pipeline.failures import explained
 from flintmq.pipeline.jobs import delta
 from flintmq.pipeline.jobs.archive import Archive, ArchiveParameters, _check_place
+from flintmq.pipeline.jobs.failures import explained
 from flintmq.pipeline.jobs.job import LogParameters, Summary
 from flintmq.pipeline.jobs.log_messages import Range, names_of
 from flintmq.pipeline.jobs.replay import Replay, ReplayParameters, done_before
@@ -211,7 +211,7 @@ _OF_CONNECTION = ("host", "flightPort", "url", "user", "password", "vhost", "tls
 
 def _estimated_records(name: str, facts: Any, uuid: str) -> int:
     """Records in all containers, from one in the middle."""
-    from flintmq.pipeline.arrow.scan import scan_container
+    from flintmq.arrow.scan import scan_container
 
     if not facts.containers:
         return 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import OperatorError
-from flintmq.pipeline import report
+from flintmq.pipeline.jobs import report
 from flintmq.pipeline.jobs.job import EX_USAGE, LogParameters, Summary, parameter
 from flintmq.pipeline.jobs.lifecycle import consumer_names
 from flintmq.pipeline.jobs.reading import LogReading

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flintmq.pipeline import report
+from flintmq.pipeline.jobs import report
 from flintmq.pipeline.jobs.job import LogParameters, Summary
 from flintmq.pipeline.jobs.reading import LogReading
 

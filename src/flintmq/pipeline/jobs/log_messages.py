@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flintmq.arrow.schema import MESSAGES
 from flintmq.errors import OperatorError
-from flintmq.pipeline.arrow.schema import MESSAGES
 from flintmq.pipeline.jobs.job import LogParameters
 from flintmq.pipeline.jobs.reading import LogReading
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flintmq.pipeline.failures import explained
+from flintmq.pipeline.jobs.failures import explained
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -107,7 +107,7 @@ def run_query(
 ) -> Totals:
     """Starts the query and waits for its end. Args: what: for errors; stop: set by whoever wants it to end.
 
-    Raises: OperatorError with the code and line of docs/PIPELINE.md.
+    Raises: OperatorError with the code and line of docs/pipeline/source.md.
     """
     totals, began, seen = Totals(), time.monotonic(), -1
     try:

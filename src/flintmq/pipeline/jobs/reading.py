@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from flintmq.pipeline.arrow.log import ContainerFacts, transactions
+from flintmq.arrow.log import ContainerFacts, transactions
 from flintmq.pipeline.jobs.job import LogParameters
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def set_rows(known: pa.Table) -> pa.Table:
 def epoch_ends(view: Any) -> list[int]:
     """LSNs at which an epoch of the broker ended in the message log, the view's own end included: what was under way there may be
     unfinished. Raises: OSError."""
-    from flintmq.pipeline.arrow.containers import Containers
+    from flintmq.arrow.containers import Containers
 
     facts = view.logs["messages"]
     firsts = [_first_epoch(path) for _, path in facts.containers]

@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flintmq.arrow.schema import MESSAGES, arrow_types
 from flintmq.errors import OperatorError
-from flintmq.pipeline.arrow.schema import MESSAGES, arrow_types
-from flintmq.pipeline.failures import one_clear_line
 from flintmq.pipeline.jobs import delta
+from flintmq.pipeline.jobs.failures import one_clear_line
 from flintmq.pipeline.jobs.job import LogParameters, Summary, parameter
 from flintmq.pipeline.jobs.log_messages import Range, log_messages
 

@@ -17,9 +17,6 @@ from flintmq.protocol.v0_9_1.scan cimport (
 )
 from flintmq.protocol.v0_9_1.tables cimport decode_table_at
 
-cdef enum:
-    FRAME_HEADER_SIZE = 7       # bytes of frame type, channel and size before a payload
-
 cdef enum:                      # letters of Method.WIRE
     WIRE_RESERVED = 45          # -
     WIRE_TABLE = 70             # F

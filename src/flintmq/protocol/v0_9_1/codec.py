@@ -7,7 +7,11 @@ The invariants and the mapping of values are those of tables.py, whose public na
 from __future__ import annotations
 
 import cython
+from cython import NULL, Py_ssize_t, address, bint, cast, cfunc, exceptval, nogil, pointer, size_t
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cython.cimports.flintmq.core.content import FRAME_END, FRAME_HEADER_SIZE
+from cython.cimports.flintmq.protocol.v0_9_1.ids import CLASS_BASIC, FRAME_METHOD
 from cython.cimports.flintmq.protocol.v0_9_1.scan import CONTENT_HEADER_SIZE, PROP_UNKNOWN
 from cython.cimports.flintmq.protocol.v0_9_1.tables import (
     be_load,
@@ -32,7 +36,7 @@ from cython.cimports.libc.stdlib import free
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1.scan import scan_properties_of
-from flintmq.protocol.v0_9_1.spec import BASIC_PROPERTIES, CLASS_BASIC, FRAME_END, FRAME_METHOD, METHODS, Method
+from flintmq.protocol.v0_9_1.spec import BASIC_PROPERTIES, METHODS, Method
 from flintmq.protocol.v0_9_1.tables import DEPTH_MAX, FIELDS_MAX, Timestamp, clip_shortstr, decode_table, encode_table
 
 __all__ = [
@@ -49,9 +53,6 @@ __all__ = [
     "scan_properties_of",
 ]
 
-_FRAME_METHOD = cython.declare(uint8_t, FRAME_METHOD)
-_FRAME_END = cython.declare(uint8_t, FRAME_END)
-_CLASS_BASIC = cython.declare(uint32_t, CLASS_BASIC)
 
 # One dictionary look-up and no attribute access per decoded method.
 _METHODS: dict = {id_: (class_, class_.WIRE) for id_, class_ in METHODS.items()}
@@ -60,8 +61,8 @@ _PROPERTIES: tuple = tuple((name, _PROPERTY_LETTERS[wire], flag) for name, wire,
 _PROPERTY_NAMES = frozenset(name for name, _, _ in BASIC_PROPERTIES)
 
 
-@cython.cfunc
-def _argument(reader: cython.pointer(reader_t), letter: uint8_t):
+@cfunc
+def _argument(reader: pointer[reader_t], letter: uint8_t):
     """One argument of a method or property that is no bit."""
     if letter == WIRE_SHORTSTR:
         return read_shortstr(reader)
@@ -80,17 +81,17 @@ def _argument(reader: cython.pointer(reader_t), letter: uint8_t):
     return read_longstr(reader)
 
 
-@cython.cfunc
-def _arguments(reader: cython.pointer(reader_t), wire: bytes) -> list:
+@cfunc
+def _arguments(reader: pointer[reader_t], wire: bytes) -> list:
     """All arguments of a method that are not reserved, in wire order."""
-    letters: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(wire))
-    count: cython.Py_ssize_t = PyBytes_GET_SIZE(wire)
-    i: cython.Py_ssize_t = 0
+    letters: pointer[uint8_t] = cast(pointer[uint8_t], PyBytes_AS_STRING(wire))
+    count: Py_ssize_t = PyBytes_GET_SIZE(wire)
+    i: Py_ssize_t = 0
     bits: uint32_t = 0
     bit: uint32_t = 8
     values: list = []
     while i < count:
-        reserved: cython.bint = letters[i] == WIRE_RESERVED
+        reserved: bint = letters[i] == WIRE_RESERVED
         if reserved:
             i += 1
         letter: uint8_t = letters[i]
@@ -112,7 +113,7 @@ def _arguments(reader: cython.pointer(reader_t), wire: bytes) -> list:
     return values
 
 
-def decode_method_at(data, size, depth_max, fields_max):
+def decode_method_at(data: pointer[cython.const[uint8_t]], size: size_t, depth_max: uint32_t, fields_max: uint32_t) -> object:
     reader: reader_t
     if size < 4:
         raise syntax_error("method frame without class and method id")
@@ -120,12 +121,12 @@ def decode_method_at(data, size, depth_max, fields_max):
     entry = _METHODS.get(id_)
     if entry is None:
         raise PeerError(ReplyCode.COMMAND_INVALID, "unimplemented method")
-    class_, wire = cython.cast(tuple, entry)
+    class_, wire = cast(tuple, entry)
     if size == 4 and not wire:
         return class_()
-    reader_init(cython.address(reader), data + 4, size - 4, depth_max, fields_max)
+    reader_init(address(reader), data + 4, size - 4, depth_max, fields_max)
     try:
-        values = _arguments(cython.address(reader), wire)
+        values = _arguments(address(reader), wire)
     except PeerError as error:
         raise PeerError(error.code, f"cannot decode {class_.NAME}: {error.text}") from None
     return class_(*values)
@@ -136,20 +137,18 @@ def decode_method(payload: bytes, depth_max: uint32_t = DEPTH_MAX, fields_max: u
 
     Raises: PeerError COMMAND_INVALID when no such method exists, SYNTAX_ERROR when its arguments are malformed.
     """
-    return decode_method_at(
-        cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(payload)), PyBytes_GET_SIZE(payload), depth_max, fields_max
-    )
+    return decode_method_at(cast(pointer[uint8_t], PyBytes_AS_STRING(payload)), PyBytes_GET_SIZE(payload), depth_max, fields_max)
 
 
-@cython.cfunc
-@cython.exceptval(PROP_UNKNOWN, check=True)
-def _content_header(data: cython.pointer(cython.const[uint8_t]), size: cython.size_t) -> uint16_t:
+@cfunc
+@exceptval(PROP_UNKNOWN, check=True)
+def _content_header(data: pointer[cython.const[uint8_t]], size: size_t) -> uint16_t:
     """Checks the fixed part of a content header and returns its property flags."""
     if size < CONTENT_HEADER_SIZE:
         raise syntax_error("truncated content header")
-    if be_load(data, 2) != _CLASS_BASIC:
+    if be_load(data, 2) != CLASS_BASIC:
         raise PeerError(
-            ReplyCode.UNEXPECTED_FRAME, f"expected content header for class {_CLASS_BASIC}, got one for class {be_load(data, 2)} instead"
+            ReplyCode.UNEXPECTED_FRAME, f"expected content header for class {CLASS_BASIC}, got one for class {be_load(data, 2)} instead"
         )
     if be_load(data + 2, 2) != 0:
         raise syntax_error("content header with a weight that is not 0")
@@ -166,22 +165,22 @@ def decode_properties(payload: bytes, depth_max: uint32_t = DEPTH_MAX, fields_ma
     Raises: PeerError UNEXPECTED_FRAME for another class than basic, SYNTAX_ERROR when malformed.
     """
     reader: reader_t
-    data: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(payload))
-    size: cython.size_t = PyBytes_GET_SIZE(payload)
+    data: pointer[uint8_t] = cast(pointer[uint8_t], PyBytes_AS_STRING(payload))
+    size: size_t = PyBytes_GET_SIZE(payload)
     flags: uint16_t = _content_header(data, size)
-    reader_init(cython.address(reader), data + CONTENT_HEADER_SIZE, size - CONTENT_HEADER_SIZE, depth_max, fields_max)
+    reader_init(address(reader), data + CONTENT_HEADER_SIZE, size - CONTENT_HEADER_SIZE, depth_max, fields_max)
     properties: dict = {}
     for name, wire, flag in _PROPERTIES:
-        if flags & cython.cast(uint16_t, flag):
-            properties[name] = _argument(cython.address(reader), PyBytes_AS_STRING(wire)[0])
+        if flags & cast(uint16_t, flag):
+            properties[name] = _argument(address(reader), PyBytes_AS_STRING(wire)[0])
     if reader.at != reader.end:
         raise syntax_error(f"{reader.end - reader.at} bytes left over after the properties")
     return be_load(data + 4, 8), properties
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_argument(writer: cython.pointer(writer_t), letter: uint8_t, value) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_argument(writer: pointer[writer_t], letter: uint8_t, value) -> c_int:
     """One argument of a method or property that is no bit."""
     if letter == WIRE_SHORTSTR:
         return put_bytes(writer, utf8_bytes(value), 1)
@@ -198,9 +197,9 @@ def _put_argument(writer: cython.pointer(writer_t), letter: uint8_t, value) -> c
     return put_bytes(writer, value, 4)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _zero_size(letter: uint8_t) -> uint32_t:
     """Bytes of a reserved argument that is no bit; all of them zero: no text, empty table, 0."""
     if letter == WIRE_SHORT:
@@ -212,24 +211,24 @@ def _zero_size(letter: uint8_t) -> uint32_t:
     return 4
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_method(writer: cython.pointer(writer_t), method) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_method(writer: pointer[writer_t], method) -> c_int:
     wire: bytes = method.WIRE
     fields: tuple = method.FIELDS
-    letters: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(wire))
-    count: cython.Py_ssize_t = PyBytes_GET_SIZE(wire)
-    i: cython.Py_ssize_t = 0
-    field: cython.Py_ssize_t = 0
+    letters: pointer[uint8_t] = cast(pointer[uint8_t], PyBytes_AS_STRING(wire))
+    count: Py_ssize_t = PyBytes_GET_SIZE(wire)
+    i: Py_ssize_t = 0
+    field: Py_ssize_t = 0
     bit: uint32_t = 8
     put_uint(writer, method.ID, 4)
     while i < count:
-        reserved: cython.bint = letters[i] == WIRE_RESERVED
+        reserved: bint = letters[i] == WIRE_RESERVED
         if reserved:
             i += 1
             value = False
         else:
-            value = getattr(method, cython.cast(tuple, fields[field])[0])
+            value = getattr(method, cast(tuple, fields[field])[0])
             field += 1
         letter: uint8_t = letters[i]
         i += 1
@@ -238,7 +237,7 @@ def _put_method(writer: cython.pointer(writer_t), method) -> cython.int:
                 put_uint(writer, 0, 1)
                 bit = 0
             if value:
-                writer.data[writer.used - 1] |= cython.cast(uint8_t, 1 << bit)
+                writer.data[writer.used - 1] |= cast(uint8_t, 1 << bit)
             bit += 1
             continue
         bit = 8
@@ -251,38 +250,38 @@ def _put_method(writer: cython.pointer(writer_t), method) -> cython.int:
 
 def encode_method(method: Method) -> bytes:
     """Encodes a method frame's payload. Raises: ValueError or TypeError when an argument does not fit."""
-    writer: writer_t = writer_t(cython.NULL, 0, 0)
+    writer: writer_t = writer_t(NULL, 0, 0)
     try:
-        _put_method(cython.address(writer), method)
-        return writer_bytes(cython.address(writer))
+        _put_method(address(writer), method)
+        return writer_bytes(address(writer))
     finally:
         free(writer.data)
 
 
 def method_frame(channel: uint16_t, method: Method) -> bytes:
     """A whole method frame. Raises: ValueError or TypeError when an argument does not fit."""
-    writer: writer_t = writer_t(cython.NULL, 0, 0)
+    writer: writer_t = writer_t(NULL, 0, 0)
     try:
-        put_uint(cython.address(writer), _FRAME_METHOD, 1)
-        put_uint(cython.address(writer), channel, 2)
-        put_uint(cython.address(writer), 0, 4)
-        _put_method(cython.address(writer), method)
+        put_uint(address(writer), FRAME_METHOD, 1)
+        put_uint(address(writer), channel, 2)
+        put_uint(address(writer), 0, 4)
+        _put_method(address(writer), method)
         be_store(writer.data + 3, writer.used - FRAME_HEADER_SIZE, 4)
-        put_uint(cython.address(writer), _FRAME_END, 1)
-        return writer_bytes(cython.address(writer))
+        put_uint(address(writer), FRAME_END, 1)
+        return writer_bytes(address(writer))
     finally:
         free(writer.data)
 
 
 def encode_frame(frame_type: uint8_t, channel: uint16_t, payload: bytes) -> bytes:
     """A whole frame around `payload` (its size is not compared with frame-max: the connection knows that)."""
-    writer: writer_t = writer_t(cython.NULL, 0, 0)
+    writer: writer_t = writer_t(NULL, 0, 0)
     try:
-        put_uint(cython.address(writer), frame_type, 1)
-        put_uint(cython.address(writer), channel, 2)
-        put_bytes(cython.address(writer), payload, 4)
-        put_uint(cython.address(writer), _FRAME_END, 1)
-        return writer_bytes(cython.address(writer))
+        put_uint(address(writer), frame_type, 1)
+        put_uint(address(writer), channel, 2)
+        put_bytes(address(writer), payload, 4)
+        put_uint(address(writer), FRAME_END, 1)
+        return writer_bytes(address(writer))
     finally:
         free(writer.data)
 
@@ -297,18 +296,18 @@ def encode_properties(body_size: int, properties: dict) -> bytes:
         if name not in _PROPERTY_NAMES:
             raise ValueError(f"no property {name!r}")
     flags: uint16_t = 0
-    writer: writer_t = writer_t(cython.NULL, 0, 0)
+    writer: writer_t = writer_t(NULL, 0, 0)
     try:
-        put_uint(cython.address(writer), _CLASS_BASIC, 2)
-        put_uint(cython.address(writer), 0, 2)
-        put_number(cython.address(writer), body_size, 8)
-        put_uint(cython.address(writer), 0, 2)
+        put_uint(address(writer), CLASS_BASIC, 2)
+        put_uint(address(writer), 0, 2)
+        put_number(address(writer), body_size, 8)
+        put_uint(address(writer), 0, 2)
         for name, wire, flag in _PROPERTIES:
             value = properties.get(name)
             if value is not None:
-                flags |= cython.cast(uint16_t, flag)
-                _put_argument(cython.address(writer), PyBytes_AS_STRING(wire)[0], value)
+                flags |= cast(uint16_t, flag)
+                _put_argument(address(writer), PyBytes_AS_STRING(wire)[0], value)
         be_store(writer.data + 12, flags, 2)
-        return writer_bytes(cython.address(writer))
+        return writer_bytes(address(writer))
     finally:
         free(writer.data)

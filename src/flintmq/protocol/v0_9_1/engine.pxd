@@ -27,27 +27,6 @@ cdef enum:                    # result of engine_feed and of sink functions
 cdef enum:
     RX_PAGE = 64              # a client chooses its numbers: one high number must not cost a table of all below it
 
-cdef enum:                    # frame types (specification 2.3.5); constants of C, for every frame is compared with them
-    FRAME_METHOD = 1
-    FRAME_HEADER = 2
-    FRAME_BODY = 3
-    FRAME_HEARTBEAT = 8
-    FRAME_TYPES = 270         # bit n: n is one of them
-    FRAME_END = 206
-
-cdef enum:                    # class << 16 | method
-    CHANNEL_OPEN = 1310730
-    CHANNEL_CLOSE = 1310760
-    CHANNEL_CLOSE_OK = 1310761
-    CONNECTION_CLOSE = 655410
-    CONNECTION_CLOSE_OK = 655411
-    BASIC_PUBLISH = 3932200
-    BASIC_ACK = 3932240
-    BASIC_REJECT = 3932250
-    BASIC_NACK = 3932280
-    CLASS_CONNECTION = 10
-    CLASS_BASIC = 60
-
 cdef struct channel_rx_t:
     uint8_t state
     uint64_t body_left
@@ -61,8 +40,8 @@ cdef struct sink_t:           # what the engine reports; all pointers are valid 
     int (*header)(void *context, uint16_t channel, uint64_t body_size, const uint8_t *payload, uint32_t size) noexcept nogil
     # one body frame; `left` bytes are still to come, 0 = the message is complete
     int (*body)(void *context, uint16_t channel, const uint8_t *payload, uint32_t size, uint64_t left) noexcept nogil
-    # basic.ack / nack / reject (method id 80, 120, 90)
-    int (*settle)(void *context, uint16_t channel, int method, uint64_t tag, bint multiple, bint requeue) noexcept nogil
+    # BASIC_ACK, BASIC_NACK or BASIC_REJECT of ids.pxd
+    int (*settle)(void *context, uint16_t channel, uint32_t method, uint64_t tag, bint multiple, bint requeue) noexcept nogil
     # every other method: the method frame's payload
     int (*method)(void *context, uint16_t channel, uint32_t method_id, const uint8_t *payload, uint32_t size) noexcept nogil
     int (*heartbeat)(void *context) noexcept nogil

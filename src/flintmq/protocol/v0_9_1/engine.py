@@ -12,15 +12,43 @@ Source: AMQP 0-9-1 specification 2.3.5 (frames), 4.2.6 (content), 4.2.7 (heartbe
 from __future__ import annotations
 
 import cython
-from cython.cimports.flintmq.core.buffer import get16, get32, get64
+from cython import NULL, bint, cast, cfunc, char, exceptval, inline, nogil, p_void, pointer, size_t, sizeof, void
+from cython import int as c_int
+from cython.cimports.flintmq.core.byte_order import get16, get32, get64
+from cython.cimports.flintmq.core.content import FRAME_END
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, memory_add
+from cython.cimports.flintmq.protocol.v0_9_1.ids import (
+    BASIC_ACK,
+    BASIC_NACK,
+    BASIC_PUBLISH,
+    BASIC_REJECT,
+    CHANNEL_CLOSE,
+    CHANNEL_CLOSE_OK,
+    CHANNEL_OPEN,
+    CLASS_BASIC,
+    CLASS_CONNECTION,
+    CONNECTION_CLOSE,
+    CONNECTION_CLOSE_OK,
+    FRAME_BODY,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    FRAME_TYPES,
+)
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memset
 
 
-def engine_init(engine, sink, context, frame_size_before_open, handshake_bytes, message_size_max):
-    memset(engine, 0, cython.sizeof(engine_t))
+def engine_init(
+    engine: pointer[engine_t],
+    sink: pointer[cython.const[sink_t]],
+    context: p_void,
+    frame_size_before_open: uint32_t,
+    handshake_bytes: uint64_t,
+    message_size_max: uint64_t,
+) -> c_int:
+    memset(engine, 0, sizeof(engine_t))
     engine.sink = sink
     engine.context = context
     engine.frame_size_max = frame_size_before_open
@@ -29,71 +57,69 @@ def engine_init(engine, sink, context, frame_size_before_open, handshake_bytes, 
     return 0
 
 
-def engine_free(engine):
+def engine_free(engine: pointer[engine_t]) -> void:
     page: uint32_t
     for page in range(engine.rx_pages):
-        if engine.rx[page] != cython.NULL:
-            memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, RX_PAGE * cython.sizeof(channel_rx_t)))
+        if engine.rx[page] != NULL:
+            memory_add(MEMORY_CHANNELS, -cast(int64_t, RX_PAGE * sizeof(channel_rx_t)))
         free(engine.rx[page])
-    memory_add(MEMORY_CHANNELS, -cython.cast(int64_t, engine.rx_pages * cython.sizeof(cython.p_void)))
+    memory_add(MEMORY_CHANNELS, -cast(int64_t, engine.rx_pages * sizeof(p_void)))
     free(engine.rx)
-    engine.rx = cython.NULL
+    engine.rx = NULL
     engine.rx_pages = 0
-    engine.last_rx = cython.NULL
+    engine.last_rx = NULL
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _rx(engine: cython.pointer(engine_t), channel: uint16_t) -> cython.pointer(channel_rx_t):
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _rx(engine: pointer[engine_t], channel: uint16_t) -> pointer[channel_rx_t]:
     """The channel's receiving state, NULL when no channel of its page was ever open."""
-    if engine.last_rx != cython.NULL and engine.last_channel == channel:
+    if engine.last_rx != NULL and engine.last_channel == channel:
         return engine.last_rx
     return _rx_other(engine, channel)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _rx_other(engine: cython.pointer(engine_t), channel: uint16_t) -> cython.pointer(channel_rx_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _rx_other(engine: pointer[engine_t], channel: uint16_t) -> pointer[channel_rx_t]:
     page: uint32_t = channel // RX_PAGE
-    if page >= engine.rx_pages or engine.rx[page] == cython.NULL:
-        return cython.NULL
+    if page >= engine.rx_pages or engine.rx[page] == NULL:
+        return NULL
     engine.last_rx = engine.rx[page] + channel % RX_PAGE
     engine.last_channel = channel
     return engine.last_rx
 
 
-def engine_set_channel_state(engine, channel, state):
+def engine_set_channel_state(engine: pointer[engine_t], channel: uint16_t, state: c_int) -> c_int:
     page: uint32_t = channel // RX_PAGE
-    pages: cython.pointer(cython.pointer(channel_rx_t))
-    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
+    pages: pointer[pointer[channel_rx_t]]
+    rx: pointer[channel_rx_t] = _rx(engine, channel)
     if page >= engine.rx_pages:
-        pages = cython.cast(cython.pointer(cython.pointer(channel_rx_t)), realloc(engine.rx, (page + 1) * cython.sizeof(cython.p_void)))
-        if pages == cython.NULL:
+        pages = cast(pointer[pointer[channel_rx_t]], realloc(engine.rx, (page + 1) * sizeof(p_void)))
+        if pages == NULL:
             return -1
-        memset(pages + engine.rx_pages, 0, (page + 1 - engine.rx_pages) * cython.sizeof(cython.p_void))
-        memory_add(MEMORY_CHANNELS, (page + 1 - engine.rx_pages) * cython.sizeof(cython.p_void))
+        memset(pages + engine.rx_pages, 0, (page + 1 - engine.rx_pages) * sizeof(p_void))
+        memory_add(MEMORY_CHANNELS, (page + 1 - engine.rx_pages) * sizeof(p_void))
         engine.rx = pages
         engine.rx_pages = page + 1
-    if rx == cython.NULL:
-        engine.rx[page] = cython.cast(cython.pointer(channel_rx_t), calloc(RX_PAGE, cython.sizeof(channel_rx_t)))
-        if engine.rx[page] == cython.NULL:
+    if rx == NULL:
+        engine.rx[page] = cast(pointer[channel_rx_t], calloc(RX_PAGE, sizeof(channel_rx_t)))
+        if engine.rx[page] == NULL:
             return -1
-        memory_add(MEMORY_CHANNELS, RX_PAGE * cython.sizeof(channel_rx_t))
+        memory_add(MEMORY_CHANNELS, RX_PAGE * sizeof(channel_rx_t))
         rx = engine.rx[page] + channel % RX_PAGE
-    rx.state = cython.cast(uint8_t, state)
+    rx.state = cast(uint8_t, state)
     rx.body_left = 0
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _refuse(
-    engine: cython.pointer(engine_t), code: cython.int, text: cython.pointer(cython.const[cython.char]), method: uint32_t
-) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _refuse(engine: pointer[engine_t], code: c_int, text: pointer[cython.const[char]], method: uint32_t) -> c_int:
     engine.error_code = code
     engine.error_text = text
     engine.error_channel = 0
@@ -102,22 +128,22 @@ def _refuse(
     return FEED_ERROR
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _lost(engine: cython.pointer(engine_t), text: cython.pointer(cython.const[cython.char])) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _lost(engine: pointer[engine_t], text: pointer[cython.const[char]]) -> c_int:
     """Where the next frame begins can't be known any more: nothing that follows is looked at, a close-ok neither."""
     engine.phase = PHASE_CLOSED
     return _refuse(engine, 501, text, 0)
 
 
-def engine_feed(engine, buffer, size, consumed):
-    at: cython.size_t = 0
+def engine_feed(engine: pointer[engine_t], buffer: pointer[cython.const[uint8_t]], size: size_t, consumed: pointer[size_t]) -> c_int:
+    at: size_t = 0
     payload_size: uint32_t
-    frame_type: cython.int
+    frame_type: c_int
     channel: uint16_t
-    result: cython.int = FEED_MORE
-    payload: cython.pointer(cython.const[uint8_t])
+    result: c_int = FEED_MORE
+    payload: pointer[cython.const[uint8_t]]
     if engine.phase == PHASE_PROTOCOL_HEADER:
         consumed[0] = 0
         # The first wrong byte decides: a peer that talks HTTP or TLS must not be kept waiting for eight bytes.
@@ -171,18 +197,16 @@ def engine_feed(engine, buffer, size, consumed):
     return result
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _method_frame(
-    engine: cython.pointer(engine_t), channel: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
-) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _method_frame(engine: pointer[engine_t], channel: uint16_t, payload: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
     if size < 4:
         return _refuse(engine, 501, b"method frame without class and method id", 0)
     method: uint32_t = get32(payload)
-    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
+    rx: pointer[channel_rx_t] = _rx(engine, channel)
     # The common case first: a method of class basic on an open channel.
-    if method >> 16 == CLASS_BASIC and engine.phase == PHASE_OPEN and rx != cython.NULL and rx.state == RX_OPEN:
+    if method >> 16 == CLASS_BASIC and engine.phase == PHASE_OPEN and rx != NULL and rx.state == RX_OPEN:
         return _basic_method(engine, rx, channel, method, payload, size)
     if channel == 0:
         if method >> 16 != CLASS_CONNECTION:
@@ -196,20 +220,20 @@ def _method_frame(
         return FEED_MORE
     if engine.phase != PHASE_OPEN:
         return _refuse(engine, 503, b"connection is not open", method)
-    return _channel_method(engine, RX_CLOSED if rx == cython.NULL else rx.state, channel, method, payload, size)
+    return _channel_method(engine, RX_CLOSED if rx == NULL else rx.state, channel, method, payload, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _channel_method(
-    engine: cython.pointer(engine_t),
-    state: cython.int,
+    engine: pointer[engine_t],
+    state: c_int,
     channel: uint16_t,
     method: uint32_t,
-    payload: cython.pointer(cython.const[uint8_t]),
+    payload: pointer[cython.const[uint8_t]],
     size: uint32_t,
-) -> cython.int:
+) -> c_int:
     """A method that is none of class basic on an open channel."""
     if state == RX_CLOSING:
         if method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
@@ -233,17 +257,17 @@ def _channel_method(
     return engine.sink.method(engine.context, channel, method, payload, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _basic_method(
-    engine: cython.pointer(engine_t),
-    rx: cython.pointer(channel_rx_t),
+    engine: pointer[engine_t],
+    rx: pointer[channel_rx_t],
     channel: uint16_t,
     method: uint32_t,
-    payload: cython.pointer(cython.const[uint8_t]),
+    payload: pointer[cython.const[uint8_t]],
     size: uint32_t,
-) -> cython.int:
+) -> c_int:
     """A method of class basic on an open channel."""
     exchange_len: uint32_t
     key_len: uint32_t
@@ -263,19 +287,19 @@ def _basic_method(
         if size != 13:
             return _refuse(engine, 502, b"basic.ack, nack or reject is malformed", method)
         if method == BASIC_REJECT:
-            return engine.sink.settle(engine.context, channel, 90, get64(payload + 4), False, payload[12] & 1)
-        return engine.sink.settle(engine.context, channel, method & 0xFFFF, get64(payload + 4), payload[12] & 1, (payload[12] >> 1) & 1)
+            return engine.sink.settle(engine.context, channel, method, get64(payload + 4), False, payload[12] & 1)
+        return engine.sink.settle(engine.context, channel, method, get64(payload + 4), payload[12] & 1, (payload[12] >> 1) & 1)
     return engine.sink.method(engine.context, channel, method, payload, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _refuse_content(engine: cython.pointer(engine_t), rx: cython.pointer(channel_rx_t), header: cython.bint) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _refuse_content(engine: pointer[engine_t], rx: pointer[channel_rx_t], header: bint) -> c_int:
     """A header or body frame that is not due."""
-    if engine.phase == PHASE_CLOSING or (rx != cython.NULL and rx.state == RX_CLOSING):
+    if engine.phase == PHASE_CLOSING or (rx != NULL and rx.state == RX_CLOSING):
         return FEED_MORE
-    if engine.phase != PHASE_OPEN or rx == cython.NULL or rx.state == RX_CLOSED:
+    if engine.phase != PHASE_OPEN or rx == NULL or rx.state == RX_CLOSED:
         if header:
             return _refuse(engine, 505, b"content header on a channel that is not open", 0)
         return _refuse(engine, 505, b"content body on a channel that is not open", 0)
@@ -284,14 +308,12 @@ def _refuse_content(engine: cython.pointer(engine_t), rx: cython.pointer(channel
     return _refuse(engine, 505, b"content body without a content header", 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _header_frame(
-    engine: cython.pointer(engine_t), channel: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
-) -> cython.int:
-    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
-    if engine.phase != PHASE_OPEN or rx == cython.NULL or rx.state != RX_HEADER:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _header_frame(engine: pointer[engine_t], channel: uint16_t, payload: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
+    rx: pointer[channel_rx_t] = _rx(engine, channel)
+    if engine.phase != PHASE_OPEN or rx == NULL or rx.state != RX_HEADER:
         return _refuse_content(engine, rx, True)
     if size < 14 or get16(payload) != CLASS_BASIC:
         return _refuse(engine, 501, b"content header is malformed or not of class 60", BASIC_PUBLISH)
@@ -309,14 +331,12 @@ def _header_frame(
     return engine.sink.header(engine.context, channel, body_size, payload, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _body_frame(
-    engine: cython.pointer(engine_t), channel: uint16_t, payload: cython.pointer(cython.const[uint8_t]), size: uint32_t
-) -> cython.int:
-    rx: cython.pointer(channel_rx_t) = _rx(engine, channel)
-    if engine.phase != PHASE_OPEN or rx == cython.NULL or rx.state != RX_BODY:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _body_frame(engine: pointer[engine_t], channel: uint16_t, payload: pointer[cython.const[uint8_t]], size: uint32_t) -> c_int:
+    rx: pointer[channel_rx_t] = _rx(engine, channel)
+    if engine.phase != PHASE_OPEN or rx == NULL or rx.state != RX_BODY:
         return _refuse_content(engine, rx, False)
     if size > rx.body_left:
         return _refuse(engine, 501, b"content body is longer than its header said", BASIC_PUBLISH)

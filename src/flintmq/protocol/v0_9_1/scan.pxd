@@ -7,6 +7,8 @@ cdef enum:
     CONTENT_HEADER_SIZE = 14    # bytes of class, weight, body size and flags before the properties
     PRIORITY_ABSENT = 255
     EXPIRATION_ABSENT = -1
+
+cpdef enum:
     EXPIRATION_INVALID = -2     # no decimal number, negative, or above EXPIRATION_MAX: 406 as on RabbitMQ
 
 cdef enum:                      # property flags, in wire order

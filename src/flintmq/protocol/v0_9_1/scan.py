@@ -12,7 +12,10 @@ I2  It accepts exactly what decode_properties accepts under the default limits, 
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, pointer
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.flintmq.protocol.v0_9_1.ids import CLASS_BASIC
 from cython.cimports.flintmq.protocol.v0_9_1.tables import (
     TYPE_ARRAY,
     TYPE_BOOL,
@@ -38,29 +41,27 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 
 from flintmq.config import Limits
 from flintmq.errors import check
-from flintmq.protocol.v0_9_1.spec import CLASS_BASIC
 
 check(SCAN_DEPTH_MAX == Limits().table_depth_max and SCAN_FIELDS_MAX == Limits().table_fields_max, "scan.pxd and Limits disagree")
 
 # RabbitMQ's ceiling of message and queue TTL (the 32-bit timer of Erlang): 4,294,967,295 ms, 49 days.
 # milliseconds: ten years, RabbitMQ's limit (vhost/policy.EXPIRY_MS_MAX)
-EXPIRATION_MAX = cython.declare(int64_t, 315_360_000_000)
-_CLASS_BASIC = cython.declare(uint32_t, CLASS_BASIC)
+EXPIRATION_MAX = declare(int64_t, 315_360_000_000)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _scan_table(p: cython.pointer(cython.const[uint8_t]), n: uint32_t) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _scan_table(p: pointer[cython.const[uint8_t]], n: uint32_t) -> c_int:
     """Validates a table's fields. -1 malformed, 1 when it has a top-level CC or BCC, else 0."""
-    ends: cython.pointer(cython.const[uint8_t])[SCAN_DEPTH_MAX]
-    is_table: cython.bint[SCAN_DEPTH_MAX]
-    end: cython.pointer(cython.const[uint8_t]) = p + n
+    ends: pointer[cython.const[uint8_t]][SCAN_DEPTH_MAX]
+    is_table: bint[SCAN_DEPTH_MAX]
+    end: pointer[cython.const[uint8_t]] = p + n
     depth: uint32_t = 0
     fields: uint32_t = 0
     size: uint64_t = 0
     kind: uint8_t = 0
-    has_cc: cython.int = 0
+    has_cc: c_int = 0
     ends[0] = end
     is_table[0] = True
     while True:
@@ -75,7 +76,7 @@ def _scan_table(p: cython.pointer(cython.const[uint8_t]), n: uint32_t) -> cython
             return -1
         if is_table[depth]:
             size = p[0]
-            if cython.cast(uint64_t, end - p) < size + 2:  # the length, the name, the type
+            if cast(uint64_t, end - p) < size + 2:  # the length, the name, the type
                 return -1
             if depth == 0 and ((size == 2 and p[1] == 67 and p[2] == 67) or (size == 3 and p[1] == 66 and p[2] == 67 and p[3] == 67)):
                 has_cc = 1  # "CC", "BCC"
@@ -100,7 +101,7 @@ def _scan_table(p: cython.pointer(cython.const[uint8_t]), n: uint32_t) -> cython
             size = 5
         elif kind != TYPE_VOID:
             return -1
-        if cython.cast(uint64_t, end - p) < size:
+        if cast(uint64_t, end - p) < size:
             return -1
         if kind == TYPE_TABLE or kind == TYPE_ARRAY:
             depth += 1
@@ -113,14 +114,14 @@ def _scan_table(p: cython.pointer(cython.const[uint8_t]), n: uint32_t) -> cython
             p += size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _scan_expiration(p: cython.pointer(cython.const[uint8_t]), n: uint32_t) -> int64_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _scan_expiration(p: pointer[cython.const[uint8_t]], n: uint32_t) -> int64_t:
     """Milliseconds of the text, or EXPIRATION_INVALID. A sign is allowed, as Erlang's string:to_integer allows it."""
     i: uint32_t = 0
     value: int64_t = 0
-    negative: cython.bint = False
+    negative: bint = False
     if n > 0 and (p[0] == 43 or p[0] == 45):  # + -
         negative = p[0] == 45
         i = 1
@@ -138,21 +139,21 @@ def _scan_expiration(p: cython.pointer(cython.const[uint8_t]), n: uint32_t) -> i
     return value
 
 
-def scan_properties(p, n, out):
-    end: cython.pointer(cython.const[uint8_t]) = p + n
+def scan_properties(p: pointer[cython.const[uint8_t]], n: uint32_t, out: pointer[props_scan_t]) -> c_int:
+    end: pointer[cython.const[uint8_t]] = p + n
     flag: uint16_t = PROP_CONTENT_TYPE
     size: uint32_t = 0
-    has_cc: cython.int = 0
-    if n < CONTENT_HEADER_SIZE or be_load(p, 2) != _CLASS_BASIC or be_load(p + 2, 2) != 0:
+    has_cc: c_int = 0
+    if n < CONTENT_HEADER_SIZE or be_load(p, 2) != CLASS_BASIC or be_load(p + 2, 2) != 0:
         return -1
     out.body_size = be_load(p + 4, 8)
-    out.flags = cython.cast(uint16_t, be_load(p + 12, 2))
+    out.flags = cast(uint16_t, be_load(p + 12, 2))
     out.delivery_mode = 0
     out.priority = PRIORITY_ABSENT
     out.expiration_ms = EXPIRATION_ABSENT
-    out.reply_to = cython.NULL
+    out.reply_to = NULL
     out.reply_to_len = 0
-    out.headers = cython.NULL
+    out.headers = NULL
     out.headers_len = 0
     out.has_cc = False
     if out.flags & PROP_UNKNOWN:
@@ -167,9 +168,9 @@ def scan_properties(p, n, out):
         if flag == PROP_HEADERS:
             if end - p < 4:
                 return -1
-            size = cython.cast(uint32_t, be_load(p, 4))
+            size = cast(uint32_t, be_load(p, 4))
             p += 4
-            if cython.cast(uint64_t, end - p) < size:
+            if cast(uint64_t, end - p) < size:
                 return -1
             has_cc = _scan_table(p, size)
             if has_cc < 0:
@@ -190,10 +191,10 @@ def scan_properties(p, n, out):
             p += 1
             if flag == PROP_REPLY_TO:
                 out.reply_to = p
-                out.reply_to_len = cython.cast(uint8_t, size)
-            elif flag == PROP_EXPIRATION and cython.cast(uint64_t, end - p) >= size:
+                out.reply_to_len = cast(uint8_t, size)
+            elif flag == PROP_EXPIRATION and cast(uint64_t, end - p) >= size:
                 out.expiration_ms = _scan_expiration(p, size)
-        if cython.cast(uint64_t, end - p) < size:
+        if cast(uint64_t, end - p) < size:
             return -1
         p += size
         flag >>= 1
@@ -203,7 +204,7 @@ def scan_properties(p, n, out):
 def scan_properties_of(payload: bytes) -> dict[str, object] | None:
     """scan_properties for tests and tools: its struct as a dict (reply_to and headers as bytes or None); None when malformed."""
     out: props_scan_t
-    if scan_properties(cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(payload)), len(payload), cython.address(out)) != 0:
+    if scan_properties(cast(pointer[uint8_t], PyBytes_AS_STRING(payload)), len(payload), address(out)) != 0:
         return None
     return {
         "body_size": out.body_size,
@@ -211,11 +212,7 @@ def scan_properties_of(payload: bytes) -> dict[str, object] | None:
         "delivery_mode": out.delivery_mode,
         "priority": out.priority,
         "expiration_ms": out.expiration_ms,
-        "reply_to": None
-        if out.reply_to == cython.NULL
-        else PyBytes_FromStringAndSize(cython.cast(cython.p_char, out.reply_to), out.reply_to_len),
-        "headers": None
-        if out.headers == cython.NULL
-        else PyBytes_FromStringAndSize(cython.cast(cython.p_char, out.headers), out.headers_len),
+        "reply_to": None if out.reply_to == NULL else PyBytes_FromStringAndSize(cast(p_char, out.reply_to), out.reply_to_len),
+        "headers": None if out.headers == NULL else PyBytes_FromStringAndSize(cast(p_char, out.headers), out.headers_len),
         "has_cc": bool(out.has_cc),
     }

@@ -14,6 +14,7 @@ I2  No byte beyond the given length is read; malformed bytes raise PeerError and
 from __future__ import annotations
 
 import cython
+from cython import NULL, cast, cfunc, p_char, p_void, pointer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.flintmq.protocol.v0_9_1.scan import CONTENT_HEADER_SIZE, PROP_UNKNOWN
 from cython.cimports.flintmq.protocol.v0_9_1.tables import (
@@ -47,16 +48,16 @@ _INTEGERS = {b"b": True, b"B": False, b"s": True, b"u": False, b"I": True, b"i":
 _INT64_MAX = 2**63 - 1
 
 
-def value_end(at, end):
+def value_end(at: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint8_t]]) -> pointer[cython.const[uint8_t]]:
     kind: uint8_t
     size: uint64_t = 0
     if at >= end:
-        return cython.NULL
+        return NULL
     kind = at[0]
     at += 1
     if kind == TYPE_LONGSTR or kind == TYPE_BYTES or kind == TYPE_TABLE or kind == TYPE_ARRAY:
         if end - at < 4:
-            return cython.NULL
+            return NULL
         size = be_load(at, 4)
         at += 4
     elif kind == TYPE_BOOL or kind == TYPE_INT8 or kind == TYPE_UINT8:
@@ -70,22 +71,22 @@ def value_end(at, end):
     elif kind == TYPE_DECIMAL:
         size = 5
     elif kind != TYPE_VOID:
-        return cython.NULL
-    if cython.cast(uint64_t, end - at) < size:
-        return cython.NULL
+        return NULL
+    if cast(uint64_t, end - at) < size:
+        return NULL
     return at + size
 
 
-@cython.cfunc
-def _slice(start: cython.pointer(cython.const[uint8_t]), end: cython.pointer(cython.const[uint8_t])):
-    return PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.cast(cython.p_void, start)), end - start)
+@cfunc
+def _slice(start: pointer[cython.const[uint8_t]], end: pointer[cython.const[uint8_t]]):
+    return PyBytes_FromStringAndSize(cast(p_char, cast(p_void, start)), end - start)
 
 
 def split_properties(payload: bytes) -> tuple[int, dict[str, bytes]]:
     """Cuts a content header frame's payload: body size (bytes), and the wire bytes of each property that is there, by its name in
     BASIC_PROPERTIES: strings with their length octet, `headers` without its length. Raises: PeerError SYNTAX_ERROR when malformed."""
-    at: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(payload))
-    end: cython.pointer(cython.const[uint8_t]) = at + PyBytes_GET_SIZE(payload)
+    at: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(payload))
+    end: pointer[cython.const[uint8_t]] = at + PyBytes_GET_SIZE(payload)
     flags: uint16_t
     size: uint64_t
     body_size: uint64_t
@@ -93,12 +94,12 @@ def split_properties(payload: bytes) -> tuple[int, dict[str, bytes]]:
     if end - at < CONTENT_HEADER_SIZE or payload[:4] != _FIXED:
         raise syntax_error("a content header that is truncated or of another class")
     body_size = be_load(at + 4, 8)
-    flags = cython.cast(uint16_t, be_load(at + 12, 2))
+    flags = cast(uint16_t, be_load(at + 12, 2))
     if flags & PROP_UNKNOWN:
         raise syntax_error(f"unknown property flags 0x{flags:04x}")
     at += CONTENT_HEADER_SIZE
     for name, wire, flag in BASIC_PROPERTIES:
-        if not flags & cython.cast(uint16_t, flag):
+        if not flags & cast(uint16_t, flag):
             continue
         if wire == "table":
             if end - at < 4:
@@ -112,8 +113,8 @@ def split_properties(payload: bytes) -> tuple[int, dict[str, bytes]]:
         else:
             if at == end:
                 raise syntax_error("truncated: a length points past the end")
-            size = cython.cast(uint64_t, at[0]) + 1
-        if cython.cast(uint64_t, end - at) < size:
+            size = cast(uint64_t, at[0]) + 1
+        if cast(uint64_t, end - at) < size:
             raise syntax_error("truncated: a length points past the end")
         parts[name] = _slice(at, at + size)
         at += size
@@ -140,15 +141,15 @@ def join_properties(body_size: int, parts: dict[str, bytes]) -> bytes:
 def split_table(table: bytes) -> list[tuple[bytes, bytes]]:
     """(name, value with its type octet) of each field of a table given without its length, in order, repeated names included.
     Raises: PeerError SYNTAX_ERROR when malformed."""
-    at: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(table))
-    end: cython.pointer(cython.const[uint8_t]) = at + PyBytes_GET_SIZE(table)
-    value: cython.pointer(cython.const[uint8_t])
-    behind: cython.pointer(cython.const[uint8_t])
+    at: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(table))
+    end: pointer[cython.const[uint8_t]] = at + PyBytes_GET_SIZE(table)
+    value: pointer[cython.const[uint8_t]]
+    behind: pointer[cython.const[uint8_t]]
     fields: list = []
     while at < end:
         value = at + 1 + at[0] if end - at > at[0] else end
         behind = value_end(value, end)
-        if behind == cython.NULL:
+        if behind == NULL:
             raise syntax_error("truncated table, or a field of an unknown type")
         fields.append((_slice(at + 1, value), _slice(value, behind)))
         at = behind
@@ -169,13 +170,13 @@ def join_table(fields: list[tuple[bytes, bytes]]) -> bytes:
 
 def split_array(items: bytes) -> list[bytes]:
     """Each item, with its type octet, of an array given without its length. Raises: PeerError SYNTAX_ERROR when malformed."""
-    at: cython.pointer(cython.const[uint8_t]) = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(items))
-    end: cython.pointer(cython.const[uint8_t]) = at + PyBytes_GET_SIZE(items)
-    behind: cython.pointer(cython.const[uint8_t])
+    at: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], PyBytes_AS_STRING(items))
+    end: pointer[cython.const[uint8_t]] = at + PyBytes_GET_SIZE(items)
+    behind: pointer[cython.const[uint8_t]]
     found: list = []
     while at < end:
         behind = value_end(at, end)
-        if behind == cython.NULL:
+        if behind == NULL:
             raise syntax_error("truncated array, or an item of an unknown type")
         found.append(_slice(at, behind))
         at = behind

@@ -22,6 +22,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 import cython
+from cython import NULL, address, cast, cfunc, double, exceptval, p_char, pointer, size_t, void
+from cython import float as c_float
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
 from cython.cimports.libc.stdint import int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -45,81 +48,81 @@ class Timestamp(int):
         return f"Timestamp({int(self)})"
 
 
-def syntax_error(text):
+def syntax_error(text: str | None) -> object:
     return PeerError(ReplyCode.SYNTAX_ERROR, text)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _need(reader: cython.pointer(reader_t), size: cython.size_t) -> cython.int:
-    if cython.cast(cython.size_t, reader.end - reader.at) < size:
+@cfunc
+@exceptval(-1)
+def _need(reader: pointer[reader_t], size: size_t) -> c_int:
+    if cast(size_t, reader.end - reader.at) < size:
         raise syntax_error("truncated: a length points past the end")
     return 0
 
 
-def read_number(reader, size):
+def read_number(reader: pointer[reader_t], size: uint32_t) -> uint64_t:
     _need(reader, size)
     value: uint64_t = be_load(reader.at, size)
     reader.at += size
     return value
 
 
-def read_shortstr(reader):
-    size: cython.size_t = read_number(reader, 1)
+def read_shortstr(reader: pointer[reader_t]) -> str:
+    size: size_t = read_number(reader, 1)
     _need(reader, size)
-    text = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, reader.at), size, b"surrogateescape")
+    text = PyUnicode_DecodeUTF8(cast(p_char, reader.at), size, b"surrogateescape")
     reader.at += size
     return text
 
 
-def read_longstr(reader):
-    size: cython.size_t = read_number(reader, 4)
+def read_longstr(reader: pointer[reader_t]) -> bytes:
+    size: size_t = read_number(reader, 4)
     _need(reader, size)
-    value = PyBytes_FromStringAndSize(cython.cast(cython.p_char, reader.at), size)
+    value = PyBytes_FromStringAndSize(cast(p_char, reader.at), size)
     reader.at += size
     return value
 
 
-@cython.cfunc
-def _longstr_text(reader: cython.pointer(reader_t)):
+@cfunc
+def _longstr_text(reader: pointer[reader_t]):
     """A field of type S."""
-    size: cython.size_t = read_number(reader, 4)
+    size: size_t = read_number(reader, 4)
     _need(reader, size)
     try:
-        value = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, reader.at), size, cython.NULL)
+        value = PyUnicode_DecodeUTF8(cast(p_char, reader.at), size, NULL)
     except UnicodeDecodeError:
-        value = PyBytes_FromStringAndSize(cython.cast(cython.p_char, reader.at), size)
+        value = PyBytes_FromStringAndSize(cast(p_char, reader.at), size)
     reader.at += size
     return value
 
 
-@cython.cfunc
-def _decimal(reader: cython.pointer(reader_t)):
-    scale: cython.int = read_number(reader, 1)
+@cfunc
+def _decimal(reader: pointer[reader_t]):
+    scale: c_int = read_number(reader, 1)
     # Signed: the specification's grammar says unsigned, but clients send negative decimals in two's complement.
-    value: int32_t = cython.cast(int32_t, cython.cast(uint32_t, read_number(reader, 4)))
-    digits = tuple([int(digit) for digit in str(abs(cython.cast(int64_t, value)))])
+    value: int32_t = cast(int32_t, cast(uint32_t, read_number(reader, 4)))
+    digits = tuple([int(digit) for digit in str(abs(cast(int64_t, value)))])
     return Decimal((1 if value < 0 else 0, digits, -scale))
 
 
-@cython.cfunc
-def _float32(reader: cython.pointer(reader_t)):
+@cfunc
+def _float32(reader: pointer[reader_t]):
     bits: uint32_t = read_number(reader, 4)
-    value: cython.float = 0
-    memcpy(cython.address(value), cython.address(bits), 4)
-    return cython.cast(cython.double, value)
+    value: c_float = 0
+    memcpy(address(value), address(bits), 4)
+    return cast(double, value)
 
 
-@cython.cfunc
-def _float64(reader: cython.pointer(reader_t)):
+@cfunc
+def _float64(reader: pointer[reader_t]):
     bits: uint64_t = read_number(reader, 8)
-    value: cython.double = 0
-    memcpy(cython.address(value), cython.address(bits), 8)
+    value: double = 0
+    memcpy(address(value), address(bits), 8)
     return value
 
 
-@cython.cfunc
-def _field_value(reader: cython.pointer(reader_t)):
+@cfunc
+def _field_value(reader: pointer[reader_t]):
     """Type octet and value of a table field or array element."""
     if reader.fields_left == 0:
         raise syntax_error(f"table of more than {reader.fields_max} fields")
@@ -130,19 +133,19 @@ def _field_value(reader: cython.pointer(reader_t)):
     if kind == TYPE_BOOL:
         return read_number(reader, 1) != 0
     if kind == TYPE_INT32:
-        return cython.cast(int32_t, cython.cast(uint32_t, read_number(reader, 4)))
+        return cast(int32_t, cast(uint32_t, read_number(reader, 4)))
     if kind == TYPE_INT64 or kind == TYPE_INT64_QPID:
-        return cython.cast(int64_t, read_number(reader, 8))
+        return cast(int64_t, read_number(reader, 8))
     if kind == TYPE_TABLE:
         return read_table(reader)
     if kind == TYPE_ARRAY:
         return _array(reader)
     if kind == TYPE_INT8:
-        return cython.cast(int8_t, cython.cast(uint8_t, read_number(reader, 1)))
+        return cast(int8_t, cast(uint8_t, read_number(reader, 1)))
     if kind == TYPE_UINT8:
         return read_number(reader, 1)
     if kind == TYPE_INT16:
-        return cython.cast(int16_t, cython.cast(uint16_t, read_number(reader, 2)))
+        return cast(int16_t, cast(uint16_t, read_number(reader, 2)))
     if kind == TYPE_UINT16:
         return read_number(reader, 2)
     if kind == TYPE_UINT32:
@@ -162,10 +165,10 @@ def _field_value(reader: cython.pointer(reader_t)):
     raise syntax_error(f"unknown table field type 0x{kind:02x}")
 
 
-@cython.cfunc
-def _enter(reader: cython.pointer(reader_t)):
+@cfunc
+def _enter(reader: pointer[reader_t]):
     """Opens a nested table or array: `reader` ends where it does. Returns nothing; the caller restores `end`."""
-    size: cython.size_t = read_number(reader, 4)
+    size: size_t = read_number(reader, 4)
     _need(reader, size)
     if reader.depth_left == 0:
         raise syntax_error(f"tables nested deeper than {reader.depth_max}")
@@ -173,8 +176,8 @@ def _enter(reader: cython.pointer(reader_t)):
     reader.end = reader.at + size
 
 
-@cython.cfunc
-def _table_fields(reader: cython.pointer(reader_t)) -> dict:
+@cfunc
+def _table_fields(reader: pointer[reader_t]) -> dict:
     """Fields up to the end of `reader`."""
     table: dict = {}
     while reader.at < reader.end:
@@ -185,8 +188,8 @@ def _table_fields(reader: cython.pointer(reader_t)) -> dict:
     return table
 
 
-def read_table(reader):
-    outer: cython.pointer(cython.const[uint8_t]) = reader.end
+def read_table(reader: pointer[reader_t]) -> dict:
+    outer: pointer[cython.const[uint8_t]] = reader.end
     _enter(reader)
     table: dict = _table_fields(reader)
     reader.end = outer
@@ -194,9 +197,9 @@ def read_table(reader):
     return table
 
 
-@cython.cfunc
-def _array(reader: cython.pointer(reader_t)) -> list:
-    outer: cython.pointer(cython.const[uint8_t]) = reader.end
+@cfunc
+def _array(reader: pointer[reader_t]) -> list:
+    outer: pointer[cython.const[uint8_t]] = reader.end
     _enter(reader)
     items: list = []
     while reader.at < reader.end:
@@ -206,7 +209,9 @@ def _array(reader: cython.pointer(reader_t)) -> list:
     return items
 
 
-def reader_init(reader, data, size, depth_max, fields_max):
+def reader_init(
+    reader: pointer[reader_t], data: pointer[cython.const[uint8_t]], size: size_t, depth_max: uint32_t, fields_max: uint32_t
+) -> void:
     reader.at = data
     reader.end = data + size
     reader.depth_max = depth_max if depth_max < NESTING_MAX else NESTING_MAX
@@ -215,13 +220,13 @@ def reader_init(reader, data, size, depth_max, fields_max):
     reader.fields_max = fields_max
 
 
-def decode_table_at(data, size, depth_max, fields_max):
+def decode_table_at(data: pointer[cython.const[uint8_t]], size: size_t, depth_max: uint32_t, fields_max: uint32_t) -> dict:
     reader: reader_t
-    reader_init(cython.address(reader), data, size, depth_max, fields_max)
+    reader_init(address(reader), data, size, depth_max, fields_max)
     if reader.depth_left == 0:
         raise syntax_error("tables nested deeper than 0")
     reader.depth_left -= 1
-    return _table_fields(cython.address(reader))
+    return _table_fields(address(reader))
 
 
 def decode_table(data: bytes, depth_max: uint32_t = DEPTH_MAX, fields_max: uint32_t = FIELDS_MAX) -> dict[str, object]:
@@ -230,32 +235,32 @@ def decode_table(data: bytes, depth_max: uint32_t = DEPTH_MAX, fields_max: uint3
     Args: depth_max: nesting, the outermost table is 1, at most 256; fields_max: fields in all, nested ones counted too.
     Raises: PeerError SYNTAX_ERROR when malformed or over a limit.
     """
-    return decode_table_at(cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(data)), PyBytes_GET_SIZE(data), depth_max, fields_max)
+    return decode_table_at(cast(pointer[uint8_t], PyBytes_AS_STRING(data)), PyBytes_GET_SIZE(data), depth_max, fields_max)
 
 
-def writer_reserve(writer, size):
-    wanted: cython.size_t = writer.used + size
+def writer_reserve(writer: pointer[writer_t], size: size_t) -> c_int:
+    wanted: size_t = writer.used + size
     if wanted <= writer.size:
         return 0
-    capacity: cython.size_t = 128 if writer.size == 0 else writer.size
+    capacity: size_t = 128 if writer.size == 0 else writer.size
     while capacity < wanted:
         capacity *= 2
-    data: cython.pointer(uint8_t) = cython.cast(cython.pointer(uint8_t), realloc(writer.data, capacity))
-    if data == cython.NULL:
+    data: pointer[uint8_t] = cast(pointer[uint8_t], realloc(writer.data, capacity))
+    if data == NULL:
         raise MemoryError
     writer.data = data
     writer.size = capacity
     return 0
 
 
-def be_store(at, value, size):
+def be_store(at: pointer[uint8_t], value: uint64_t, size: uint32_t) -> void:
     while size > 0:
         size -= 1
         at[size] = value & 0xFF
         value >>= 8
 
 
-def put_uint(writer, value, size):
+def put_uint(writer: pointer[writer_t], value: uint64_t, size: uint32_t) -> c_int:
     """The `size` low bytes of `value`, big-endian."""
     writer_reserve(writer, size)
     be_store(writer.data + writer.used, value, size)
@@ -263,16 +268,16 @@ def put_uint(writer, value, size):
     return 0
 
 
-def put_number(writer, number, size):
+def put_number(writer: pointer[writer_t], number: object, size: uint32_t) -> c_int:
     """An unsigned number that has to fit `size` bytes."""
     if number < 0 or number >> (8 * size) != 0:
         raise ValueError(f"{number} does not fit {size} bytes")
     return put_uint(writer, number, size)
 
 
-def put_bytes(writer, data, length_size):
+def put_bytes(writer: pointer[writer_t], data: bytes | None, length_size: uint32_t) -> c_int:
     """`data` after its length of `length_size` bytes."""
-    size: cython.size_t = PyBytes_GET_SIZE(data)
+    size: size_t = PyBytes_GET_SIZE(data)
     if size >> (8 * length_size) != 0:
         raise ValueError(f"a string of {size} bytes does not fit a length of {length_size} bytes")
     put_uint(writer, size, length_size)
@@ -282,16 +287,16 @@ def put_bytes(writer, data, length_size):
     return 0
 
 
-def utf8_bytes(text):
+def utf8_bytes(text: object) -> bytes:
     """The inverse of PyUnicode_DecodeUTF8 with surrogate escapes; TypeError unless `text` is str."""
     if not isinstance(text, str):
         raise TypeError(f"str wanted, not {type(text).__name__}")
-    return cython.cast(str, text).encode("utf-8", "surrogateescape")
+    return cast(str, text).encode("utf-8", "surrogateescape")
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_decimal(writer: cython.pointer(writer_t), value) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_decimal(writer: pointer[writer_t], value) -> c_int:
     sign, digits, exponent = value.as_tuple()
     # 10 digits hold every 32-bit number; the check keeps 10 ** exponent small.
     if not isinstance(exponent, int) or exponent < -255 or len(digits) + max(exponent, 0) > 10:
@@ -310,9 +315,9 @@ def _put_decimal(writer: cython.pointer(writer_t), value) -> cython.int:
     return put_uint(writer, number & 0xFFFFFFFF, 4)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_int(writer: cython.pointer(writer_t), value) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_int(writer: pointer[writer_t], value) -> c_int:
     if -0x80000000 <= value <= 0x7FFFFFFF:
         put_uint(writer, TYPE_INT32, 1)
         return put_uint(writer, value & 0xFFFFFFFF, 4)
@@ -322,18 +327,18 @@ def _put_int(writer: cython.pointer(writer_t), value) -> cython.int:
     raise ValueError(f"{value} does not fit 64 bits")
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_double(writer: cython.pointer(writer_t), value: cython.double) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_double(writer: pointer[writer_t], value: double) -> c_int:
     bits: uint64_t = 0
-    memcpy(cython.address(bits), cython.address(value), 8)
+    memcpy(address(bits), address(value), 8)
     put_uint(writer, TYPE_DOUBLE, 1)
     return put_uint(writer, bits, 8)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_field_value(writer: cython.pointer(writer_t), value, depth: uint32_t) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_field_value(writer: pointer[writer_t], value, depth: uint32_t) -> c_int:
     """Type octet and value. The order of the tests matters: bool and Timestamp are ints."""
     if isinstance(value, str):
         put_uint(writer, TYPE_LONGSTR, 1)
@@ -367,9 +372,9 @@ def _put_field_value(writer: cython.pointer(writer_t), value, depth: uint32_t) -
     return 0
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_table_fields(writer: cython.pointer(writer_t), table: dict, depth: uint32_t) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_table_fields(writer: pointer[writer_t], table: dict, depth: uint32_t) -> c_int:
     if depth >= NESTING_MAX:
         raise ValueError(f"tables nested deeper than {NESTING_MAX}")
     for name, value in table.items():
@@ -378,38 +383,38 @@ def _put_table_fields(writer: cython.pointer(writer_t), table: dict, depth: uint
     return 0
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_length(writer: cython.pointer(writer_t), start: cython.size_t) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_length(writer: pointer[writer_t], start: size_t) -> c_int:
     """Fills in the 4-byte length at `start` of what was written after it."""
-    size: cython.size_t = writer.used - start - 4
+    size: size_t = writer.used - start - 4
     if size > 0xFFFFFFFF:
         raise ValueError("table of 4 GiB or more")
     be_store(writer.data + start, size, 4)
     return 0
 
 
-def put_table(writer, table, depth):
-    start: cython.size_t = writer.used
+def put_table(writer: pointer[writer_t], table: dict | None, depth: uint32_t) -> c_int:
+    start: size_t = writer.used
     put_uint(writer, 0, 4)
     _put_table_fields(writer, table, depth)
     return _put_length(writer, start)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _put_array(writer: cython.pointer(writer_t), items, depth: uint32_t) -> cython.int:
+@cfunc
+@exceptval(-1)
+def _put_array(writer: pointer[writer_t], items, depth: uint32_t) -> c_int:
     if depth >= NESTING_MAX:
         raise ValueError(f"tables nested deeper than {NESTING_MAX}")
-    start: cython.size_t = writer.used
+    start: size_t = writer.used
     put_uint(writer, 0, 4)
     for item in items:
         _put_field_value(writer, item, depth + 1)
     return _put_length(writer, start)
 
 
-def writer_bytes(writer):
-    return PyBytes_FromStringAndSize(cython.cast(cython.p_char, writer.data), writer.used)
+def writer_bytes(writer: pointer[writer_t]) -> bytes:
+    return PyBytes_FromStringAndSize(cast(p_char, writer.data), writer.used)
 
 
 def encode_table(table: dict) -> bytes:
@@ -418,11 +423,11 @@ def encode_table(table: dict) -> bytes:
     Raises: ValueError when something does not fit (a name above 255 bytes, a number above 64 bits, nesting above 256),
     TypeError for a value that no field type can hold.
     """
-    writer: writer_t = writer_t(cython.NULL, 0, 0)
+    writer: writer_t = writer_t(NULL, 0, 0)
     try:
-        writer_reserve(cython.address(writer), 1)
-        _put_table_fields(cython.address(writer), table, 0)
-        return writer_bytes(cython.address(writer))
+        writer_reserve(address(writer), 1)
+        _put_table_fields(address(writer), table, 0)
+        return writer_bytes(address(writer))
     finally:
         free(writer.data)
 

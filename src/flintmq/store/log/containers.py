@@ -26,7 +26,6 @@ MESSAGES = 1
 TRANSACTIONS = 2
 PAGES = 3
 STREAMS = 4
-LOG_NAMES = {MESSAGES: "messages", TRANSACTIONS: "transactions", PAGES: "pages", STREAMS: "streams"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # The file port: the only way the log touches the operating system. The three calls of the data path are C functions (no GIL); the
-# rest are Python methods. testing/sim_disk.py is its twin: it records every call, so that crash images can be made of them.
+# rest are Python methods. tests/twins/sim_disk.py is its twin: it records every call, so that crash images can be made of them.
 from libc.stdint cimport int64_t, uint64_t
 
 cdef extern from "<unistd.h>" nogil:

@@ -1,6 +1,6 @@
 """The file port: everything the log asks of the operating system (see file_port.pxd), and its real implementation.
 
-in: the log's containers and writer. out: system calls. A simulated twin stands in testing/sim_disk.py; nothing else in the store opens
+in: the log's containers and writer. out: system calls. A simulated twin stands in tests/twins/sim_disk.py; nothing else in the store opens
 or writes a file of the log, which is what makes its crash tests complete.
 
 Rules (docs/RELIABILITY.md): pwrite, never a store through mmap; one descriptor from the first write to the last sync; a failed sync is
@@ -17,6 +17,27 @@ import os
 import threading
 
 import cython
+from cython import (
+    NULL,
+    Py_ssize_t,
+    address,
+    bint,
+    cast,
+    cclass,
+    cfunc,
+    declare,
+    exceptval,
+    long,
+    nogil,
+    p_char,
+    p_void,
+    pointer,
+    pp_char,
+    size_t,
+    sizeof,
+    void,
+)
+from cython import int as c_int
 from cython.cimports.libc.errno import EINTR, EINVAL, errno
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.stdlib import calloc, free
@@ -30,23 +51,21 @@ WARM_BYTES = 16 << 20
 _UNREAD = bytearray(256 << 10)
 
 # bytes of one read of read_into_cache: small enough for the processor's second cache
-READ_PIECE = cython.declare(cython.size_t, 256 << 10)
+READ_PIECE = declare(size_t, 256 << 10)
 # 0 where the system has no such thing
-O_DIRECT = cython.declare(cython.int, getattr(os, "O_DIRECT", 0))
+O_DIRECT = declare(c_int, getattr(os, "O_DIRECT", 0))
 # f_type of the file systems that keep reads through other descriptors coherent with direct writes (statfs(2))
-EXT4 = cython.declare(cython.long, 0xEF53)
-XFS = cython.declare(cython.long, 0x58465342)
+EXT4 = declare(long, 0xEF53)
+XFS = declare(long, 0x58465342)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write_at(
-    context: cython.p_void, fd: cython.int, data: cython.pointer(cython.const[cython.void]), size: cython.size_t, offset: uint64_t
-) -> cython.int:
-    at: cython.p_char = cython.cast(cython.p_char, cython.cast(cython.p_void, data))
-    count: cython.Py_ssize_t
-    error: cython.int
+@cfunc
+@nogil
+@exceptval(check=False)
+def _write_at(context: p_void, fd: c_int, data: pointer[cython.const[void]], size: size_t, offset: uint64_t) -> c_int:
+    at: p_char = cast(p_char, cast(p_void, data))
+    count: Py_ssize_t
+    error: c_int
     while size:
         count = pwrite(fd, at, size, offset)
         if count < 0:
@@ -60,22 +79,22 @@ def _write_at(
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write_through_cache(fd: cython.int) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _write_through_cache(fd: c_int) -> bint:
     """A disk with larger sectors than the log's refused a direct write, before it began. False: the descriptor was not direct."""
-    flags: cython.int = c_fcntl(fd, F_GETFL)
+    flags: c_int = c_fcntl(fd, F_GETFL)
     return flags >= 0 and flags & O_DIRECT != 0 and c_fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _read_at(context: cython.p_void, fd: cython.int, data: cython.p_void, size: cython.size_t, offset: uint64_t) -> cython.long:
-    at: cython.p_char = cython.cast(cython.p_char, data)
-    done: cython.long = 0
-    count: cython.Py_ssize_t
+@cfunc
+@nogil
+@exceptval(check=False)
+def _read_at(context: p_void, fd: c_int, data: p_void, size: size_t, offset: uint64_t) -> long:
+    at: p_char = cast(p_char, data)
+    done: long = 0
+    count: Py_ssize_t
     while size:
         count = pread(fd, at, size, offset)
         if count < 0:
@@ -91,19 +110,19 @@ def _read_at(context: cython.p_void, fd: cython.int, data: cython.p_void, size: 
     return done
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _sync_data(context: cython.p_void, fd: cython.int) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _sync_data(context: p_void, fd: c_int) -> c_int:
     if fdatasync(fd) == 0:
         return 0
     return errno
 
 
-def direct_memory(size, huge):
-    memory: cython.p_void = cython.NULL
-    if posix_memalign(cython.address(memory), HUGE_PAGE if huge else DIRECT_ALIGN, size) != 0:
-        return cython.NULL
+def direct_memory(size: size_t, huge: bint) -> p_void:
+    memory: p_void = NULL
+    if posix_memalign(address(memory), HUGE_PAGE if huge else DIRECT_ALIGN, size) != 0:
+        return NULL
     if huge:
         madvise(memory, size, MADV_HUGEPAGE)  # no harm when it is refused
     return memory
@@ -111,20 +130,20 @@ def direct_memory(size, huge):
 
 def read_into_cache(paths: list) -> None:
     """Reads the files from end to end, in their order and without the GIL: the page cache has them then. What can't be read is left out."""
-    scratch: cython.p_void = direct_memory(READ_PIECE, False)
-    names: cython.pp_char
-    count: cython.size_t = len(paths)
-    i: cython.size_t
-    fd: cython.int
+    scratch: p_void = direct_memory(READ_PIECE, False)
+    names: pp_char
+    count: size_t = len(paths)
+    i: size_t
+    fd: c_int
     encoded = [os.fsencode(path) for path in paths]
-    names = cython.cast(cython.pp_char, calloc(count + 1, cython.sizeof(cython.p_char)))
-    if names == cython.NULL or scratch == cython.NULL:
+    names = cast(pp_char, calloc(count + 1, sizeof(p_char)))
+    if names == NULL or scratch == NULL:
         free(scratch)
         free(names)
         return
     for i in range(count):
         names[i] = encoded[i]
-    with cython.nogil:
+    with nogil:
         for i in range(count):
             fd = c_open(names[i], O_RDONLY | O_CLOEXEC)
             if fd >= 0:
@@ -135,20 +154,20 @@ def read_into_cache(paths: list) -> None:
     free(names)
 
 
-@cython.cclass
+@cclass
 class DirectReads:
     """See file_port.pxd."""
 
-    def begin(self, read):
+    def begin(self, read: pointer[direct_read_t]) -> bint:
         read.result = self.read_at(self.context, read.fd, read.data, read.size, read.offset)
         read.under_way = False
         return True
 
-    def wait(self, read):
+    def wait(self, read: pointer[direct_read_t]) -> void:
         pass
 
 
-@cython.cclass
+@cclass
 class OsDirectReads(DirectReads):
     """The kernel's own asynchronous reads (io_submit(2)), which need no thread; they don't block when the page cache is not involved.
 
@@ -156,7 +175,7 @@ class OsDirectReads(DirectReads):
     """
 
     def __cinit__(self, most: int):
-        self.opened = aio_open(most, cython.address(self.queue)) == 0
+        self.opened = aio_open(most, address(self.queue)) == 0
         if not self.opened:
             raise OSError(errno, os.strerror(errno))
 
@@ -170,15 +189,15 @@ class OsDirectReads(DirectReads):
 
     def wait(self, read):
         event: aio_event_t
-        ended: cython.pointer(direct_read_t)
+        ended: pointer[direct_read_t]
         while read.under_way:
-            if aio_wait(self.queue, cython.address(event)) == 1:
-                ended = cython.cast(cython.pointer(direct_read_t), event.data)
+            if aio_wait(self.queue, address(event)) == 1:
+                ended = cast(pointer[direct_read_t], event.data)
                 ended.result = event.res
                 ended.under_way = False
 
 
-@cython.cclass
+@cclass
 class FilePort:
     """What the log needs of files. Every method raises OSError; paths are absolute strings."""
 
@@ -207,11 +226,13 @@ class FilePort:
         """That file will be read soon: the disk may begin. Does not wait for it. Never raises."""
 
     def open_direct(self, path: str) -> int:
-        """A descriptor for reading around the page cache (see direct_reads). Raises OSError, also when the file system has no such thing."""
+        """A descriptor for reading around the page cache (see direct_reads). Raises OSError, also when the file system has no such
+        thing."""
         raise NotImplementedError
 
     def direct_reads(self, most: int) -> DirectReads | None:
-        """For up to `most` reads that are under way together, of descriptors of open_direct. None: this port or system has no such thing."""
+        """For up to `most` reads that are under way together, of descriptors of open_direct. None: this port or system has no such
+        thing."""
         return None
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
@@ -259,7 +280,8 @@ class FilePort:
         return None
 
     def lock(self, path: str) -> int:
-        """Creates the file if need be and takes an exclusive lock that ends with the process. Raises BlockingIOError when another has it."""
+        """Creates the file if need be and takes an exclusive lock that ends with the process. Raises BlockingIOError when another has
+        it."""
         raise NotImplementedError
 
 
@@ -268,12 +290,12 @@ def _failed_sync(error: OSError, path: str | None = None) -> OSError:
     return OSError(errno_module.EIO if error.errno == errno_module.ENOMEM else error.errno, error.strerror, path)
 
 
-@cython.cclass
+@cclass
 class OsFiles(FilePort):
     """The operating system's files."""
 
     def __cinit__(self, direct: bool = True):
-        self.context = cython.NULL
+        self.context = NULL
         self.direct = direct
         self.write_at = _write_at
         self.read_at = _read_at
@@ -298,15 +320,15 @@ class OsFiles(FilePort):
             for offset in range(0, size, len(piece)):
                 os.pwrite(fd, piece[: size - offset], offset)
 
-    def _can_be_direct(self, fd):
+    def _can_be_direct(self, fd: c_int) -> bint:
         found: file_system_t
-        if not self.direct or not O_DIRECT or fstatfs(fd, cython.address(found)) != 0:
+        if not self.direct or not O_DIRECT or fstatfs(fd, address(found)) != 0:
             return False
         return found.f_type == EXT4 or found.f_type == XFS
 
     def make_direct(self, fd: int) -> bool:
-        flags: cython.int
-        descriptor: cython.int = fd
+        flags: c_int
+        descriptor: c_int = fd
         if not self._can_be_direct(descriptor):
             return False
         with contextlib.suppress(OSError):
@@ -348,15 +370,15 @@ class OsFiles(FilePort):
             view = view[count:]
             offset += count
 
-    def _write_small(self, fd, data, offset):
+    def _write_small(self, fd: c_int, data: bytes | None, offset: uint64_t) -> c_int:
         """Out of aligned memory: a header can be written directly, too."""
-        memory: cython.p_void = direct_memory(DIRECT_ALIGN, False)
-        size: cython.size_t = len(data)
-        error: cython.int
-        if memory == cython.NULL:
+        memory: p_void = direct_memory(DIRECT_ALIGN, False)
+        size: size_t = len(data)
+        error: c_int
+        if memory == NULL:
             raise MemoryError
-        memcpy(memory, cython.cast(cython.p_char, data), size)
-        error = _write_at(cython.NULL, fd, memory, size, offset)
+        memcpy(memory, cast(p_char, data), size)
+        error = _write_at(NULL, fd, memory, size, offset)
         free(memory)
         if error:
             raise OSError(error, os.strerror(error))

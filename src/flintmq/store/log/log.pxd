@@ -7,9 +7,9 @@ from flintmq.core.hash64 cimport map64_t
 from flintmq.store.log.record cimport block_t
 
 cdef enum:
-    LIVE_GRAIN = 32             # bytes of LSN range per bit of a live map: no message record is shorter
+    LIVE_GRAIN = 16             # bytes of LSN range per bit of a live map: the shortest thing that lives, a Tx-Start, takes 24
 
-cdef enum:                      # states of a container
+cpdef enum:                     # states of a container
     CONTAINER_ABSENT = 0        # not made yet, or gone
     CONTAINER_READY = 1         # its file is there, header durable
     CONTAINER_SEALED = 2        # full, written and synced; its descriptor may be closed

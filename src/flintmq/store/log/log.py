@@ -6,16 +6,19 @@ I1  LSNs only grow, and an LSN given out is final.
 I2  A block lies in one window, a record in one block; a block starts on a sector that no earlier block has touched.
 I3  `durable` never passes a byte that is not synced, and never moves after a failure.
 I4  A buffer is given back only when everything in it is durable (or, for a log that doesn't sync, written).
+I5  `live_count` of a container and of the log count the bits of the live maps. Nothing lives below the base.
+I6  Buffers, spare ones among them, are counted.
 
 Source: seed 003 (CLFS containers, LSNs, base LSN, write buffers); layout in docs/FORMAT.md.
 """
 
 from __future__ import annotations
 
-import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_us
-from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init, map64_remove
+from cython.cimports.flintmq.core.hash64 import map64_free, map64_get, map64_init
 from cython.cimports.flintmq.store.log.file_port import HUGE_PAGE, direct_memory
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
@@ -32,108 +35,118 @@ from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
 
-LSN_NEVER = cython.declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
+LSN_NEVER = declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
 # id of the log of messages: the others seldom fill a buffer
-BUSY_LOG = cython.declare(uint32_t, 1)
+BUSY_LOG = declare(uint32_t, 1)
 # bytes of write buffers kept for reuse (one at least): their pages are mapped already
-SPARE_BYTES = cython.declare(uint64_t, 8 << 20)
+SPARE_BYTES = declare(uint64_t, 8 << 20)
 
 
 # --- life -------------------------------------------------------------------------------------------------------------------
 
 
-def log_new(log_id, container_size, buffer_size, syncs):
-    log: cython.pointer(log_t) = cython.cast(cython.pointer(log_t), calloc(1, cython.sizeof(log_t)))
-    if log == cython.NULL:
-        return cython.NULL
+def log_new(log_id: uint32_t, container_size: uint64_t, buffer_size: uint64_t, syncs: bint) -> pointer[log_t]:
+    log: pointer[log_t] = cast(pointer[log_t], calloc(1, sizeof(log_t)))
+    if log == NULL:
+        return NULL
     log.id = log_id
     log.container_size = container_size
     log.buffer_size = buffer_size if buffer_size < container_size else container_size
     log.syncs = syncs
     log.first_sequence = 1
     log_continue(log, container_size + CONTAINER_HEADER, 0, 1, container_size)
-    map64_init(cython.address(log.moved))
+    map64_init(address(log.moved))
     return log
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _buffer_free(buffer: cython.pointer(buffer_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _buffer_free(buffer: pointer[buffer_t]) -> void:
     free(buffer.bytes)
     free(buffer)
 
 
-def log_free(log):
+def log_free(log: pointer[log_t]) -> void:
     i: uint32_t
-    buffer: cython.pointer(buffer_t)
-    while log.first != cython.NULL:
+    buffer: pointer[buffer_t]
+    while log.first != NULL:
         buffer = log.first
         log.first = buffer.next
         _buffer_free(buffer)
-    while log.spare != cython.NULL:
+    while log.spare != NULL:
         buffer = log.spare
         log.spare = buffer.next
         _buffer_free(buffer)
     for i in range(log.container_count):
         free(log.containers[i].live)
     free(log.containers)
-    map64_free(cython.address(log.moved))
+    map64_free(address(log.moved))
     free(log)
 
 
-def log_continue(log, tail, last_block, epoch, base):
+def log_continue(log: pointer[log_t], tail: uint64_t, last_block: uint64_t, epoch: uint32_t, base: uint64_t) -> void:
     log.tail = tail
     log.last_block = last_block
     log.epoch = epoch
     log.base_closed = base
     log.base_taken = base
-    at_store64(cython.address(log.base), base)
-    at_store64(cython.address(log.base_durable), base)
-    at_store64(cython.address(log.durable), tail)
-    at_store64(cython.address(log.ready_end), tail - tail % log.container_size)
+    at_store64(address(log.base), base)
+    at_store64(address(log.base_durable), base)
+    at_store64(address(log.durable), tail)
+    at_store64(address(log.ready_end), tail - tail % log.container_size)
 
 
 # --- append -----------------------------------------------------------------------------------------------------------------
 
 
-def log_begin(log):
-    spin_lock(cython.address(log.lock))
+def log_begin(log: pointer[log_t]) -> void:
+    spin_lock(address(log.lock))
     if log.syncs:  # who reads the page log does not ask when
         log.now_us = wall_us()
 
 
-def log_end(log):
-    spin_unlock(cython.address(log.lock))
+def log_end(log: pointer[log_t]) -> void:
+    spin_unlock(address(log.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _close_block(log: cython.pointer(log_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _close_block(log: pointer[log_t]) -> void:
     """Finishes the open block: header, padding to the sector. O(sector)."""
     _close_block_as(log, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _close_block_as(log: cython.pointer(log_t), flags: uint32_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _close_block_as(log: pointer[log_t], flags: uint32_t) -> void:
     block: block_t
-    buffer: cython.pointer(buffer_t) = log.last
+    buffer: pointer[buffer_t] = log.last
     end: uint64_t
     if log.block == 0:
         return
+    check(
+        log.tail > log.block and log.block >= buffer.start and align_sector(log.tail) <= buffer.end,
+        b"log I2 a block lies in its window",
+        log.block,
+        log.tail,
+    )
+    check(log.block >= buffer.used, b"log I2 a block begins behind the one before it", log.block, buffer.used)
     block.lsn = log.block
-    block.length = cython.cast(uint32_t, log.tail - log.block)
+    block.length = cast(uint32_t, log.tail - log.block)
     block.epoch = log.epoch
     block.records = log.block_records
-    block.durable_hint = at_load64(cython.address(log.durable))
-    block.base = at_load64(cython.address(log.base))
+    block.durable_hint = at_load64(address(log.durable))
+    block.base = at_load64(address(log.base))
     block.time_us = log.block_us
     block.previous = log.last_block
     block.flags = flags | log.id << BLOCK_LOG_SHIFT
-    block_encode(buffer.bytes + (log.block - buffer.start), cython.address(block))
+    check(block.previous < block.lsn, b"log I1 blocks have rising LSNs", block.previous, block.lsn)
+    check(block.durable_hint <= block.lsn, b"log I3 what a block tells as durable is before it", block.durable_hint, block.lsn)
+    check(block.base <= block.lsn, b"log I1 the base is not above a block that tells it", block.base, block.lsn)
+    block_encode(buffer.bytes + (log.block - buffer.start), address(block))
     end = align_sector(log.tail)
     memset(buffer.bytes + (log.tail - buffer.start), 0, end - log.tail)
     log.tail = end
@@ -145,27 +158,29 @@ def _close_block_as(log: cython.pointer(log_t), flags: uint32_t) -> cython.void:
     log.blocks += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _new_buffer(log: cython.pointer(log_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _new_buffer(log: pointer[log_t]) -> bint:
     """Opens the window that the tail is in, and the container when it is the first window of one."""
     container_start: uint64_t = log.tail - log.tail % log.container_size
     start: uint64_t = container_start + (log.tail - container_start) // log.buffer_size * log.buffer_size
-    buffer: cython.pointer(buffer_t) = log.spare
+    buffer: pointer[buffer_t] = log.spare
     # A log that fills its buffers has them in huge pages.
-    huge: cython.bint = log.id == BUSY_LOG and log.buffer_size % HUGE_PAGE == 0
-    if log_container(log, container_start // log.container_size) == cython.NULL:
+    huge: bint = log.id == BUSY_LOG and log.buffer_size % HUGE_PAGE == 0
+    check(log.last == NULL or start >= log.last.end, b"log I2 windows follow each other", start, log.tail)
+    if log_container(log, container_start // log.container_size) == NULL:
         return False
-    if buffer != cython.NULL:
+    if buffer != NULL:
         log.spare = buffer.next
+        check(log.spare_count > 0, b"log I6 a spare buffer was counted", log.spare_count, log.id)
         log.spare_count -= 1
     else:
-        buffer = cython.cast(cython.pointer(buffer_t), calloc(1, cython.sizeof(buffer_t)))
-        if buffer == cython.NULL:
+        buffer = cast(pointer[buffer_t], calloc(1, sizeof(buffer_t)))
+        if buffer == NULL:
             return False
-        buffer.bytes = cython.cast(cython.pointer(uint8_t), direct_memory(log.buffer_size, huge))
-        if buffer.bytes == cython.NULL:
+        buffer.bytes = cast(pointer[uint8_t], direct_memory(log.buffer_size, huge))
+        if buffer.bytes == NULL:
             free(buffer)
             return False
     if log.tail == container_start:
@@ -177,8 +192,8 @@ def _new_buffer(log: cython.pointer(log_t)) -> cython.bint:
     buffer.origin = log.tail
     buffer.used = log.tail
     buffer.taken = log.tail
-    buffer.next = cython.NULL
-    if log.last == cython.NULL:
+    buffer.next = NULL
+    if log.last == NULL:
         log.first = buffer
     else:
         log.last.next = buffer
@@ -187,14 +202,14 @@ def _new_buffer(log: cython.pointer(log_t)) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _make_room(log: cython.pointer(log_t), need: uint64_t) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _make_room(log: pointer[log_t], need: uint64_t) -> bint:
     """After this the present window has room for `need` bytes of records, and the block header if none is open."""
     total: uint64_t
     while True:
-        if log.last == cython.NULL or log.tail >= log.last.end:
+        if log.last == NULL or log.tail >= log.last.end:
             _close_block(log)  # it may end where the window does
             if not _new_buffer(log):
                 return False
@@ -209,12 +224,12 @@ def _make_room(log: cython.pointer(log_t), need: uint64_t) -> cython.bint:
         log.tail = log.last.end
 
 
-def log_append(log, length, lsn):
+def log_append(log: pointer[log_t], length: uint32_t, lsn: pointer[uint64_t]) -> pointer[uint8_t]:
     need: uint64_t = align8(length)
-    at: cython.pointer(uint8_t)
+    at: pointer[uint8_t]
     lsn[0] = LSN_NEVER
-    if at_load32(cython.address(log.failed)) or not _make_room(log, need):
-        return cython.NULL
+    if at_load32(address(log.failed)) or not _make_room(log, need):
+        return NULL
     if log.block == 0:
         log.block = log.tail
         log.block_us = log.now_us
@@ -227,47 +242,59 @@ def log_append(log, length, lsn):
     return at
 
 
-def log_append_done(log, record, length, lsn):
+def log_append_done(log: pointer[log_t], record: pointer[uint8_t], length: uint32_t, lsn: uint64_t) -> void:
     set32(record + 4, record_crc(record, length, lsn))
     log.block_records += 1
     log.appended += 1
 
 
-def log_room(log, least):
+def log_room(log: pointer[log_t], least: uint32_t) -> uint32_t:
     if not _make_room(log, least):
         return 0
-    return cython.cast(uint32_t, log.last.end - log.tail - (0 if log.block else BLOCK_HEADER))
+    return cast(uint32_t, log.last.end - log.tail - (0 if log.block else BLOCK_HEADER))
 
 
-def log_time(log):
+def log_time(log: pointer[log_t]) -> uint32_t:
     # The wall clock may be set back; a record then gets the block's own time.
     if log.block == 0 or log.now_us <= log.block_us:
         return 0
-    return cython.cast(uint32_t, log.now_us - log.block_us)
+    return cast(uint32_t, log.now_us - log.block_us)
 
 
 # --- the writer -------------------------------------------------------------------------------------------------------------
 
 
-def log_take(log, pieces, upto, complete, flags):
+def log_take(log: pointer[log_t], pieces: pointer[piece_t], upto: pointer[uint64_t], complete: pointer[bint], flags: uint32_t) -> uint32_t:
     count: uint32_t = 0
-    buffer: cython.pointer(buffer_t)
-    container: cython.pointer(container_t)
+    buffer: pointer[buffer_t]
+    container: pointer[container_t]
     complete[0] = True
     upto[0] = 0
-    spin_lock(cython.address(log.lock))
+    spin_lock(address(log.lock))
     if log.syncs:
         _close_block_as(log, flags)
     buffer = log.first
-    while buffer != cython.NULL:
+    while buffer != NULL:
         if not log.syncs and buffer == log.last:
             break  # nobody waits: a window is written when it is full, and what went before that is never written
         if buffer.taken < buffer.used:
             container = log_container(log, buffer.start // log.container_size)
             # One container a pass: its end is a good place for a group to end, else it would take two syncs.
-            if count or container == cython.NULL or container.state != CONTAINER_READY or container.fd < 0:
+            if count or container == NULL or container.state != CONTAINER_READY or container.fd < 0:
                 complete[0] = False
                 break
+            check(
+                buffer.taken >= buffer.origin and buffer.used <= buffer.end,
+                b"log I4 what is taken out of a buffer lies in it",
+                buffer.taken,
+                buffer.used,
+            )
+            check(
+                container.sequence == buffer.start // log.container_size,
+                b"log I2 the table knows the container of a window",
+                container.sequence,
+                buffer.start,
+            )
             pieces[count].lsn = buffer.taken
             pieces[count].size = buffer.used - buffer.taken
             pieces[count].bytes = buffer.bytes + (buffer.taken - buffer.start)
@@ -278,16 +305,23 @@ def log_take(log, pieces, upto, complete, flags):
         buffer = buffer.next
     if complete[0]:
         log.base_taken = log.base_closed
-    spin_unlock(cython.address(log.lock))
+    spin_unlock(address(log.lock))
     return count
 
 
-def log_written(log, upto):
-    buffer: cython.pointer(buffer_t)
-    spin_lock(cython.address(log.lock))
-    at_store64(cython.address(log.durable), upto)
-    at_store64(cython.address(log.base_durable), log.base_taken)
+def log_written(log: pointer[log_t], upto: uint64_t) -> void:
+    buffer: pointer[buffer_t]
+    spin_lock(address(log.lock))
+    check(upto >= log.durable and upto <= log.tail, b"log I3 what is durable grows and was appended", upto, log.durable)
+    at_store64(address(log.durable), upto)
+    at_store64(address(log.base_durable), log.base_taken)
     while log.first != log.last and log.first.used <= upto:
+        check(
+            log.buffers > 0 and log.first.taken == log.first.used,
+            b"log I4 a buffer that is given back was written",
+            log.first.taken,
+            log.first.used,
+        )
         buffer = log.first
         log.first = buffer.next
         log.buffers -= 1
@@ -297,43 +331,43 @@ def log_written(log, upto):
             log.spare_count += 1
         else:
             _buffer_free(buffer)
-    spin_unlock(cython.address(log.lock))
+    spin_unlock(address(log.lock))
 
 
-def log_dirty(log):
-    dirty: cython.bint
-    buffer: cython.pointer(buffer_t)
-    spin_lock(cython.address(log.lock))
+def log_dirty(log: pointer[log_t]) -> bint:
+    dirty: bint
+    buffer: pointer[buffer_t]
+    spin_lock(address(log.lock))
     dirty = log.block != 0
     buffer = log.first
-    while buffer != cython.NULL and not dirty:
+    while buffer != NULL and not dirty:
         dirty = buffer.taken < buffer.used
         buffer = buffer.next
-    spin_unlock(cython.address(log.lock))
+    spin_unlock(address(log.lock))
     return dirty
 
 
-def log_release(log):
-    buffer: cython.pointer(buffer_t) = cython.NULL
-    following: cython.pointer(buffer_t)
-    idle: cython.bint
-    spin_lock(cython.address(log.lock))
+def log_release(log: pointer[log_t]) -> bint:
+    buffer: pointer[buffer_t] = NULL
+    following: pointer[buffer_t]
+    idle: bint
+    spin_lock(address(log.lock))
     idle = log.block == 0 and (
-        log.first == cython.NULL or (log.first == log.last and log.first.taken == log.first.used and log.durable >= log.tail)
+        log.first == NULL or (log.first == log.last and log.first.taken == log.first.used and log.durable >= log.tail)
     )
     if idle:
         buffer = log.first
-        if buffer != cython.NULL:
+        if buffer != NULL:
             buffer.next = log.spare
             log.spare = buffer
         buffer = log.spare
-        log.first = cython.NULL
-        log.last = cython.NULL
-        log.spare = cython.NULL
+        log.first = NULL
+        log.last = NULL
+        log.spare = NULL
         log.buffers = 0
         log.spare_count = 0
-    spin_unlock(cython.address(log.lock))
-    while buffer != cython.NULL:
+    spin_unlock(address(log.lock))
+    while buffer != NULL:
         following = buffer.next
         _buffer_free(buffer)
         buffer = following
@@ -343,71 +377,75 @@ def log_release(log):
 # --- containers and what is live in them --------------------------------------------------------------------------------------
 
 
-def log_container(log, sequence):
+def log_container(log: pointer[log_t], sequence: uint64_t) -> pointer[container_t]:
     room: uint32_t
-    containers: cython.pointer(container_t)
+    containers: pointer[container_t]
     at: uint64_t
     if sequence < log.first_sequence:
-        return cython.NULL
+        return NULL
     at = sequence - log.first_sequence
     if at < log.container_count:
-        return cython.address(log.containers[at])
+        return address(log.containers[at])
     if log.container_count == 0:
         log.first_sequence = sequence
         at = 0
     if at != log.container_count:
-        return cython.NULL
+        return NULL
     if log.container_count == log.container_room:
         room = log.container_room * 2 if log.container_room else 16
-        containers = cython.cast(cython.pointer(container_t), realloc(log.containers, room * cython.sizeof(container_t)))
-        if containers == cython.NULL:
-            return cython.NULL
+        containers = cast(pointer[container_t], realloc(log.containers, room * sizeof(container_t)))
+        if containers == NULL:
+            return NULL
         log.containers = containers
         log.container_room = room
-    memset(cython.address(log.containers[at]), 0, cython.sizeof(container_t))
+    check(log.container_count < log.container_room, b"log I6 there is room for a container", log.container_count, sequence)
+    memset(address(log.containers[at]), 0, sizeof(container_t))
     log.containers[at].sequence = sequence
     log.containers[at].fd = -1
     log.container_count += 1
-    return cython.address(log.containers[at])
+    return address(log.containers[at])
 
 
-def log_forget_containers(log, sequence):
+def log_forget_containers(log: pointer[log_t], sequence: uint64_t) -> void:
     count: uint32_t
     i: uint32_t
     if sequence <= log.first_sequence:
         return
-    count = cython.cast(uint32_t, sequence - log.first_sequence)
+    count = cast(uint32_t, sequence - log.first_sequence)
     if count > log.container_count:
         count = log.container_count
     for i in range(count):
+        check(log.containers[i].live_count == 0, b"log I5 nothing lives in a container that goes", log.containers[i].sequence, sequence)
         free(log.containers[i].live)
-    memmove(log.containers, log.containers + count, (log.container_count - count) * cython.sizeof(container_t))
+    memmove(log.containers, log.containers + count, (log.container_count - count) * sizeof(container_t))
     log.container_count -= count
     log.first_sequence = sequence
 
 
-def log_live(log, lsn, size):
-    container: cython.pointer(container_t) = log_container(log, lsn // log.container_size)
+def log_live(log: pointer[log_t], lsn: uint64_t, size: uint64_t) -> void:
+    container: pointer[container_t] = log_container(log, lsn // log.container_size)
     bit: uint64_t = lsn % log.container_size // LIVE_GRAIN
-    if container == cython.NULL:
+    if container == NULL:
         return
-    if container.live == cython.NULL:
-        container.live = cython.cast(cython.pointer(uint64_t), calloc((log.container_size // LIVE_GRAIN + 63) // 64, 8))
-        if container.live == cython.NULL:
+    if container.live == NULL:
+        container.live = cast(pointer[uint64_t], calloc((log.container_size // LIVE_GRAIN + 63) // 64, 8))
+        if container.live == NULL:
             return
-    container.live[bit >> 6] |= cython.cast(uint64_t, 1) << (bit & 63)
+    check(container.live[bit >> 6] >> (bit & 63) & 1 == 0, b"log I5 nothing lived at the place of a new record", lsn, size)
+    container.live[bit >> 6] |= cast(uint64_t, 1) << (bit & 63)
     container.live_count += 1
     container.count += 1
     container.bytes += size
     log.live_count += 1
 
 
-def log_dead(log, lsn, by):
-    container: cython.pointer(container_t) = log_container(log, lsn // log.container_size)
+def log_dead(log: pointer[log_t], lsn: uint64_t, by: uint64_t) -> void:
+    container: pointer[container_t] = log_container(log, lsn // log.container_size)
     bit: uint64_t = lsn % log.container_size // LIVE_GRAIN
-    mask: uint64_t = cython.cast(uint64_t, 1) << (bit & 63)
-    if container == cython.NULL or container.live == cython.NULL or not container.live[bit >> 6] & mask:
+    mask: uint64_t = cast(uint64_t, 1) << (bit & 63)
+    if container == NULL or container.live == NULL or not container.live[bit >> 6] & mask:
         return
+    check(container.live_count > 0, b"log I5 what ends was counted as live", lsn, by)
     container.live[bit >> 6] &= ~mask
     container.live_count -= 1
     log.live_count -= 1
@@ -415,25 +453,25 @@ def log_dead(log, lsn, by):
         container.ended_at = by
     if container.live_count == 0 and log.tail // log.container_size != container.sequence:
         free(container.live)
-        container.live = cython.NULL
+        container.live = NULL
 
 
-def log_is_live(log, lsn):
-    container: cython.pointer(container_t) = log_container(log, lsn // log.container_size)
+def log_is_live(log: pointer[log_t], lsn: uint64_t) -> bint:
+    container: pointer[container_t] = log_container(log, lsn // log.container_size)
     bit: uint64_t = lsn % log.container_size // LIVE_GRAIN
-    if container == cython.NULL or container.live == cython.NULL:
+    if container == NULL or container.live == NULL:
         return False
     return container.live[bit >> 6] >> (bit & 63) & 1 != 0
 
 
-def log_where(log, thing):
+def log_where(log: pointer[log_t], thing: uint64_t) -> uint64_t:
     found: uint64_t = 0
-    if log.moved.count and map64_get(cython.address(log.moved), thing, cython.address(found)):
+    if log.moved.count and map64_get(address(log.moved), thing, address(found)):
         return found
     return thing
 
 
-def log_live_bytes(log):
+def log_live_bytes(log: pointer[log_t]) -> uint64_t:
     total: uint64_t = 0
     i: uint32_t
     for i in range(log.container_count):
@@ -442,13 +480,13 @@ def log_live_bytes(log):
     return total
 
 
-def log_read_buffered(log, lsn, out, size):
+def log_read_buffered(log: pointer[log_t], lsn: uint64_t, out: pointer[uint8_t], size: uint64_t) -> uint64_t:
     count: uint64_t = 0
-    buffer: cython.pointer(buffer_t)
+    buffer: pointer[buffer_t]
     end: uint64_t
-    spin_lock(cython.address(log.lock))
+    spin_lock(address(log.lock))
     buffer = log.first
-    while buffer != cython.NULL:
+    while buffer != NULL:
         if buffer.origin <= lsn and lsn < buffer.end:
             end = log.tail if buffer == log.last else buffer.used
             if lsn < end:
@@ -456,5 +494,5 @@ def log_read_buffered(log, lsn, out, size):
                 memcpy(out, buffer.bytes + (lsn - buffer.start), count)
             break
         buffer = buffer.next
-    spin_unlock(cython.address(log.lock))
+    spin_unlock(address(log.lock))
     return count

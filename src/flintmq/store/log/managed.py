@@ -5,6 +5,7 @@ in: the store's maintenance, one thread at a time. out: container files through 
 I1  A container below the base goes only when the base on disk has passed it (base_durable) and every record that ended something in
     it is durable.
 I2  A container is READY in the table only after its directory was synced.
+I3  The base moves forward, and never past the tail.
 
 Source: seed 003 ("Log Usage", container options); facts of recycling in docs/RELIABILITY.md.
 """
@@ -14,9 +15,12 @@ from __future__ import annotations
 import errno
 import os
 
-import cython
+from cython import NULL, address, bint, cast, cclass, p_char, pointer
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.store.log.log import (
+    CONTAINER_ABSENT,
     CONTAINER_READY,
     CONTAINER_SEALED,
     container_t,
@@ -48,18 +52,18 @@ from cython.cimports.flintmq.store.log.record import (
     record_prefix,
     set64,
 )
+from cython.cimports.flintmq.store.log.writer import LogWriter
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
-from cython.cimports.flintmq.store.log.writer import LogWriter
+
+from flintmq.core import failpoints
 from flintmq.errors import StoreError
-from flintmq.store import failpoints
 from flintmq.store.log.containers import (
     ContainerHeader,
     archive_containers,
     container_name,
     make_container,
     recycle_container,
-    sequence_of,
 )
 from flintmq.store.log.space import NO_FLOORS
 
@@ -72,7 +76,7 @@ SPARE_DEAD = 1
 UNBOUNDED = 1 << 30
 
 
-@cython.cclass
+@cclass
 class ManagedLog:
     """One log of a store.
 
@@ -102,7 +106,7 @@ class ManagedLog:
         self.store_uuid = store_uuid
         self.clock = clock
         self.log = log_new(log_id, container_size, buffer_size, syncs)
-        if self.log == cython.NULL:
+        if self.log == NULL:
             raise MemoryError
         self._dead = []
         self._sealed_ms = {}
@@ -118,7 +122,7 @@ class ManagedLog:
         self.most = UNBOUNDED
 
     def __dealloc__(self):
-        if self.log != cython.NULL:
+        if self.log != NULL:
             log_free(self.log)
 
     # --- opening ------------------------------------------------------------------------------------------------------
@@ -136,17 +140,17 @@ class ManagedLog:
 
     def adopt(self, sequence: int) -> None:
         """An existing container from the base's on; ascending. Those before the tail's are sealed."""
-        container: cython.pointer(container_t)
+        container: pointer[container_t]
         tail_sequence: uint64_t = self.log.tail // self.log.container_size
-        spin_lock(cython.address(self.log.lock))
+        spin_lock(address(self.log.lock))
         while self.log.container_count and self.log.first_sequence + self.log.container_count < sequence:
             container = log_container(self.log, self.log.first_sequence + self.log.container_count)
-            if container == cython.NULL:
+            if container == NULL:
                 break
             container.state = CONTAINER_SEALED  # missing: damage, which recovery has named
         container = log_container(self.log, sequence)
-        spin_unlock(cython.address(self.log.lock))
-        if container == cython.NULL:
+        spin_unlock(address(self.log.lock))
+        if container == NULL:
             raise MemoryError
         if sequence < tail_sequence:
             container.state = CONTAINER_SEALED
@@ -156,7 +160,7 @@ class ManagedLog:
             if self.log.syncs:
                 self.files.make_direct(container.fd)
             container.state = CONTAINER_READY
-            at_store64(cython.address(self.log.ready_end), (sequence + 1) * self.log.container_size)
+            at_store64(address(self.log.ready_end), (sequence + 1) * self.log.container_size)
 
     def adopt_dead(self, sequence: int) -> None:
         """A container below the base that is kept for readers; ascending."""
@@ -182,10 +186,10 @@ class ManagedLog:
         of another kind; of NO_MEANS the log is as it was, and this can be called again.
         """
         tail: uint64_t = self.log.tail // self.log.container_size
-        following: uint64_t = at_load64(cython.address(self.log.ready_end)) // self.log.container_size
+        following: uint64_t = at_load64(address(self.log.ready_end)) // self.log.container_size
         sequence: uint64_t
         made: list = []
-        container: cython.pointer(container_t)
+        container: pointer[container_t]
         last: uint64_t = min(tail + self.ahead, max(tail + self.needed, following - self.file_count + self.most - 1))
         sequence = following
         while sequence <= last and len(made) < most:
@@ -209,13 +213,19 @@ class ManagedLog:
             self.low = 0
         if made:
             self._sync_made(made)
-            spin_lock(cython.address(self.log.lock))
+            spin_lock(address(self.log.lock))
             for number, fd in made:
                 container = log_container(self.log, number)
+                check(
+                    container != NULL and container.state == CONTAINER_ABSENT,
+                    b"managed I2 a container is made once",
+                    number,
+                    self.log.first_sequence,
+                )
                 container.fd = fd
                 container.state = CONTAINER_READY
-            at_store64(cython.address(self.log.ready_end), sequence * self.log.container_size)
-            spin_unlock(cython.address(self.log.lock))
+            at_store64(address(self.log.ready_end), sequence * self.log.container_size)
+            spin_unlock(address(self.log.lock))
         return len(made)
 
     def _sync_made(self, made):
@@ -299,16 +309,16 @@ class ManagedLog:
     def seal(self) -> None:
         """Closes the descriptors of containers that are full and durable."""
         i: uint32_t
-        durable: uint64_t = at_load64(cython.address(self.log.durable))
-        fd: cython.int
+        durable: uint64_t = at_load64(address(self.log.durable))
+        fd: c_int
         closing: list = []
-        spin_lock(cython.address(self.log.lock))
+        spin_lock(address(self.log.lock))
         for i in range(self.log.container_count):
             if self.log.containers[i].state == CONTAINER_READY and (
                 (self.log.containers[i].sequence + 1) * self.log.container_size <= durable
                 or (
                     # The end of a container may be left unused: then the tail has passed it.
-                    self.log.first != cython.NULL
+                    self.log.first != NULL
                     and self.log.first.taken // self.log.container_size > self.log.containers[i].sequence
                     and durable // self.log.container_size > self.log.containers[i].sequence
                 )
@@ -317,7 +327,7 @@ class ManagedLog:
                 fd = self.log.containers[i].fd
                 self.log.containers[i].fd = -1
                 closing.append((self.log.containers[i].sequence, fd))
-        spin_unlock(cython.address(self.log.lock))
+        spin_unlock(address(self.log.lock))
         now = self.clock.monotonic_ns() // 1_000_000
         for sequence, descriptor in closing:
             self._sealed_ms[sequence] = now
@@ -327,10 +337,10 @@ class ManagedLog:
     def base_target(self) -> int:
         """LSN up to which nothing lives any more: where advance_base would move the base."""
         i: uint32_t
-        durable: uint64_t = at_load64(cython.address(self.log.durable))
+        durable: uint64_t = at_load64(address(self.log.durable))
         tail: uint64_t = self.log.tail // self.log.container_size
-        to: uint64_t = at_load64(cython.address(self.log.base))
-        spin_lock(cython.address(self.log.lock))
+        to: uint64_t = at_load64(address(self.log.base))
+        spin_lock(address(self.log.lock))
         for i in range(self.log.container_count):
             if (
                 self.log.containers[i].sequence >= tail
@@ -340,15 +350,16 @@ class ManagedLog:
             ):
                 break
             to = (self.log.containers[i].sequence + 1) * self.log.container_size
-        spin_unlock(cython.address(self.log.lock))
+        spin_unlock(address(self.log.lock))
         return to
 
     def advance_base(self) -> bool:
         """Moves the base past containers in which nothing lives any more. True when it moved."""
         to: uint64_t = self.base_target()
-        if to <= at_load64(cython.address(self.log.base)):
+        if to <= at_load64(address(self.log.base)):
             return False
-        at_store64(cython.address(self.log.base), to)
+        check(to <= self.log.tail, b"managed I3 the base is not above the tail", to, self.log.tail)
+        at_store64(address(self.log.base), to)
         return True
 
     def retire(self) -> int:
@@ -357,14 +368,15 @@ class ManagedLog:
         first: uint64_t = self.log.first_sequence
         if not self.log.syncs:
             # Nobody ever recovers it: its base need not be on disk.
-            at_store64(cython.address(self.log.base_durable), at_load64(cython.address(self.log.base)))
-        gone = at_load64(cython.address(self.log.base_durable)) // self.log.container_size
+            at_store64(address(self.log.base_durable), at_load64(address(self.log.base)))
+        gone = at_load64(address(self.log.base_durable)) // self.log.container_size
         if gone <= first:
             return 0
         names = self.files.list_dir(self.directory)  # first: when it can't be read, they are retired later
-        spin_lock(cython.address(self.log.lock))
+        check(gone * self.log.container_size <= self.log.base, b"managed I1 the base on disk is not above the base", gone, self.log.base)
+        spin_lock(address(self.log.lock))
         log_forget_containers(self.log, gone)
-        spin_unlock(cython.address(self.log.lock))
+        spin_unlock(address(self.log.lock))
         self._dead.extend(number for number in range(first, gone) if container_name(number) in names)
         return gone - first
 
@@ -395,21 +407,21 @@ class ManagedLog:
         given: list = []
         ready: uint64_t
         keep: uint64_t
-        last: cython.pointer(container_t)
-        spin_lock(cython.address(self.log.lock))
+        last: pointer[container_t]
+        spin_lock(address(self.log.lock))
         ready = self.log.ready_end // self.log.container_size
         keep = self.log.tail // self.log.container_size + self.needed + 1
         if not self.tight and self.log.container_count:
             keep = max(keep, self.log.first_sequence + self.most)
         while ready > keep and self.log.container_count:
-            last = cython.address(self.log.containers[self.log.container_count - 1])
+            last = address(self.log.containers[self.log.container_count - 1])
             if last.sequence != ready - 1 or last.state != CONTAINER_READY:
                 break
             given.append((last.sequence, last.fd))
             self.log.container_count -= 1
             ready -= 1
-        at_store64(cython.address(self.log.ready_end), ready * self.log.container_size)
-        spin_unlock(cython.address(self.log.lock))
+        at_store64(address(self.log.ready_end), ready * self.log.container_size)
+        spin_unlock(address(self.log.lock))
         for sequence, fd in given:  # from the last one down: a crash in between leaves no gap
             self.files.close(fd)
             self.files.unlink(self.path_of(sequence))
@@ -459,36 +471,36 @@ class ManagedLog:
         Raises: StoreError when the log has failed; ValueError when it is larger than a window of the log.
         """
         lsn: uint64_t = 0
-        record: cython.pointer(uint8_t)
-        own: cython.pointer(uint8_t)
+        record: pointer[uint8_t]
+        own: pointer[uint8_t]
         bits: uint16_t = flags | (RECORD_TRANSACTION if tx else 0) | (RECORD_UNDO_NEXT if undo_next else 0)
         length: uint32_t = record_prefix(bits) + len(payload)
         if align8(length) + BLOCK_HEADER + CONTAINER_HEADER > self.log.buffer_size:
             raise ValueError(f"a record of {length} bytes does not fit into a write buffer of {self.log.buffer_size}")
         log_begin(self.log)
-        record = log_append(self.log, length, cython.address(lsn))
-        if record != cython.NULL:
+        record = log_append(self.log, length, address(lsn))
+        if record != NULL:
             own = record_encode(record, length, kind, stream, bits, log_time(self.log), undo_prev, tx, 0)
             if undo_next:
                 set64(own, undo_next)
                 own += 8
-            memcpy(own, cython.cast(cython.p_char, payload), len(payload))
+            memcpy(own, cast(p_char, payload), len(payload))
             log_append_done(self.log, record, length, lsn)
         log_end(self.log)
-        if record == cython.NULL:
+        if record == NULL:
             raise StoreError(f"log {self.name} has failed: errno {self.log.failed}")
         return lsn, lsn + length
 
     def read(self, lsn: int, size: int) -> bytes:
         """Up to `size` bytes at `lsn`, inside its container: as they are in memory, else as the file has them (empty: it is gone)."""
         found: bytearray
-        data: cython.p_char
+        data: p_char
         count: uint64_t
         offset: uint64_t = lsn % self.log.container_size
         size = min(size, self.log.container_size - offset)
         found = bytearray(size)
         data = found
-        count = log_read_buffered(self.log, lsn, cython.cast(cython.pointer(uint8_t), data), size)
+        count = log_read_buffered(self.log, lsn, cast(pointer[uint8_t], data), size)
         if count:
             return bytes(found[:count])
         try:
@@ -518,7 +530,7 @@ class ManagedLog:
 
     def is_live(self, thing: int) -> bool:
         """Whether the message (transaction, note) with this id lives."""
-        alive: cython.bint
+        alive: bint
         log_begin(self.log)
         alive = log_is_live(self.log, log_where(self.log, thing))
         log_end(self.log)
@@ -527,7 +539,7 @@ class ManagedLog:
     def latch(self, error: int) -> None:
         """The disk failed: nothing is appended or becomes durable any more."""
         if not self.log.failed:
-            at_store32(cython.address(self.log.failed), error)
+            at_store32(address(self.log.failed), error)
 
     # --- figures ------------------------------------------------------------------------------------------------------
 
@@ -542,12 +554,12 @@ class ManagedLog:
 
     @property
     def base(self) -> int:
-        return at_load64(cython.address(self.log.base))
+        return at_load64(address(self.log.base))
 
     @property
     def base_durable(self) -> int:
         """The base as the last durable block tells it: what a restart would start from."""
-        return at_load64(cython.address(self.log.base_durable))
+        return at_load64(address(self.log.base_durable))
 
     @property
     def dirty(self) -> bool:
@@ -556,7 +568,7 @@ class ManagedLog:
 
     @property
     def durable_lsn(self) -> int:
-        return at_load64(cython.address(self.log.durable))
+        return at_load64(address(self.log.durable))
 
     @property
     def dead(self) -> list:
@@ -570,14 +582,14 @@ class ManagedLog:
     @property
     def ready_ahead(self) -> int:
         """Containers that are ready behind the tail's."""
-        ready: uint64_t = at_load64(cython.address(self.log.ready_end)) // self.log.container_size
+        ready: uint64_t = at_load64(address(self.log.ready_end)) // self.log.container_size
         tail: uint64_t = self.log.tail // self.log.container_size
         return ready - tail - 1 if ready > tail else 0
 
     @property
     def ready_bytes(self) -> int:
         """Bytes that can be appended and written before a container must be made."""
-        ready: uint64_t = at_load64(cython.address(self.log.ready_end))
+        ready: uint64_t = at_load64(address(self.log.ready_end))
         return ready - self.log.tail if ready > self.log.tail else 0
 
     @property
@@ -585,20 +597,20 @@ class ManagedLog:
         """Files from the base on disk to the last container that is ready."""
         if self.log.container_count == 0:
             return 0
-        return at_load64(cython.address(self.log.ready_end)) // self.log.container_size - self.log.first_sequence
+        return at_load64(address(self.log.ready_end)) // self.log.container_size - self.log.first_sequence
 
     @property
     def used_bytes(self) -> int:
         """Bytes from the base's container to the tail."""
-        return self.log.tail - at_load64(cython.address(self.log.base))
+        return self.log.tail - at_load64(address(self.log.base))
 
     @property
     def live_bytes(self) -> int:
         """Bytes of what is live, without what else the containers hold."""
         bytes_: uint64_t
-        spin_lock(cython.address(self.log.lock))
+        spin_lock(address(self.log.lock))
         bytes_ = log_live_bytes(self.log)
-        spin_unlock(cython.address(self.log.lock))
+        spin_unlock(address(self.log.lock))
         return bytes_
 
     @property
@@ -610,6 +622,6 @@ class ManagedLog:
         i: uint32_t
         result: list = []
         for i in range(self.log.container_count):
-            one = cython.address(self.log.containers[i])
+            one = address(self.log.containers[i])
             result.append((one.sequence, one.live_count, one.count, one.state, one.bytes))
         return result

@@ -16,6 +16,13 @@ cdef enum:
     PLACE_SIZE = 40             # one place of a Message-Copy
     COPY_PUBLISHED = 1          # flag of a Message-Copy: the time of its Message-Start follows the places
     SPLIT_ABOVE = 16384         # bytes of content; more is cut into chunks
+    CONTENT_MAX = 0x7FFFFFFF    # bytes of one message; more is not believed
+
+cdef enum:
+    # Looking for the next record inside a damaged block checks at most this many times the block's bytes: a body made to look like the
+    # heads of large records must not keep recovery busy for hours. What is left of the block then counts as damaged.
+    SALVAGE_EFFORT = 64
+    STREAM_SALVAGE_EFFORT = 16  # in the log of a stream, where readers wait for it
 
 cdef enum:                      # types of records
     RECORD_START = 1
@@ -41,6 +48,12 @@ cdef enum:                      # types of records
     RECORD_NOTE = 42
     RECORD_ACQUIRE_SET = 43
     RECORD_PAGE_CONTENT = 64
+
+cdef enum:                      # what a reader's step to the next record came to
+    STEP_RECORD = 0
+    STEP_END = 1                # nothing durable follows
+    STEP_BAD = 2                # what stands there does not check, or its container is gone
+    STEP_IO = 3                 # the disk refused
 
 cdef enum:                      # flags of a record
     RECORD_UNDO_NEXT = 1

@@ -19,6 +19,8 @@ import os
 from dataclasses import dataclass
 
 import cython
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, long, nogil, p_char, p_void, pointer, void
+from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.store.log.file_port import FilePort
@@ -27,6 +29,7 @@ from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
     CONTAINER_HEADER,
+    SALVAGE_EFFORT,
     SECTOR,
     align8,
     align_sector,
@@ -42,20 +45,15 @@ from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 
 from flintmq.errors import StoreError
+from flintmq.store.log.containers import FORMAT_VERSION, MAGIC, SUFFIX
 
-MAGIC = b"FLNTLOG1"
-FORMAT_VERSION = 2
 # 1: without Queue-Purge; its containers are read as they are
 FORMAT_VERSIONS = (1, 2)
-SUFFIX = ".flog"
 # bytes of a container: what the format allows; a header that says something else is not believed
 CONTAINER_MIN = 4096
 CONTAINER_MAX = 1 << 30
 # bytes of one read call: long enough for the disk, short enough that a signal gets through
-READ_PIECE = cython.declare(uint64_t, 4 << 20)
-# Looking for the next record inside a damaged block checks at most this many times the block's bytes: a body made to look like the
-# heads of large records must not keep recovery busy for hours. What is left of the block then counts as damaged.
-SALVAGE_EFFORT = cython.declare(uint64_t, 64)
+READ_PIECE = declare(uint64_t, 4 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,81 +83,79 @@ def container_sequence(name: str) -> int:
     return int(digits)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _bad_record(p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(block_t)) -> uint32_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bad_record(p: pointer[cython.const[uint8_t]], block: pointer[block_t]) -> uint32_t:
     """Checks every record of the block at `p`: 0 when all are good, else the offset of the first that is not (in the block)."""
     at: uint32_t = BLOCK_HEADER
     count: uint32_t = 0
     record: record_t
     while at < block.length:
-        if not record_decode(p + at, block.lsn + at, block.length - at, 0, True, cython.address(record)):
+        if not record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
             return at
-        at += cython.cast(uint32_t, align8(record.length))
+        at += cast(uint32_t, align8(record.length))
         count += 1
     if count != block.records:
         return BLOCK_HEADER
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _hand_out(
-    p: cython.pointer(cython.const[uint8_t]),
-    block: cython.pointer(block_t),
+    p: pointer[cython.const[uint8_t]],
+    block: pointer[block_t],
     base: uint64_t,
     on_record: scan_record_t,
-    context: cython.p_void,
+    context: p_void,
 ) -> uint64_t:
     """Hands out the records of a block that was checked, from `base` on; returns their number."""
     at: uint32_t = BLOCK_HEADER
     count: uint64_t = 0
     record: record_t
     while at < block.length:
-        record_decode(p + at, block.lsn + at, block.length - at, block.time_us, False, cython.address(record))
-        at += cython.cast(uint32_t, align8(record.length))
+        record_decode(p + at, block.lsn + at, block.length - at, block.time_us, False, address(record))
+        at += cast(uint32_t, align8(record.length))
         if record.lsn >= base:
-            on_record(context, cython.address(record))
+            on_record(context, address(record))
             count += 1
     return count
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _next_good_record(
-    p: cython.pointer(cython.const[uint8_t]), block: cython.pointer(block_t), at: uint32_t, effort: cython.pointer(uint64_t)
-) -> uint32_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _next_good_record(p: pointer[cython.const[uint8_t]], block: pointer[block_t], at: uint32_t, effort: pointer[uint64_t]) -> uint32_t:
     """Offset in the block of the first record at or after `at` that checks; the block's length when there is none."""
     record: record_t
     cost: uint64_t
     while at + 24 <= block.length:
-        if record_decode(p + at, block.lsn + at, block.length - at, 0, False, cython.address(record)):
+        if record_decode(p + at, block.lsn + at, block.length - at, 0, False, address(record)):
             cost = record.length
             if effort[0] < cost:
                 break
             effort[0] -= cost
-            if record_decode(p + at, block.lsn + at, block.length - at, 0, True, cython.address(record)):
+            if record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
                 return at
         at += 8
     return block.length
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ignore(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _ignore(context: p_void, record: pointer[record_t]) -> void:
     pass
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _collect(context: cython.p_void, record: cython.pointer(record_t)) -> cython.void:
-    with cython.gil:
-        found: list = cython.cast(list, cython.cast(object, context))
+@cfunc
+@nogil
+@exceptval(check=False)
+def _collect(context: p_void, record: pointer[record_t]) -> void:
+    with gil:
+        found: list = cast(list, cast(object, context))
         found.append(
             (
                 record.lsn,
@@ -169,12 +165,12 @@ def _collect(context: cython.p_void, record: cython.pointer(record_t)) -> cython
                 record.tx,
                 record.expires_at_ms,
                 record.time_us,
-                PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.data), record.size),
+                PyBytes_FromStringAndSize(cast(p_char, record.data), record.size),
             )
         )
 
 
-@cython.cclass
+@cclass
 class LogScan:
     """One reading of one log. Attributes: see scan.pxd.
 
@@ -183,7 +179,7 @@ class LogScan:
     """
 
     def __cinit__(self):
-        self._bytes = cython.NULL
+        self._bytes = NULL
 
     def __init__(self, files: FilePort, directory: str, log_id: int, store_uuid: bytes | None = None) -> None:
         self.files = files
@@ -214,12 +210,12 @@ class LogScan:
 
     def check(self) -> None:
         """Reads everything and hands out nothing: fills the attributes in."""
-        self.run(_ignore, cython.NULL)
+        self.run(_ignore, NULL)
 
     def collect(self) -> list:
         """Every good record as (lsn, type, flags, undo_prev, tx, expires_at_ms, time_us, own fields)."""
         found: list = []
-        self.run(_collect, cython.cast(cython.p_void, found))
+        self.run(_collect, cast(p_void, found))
         return found
 
     # --- containers
@@ -249,7 +245,7 @@ class LogScan:
             self._names[sequence] = names[sequence]
             good = len(header) == CONTAINER_HEADER and header[:8] == MAGIC
             version = int.from_bytes(header[8:12], "little")
-            if not good or crc32c(0, cython.cast(cython.p_char, header), 508) != int.from_bytes(header[508:512], "little"):
+            if not good or crc32c(0, cast(p_char, header), 508) != int.from_bytes(header[508:512], "little"):
                 if good and version not in FORMAT_VERSIONS:
                     versions[path] = version
                 self.unusable.append(sequence)
@@ -288,30 +284,30 @@ class LogScan:
         if self.files.size(path) < size:  # its size was durable before it had its name
             self.unusable.append(sequence)
 
-    def _load(self, sequence):
+    def _load(self, sequence: uint64_t) -> c_int:
         """Reads a container into `_bytes`; one that is not there, and what a short file lacks, reads as zeros. So does what was never
         written, which is not read: most of a container that was just begun."""
         size: uint64_t = self.container_size
         if self._loaded == sequence:
             return 0
         self._loaded = 0
-        if self._bytes == cython.NULL:
-            self._bytes = cython.cast(cython.pointer(uint8_t), calloc(size, 1))
-            if self._bytes == cython.NULL:
+        if self._bytes == NULL:
+            self._bytes = cast(pointer[uint8_t], calloc(size, 1))
+            if self._bytes == NULL:
                 raise MemoryError("no memory for a container")
         got: uint64_t = 0
         end: uint64_t
-        count: cython.long = 0
+        count: long = 0
         piece: uint64_t
-        fd: cython.int
+        fd: c_int
         if sequence in self._names:
             path = self._path(sequence)
             try:
                 fd = self.files.open(path)
             except OSError as error:
                 raise StoreError(f"cannot read {path}: {error.strerror}") from error
-            end = min(size, cython.cast(uint64_t, self.files.data_end(fd, size)))
-            with cython.nogil:
+            end = min(size, cast(uint64_t, self.files.data_end(fd, size)))
+            with nogil:
                 while got < end:
                     piece = end - got if end - got < READ_PIECE else READ_PIECE
                     count = self.files.read_at(self.files.context, fd, self._bytes + got, piece, got)
@@ -328,11 +324,11 @@ class LogScan:
         self._loaded = sequence
         return 0
 
-    def sector(self, lsn):
+    def sector(self, lsn: uint64_t) -> bytes:
         self._load(lsn // self.container_size)
-        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self._bytes + lsn % self.container_size), SECTOR)
+        return PyBytes_FromStringAndSize(cast(p_char, self._bytes + lsn % self.container_size), SECTOR)
 
-    def is_last(self, lsn):
+    def is_last(self, lsn: uint64_t) -> bint:
         at: uint64_t = lsn % self.container_size + SECTOR
         self._load(lsn // self.container_size)
         while at < self._filled and self._bytes[at] == 0:
@@ -341,11 +337,11 @@ class LogScan:
 
     # --- blocks
 
-    def _block_at(self, offset, lsn, out):
+    def _block_at(self, offset: uint64_t, lsn: uint64_t, out: pointer[block_t]) -> bint:
         """Decodes the block header there in the loaded container. False: there is none."""
         return block_decode(self._bytes + offset, lsn, self.container_size - offset, self.log_id, out)
 
-    def _next(self, at, last, epoch, any_previous, out):
+    def _next(self, at: pointer[uint64_t], last: uint64_t, epoch: uint32_t, any_previous: bint, out: pointer[block_t]) -> bint:
         """The block at `*at`, or, when the container ends there, the first one of the next container (`*at` is moved to it). False:
         neither continues the chain. any_previous: the chain before was broken (or is not read)."""
         size: uint64_t = self.container_size
@@ -376,7 +372,7 @@ class LogScan:
         start *= size
         self._load(sequence)
         while offset < self._filled:
-            if le32(self._bytes + offset) == BLOCK_MAGIC and self._block_at(offset, start + offset, cython.address(block)):
+            if le32(self._bytes + offset) == BLOCK_MAGIC and self._block_at(offset, start + offset, address(block)):
                 found.append((block.lsn, block.lsn + block.length, block.epoch, block.durable_hint, block.previous, block.base))
             offset += SECTOR
         return found
@@ -411,22 +407,22 @@ class LogScan:
         header: block_t
         if start[1] > self.hint:  # nothing is known durable: the first block has to prove itself, too
             at = start[0]
-            if not self._next(cython.address(at), 0, 0, True, cython.address(header)) or self._bad(cython.address(header)):
+            if not self._next(address(at), 0, 0, True, address(header)) or self._bad(address(header)):
                 return True
             at = align_sector(start[1])
-        while self._next(cython.address(at), last, last_epoch, False, cython.address(header)) and not self._bad(cython.address(header)):
+        while self._next(address(at), last, last_epoch, False, address(header)) and not self._bad(address(header)):
             self.base = header.base
             last = self._last = header.lsn
             last_epoch = header.epoch
             at = align_sector(header.lsn + header.length)
         return True
 
-    def _bad(self, block):
+    def _bad(self, block: pointer[block_t]) -> uint32_t:
         return _bad_record(self._bytes + block.lsn % self.container_size, block)
 
     # --- reading
 
-    def run(self, on_record, context):
+    def run(self, on_record: scan_record_t, context: p_void) -> c_int:
         self._reset()
         self._headers()
         if not self._names:
@@ -445,12 +441,12 @@ class LogScan:
         # The base may stand behind the last block, when nothing lives any more.
         at: uint64_t = min(self.base, self._last) // size * size + CONTAINER_HEADER
         block: block_t
-        p: cython.pointer(uint8_t)
+        p: pointer[uint8_t]
         bad: uint32_t
-        any_previous: cython.bint = True
+        any_previous: bint = True
         last_flags: uint32_t = 0
         while True:
-            if not self._next(cython.address(at), self.last_block, self.epoch, any_previous, cython.address(block)):
+            if not self._next(address(at), self.last_block, self.epoch, any_previous, address(block)):
                 if at >= self.hint:
                     break
                 at = self._resume(at)
@@ -461,14 +457,14 @@ class LogScan:
                 continue
             p = self._bytes + block.lsn % size
             if block.lsn + block.length > self.base or block.lsn >= self.hint:
-                with cython.nogil:
-                    bad = _bad_record(p, cython.address(block))
+                with nogil:
+                    bad = _bad_record(p, address(block))
                     if not bad:
-                        self.records += _hand_out(p, cython.address(block), self.base, on_record, context)
+                        self.records += _hand_out(p, address(block), self.base, on_record, context)
                 if bad:
                     if block.lsn >= self.hint:
                         break
-                    self._salvage(cython.address(block), bad, on_record, context)
+                    self._salvage(address(block), bad, on_record, context)
             self.blocks += 1
             self.last_block = block.lsn
             self.epoch = block.epoch
@@ -478,7 +474,7 @@ class LogScan:
         self._end(at, last_flags)
         return 0
 
-    def _end(self, at, flags):
+    def _end(self, at: uint64_t, flags: uint32_t) -> c_int:
         """The good chain ended before `at`: sets tail, torn_at, clean; names containers with a bad header among those read."""
         size: uint64_t = self.container_size
         if self.last_block:
@@ -506,7 +502,7 @@ class LogScan:
                 )
         self.damage.sort(key=_damage_lsn)
 
-    def _note(self, lsn, upto, reason):
+    def _note(self, lsn: uint64_t, upto: uint64_t, reason: str | None) -> c_int:
         """Records damage of [lsn, upto), unless all of it lies below the base."""
         if upto and upto <= self.base:
             return 0
@@ -516,7 +512,7 @@ class LogScan:
         self.damage.append(Damage(self._path(lsn // size), lsn % size, lsn, upto, reason))
         return 0
 
-    def _resume_in(self, at):
+    def _resume_in(self, at: uint64_t) -> uint64_t:
         """LSN of the first block header in the loaded container from `at` on that checks and whose epoch did not fall; 0: none."""
         block: block_t
         size: uint64_t = self.container_size
@@ -525,14 +521,14 @@ class LogScan:
         while offset < self._filled:
             if (
                 le32(self._bytes + offset) == BLOCK_MAGIC
-                and self._block_at(offset, start + offset, cython.address(block))
+                and self._block_at(offset, start + offset, address(block))
                 and block.epoch >= self.epoch
             ):
                 return start + offset
             offset += SECTOR
         return 0
 
-    def _resume(self, at):
+    def _resume(self, at: uint64_t) -> uint64_t:
         """The chain is broken at `at`, which was durable: notes the damage; returns the LSN of the next good block, 0 if there is none."""
         size: uint64_t = self.container_size
         found: uint64_t = 0
@@ -553,22 +549,22 @@ class LogScan:
         self._note(at, found, reason)
         return found
 
-    def _salvage(self, block, bad, on_record, context):
+    def _salvage(self, block: pointer[block_t], bad: uint32_t, on_record: scan_record_t, context: p_void) -> c_int:
         """A block that was durable holds records that do not check: hands out the good ones and notes the stretches between."""
-        p: cython.pointer(cython.const[uint8_t]) = self._bytes + block.lsn % self.container_size
+        p: pointer[cython.const[uint8_t]] = self._bytes + block.lsn % self.container_size
         effort: uint64_t = SALVAGE_EFFORT * block.length
         at: uint32_t = BLOCK_HEADER
         good: uint32_t
-        noted: cython.bint = False
+        noted: bint = False
         record: record_t
         while at < block.length:
-            if record_decode(p + at, block.lsn + at, block.length - at, block.time_us, True, cython.address(record)):
-                at += cython.cast(uint32_t, align8(record.length))
+            if record_decode(p + at, block.lsn + at, block.length - at, block.time_us, True, address(record)):
+                at += cast(uint32_t, align8(record.length))
                 if record.lsn >= self.base:
-                    on_record(context, cython.address(record))
+                    on_record(context, address(record))
                     self.records += 1
                 continue
-            good = _next_good_record(p, block, at + 8, cython.address(effort))
+            good = _next_good_record(p, block, at + 8, address(effort))
             self._note(block.lsn + at, block.lsn + good, "records do not check")
             noted = True
             at = good

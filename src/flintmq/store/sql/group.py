@@ -17,8 +17,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from flintmq.core import failpoints
 from flintmq.errors import StoreError
-from flintmq.store import failpoints
 from flintmq.store.sql.driver import Driver, Operation
 from flintmq.store.sql.failures import ConstraintFailure, NotSaved
 

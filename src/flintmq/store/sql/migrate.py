@@ -35,11 +35,6 @@ def _config(stdout: io.StringIO) -> Config:
     return config
 
 
-def newest() -> str:
-    """The newest version that there is a script for."""
-    return ScriptDirectory.from_config(_config(io.StringIO())).get_current_head() or ""
-
-
 def versions_after(found: str) -> Sequence[str]:
     """`0002: what it does` for each version that follows `found`, oldest first."""
     script = ScriptDirectory.from_config(_config(io.StringIO()))

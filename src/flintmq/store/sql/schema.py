@@ -1,4 +1,4 @@
-"""The tables of the definitions database (SQLAlchemy Core). A change here needs a migration, and `python -m flintmq.store.sql.generate`.
+"""The tables of the definitions database (SQLAlchemy Core). A change here needs a migration, and `python -m tools.gen_sqlite_text`.
 
 in: nothing. out: `metadata`, the tables, `create_statements`.
 

@@ -21,11 +21,6 @@ def compile_all(dialect: Dialect) -> dict[str, str]:
     return {name: str(statement.compile(dialect=dialect)) for name, statement in _build(dialect.name).items()}
 
 
-def sqlite_dialect() -> Dialect:
-    """SQLite with `:name` parameters, as sqlite3 takes them."""
-    return sqlite.dialect(paramstyle="named")
-
-
 def _build(dialect: str) -> dict[str, ClauseElement]:
     def save(table: Table, *key: str, skip: tuple[str, ...] = ()) -> ClauseElement:
         """Inserts, or replaces the row of the same key."""

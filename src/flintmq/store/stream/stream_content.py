@@ -9,9 +9,11 @@ I1  Nothing outside the header payload is read, whatever it holds: lengths are c
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_char, pointer, void
 from cython.cimports.flintmq.core.content import (
     CONTENT_HEADERS,
     CONTENT_SHARED,
+    arena_t,
     content_body,
     content_frame,
     content_header,
@@ -19,51 +21,46 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy
 
-OFFSET_NAME = cython.declare(cython.p_char, b"x-stream-offset")
-FILTER_NAME = cython.declare(cython.p_char, b"x-stream-filter-value")
-OFFSET_FIELD = cython.declare(uint32_t, 25)  # 1 + 15 bytes of name, type octet, 8 bytes
+OFFSET_NAME = declare(p_char, b"x-stream-offset")
+FILTER_NAME = declare(p_char, b"x-stream-filter-value")
+OFFSET_FIELD = declare(uint32_t, 25)  # 1 + 15 bytes of name, type octet, 8 bytes
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32(p: cython.pointer(cython.const[uint8_t])) -> uint32_t:
-    return (
-        cython.cast(uint32_t, p[0]) << 24
-        | cython.cast(uint32_t, p[1]) << 16
-        | cython.cast(uint32_t, p[2]) << 8
-        | cython.cast(uint32_t, p[3])
-    )
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _be32(p: pointer[cython.const[uint8_t]]) -> uint32_t:
+    return cast(uint32_t, p[0]) << 24 | cast(uint32_t, p[1]) << 16 | cast(uint32_t, p[2]) << 8 | cast(uint32_t, p[3])
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_be32(p: cython.pointer(uint8_t), value: uint32_t) -> cython.void:
-    p[0] = cython.cast(uint8_t, value >> 24)
-    p[1] = cython.cast(uint8_t, value >> 16)
-    p[2] = cython.cast(uint8_t, value >> 8)
-    p[3] = cython.cast(uint8_t, value)
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _put_be32(p: pointer[uint8_t], value: uint32_t) -> void:
+    p[0] = cast(uint8_t, value >> 24)
+    p[1] = cast(uint8_t, value >> 16)
+    p[2] = cast(uint8_t, value >> 8)
+    p[3] = cast(uint8_t, value)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_be64(p: cython.pointer(uint8_t), value: uint64_t) -> cython.void:
-    _put_be32(p, cython.cast(uint32_t, value >> 32))
-    _put_be32(p + 4, cython.cast(uint32_t, value))
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _put_be64(p: pointer[uint8_t], value: uint64_t) -> void:
+    _put_be32(p, cast(uint32_t, value >> 32))
+    _put_be32(p + 4, cast(uint32_t, value))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _value_size(p: cython.pointer(cython.const[uint8_t]), left: uint32_t) -> uint32_t:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _value_size(p: pointer[cython.const[uint8_t]], left: uint32_t) -> uint32_t:
     """Bytes of a table field from its type octet on; 0: unknown type, or it does not fit into `left` bytes."""
     size: uint64_t
     if left == 0:
@@ -84,25 +81,25 @@ def _value_size(p: cython.pointer(cython.const[uint8_t]), left: uint32_t) -> uin
     elif kind == ord("S") or kind == ord("x") or kind == ord("F") or kind == ord("A"):
         if left < 5:
             return 0
-        size = 5 + cython.cast(uint64_t, _be32(p + 1))
+        size = 5 + cast(uint64_t, _be32(p + 1))
     else:
         return 0
-    return cython.cast(uint32_t, size) if size <= left else 0
+    return cast(uint32_t, size) if size <= left else 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
+@cfunc
+@nogil
+@exceptval(check=False)
 def _look_at_header(
-    p: cython.pointer(cython.const[uint8_t]),
+    p: pointer[cython.const[uint8_t]],
     n: uint32_t,
-    table: cython.pointer(uint32_t),
-    end: cython.pointer(uint32_t),
-    cut: cython.pointer(uint32_t),
-    cut_size: cython.pointer(uint32_t),
-    filter_at: cython.pointer(uint32_t),
-    filter_size: cython.pointer(uint32_t),
-) -> cython.bint:
+    table: pointer[uint32_t],
+    end: pointer[uint32_t],
+    cut: pointer[uint32_t],
+    cut_size: pointer[uint32_t],
+    filter_at: pointer[uint32_t],
+    filter_size: pointer[uint32_t],
+) -> bint:
     """Where things stand in a content header payload: `table`: its headers' length field, 0 without headers; `end`: behind the table, or
     where one belongs; cut: an x-stream-offset that is there; filter_at 0: no filter value. False: it can't be read."""
     at: uint32_t = 14
@@ -117,7 +114,7 @@ def _look_at_header(
     filter_size[0] = 0
     if n < 14:
         return False
-    flags = cython.cast(uint32_t, p[12]) << 8 | p[13]
+    flags = cast(uint32_t, p[12]) << 8 | p[13]
     if flags & 1:
         return False  # more flags follow: not for the class basic
     prop = 0x8000
@@ -136,7 +133,7 @@ def _look_at_header(
     end[0] = at + 4 + _be32(p + at)
     at += 4
     while at < end[0]:
-        size = 1 + cython.cast(uint32_t, p[at])
+        size = 1 + cast(uint32_t, p[at])
         if at + size >= end[0]:
             return False
         value = _value_size(p + at + size, end[0] - at - size)
@@ -154,36 +151,50 @@ def _look_at_header(
     return at == end[0]
 
 
-def stream_content(arena, route, route_len, header, header_len, body, body_len, flags, priority, offset, at, filter_at, filter_size):
+def stream_content(
+    arena: pointer[arena_t],
+    route: pointer[cython.const[uint8_t]],
+    route_len: uint16_t,
+    header: pointer[cython.const[uint8_t]],
+    header_len: uint32_t,
+    body: pointer[cython.const[uint8_t]],
+    body_len: uint32_t,
+    flags: uint8_t,
+    priority: uint8_t,
+    offset: uint64_t,
+    at: pointer[pointer[uint8_t]],
+    filter_at: pointer[uint32_t],
+    filter_size: pointer[uint32_t],
+) -> pointer[content_t]:
     table: uint32_t = 0
     end: uint32_t = 0
     cut: uint32_t = 0
     cut_size: uint32_t = 0
     length: uint32_t
-    content: cython.pointer(content_t)
-    out: cython.pointer(uint8_t)
-    readable: cython.bint = _look_at_header(
+    content: pointer[content_t]
+    out: pointer[uint8_t]
+    readable: bint = _look_at_header(
         header,
         header_len,
-        cython.address(table),
-        cython.address(end),
-        cython.address(cut),
-        cython.address(cut_size),
+        address(table),
+        address(end),
+        address(cut),
+        address(cut_size),
         filter_at,
         filter_size,
     )
-    at[0] = cython.NULL
+    at[0] = NULL
     if not readable:
         filter_at[0] = 0
         content = content_new(arena, route_len, header_len, body_len)
-        if content == cython.NULL:
-            return cython.NULL
+        if content == NULL:
+            return NULL
         memcpy(content_header(content), header, header_len)
     else:
         length = header_len - cut_size + OFFSET_FIELD + (0 if table else 4)
         content = content_new(arena, route_len, length, body_len)
-        if content == cython.NULL:
-            return cython.NULL
+        if content == NULL:
+            return NULL
         out = content_header(content)
         if table:
             if cut_size:
@@ -211,11 +222,11 @@ def stream_content(arena, route, route_len, header, header_len, body, body_len, 
     memcpy(content_route(content), route, route_len)
     if body_len:
         memcpy(content_body(content), body, body_len)
-    content.flags = flags & ~cython.cast(uint8_t, CONTENT_SHARED)
+    content.flags = flags & ~cast(uint8_t, CONTENT_SHARED)
     content.priority = priority
     content_frame(content)
     return content
 
 
-def stream_put_offset(at, offset):
+def stream_put_offset(at: pointer[uint8_t], offset: uint64_t) -> void:
     _put_be64(at, offset)

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import logging
 
-import cython
+from cython import NULL, address, bint, cast, cclass, declare, nogil, p_void, pointer, sizeof
+from cython import int as c_int
 from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.store.log.log import (
     CONTAINER_READY,
@@ -75,12 +77,13 @@ from cython.cimports.flintmq.store.stream.stream_walk import (
     stream_reader_new,
     stream_reader_t,
 )
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
+
 from flintmq.errors import StoreError
 from flintmq.store.log.containers import STREAMS, clear_temporaries, container_name, sequence_of
 from flintmq.store.log.managed import UNBOUNDED
-from flintmq.store.opening import quarantine, repair_tail
+from flintmq.store.log.opening import quarantine, repair_tail
 from flintmq.store.stream.stream_recovery import remove_files
 
 log = logging.getLogger("flintmq.store")
@@ -88,24 +91,24 @@ log = logging.getLogger("flintmq.store")
 # bytes of containers kept ready at most, when the writer had to wait for one
 AHEAD_BYTES_MAX = 32 << 20
 # milliseconds without an append after which a stream's end is proven, and after which its memory is given back
-SETTLE_MS = cython.declare(int64_t, 1_000)
-COOL_MS = cython.declare(int64_t, 10_000)
+SETTLE_MS = declare(int64_t, 1_000)
+COOL_MS = declare(int64_t, 10_000)
 # errno that the log of a deleted stream is latched with
 ESHUTDOWN = 108
-NEVER = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+NEVER = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
-@cython.cclass
+@cclass
 class Stream:
     """One stream. Made by `open`; `finish` or `close` ends it."""
 
     def __cinit__(self):
-        self.stream = cython.NULL
+        self.stream = NULL
         self.damage = []
         self.told = set()
 
     def __dealloc__(self):
-        if self.stream != cython.NULL:
+        if self.stream != NULL:
             stream_free(self.stream)
 
     @staticmethod
@@ -127,7 +130,7 @@ class Stream:
         """
         found: recovered_t
         made: Stream = Stream()
-        memset(cython.address(found), 0, cython.sizeof(recovered_t))
+        memset(address(found), 0, sizeof(recovered_t))
         made.files = files
         made.clock = clock
         made.writer = writer
@@ -140,7 +143,7 @@ class Stream:
         found.container_size = made._size_of(names) if names else container_size
         try:
             if names:
-                scan.run(stream_on_record, cython.cast(cython.p_void, cython.address(found)))
+                scan.run(stream_on_record, cast(p_void, address(found)))
         except StoreError as error:
             log.error("stream %d can't be opened, its files are left as they are: %s", queue_id, error)
             made.broken = True
@@ -156,22 +159,22 @@ class Stream:
         made.stream = stream_new(
             queue_id,
             made.managed.log,
-            cython.address(writer.writer),
+            address(writer.writer),
             writer.writer.port,
-            cython.address(shared.space),
-            cython.cast(cython.p_void, made),
+            address(shared.space),
+            cast(p_void, made),
         )
-        if made.stream == cython.NULL:
+        if made.stream == NULL:
             raise MemoryError
         made.stream.refs = 1
         Py_INCREF(made)
         made.held = True
         made.seen_ms = clock.monotonic_ns() // 1_000_000
         if made.broken:
-            at_store32(cython.address(made.stream.closed), 1)
+            at_store32(address(made.stream.closed), 1)
         elif names:
             try:
-                made._recover(scan, cython.address(found))
+                made._recover(scan, address(found))
             except BaseException:
                 made.close()
                 raise
@@ -193,7 +196,7 @@ class Stream:
                 return size
         return 4096
 
-    def _recover(self, scan, found):
+    def _recover(self, scan: LogScan | None, found: pointer[recovered_t]) -> c_int:
         """What the scan found becomes the state; the log is ready to go on."""
         size: uint64_t = scan.container_size
         tail: uint64_t = scan.tail
@@ -203,7 +206,7 @@ class Stream:
         first_us: uint64_t = 0
         hidden: uint64_t = 0
         sequence: uint64_t
-        stream: cython.pointer(stream_t) = self.stream
+        stream: pointer[stream_t] = self.stream
         for one in scan.damage:
             self.damage.append(str(one))
             copy = quarantine(self.files, self.store_dir, f"streams-{self.queue_id}", self.directory, one.lsn // size)
@@ -231,7 +234,7 @@ class Stream:
             if number <= tail // size:
                 self.managed.adopt(number)
         if not here:
-            at_store64(cython.address(self.managed.log.ready_end), tail - tail % size)
+            at_store64(address(self.managed.log.ready_end), tail - tail % size)
         if found.container:
             stream_learn(stream, found.container, found.first, found.first_us)
             if found.container == tail // size:
@@ -240,12 +243,12 @@ class Stream:
             hidden = self._guess(here, tail)
             if hidden == NEVER:
                 self.broken = True
-                at_store32(cython.address(stream.closed), 1)
+                at_store32(address(stream.closed), 1)
                 return 0
             following = hidden
         for number in here:
             sequence = number
-            first = self._first_of(sequence, cython.address(first_us))
+            first = self._first_of(sequence, address(first_us))
             if first != PLACE_UNKNOWN:
                 break
         if first == PLACE_UNKNOWN or first > following:
@@ -253,8 +256,8 @@ class Stream:
         stream.next = following
         stream.hot_first = stream.hot_kept = stream.hot_end = following
         stream.visible_start = found.start
-        at_store64(cython.address(stream.first), first)
-        at_store64(cython.address(stream.visible), following)
+        at_store64(address(stream.first), first)
+        at_store64(address(stream.visible), following)
         return 0
 
     def _guess(self, here, tail):
@@ -266,18 +269,18 @@ class Stream:
         at: uint64_t = tail
         for number in reversed(here):
             sequence = number
-            first = self._first_of(sequence, cython.address(first_us))
+            first = self._first_of(sequence, address(first_us))
             if first != PLACE_UNKNOWN:
                 return first + (at - sequence * size) // STREAM_RECORD_LEAST + 1
         # A log whose first block never became durable is empty. If containers went before, or something is damaged, that is not so.
         return NEVER if here[0] != 1 or self.damage else 0
 
-    def _first_of(self, sequence, first_us):
-        reader: cython.pointer(stream_reader_t) = stream_reader_new(self.stream)
+    def _first_of(self, sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
+        reader: pointer[stream_reader_t] = stream_reader_new(self.stream)
         first: uint64_t
-        if reader == cython.NULL:
+        if reader == NULL:
             raise MemoryError
-        with cython.nogil:
+        with nogil:
             first = stream_first_of(reader, sequence, first_us)
             self.opened_bytes += reader.bytes_read
             stream_reader_free(reader)
@@ -288,55 +291,34 @@ class Stream:
     def append(self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, flags: int = 0) -> tuple:
         """Appends a message. Returns (offset, ticket). Raises: StoreError when it is not taken."""
         ticket: uint64_t = 0
-        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, flags, 0)
-        offset: uint64_t = stream_append(self.stream, content, cython.address(ticket))
+        content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, 0)
+        offset: uint64_t = stream_append(self.stream, content, address(ticket))
         content_decref(content)
         if offset == STREAM_FAILED:
             raise StoreError(f"stream {self.queue_id} took no message")
         return offset, ticket
 
-    def append_many(self, exchange: bytes, routing_key: bytes, header: bytes, body: bytes, count: int) -> int:
-        """Appends the same message `count` times, without the GIL (benchmarks). Returns how many were taken."""
-        ticket: uint64_t = 0
-        i: uint64_t
-        most: uint64_t = count
-        taken: uint64_t = 0
-        content: cython.pointer(content_t) = content_from_bytes(exchange, routing_key, header, body, 0, 0)
-        with cython.nogil:
-            for i in range(most):
-                if stream_append(self.stream, content, cython.address(ticket)) == STREAM_FAILED:
-                    break
-                taken += 1
-        content_decref(content)
-        return taken
-
     def hot(self, offset: int, count: int = 1, max_bytes: int = 1 << 20, values: object = None, unfiltered: bool = False) -> tuple:
         """A hot read: (outcome, next offset, [(offset, exchange, routing key, header, body)])."""
         batch: stream_batch_t
-        chosen: cython.pointer(stream_filter_t) = cython.NULL
-        memset(cython.address(batch), 0, cython.sizeof(stream_batch_t))
+        chosen: pointer[stream_filter_t] = NULL
+        memset(address(batch), 0, sizeof(stream_batch_t))
         if values is not None:
             chosen = stream_filter_new(values, unfiltered)
-        outcome: cython.int = stream_hot_read(self.stream, offset, count, max_bytes, chosen, cython.address(batch))
+        outcome: c_int = stream_hot_read(self.stream, offset, count, max_bytes, chosen, address(batch))
         stream_filter_free(chosen)
-        return outcome, batch.next_offset, stream_batch_items(cython.address(batch))
-
-    def reader(self) -> object:
-        """A reader of its containers (stream_face.StreamReader)."""
-        from flintmq.store.stream.stream_face import StreamReader
-
-        return StreamReader(self)
+        return outcome, batch.next_offset, stream_batch_items(address(batch))
 
     # --- keeping ----------------------------------------------------------------------------------------------------------
 
     def maintain(self, max_bytes: int = 0, max_age_ms: int = 0) -> bool:
         """One pass: containers in front of the tail, the base, retention (0: no bound); of an idle stream its end is proven and its memory
         given back. True when it should be called again soon. Raises: OSError."""
-        stream: cython.pointer(stream_t) = self.stream
-        appended: uint64_t = at_load64(cython.address(stream.appended))
+        stream: pointer[stream_t] = self.stream
+        appended: uint64_t = at_load64(address(stream.appended))
         now: int64_t = self.clock.monotonic_ns() // 1_000_000
-        busy: cython.bint
-        if at_load32(cython.address(stream.closed)):
+        busy: bint
+        if at_load32(address(stream.closed)):
             return False
         if appended != self.seen:
             self.seen = appended
@@ -349,7 +331,7 @@ class Stream:
             self.prepare()
         if not busy and now - self.seen_ms >= SETTLE_MS:
             if self._mark(appended):
-                writer_kick(cython.address(self.writer.writer))
+                writer_kick(address(self.writer.writer))
                 busy = True
             if not self.cooled:
                 log_release(self.managed.log)
@@ -361,7 +343,7 @@ class Stream:
 
     def forget_hot(self) -> None:
         """Lets the messages of the hot window go: they are read from the disk. Any thread."""
-        with cython.nogil:
+        with nogil:
             stream_cool(self.stream)
 
     def _cool(self):
@@ -377,28 +359,34 @@ class Stream:
         """The base goes to the container in which the last visible message starts; the next block tells it (I1)."""
         size: uint64_t = self.managed.log.container_size
         to: uint64_t
-        spin_lock(cython.address(self.stream.hot_lock))
+        spin_lock(address(self.stream.hot_lock))
         to = self.stream.visible_start // size * size
-        spin_unlock(cython.address(self.stream.hot_lock))
-        if to > at_load64(cython.address(self.managed.log.base)):
-            at_store64(cython.address(self.managed.log.base), to)
+        spin_unlock(address(self.stream.hot_lock))
+        if to > at_load64(address(self.managed.log.base)):
+            check(
+                to <= at_load64(address(self.managed.log.durable)),
+                b"stream_files I1 the base is durable",
+                to,
+                self.managed.log.durable,
+            )
+            at_store64(address(self.managed.log.base), to)
 
     @property
     def waiting(self) -> bool:
         """Whether the writer has something to do for it."""
         state: uint32_t
-        spin_lock(cython.address(self.managed.log.lock))
+        spin_lock(address(self.managed.log.lock))
         state = self.stream.dirty.state
-        spin_unlock(cython.address(self.managed.log.lock))
+        spin_unlock(address(self.managed.log.lock))
         return state != DIRTY_NOT
 
     @property
     def starved(self) -> bool:
         """Whether the writer waits for a container of it."""
         state: uint32_t
-        spin_lock(cython.address(self.managed.log.lock))
+        spin_lock(address(self.managed.log.lock))
         state = self.stream.dirty.state
-        spin_unlock(cython.address(self.managed.log.lock))
+        spin_unlock(address(self.managed.log.lock))
         return state == DIRTY_STARVED
 
     def prepare(self) -> int:
@@ -424,31 +412,31 @@ class Stream:
             made = managed.prepare(False, 1)  # its name is durable before there is a second one: no log begins with that
         made += managed.prepare(False)
         if starved and self._can_go_on():
-            writer_resume(cython.address(self.writer.writer), cython.address(self.stream.dirty))
-            writer_kick(cython.address(self.writer.writer))
-        elif starved and managed.low and writer_waive(cython.address(self.writer.writer), cython.address(self.stream.dirty)):
-            writer_kick(cython.address(self.writer.writer))
+            writer_resume(address(self.writer.writer), address(self.stream.dirty))
+            writer_kick(address(self.writer.writer))
+        elif starved and managed.low and writer_waive(address(self.writer.writer), address(self.stream.dirty)):
+            writer_kick(address(self.writer.writer))
             made += 1  # no container, but the other logs need not wait for one
         return made
 
     def letter(self) -> None:
         """A dead letter was appended; the end of its original comes next, and is not on disk before it (writer.py, I5)."""
-        writer_letter(cython.address(self.writer.writer), cython.address(self.stream.dirty))
+        writer_letter(address(self.writer.writer), address(self.stream.dirty))
 
     def _can_go_on(self):
         """Whether the container is ready that the writer comes to next: the tail may be far ahead of it."""
-        log_: cython.pointer(log_t) = self.managed.log
-        buffer: cython.pointer(buffer_t)
-        container: cython.pointer(container_t) = cython.NULL
-        ready: cython.bint
-        spin_lock(cython.address(log_.lock))
+        log_: pointer[log_t] = self.managed.log
+        buffer: pointer[buffer_t]
+        container: pointer[container_t] = NULL
+        ready: bint
+        spin_lock(address(log_.lock))
         buffer = log_.first
-        while buffer != cython.NULL and buffer != log_.last and buffer.taken >= buffer.used:
+        while buffer != NULL and buffer != log_.last and buffer.taken >= buffer.used:
             buffer = buffer.next
-        if buffer != cython.NULL:
+        if buffer != NULL:
             container = log_container(log_, buffer.start // log_.container_size)
-        ready = container != cython.NULL and container.state == CONTAINER_READY
-        spin_unlock(cython.address(log_.lock))
+        ready = container != NULL and container.state == CONTAINER_READY
+        spin_unlock(address(log_.lock))
         return ready
 
     def retain(self, max_bytes: int, max_age_ms: int) -> int:
@@ -460,34 +448,34 @@ class Stream:
         following: uint64_t
         first: uint64_t
         first_us: uint64_t = 0
-        sealed: cython.bint
+        sealed: bint
         oldest_us: uint64_t = max(0, self.clock.wall_ms() - max_age_ms) * 1000 if max_age_ms else 0
         removed = 0
         while True:
-            spin_lock(cython.address(managed.log.lock))
+            spin_lock(address(managed.log.lock))
             sequence = managed.log.first_sequence
             sealed = managed.log.container_count > 1 and managed.log.containers[0].state == CONTAINER_SEALED
-            spin_unlock(cython.address(managed.log.lock))
-            if not sealed or sequence >= at_load64(cython.address(managed.log.base_durable)) // size:
+            spin_unlock(address(managed.log.lock))
+            if not sealed or sequence >= at_load64(address(managed.log.base_durable)) // size:
                 break
             pinned = None if managed.pins is None else managed.pins()
             if pinned is not None and sequence >= pinned:
                 break  # the data plane reads it (dataplane/streams.py); its pins end by themselves
             # The next container's first message is as old as this one's last, or younger.
             following = sequence + 1
-            first = self._first_of(following, cython.address(first_us))
+            first = self._first_of(following, address(first_us))
             if not (max_bytes and stream_bytes(self.stream) > max_bytes) and not (first_us and first_us < oldest_us):
                 break
-            while first == PLACE_UNKNOWN and following < at_load64(cython.address(managed.log.base_durable)) // size:
+            while first == PLACE_UNKNOWN and following < at_load64(address(managed.log.base_durable)) // size:
                 following += 1  # it can't be read
-                first = self._first_of(following, cython.address(first_us))
+                first = self._first_of(following, address(first_us))
             if first == PLACE_UNKNOWN:
                 break
-            if first > at_load64(cython.address(self.stream.first)):
-                at_store64(cython.address(self.stream.first), first)
-            spin_lock(cython.address(managed.log.lock))
+            if first > at_load64(address(self.stream.first)):
+                at_store64(address(self.stream.first), first)
+            spin_lock(address(managed.log.lock))
             log_forget_containers(managed.log, sequence + 1)
-            spin_unlock(cython.address(managed.log.lock))
+            spin_unlock(address(managed.log.lock))
             stream_forget_places(self.stream, sequence + 1)
             managed._sealed_ms.pop(sequence, None)
             try:
@@ -517,12 +505,12 @@ class Stream:
 
     def mark(self) -> bool:
         """Proves its end before a clean stop. True: something is to be written, and then it is to be called again."""
-        return not self.broken and self._mark(at_load64(cython.address(self.stream.appended)))
+        return not self.broken and self._mark(at_load64(address(self.stream.appended)))
 
     def _mark(self, appended):
         """Writes a Stream-Mark unless the end is proven. One that also tells a new base proves nothing: the next run writes in a proving
         mark's place, and must not lose a base that files were removed for. Another one follows it."""
-        told: cython.bint = at_load64(cython.address(self.managed.log.base_durable)) == at_load64(cython.address(self.managed.log.base))
+        told: bint = at_load64(address(self.managed.log.base_durable)) == at_load64(address(self.managed.log.base))
         if self.settled == appended or not stream_mark(self.stream):
             return False
         if told:
@@ -533,8 +521,8 @@ class Stream:
         """The queue was deleted: nothing is appended or read any more. `finish` removes the files."""
         stream_close(self.stream)
         self.managed.latch(ESHUTDOWN)
-        writer_resume(cython.address(self.writer.writer), cython.address(self.stream.dirty))
-        writer_kick(cython.address(self.writer.writer))
+        writer_resume(address(self.writer.writer), address(self.stream.dirty))
+        writer_kick(address(self.writer.writer))
 
     def finish(self) -> bool:
         """Removes the files of a deleted stream. False: the writer has it in hand still, try again. Raises: OSError."""
@@ -566,12 +554,12 @@ class Stream:
     @property
     def visible(self) -> int:
         """The first offset that readers do not see yet."""
-        return at_load64(cython.address(self.stream.visible))
+        return at_load64(address(self.stream.visible))
 
     @property
     def first(self) -> int:
         """The lowest offset kept."""
-        return at_load64(cython.address(self.stream.first))
+        return at_load64(address(self.stream.first))
 
     @property
     def next(self) -> int:

@@ -9,6 +9,8 @@ I2  An offset that can't be read is never passed over in silence: the read ends 
 from __future__ import annotations
 
 import cython
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.content import content_body, content_decref, content_header, content_new, content_route, content_t
 from cython.cimports.flintmq.store.log.record import le16, le32, le64, record_t
@@ -28,6 +30,9 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_IO,
     STREAM_MESSAGES,
     STREAM_TRUNCATED,
+    stream_batch_t,
+    stream_filter_t,
+    stream_t,
 )
 from cython.cimports.flintmq.store.stream.stream_walk import (
     STEP_BAD,
@@ -44,33 +49,33 @@ from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 
 # bytes of the log that one read looks at before it says FILTERED
-LOOK_MOST = cython.declare(uint64_t, 4 << 20)
+LOOK_MOST = declare(uint64_t, 4 << 20)
 # an offset that is further ahead is looked up by its container
-WALK_MOST = cython.declare(uint64_t, 4096)
+WALK_MOST = declare(uint64_t, 4096)
 # bytes of one message's content: what fits into its fields
-TOTAL_MOST = cython.declare(uint64_t, 0x7FFFFFFF)
+TOTAL_MOST = declare(uint64_t, 0x7FFFFFFF)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _value_of(record: cython.pointer(record_t), size: cython.pointer(uint32_t)) -> cython.pointer(cython.const[uint8_t]):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _value_of(record: pointer[record_t], size: pointer[uint32_t]) -> pointer[cython.const[uint8_t]]:
     """The filter value of a Stream-Message that was checked; NULL: it has none."""
     length: uint32_t = le16(record.data + 24)
     size[0] = 0
     if length == STREAM_NO_FILTER:
-        return cython.NULL
+        return NULL
     size[0] = length
     return record.data + STREAM_FIXED
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _well_formed(record: cython.pointer(record_t)) -> cython.bint:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _well_formed(record: pointer[record_t]) -> bint:
     """Whether the lengths in a Stream-Message fit into each other and into the record."""
     fixed: uint64_t = STREAM_FIXED
     segment: uint64_t
@@ -80,29 +85,29 @@ def _well_formed(record: cython.pointer(record_t)) -> cython.bint:
     if le16(record.data + 24) != STREAM_NO_FILTER:
         fixed += le16(record.data + 24)
     segment = le32(record.data + 20)
-    total = cython.cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
+    total = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
     return record.size == fixed + segment and segment <= total and total <= TOTAL_MOST
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _small(reader: cython.pointer(stream_reader_t), record: cython.pointer(record_t)) -> cython.pointer(content_t):
+@cfunc
+@nogil
+@exceptval(check=False)
+def _small(reader: pointer[stream_reader_t], record: pointer[record_t]) -> pointer[content_t]:
     """The content of a message that is one record."""
     value_size: uint32_t = 0
-    at: cython.pointer(uint8_t) = cython.NULL
+    at: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
     body_len: uint32_t = le32(record.data + 8)
     header_len: uint32_t = le32(record.data + 12)
     route_len: uint32_t = le16(record.data + 16)
-    run: cython.pointer(cython.const[uint8_t])
-    _value_of(record, cython.address(value_size))
+    run: pointer[cython.const[uint8_t]]
+    _value_of(record, address(value_size))
     run = record.data + STREAM_FIXED + value_size
     return stream_content(
         reader.arena,
         run,
-        cython.cast(uint16_t, route_len),
+        cast(uint16_t, route_len),
         run + route_len,
         header_len,
         run + route_len + header_len,
@@ -110,19 +115,19 @@ def _small(reader: cython.pointer(stream_reader_t), record: cython.pointer(recor
         record.data[18],
         record.data[19],
         le64(record.data),
-        cython.address(at),
-        cython.address(filter_at),
-        cython.address(filter_size),
+        address(at),
+        address(filter_at),
+        address(filter_size),
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(content: cython.pointer(content_t), place: uint64_t, data: cython.pointer(cython.const[uint8_t]), size: uint64_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _put(content: pointer[content_t], place: uint64_t, data: pointer[cython.const[uint8_t]], size: uint64_t) -> void:
     """Bytes of the run (route, header, body) into a content."""
     part: uint64_t
-    header_end: uint64_t = cython.cast(uint64_t, content.route_len) + content.header_len
+    header_end: uint64_t = cast(uint64_t, content.route_len) + content.header_len
     if size and place < content.route_len:
         part = min(size, content.route_len - place)
         memcpy(content_route(content) + place, data, part)
@@ -139,36 +144,34 @@ def _put(content: cython.pointer(content_t), place: uint64_t, data: cython.point
         memcpy(content_body(content) + (place - header_end), data, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _large(
-    reader: cython.pointer(stream_reader_t), record: cython.pointer(record_t), out: cython.pointer(cython.pointer(content_t))
-) -> cython.int:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _large(reader: pointer[stream_reader_t], record: pointer[record_t], out: pointer[pointer[content_t]]) -> c_int:
     """The content of a message whose chunks follow; the reader goes on behind them. STEP_RECORD: NULL in `*out` when it is not whole."""
-    at: cython.pointer(uint8_t) = cython.NULL
+    at: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
     value_size: uint32_t = 0
-    what: cython.int
+    what: c_int
     start: uint64_t = record.lsn
     offset: uint64_t = le64(record.data)
     total: uint64_t
     filled: uint64_t = le32(record.data + 20)
     piece: record_t
-    content: cython.pointer(content_t) = content_new(reader.arena, le16(record.data + 16), le32(record.data + 12), le32(record.data + 8))
-    out[0] = cython.NULL
-    if content == cython.NULL:
+    content: pointer[content_t] = content_new(reader.arena, le16(record.data + 16), le32(record.data + 12), le32(record.data + 8))
+    out[0] = NULL
+    if content == NULL:
         reader.error = 12
         return STEP_IO
     content.flags = record.data[18]
     content.priority = record.data[19]
-    total = cython.cast(uint64_t, content.route_len) + content.header_len + content.body_len
-    _value_of(record, cython.address(value_size))
+    total = cast(uint64_t, content.route_len) + content.header_len + content.body_len
+    _value_of(record, address(value_size))
     _put(content, 0, record.data + STREAM_FIXED + value_size, filled)
     stream_pass(reader, record)
     while filled < total:
-        what = stream_step(reader, cython.address(piece))
+        what = stream_step(reader, address(piece))
         if what != STEP_RECORD:
             content_decref(content)
             return what
@@ -183,54 +186,62 @@ def _large(
             return STEP_RECORD  # its end was never written: another message follows
         _put(content, filled, piece.data + 12, piece.size - 12)
         filled += piece.size - 12
-        stream_pass(reader, cython.address(piece))
+        stream_pass(reader, address(piece))
     out[0] = stream_content(
         reader.arena,
         content_route(content),
         content.route_len,
         content_header(content),
         content.header_len,
-        content_body(content) if content.body_len else cython.NULL,
+        content_body(content) if content.body_len else NULL,
         content.body_len,
         content.flags,
         content.priority,
         offset,
-        cython.address(at),
-        cython.address(filter_at),
-        cython.address(filter_size),
+        address(at),
+        address(filter_at),
+        address(filter_size),
     )
     content_decref(content)
-    if out[0] == cython.NULL:
+    if out[0] == NULL:
         reader.error = 12
         return STEP_IO
     return STEP_RECORD
 
 
-def stream_read(stream, reader, offset, max_count, max_bytes, filter, batch):
+def stream_read(
+    stream: pointer[stream_t],
+    reader: pointer[stream_reader_t],
+    offset: uint64_t,
+    max_count: uint32_t,
+    max_bytes: uint64_t,
+    filter: pointer[stream_filter_t],
+    batch: pointer[stream_batch_t],
+) -> c_int:
     wanted: uint64_t = offset
     visible: uint64_t
     found: uint64_t
     looked: uint64_t = 0
     taken: uint32_t = 0
     start: uint64_t = batch.bytes
-    what: cython.int
+    what: c_int
     value_size: uint32_t = 0
-    value: cython.pointer(cython.const[uint8_t])
-    content: cython.pointer(content_t) = cython.NULL
+    value: pointer[cython.const[uint8_t]]
+    content: pointer[content_t] = NULL
     record: record_t
-    damaged: cython.bint = False
+    damaged: bint = False
     size: uint64_t
     batch.next_offset = offset
-    if at_load32(cython.address(stream.closed)):
+    if at_load32(address(stream.closed)):
         return STREAM_GONE
-    if offset < at_load64(cython.address(stream.first)):
-        batch.next_offset = at_load64(cython.address(stream.first))
+    if offset < at_load64(address(stream.first)):
+        batch.next_offset = at_load64(address(stream.first))
         return STREAM_TRUNCATED
     # In this order: everything visible is below the limit (I2).
-    visible = at_load64(cython.address(stream.visible))
+    visible = at_load64(address(stream.visible))
     if offset >= visible:
         return STREAM_EMPTY
-    reader.limit = at_load64(cython.address(stream.dirty.log.durable))
+    reader.limit = at_load64(address(stream.dirty.log.durable))
     reader.io_ns = 0
     reader.error = 0
     what = STEP_RECORD
@@ -238,9 +249,9 @@ def stream_read(stream, reader, offset, max_count, max_bytes, filter, batch):
         if not stream_search(reader, offset, 0):
             what = STEP_IO if reader.error else STEP_END
     while what == STEP_RECORD and taken < max_count and wanted < visible:
-        what = stream_step(reader, cython.address(record))
+        what = stream_step(reader, address(record))
         if what == STEP_BAD:
-            if taken or wanted > offset or offset < at_load64(cython.address(stream.first)):
+            if taken or wanted > offset or offset < at_load64(address(stream.first)):
                 break  # first what came before it; and what retention took is not damaged
             damaged = True
             what = stream_recover(reader)
@@ -249,13 +260,13 @@ def stream_read(stream, reader, offset, max_count, max_bytes, filter, batch):
             break
         if wanted > offset or record.type == RECORD_STREAM_MESSAGE:
             looked += record.length
-        if record.type != RECORD_STREAM_MESSAGE or not _well_formed(cython.address(record)):
-            stream_pass(reader, cython.address(record))
+        if record.type != RECORD_STREAM_MESSAGE or not _well_formed(address(record)):
+            stream_pass(reader, address(record))
             continue
         found = le64(record.data)
         if found < wanted:
             reader.offset = found + 1
-            stream_pass(reader, cython.address(record))
+            stream_pass(reader, address(record))
             continue
         if found > wanted:
             if taken == 0 and wanted == offset:
@@ -264,26 +275,26 @@ def stream_read(stream, reader, offset, max_count, max_bytes, filter, batch):
                 reader.offset = wanted
                 return STREAM_DAMAGED
             break
-        value = _value_of(cython.address(record), cython.address(value_size))
-        if filter != cython.NULL and not stream_filter_matches(filter, value, value_size):
-            stream_pass(reader, cython.address(record))
+        value = _value_of(address(record), address(value_size))
+        if filter != NULL and not stream_filter_matches(filter, value, value_size):
+            stream_pass(reader, address(record))
             wanted += 1
             reader.offset = wanted
             if looked >= LOOK_MOST:
                 break
             continue
-        size = cython.cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12)
+        size = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12)
         if taken and batch.bytes - start + size > max_bytes:
             break
         if le32(record.data + 20) == size + le16(record.data + 16):
-            content = _small(reader, cython.address(record))
-            if content == cython.NULL:
+            content = _small(reader, address(record))
+            if content == NULL:
                 reader.error = 12
                 what = STEP_IO
                 break
-            stream_pass(reader, cython.address(record))
+            stream_pass(reader, address(record))
         else:
-            what = _large(reader, cython.address(record), cython.address(content))
+            what = _large(reader, address(record), address(content))
             if what == STEP_BAD:
                 if taken or wanted > offset:
                     reader.at = 0  # it is met again by the next read
@@ -294,7 +305,7 @@ def stream_read(stream, reader, offset, max_count, max_bytes, filter, batch):
             if what != STEP_RECORD:
                 reader.at = 0
                 break
-            if content == cython.NULL:
+            if content == NULL:
                 continue
         if not stream_batch_put(batch, content, found):
             content_decref(content)
@@ -319,8 +330,8 @@ def stream_read(stream, reader, offset, max_count, max_bytes, filter, batch):
         return STREAM_EMPTY
     # Visible, and not there: the end of what is durable can't be read, or retention took the container under the reader.
     reader.at = 0
-    if offset < at_load64(cython.address(stream.first)):
-        batch.next_offset = at_load64(cython.address(stream.first))
+    if offset < at_load64(address(stream.first)):
+        batch.next_offset = at_load64(address(stream.first))
         return STREAM_TRUNCATED
     if not damaged and what != STEP_END:
         return STREAM_EMPTY
@@ -328,14 +339,14 @@ def stream_read(stream, reader, offset, max_count, max_bytes, filter, batch):
     return STREAM_DAMAGED
 
 
-def stream_find_time(stream, reader, ms):
+def stream_find_time(stream: pointer[stream_t], reader: pointer[stream_reader_t], ms: uint64_t) -> uint64_t:
     us: uint64_t = ms * 1000
-    what: cython.int
+    what: c_int
     found: uint64_t
     record: record_t
-    first: uint64_t = at_load64(cython.address(stream.first))
-    visible: uint64_t = at_load64(cython.address(stream.visible))
-    reader.limit = at_load64(cython.address(stream.dirty.log.durable))
+    first: uint64_t = at_load64(address(stream.first))
+    visible: uint64_t = at_load64(address(stream.visible))
+    reader.limit = at_load64(address(stream.dirty.log.durable))
     reader.error = 0
     if first >= visible:
         return visible
@@ -343,7 +354,7 @@ def stream_find_time(stream, reader, ms):
         reader.at = 0
         return first
     while True:
-        what = stream_step(reader, cython.address(record))
+        what = stream_step(reader, address(record))
         if what == STEP_BAD:
             what = stream_recover(reader)
             if what == STEP_RECORD:
@@ -354,6 +365,6 @@ def stream_find_time(stream, reader, ms):
             found = le64(record.data)
             reader.at = 0
             return max(first, min(found, visible))
-        stream_pass(reader, cython.address(record))
+        stream_pass(reader, address(record))
     reader.at = 0
     return visible

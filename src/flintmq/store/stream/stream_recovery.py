@@ -5,8 +5,9 @@ in: records of the log's scan. out: the next offset, the last whole message; whe
 
 from __future__ import annotations
 
-import cython
-from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, le32, le16, le64, record_t
+from cython import cast, cfunc, exceptval, nogil, p_void, pointer, void
+from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, le16, le32, le64, record_t
+from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
     RECORD_STREAM_MARK,
@@ -14,20 +15,21 @@ from cython.cimports.flintmq.store.stream.stream_content import (
     STREAM_FIXED,
 )
 from cython.cimports.libc.stdint import uint64_t
+
 from flintmq.store.log.containers import container_name
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _whole(found: cython.pointer(recovered_t), offset: uint64_t, lsn: uint64_t) -> cython.void:
+@cfunc
+@nogil
+@exceptval(check=False)
+def _whole(found: pointer[recovered_t], offset: uint64_t, lsn: uint64_t) -> void:
     found.next = max(found.next, offset + 1)
     found.start = lsn
     found.open_left = 0
 
 
-def stream_on_record(context, record):
-    found: cython.pointer(recovered_t) = cython.cast(cython.pointer(recovered_t), context)
+def stream_on_record(context: p_void, record: pointer[record_t]) -> void:
+    found: pointer[recovered_t] = cast(pointer[recovered_t], context)
     offset: uint64_t
     left: uint64_t
     found.last_lsn = record.lsn
@@ -47,7 +49,7 @@ def stream_on_record(context, record):
             found.first_us = record.time_us
         found.open_start = record.lsn
         found.open_filled = le32(record.data + 20)
-        left = cython.cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
+        left = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
         found.open_left = left - found.open_filled if left > found.open_filled else 0
         if found.open_left == 0:
             _whole(found, offset, record.lsn)
@@ -63,7 +65,7 @@ def stream_on_record(context, record):
                 _whole(found, offset, found.open_start)
 
 
-def stream_proven(files, directory, scan, found):
+def stream_proven(files: object, directory: str | None, scan: LogScan | None, found: pointer[recovered_t]) -> object:
     """LSN of the block before a Stream-Mark that proves everything before it, or None.
 
     The mark is the only record of the last block, its hint covers what is before, and nothing was ever written behind it.

@@ -146,12 +146,6 @@ class StreamStore:
         wanted = min(segment_bytes or self._container_size, self._limits.stream_container_bytes_max)
         return round_container_size(wanted, self._limits.container_bytes_min)
 
-    def set_retention(self, queue_id: int, max_bytes: int, max_age_ms: int) -> None:
-        """Changes the bounds of an open stream (a policy changed). 0: no bound. Unknown is no error."""
-        with self._lock:
-            if queue_id in self._streams:
-                self._bounds[queue_id] = (max_bytes, max_age_ms)
-
     def get(self, queue_id: int) -> Stream | None:
         """The open stream of a queue, or None."""
         return self._streams.get(queue_id)

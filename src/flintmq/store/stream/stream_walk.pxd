@@ -2,14 +2,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t
 from flintmq.store.log.file_port cimport port_read_t
-from flintmq.store.log.record cimport align8, record_t
+from flintmq.store.log.record cimport STEP_BAD, STEP_END, STEP_IO, STEP_RECORD, align8, record_t
 from flintmq.store.stream.stream_log cimport stream_t
-
-cdef enum:                      # what a step came to
-    STEP_RECORD = 0
-    STEP_END = 1                # nothing durable follows
-    STEP_BAD = 2                # what stands there does not check
-    STEP_IO = 3                 # the disk refused (reader.error)
 
 cdef struct stream_reader_t:
     stream_t *stream            # a counted reference

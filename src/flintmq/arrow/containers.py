@@ -1,0 +1,525 @@
+"""Container files read by LSN (see containers.pxd; layout: docs/FORMAT.md).
+
+in: a directory of containers, LSNs. out: records whose CRC names their LSN, contents put together from chunks, blocks.
+
+I1  No byte is handed out that was not covered by a CRC checked in our own memory.
+I2  No length from a file is used before it was compared with what is there.
+I3  At most `memory` bytes of containers are held (but three containers always).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import cython
+from cython import NULL, Py_ssize_t, address, bint, cast, cclass, char, declare, p_char, pointer, sizeof, ulonglong, void
+from cython import int as c_int
+from cython.cimports.flintmq.core.crc32c import crc32c
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_HEADER,
+    CONTAINER_HEADER,
+    CONTENT_FIXED,
+    CONTENT_MAX,
+    PLACE_SIZE,
+    RECORD_CHUNK,
+    RECORD_COPY,
+    RECORD_HEADER,
+    RECORD_PAGE_CONTENT,
+    RECORD_START,
+    SECTOR,
+    align8,
+    align_sector,
+    block_decode,
+    block_t,
+    le16,
+    le32,
+    le64,
+    record_decode,
+    record_t,
+)
+from cython.cimports.libc.errno import EINTR, ENOENT, errno
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdio import snprintf
+from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
+from cython.cimports.libc.string import memcmp, memcpy, memset
+from cython.cimports.posix.fcntl import O_CLOEXEC, O_RDONLY
+from cython.cimports.posix.fcntl import open as c_open
+from cython.cimports.posix.unistd import close as c_close
+from cython.cimports.posix.unistd import pread
+
+# bytes that are read at least
+PIECE = declare(uint64_t, 65536)
+# bytes; what the format allows, a header that says more is not believed
+SIZE_MIN = declare(uint64_t, 4096)
+SIZE_MAX = declare(uint64_t, 1 << 30)
+# The chunks of a message are written one behind the other, with other threads' records between: a chunk that is not found within this
+# many containers does not exist.
+CHUNK_CONTAINERS = declare(uint64_t, 16)
+MEMORY = 64 * 1024 * 1024
+VIEWS_MIN = 3
+VIEWS_MAX = 256
+
+
+@cclass
+class Containers:
+    """Args: directory: of one log's containers ("": none, for bytes given by `give`); store_uuid: its 16 bytes, None to take that of the
+    first container; log: 1 messages, 2 transactions; memory: bytes of containers held at most; container_size: 0 to take that of the
+    first container. Not for use by two threads at once; its users hold `lock`."""
+
+    def __cinit__(self, directory: str, store_uuid: bytes | None = None, log: int = 1, memory: int = MEMORY, container_size: int = 0):
+        self.directory = directory
+        self._path = os.fsencode(directory)
+        self.path = self._path
+        self.log = log
+        self.memory = memory
+        self.lock = threading.Lock()
+        self.has_uuid = False
+        if len(self._path) > 3900 or b"\0" in self._path:
+            raise ValueError("the path of the log's directory is too long")
+        if store_uuid is not None:
+            if len(store_uuid) != 16:
+                raise ValueError("the UUID of a store has 16 bytes")
+            memcpy(self.uuid, cast(p_char, store_uuid), 16)
+            self.has_uuid = True
+        self.container_size = 0
+        if container_size:
+            self._set_size(container_size)
+
+    def __dealloc__(self):
+        i: uint32_t
+        if self.views != NULL:
+            for i in range(self.count):
+                self.close_view(address(self.views[i]))
+                free(self.views[i].bytes)
+                free(self.views[i].loaded)
+                free(self.views[i].spans)
+            free(self.views)
+        free(self.scratch)
+
+    @property
+    def store_uuid(self) -> bytes | None:
+        """16 bytes; None before a container was seen."""
+        return cast(p_char, self.uuid)[:16] if self.has_uuid else None
+
+    @property
+    def users(self) -> object:
+        """The lock that a user of this object holds."""
+        return self.lock
+
+    def close(self) -> None:
+        """Gives descriptors back; the object can be used again."""
+        with self.lock:
+            self.forget()
+
+    def give(self, sequence: int, data: bytes) -> None:
+        """Takes a container from memory instead of a file (it must fit: the size of `data` is the container's)."""
+        if not self.container_size:
+            self._set_size(len(data))
+        view: pointer[view_t] = address(self.views[0])
+        if view.sequence or len(data) != self.container_size:
+            raise ValueError("one container can be given, of the log's container size")
+        if not self._room(view):
+            raise MemoryError
+        memcpy(view.bytes, cast(p_char, data), self.container_size)
+        memset(view.loaded, 0xFF, ((self.container_size + PIECE - 1) // PIECE + 63) // 64 * 8)
+        view.sequence = sequence
+        view.pins = 1
+        view.fd = -1
+
+    def _set_size(self, size: uint64_t) -> None:
+        i: uint32_t
+        if size < SIZE_MIN or size > SIZE_MAX or size % SIZE_MIN:
+            raise ValueError(f"{size} is no container size: not a multiple of {SIZE_MIN} up to {SIZE_MAX}")
+        if self.views != NULL:
+            raise ValueError("the container size is known")
+        self.count = max(VIEWS_MIN, min(VIEWS_MAX, self.memory // size))
+        self.views = cast(pointer[view_t], calloc(self.count, sizeof(view_t)))
+        if self.views == NULL:
+            raise MemoryError
+        for i in range(self.count):
+            self.views[i].fd = -1
+        self.container_size = size
+
+    def learn(self) -> c_int:
+        """Finds out the container size, when it is not known yet; 0 stays when the log has no container. Raises: OSError."""
+        if self.container_size or not self.directory:
+            return 0
+        for name in sorted(os.listdir(self.directory)):
+            if not name.endswith(".flog") or len(name) != 25:
+                continue
+            try:
+                with open(os.path.join(self.directory, name), "rb") as file:
+                    header: bytes = file.read(CONTAINER_HEADER)
+            except FileNotFoundError:
+                continue
+            if len(header) == CONTAINER_HEADER and header[:8] == b"FLNTLOG1":
+                size = int.from_bytes(header[48:56], "little")
+                good = crc32c(0, cast(p_char, header), 508) == int.from_bytes(header[508:512], "little")
+                if good and SIZE_MIN <= size <= SIZE_MAX and size % SIZE_MIN == 0:
+                    if not self.has_uuid:
+                        memcpy(self.uuid, cast(p_char, header) + 16, 16)
+                        self.has_uuid = True
+                    self._set_size(size)
+                    return 0
+        return 0
+
+    def raise_error(self) -> c_int:
+        """Raises the OSError of a read that failed, if one did."""
+        number = self.error
+        self.error = 0
+        if number:
+            raise OSError(number, f"cannot read the log in {self.directory}: {os.strerror(number)}")
+        return 0
+
+    # --- views
+
+    def close_view(self, view: pointer[view_t]) -> void:
+        if view.fd >= 0:
+            c_close(view.fd)
+        view.fd = -1
+        view.sequence = 0
+        view.scanned = 0
+        view.span_count = 0
+        view.span_last = 0
+
+    def forget(self) -> void:
+        i: uint32_t
+        if self.views == NULL:
+            return
+        for i in range(self.count):
+            if self.views[i].pins == 0 and self.views[i].sequence:
+                self.close_view(address(self.views[i]))
+
+    def _room(self, view: pointer[view_t]) -> bint:
+        words: uint64_t = ((self.container_size + PIECE - 1) // PIECE + 63) // 64
+        if view.bytes == NULL:
+            view.bytes = cast(pointer[uint8_t], malloc(self.container_size))
+            view.loaded = cast(pointer[uint64_t], malloc(words * 8))
+            if view.bytes == NULL or view.loaded == NULL:
+                free(view.bytes)
+                free(view.loaded)
+                view.bytes = NULL
+                view.loaded = NULL
+                self.error = 12  # ENOMEM
+                return False
+        memset(view.loaded, 0, words * 8)
+        return True
+
+    def header_good(self, header: pointer[cython.const[uint8_t]], sequence: uint64_t) -> bint:
+        return (
+            memcmp(header, b"FLNTLOG1", 8) == 0
+            and 1 <= le32(header + 8) <= 2
+            and le32(header + 12) == SECTOR
+            and crc32c(0, header, 508) == le32(header + 508)
+            and (not self.has_uuid or memcmp(header + 16, self.uuid, 16) == 0)
+            and le32(header + 32) == self.log
+            and le64(header + 40) == sequence
+            and le64(header + 48) == self.container_size
+        )
+
+    def open(self, sequence: uint64_t) -> pointer[view_t]:
+        name: char[4096]
+        header: uint8_t[512]
+        i: uint32_t
+        got: Py_ssize_t
+        fd: c_int
+        view: pointer[view_t] = NULL
+        self.tick += 1
+        for i in range(self.count):
+            if self.views[i].sequence == sequence:
+                self.views[i].used_at = self.tick
+                return address(self.views[i])
+            if self.views[i].pins == 0 and (view == NULL or self.views[i].used_at < view.used_at):
+                view = address(self.views[i])
+        if view == NULL or self.path[0] == 0 or sequence == 0:
+            return NULL
+        snprintf(name, 4096, b"%s/%020llu.flog", self.path, cast(ulonglong, sequence))
+        while True:
+            fd = c_open(name, O_RDONLY | O_CLOEXEC)
+            if fd >= 0 or errno != EINTR:
+                break
+        if fd < 0:
+            if errno != ENOENT:
+                self.error = errno
+            return NULL
+        got = pread(fd, header, CONTAINER_HEADER, 0)
+        if got != CONTAINER_HEADER or not self.header_good(header, sequence):
+            if got < 0:
+                self.error = errno
+            c_close(fd)
+            return NULL
+        self.close_view(view)
+        if not self._room(view):
+            c_close(fd)
+            return NULL
+        view.fd = fd
+        view.sequence = sequence
+        view.used_at = self.tick
+        return view
+
+    def load(self, view: pointer[view_t], offset: uint64_t, size: uint64_t) -> bint:
+        """Bytes [offset, offset + size) of the container are in memory; what a short file lacks reads as zeros. False: a read error."""
+        piece: uint64_t = offset // PIECE
+        upto: uint64_t
+        first: uint64_t
+        start: uint64_t
+        end: uint64_t
+        got: Py_ssize_t
+        if offset + size > self.container_size:
+            return False
+        upto = (offset + size + PIECE - 1) // PIECE
+        while piece < upto:
+            if view.loaded[piece >> 6] >> (piece & 63) & 1:
+                piece += 1
+                continue
+            first = piece
+            start = piece * PIECE
+            while piece < upto and not view.loaded[piece >> 6] >> (piece & 63) & 1:
+                piece += 1
+            end = min(piece * PIECE, self.container_size)
+            while start < end:
+                got = pread(view.fd, view.bytes + start, end - start, start)
+                if got < 0 and errno == EINTR:
+                    continue
+                if got < 0:
+                    self.error = errno
+                    return False  # nothing of it counts as loaded: who asks again reads again
+                if got == 0:
+                    memset(view.bytes + start, 0, end - start)
+                    break
+                start += got
+            while first < piece:
+                view.loaded[first >> 6] |= cast(uint64_t, 1) << (first & 63)
+                first += 1
+        return True
+
+    # --- records
+
+    def record(self, lsn: uint64_t, out: pointer[record_t]) -> bint:
+        offset: uint64_t = lsn % self.container_size
+        length: uint64_t
+        view: pointer[view_t]
+        if lsn & 7 or offset < CONTAINER_HEADER + BLOCK_HEADER or offset + RECORD_HEADER > self.container_size:
+            return False
+        view = self.open(lsn // self.container_size)
+        if view == NULL or not self.load(view, offset, RECORD_HEADER):
+            return False
+        length = le32(view.bytes + offset)
+        if length < RECORD_HEADER or not self.load(view, offset, length):
+            return False
+        return record_decode(view.bytes + offset, lsn, self.container_size - offset, 0, True, out)
+
+    def following(self, lsn: uint64_t, out: pointer[record_t]) -> bint:
+        """The first record at or after `lsn`, which is the end of a record: in its block, the next block or the next container."""
+        size: uint64_t = self.container_size
+        sequence: uint64_t = (lsn - 1) // size  # of the record before, which may end where the container does
+        start: uint64_t = lsn
+        step: uint32_t
+        view: pointer[view_t]
+        block: block_t
+        for step in range(3):
+            if step == 0:
+                if lsn // size == sequence and self.record(lsn, out):
+                    return True
+                continue
+            start = align_sector(lsn) if step == 1 else (sequence + 1) * size + CONTAINER_HEADER
+            if start % size + BLOCK_HEADER + RECORD_HEADER > size or start % size < CONTAINER_HEADER:
+                continue
+            view = self.open(start // size)
+            if view == NULL or not self.load(view, start % size, BLOCK_HEADER):
+                continue
+            if block_decode(view.bytes + start % size, start, size - start % size, self.log, address(block)):
+                return self.record(start + BLOCK_HEADER, out)
+        return False
+
+    def block_of(self, lsn: uint64_t) -> pointer[span_t]:
+        size: uint64_t = self.container_size
+        offset: uint32_t = cast(uint32_t, lsn % size)
+        base: uint64_t = lsn - offset
+        view: pointer[view_t] = self.open(lsn // size)
+        span: pointer[span_t]
+        spans: pointer[span_t]
+        block: block_t
+        low: uint32_t = 0
+        high: uint32_t
+        middle: uint32_t
+        if view == NULL:
+            return NULL
+        if view.scanned == 0:
+            view.scanned = CONTAINER_HEADER
+        while view.scanned <= offset and view.scanned + BLOCK_HEADER <= size:
+            if not self.load(view, view.scanned, BLOCK_HEADER):
+                return NULL
+            if not block_decode(view.bytes + view.scanned, base + view.scanned, size - view.scanned, self.log, address(block)):
+                view.scanned += SECTOR
+                continue
+            if view.span_count == view.span_room:
+                spans = cast(pointer[span_t], realloc(view.spans, (view.span_room * 2 + 64) * sizeof(span_t)))
+                if spans == NULL:
+                    self.error = 12  # ENOMEM
+                    return NULL
+                view.spans = spans
+                view.span_room = view.span_room * 2 + 64
+            span = address(view.spans[view.span_count])
+            span.offset = cast(uint32_t, view.scanned)
+            span.length = block.length
+            span.time_us = block.time_us
+            span.epoch = block.epoch
+            span.records = block.records
+            view.span_count += 1
+            view.scanned = align_sector(view.scanned + block.length)
+        if view.span_last < view.span_count:
+            span = address(view.spans[view.span_last])
+            if span.offset <= offset and offset < span.offset + span.length:
+                return span
+        high = view.span_count
+        while low < high:
+            middle = (low + high) // 2
+            if view.spans[middle].offset <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return NULL
+        span = address(view.spans[low - 1])
+        if offset >= span.offset + span.length:
+            return NULL
+        view.span_last = low - 1
+        return span
+
+    # --- for Python callers (log.py); the lock is held
+
+    def learned_size(self) -> int:
+        """The container size, once a container with a good header is there; else 0. Raises: OSError."""
+        self.learn()
+        return self.container_size
+
+    def headers_in(self, sequence: int) -> list[tuple[int, int, int, int, int, int, int]]:
+        """Every block header of a container that checks, ascending: (lsn, end without padding, epoch, durable hint, previous, base,
+        flags). Empty when the container is not there. Raises: OSError."""
+        found: list = []
+        block: block_t
+        size: uint64_t = self.container_size
+        offset: uint64_t = CONTAINER_HEADER
+        start: uint64_t = sequence
+        start *= size
+        view: pointer[view_t] = self.open(sequence)
+        if view != NULL:
+            self.load(view, 0, size)
+        self.raise_error()
+        while view != NULL and offset + BLOCK_HEADER <= size:
+            if block_decode(view.bytes + offset, start + offset, size - offset, self.log, address(block)):
+                end = block.lsn + block.length
+                found.append((block.lsn, end, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
+                offset = align_sector(offset + block.length)
+            else:
+                offset += SECTOR
+        return found
+
+    def block_good(self, lsn: int) -> bool:
+        """Whether the block at this LSN and all of its records check. Raises: OSError."""
+        record: record_t
+        block: block_t
+        size: uint64_t = self.container_size
+        at: uint64_t = BLOCK_HEADER
+        where: uint64_t = lsn
+        offset: uint64_t = where % size
+        count: uint32_t = 0
+        view: pointer[view_t] = self.open(where // size)
+        if view == NULL or not self.load(view, 0, size):
+            self.raise_error()
+            return False
+        if offset + BLOCK_HEADER > size or not block_decode(view.bytes + offset, where, size - offset, self.log, address(block)):
+            return False
+        while at < block.length:
+            if not record_decode(view.bytes + offset + at, where + at, block.length - at, 0, True, address(record)):
+                return False
+            at += align8(record.length)
+            count += 1
+        return count == block.records
+
+    def begun_at(self, lsn: int) -> bool:
+        """Whether a block was begun at this LSN, good or not: what stands there names the LSN."""
+        size: uint64_t = self.container_size
+        where: uint64_t = lsn
+        offset: uint64_t = where % size
+        view: pointer[view_t] = self.open(where // size)
+        if view == NULL or offset + BLOCK_HEADER > size or not self.load(view, offset, BLOCK_HEADER):
+            return False
+        return le64(view.bytes + offset + 8) == where
+
+    # --- contents
+
+    def content(self, record: pointer[record_t], out: pointer[content_t]) -> c_int:
+        data: pointer[cython.const[uint8_t]] = record.data
+        size: uint64_t = record.size
+        places: uint64_t
+        total: uint64_t
+        here: uint64_t
+        thing: uint64_t = record.lsn
+        limit: uint64_t
+        copied: bint = False
+        span: pointer[span_t]
+        run: pointer[cython.const[uint8_t]]
+        bytes_: pointer[uint8_t]
+        out.published_us = 0
+        if record.type == RECORD_COPY:
+            thing = record.undo_prev
+            copied = True
+            if size < 8:
+                return CONTENT_BAD
+            places = 8 + cast(uint64_t, le32(data)) * PLACE_SIZE
+            here = 8 if le32(data + 4) & 1 else 0  # the time at which the message was published
+            if places + here > size:
+                return CONTENT_BAD
+            if here:
+                out.published_us = le64(data + places)
+            data += places + here
+            size -= places + here
+        elif record.type != RECORD_START and record.type != RECORD_PAGE_CONTENT:
+            return CONTENT_BAD
+        if size < CONTENT_FIXED:
+            return CONTENT_BAD
+        out.body_len = le32(data)
+        out.header_len = le32(data + 4)
+        out.route_len = le16(data + 8)
+        out.flags = data[10]
+        out.priority = data[11]
+        here = le32(data + 12)
+        total = cast(uint64_t, out.body_len) + out.header_len + out.route_len
+        if here != size - CONTENT_FIXED or here > total or total > CONTENT_MAX:
+            return CONTENT_BAD
+        run = data + CONTENT_FIXED
+        out.end = record.lsn + align8(record.length)
+        if not copied:
+            span = self.block_of(record.lsn)
+            if span == NULL:
+                return CONTENT_SHORT
+            out.published_us = span.time_us + record.time_us
+        if here < total:
+            if total > self.scratch_size:
+                bytes_ = cast(pointer[uint8_t], realloc(self.scratch, total))
+                if bytes_ == NULL:
+                    self.error = 12  # ENOMEM
+                    return CONTENT_SHORT
+                self.scratch = bytes_
+                self.scratch_size = total
+            memcpy(self.scratch, run, here)
+            limit = record.lsn + total + CHUNK_CONTAINERS * self.container_size
+            while here < total:
+                if out.end > limit or not self.following(out.end, record):
+                    return CONTENT_SHORT
+                out.end = record.lsn + align8(record.length)
+                if record.type != RECORD_CHUNK or record.undo_prev != thing or record.size < 4 or le32(record.data) != here:
+                    continue
+                size = record.size - 4
+                if here + size > total:
+                    return CONTENT_BAD
+                memcpy(self.scratch + here, record.data + 4, size)
+                here += size
+            run = self.scratch
+        out.route = run
+        out.header = run + out.route_len
+        out.body = out.header + out.header_len
+        return CONTENT_GOOD

@@ -1,0 +1,514 @@
+"""The data plane as its callers see it: control calls as methods, sets as iterators of record batches, stages as something to put into.
+
+in: where the service is and who asks. out: typed answers, record batches; PlaneError with a code for everything that goes wrong.
+
+C1  Calls are idempotent, so a call whose answer was lost is made again, until `timeout_s` have passed without an answer.
+C2  `read` goes on behind the last row it gave: the service gives a set's rows in the same order each time.
+C3  `put` is never repeated: what arrived of it is not known. The caller gives the stage up and begins another one.
+C4  pyarrow and gRPC are imported by the first call: a process may fork before, and must not afterwards.
+C5  A password appears in no text that this module makes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from flintmq.endpoint import endpoint
+from flintmq.flight.errors import PROTOCOL, TIMED_OUT, UNAVAILABLE, PlaneError, from_flight
+from flintmq.flight.headers import VHOST_HEADER, basic_header, vhost_header
+from flintmq.flight.results import (
+    Acquired,
+    Browse,
+    Committed,
+    Prepared,
+    Put,
+    Snapshot,
+    StageBegun,
+    Subscription,
+    Tail,
+)
+
+__all__ = ["DEFAULT_PORT", "DataPlane", "PlaneError", "location_of"]
+
+DEFAULT_PORT = 15_680
+# seconds between two tries: the first pause, doubled up to the second
+PAUSE_S, PAUSE_S_MAX = 0.05, 2.0
+# rows of one record batch on the wire, and bytes: the service makes blocks of it, and takes what fits into memory many times over
+PUT_ROWS, PUT_BYTES = 64_000, 8 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+def location_of(where: str, tls: bool = False) -> tuple[str, str | None, str | None, str | None]:
+    """`grpc://[user:password@]HOST[:PORT][/VHOST]` (or grpc+tls, or HOST[:PORT]) taken apart: gRPC location, user, password, vhost.
+
+    Raises: ValueError, without repeating the URL: it may hold a password.
+    """
+    parts = urlsplit(where if "://" in where else f"grpc://{where}")
+    if parts.scheme not in ("grpc", "grpc+tcp", "grpc+tls") or parts.query or parts.fragment:
+        raise ValueError("the address of a data plane is grpc://HOST:PORT or grpc+tls://HOST:PORT")
+    try:
+        host, port = parts.hostname, parts.port or DEFAULT_PORT
+    except ValueError:
+        raise ValueError("the address of a data plane has a port that is no number from 1 to 65535") from None
+    if not host:
+        raise ValueError("the address of a data plane needs a host")
+    scheme = "grpc+tls" if tls or parts.scheme == "grpc+tls" else "grpc+tcp"
+    user = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password is not None else None
+    vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else None
+    return f"{scheme}://{endpoint(host, port)}", user, password, vhost
+
+
+class DataPlane:
+    """A client of the Flight service. Thread-safe; not to be carried into another process. Connects with its first call.
+
+    Args: where: `grpc://HOST:PORT` and so on (see location_of), or a host with `port`; user, password, vhost: as in AMQP;
+    tls_ca: authorities to trust, PEM, as bytes or as the path of a file; given, it turns TLS on; timeout_s: seconds a call may take,
+    tries and pauses included (waiting for messages comes on top).
+    Raises: ValueError, OSError for wrong arguments.
+    """
+
+    def __init__(
+        self,
+        where: str = "127.0.0.1",
+        port: int | None = None,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        vhost: str | None = None,
+        tls_ca: bytes | str | Path | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        if port is not None and "://" not in where:
+            where = f"grpc://{f'[{where}]' if ':' in where else where}:{port}"
+        self.location, url_user, url_password, url_vhost = location_of(where, tls=bool(tls_ca))
+        self.user = user or url_user or "guest"
+        self.vhost = vhost or url_vhost or "/"
+        self.timeout_s = timeout_s
+        secret = password if password is not None else url_password if url_password is not None else "guest"
+        self._headers = [
+            (b"authorization", basic_header(self.user, secret).encode()),
+            (VHOST_HEADER.encode(), vhost_header(self.vhost).encode()),
+        ]
+        self._roots = tls_ca if isinstance(tls_ca, bytes) or not tls_ca else Path(tls_ca).read_bytes()
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"DataPlane({self.location}, user {self.user!r}, vhost {self.vhost!r})"
+
+    def __enter__(self) -> DataPlane:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a DataPlane is not carried into another process: make a new one there")
+
+    def close(self) -> None:
+        """Ends the connection. Calls that run end with an error. Again is no error."""
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # --- subscriptions ------------------------------------------------------------------------------------------------
+
+    def sub_open(self, name: str, queues: Sequence[str], *, mode: str = "create", start: str | dict[str, int] = "earliest") -> Subscription:
+        """Opens a subscription: every older epoch of it is fenced from now on. Raises: PlaneError NOT_FOUND, FORBIDDEN, QUEUES_DIFFER."""
+        return Subscription.read(self.action("sub.open", name=name, queues=list(queues), mode=mode, start=start))
+
+    def sub_acquire(
+        self, sub_id: str, epoch: int, seq: int, *, max_messages: int, max_bytes: int, max_wait_ms: int = 0, onlost: str | None = None
+    ) -> Acquired:
+        """Prepares the set `seq`, or tells what it is when it is prepared. Raises: PlaneError FENCED, CHECKPOINT_BEHIND, _AHEAD, _LOST."""
+        arguments = {"max_messages": max_messages, "max_bytes": max_bytes, "max_wait_ms": max_wait_ms}
+        if onlost is not None:
+            arguments["onlost"] = onlost  # type: ignore[assignment]
+        return Acquired.read(self.action("sub.acquire", _wait_s=max_wait_ms / 1000, sub_id=sub_id, epoch=epoch, seq=seq, **arguments))
+
+    def sub_plan(self, sub_id: str, epoch: int, seq: int, slices: int) -> list[bytes]:
+        """Tickets of the prepared set, for `read`. Raises: PlaneError FENCED, NOT_PREPARED, CHECKPOINT_BEHIND."""
+        return _tickets(self.action("sub.plan", sub_id=sub_id, epoch=epoch, seq=seq, slices=slices))
+
+    def sub_commit(self, sub_id: str, epoch: int, upto: int) -> int:
+        """Commits the sets up to `upto`; returns what is committed now. Raises: PlaneError FENCED, CHECKPOINT_AHEAD, NOT_FOUND."""
+        return int(_field(self.action("sub.commit", sub_id=sub_id, epoch=epoch, upto=upto), "committed"))
+
+    def sub_tail(self, sub_id: str, *, drain: bool = False, epoch: int | None = None) -> Tail:
+        """What waits in the subscription's queues. Args: drain: later sets end with what is there now; epoch: fences a drain."""
+        arguments: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
+        return Tail.read(self.action("sub.tail", sub_id=sub_id, drain=drain, **arguments))
+
+    def sub_list(self) -> list[dict[str, Any]]:
+        """All subscriptions of the vhost whose queues the user may read."""
+        return list(_field(self.action("sub.list"), "subscriptions"))
+
+    def sub_status(self, name: str) -> dict[str, Any]:
+        """One subscription, by name."""
+        return _object(self.action("sub.status", name=name))
+
+    def sub_reset(self, name: str, action: str, *, seq: int | None = None) -> dict[str, Any]:
+        """For operators: `redeliver` rolls the prepared set back, `commit` commits it unread, `delete` forgets the subscription."""
+        arguments: dict[str, Any] = {} if seq is None else {"seq": seq}
+        return _object(self.action("sub.reset", name=name, action=action, **arguments))
+
+    # --- stages -------------------------------------------------------------------------------------------------------
+
+    def scope_open(self, scope: str | None = None) -> int:
+        """An epoch above all given out before. Args: scope: its name, when the service asks for one."""
+        arguments: dict[str, Any] = {} if scope is None else {"scope": scope}
+        return int(_field(self.action("scope.open", **arguments), "epoch"))
+
+    def stage_begin(self, scope: str, epoch: int, batch: int, *, part: int = 0, attempt: int = 0, **options: Any) -> StageBegun:
+        """Begins a stage for one task attempt. Args: options: `unroutable`, `over_limit` as docs/DATAPLANE.md has them.
+
+        Raises: PlaneError FENCED.
+        """
+        return StageBegun.read(self.action("stage.begin", scope=scope, epoch=epoch, batch=batch, part=part, attempt=attempt, **options))
+
+    def stage_prepare(self, stage_id: str) -> Prepared:
+        """Makes the stage durable; from now on only `stage_commit` and `stage_abort` decide. Raises: PlaneError NOT_FOUND, STAGE_FAILED."""
+        return Prepared.read(self.action("stage.prepare", stage_id=stage_id))
+
+    def stage_commit(self, scope: str, epoch: int, batch: int, stage_ids: Sequence[str]) -> Committed:
+        """Publishes these stages, all or none, and rolls back all others of the scope up to `batch`.
+
+        Raises: PlaneError FENCED, NOT_PREPARED.
+        """
+        return Committed.read(self.action("stage.commit", scope=scope, epoch=epoch, batch=batch, stage_ids=list(stage_ids)))
+
+    def stage_abort(self, scope: str, batch: int, **options: Any) -> Any:
+        """Rolls back what the scope staged for the batch; returns what the service says about it."""
+        return self.action("stage.abort", scope=scope, batch=batch, **options)
+
+    def scope_status(self, scope: str) -> dict[str, Any]:
+        """committed, and the open stages."""
+        return _object(self.action("scope.status", scope=scope))
+
+    def scope_list(self) -> list[dict[str, Any]]:
+        """All scopes of the vhost."""
+        return list(_field(self.action("scope.list"), "scopes"))
+
+    def scope_forget(self, scope: str) -> Any:
+        """Forgets a scope that nobody writes to any more: its batches could be written twice afterwards."""
+        return self.action("scope.forget", scope=scope)
+
+    # --- log, queues, service -------------------------------------------------------------------------------------------
+
+    def log_snapshot(self, *, ttl_s: int = 60, logs: Sequence[str] | None = None) -> Snapshot:
+        """Keeps the log containers of now for `ttl_s` seconds. Raises: PlaneError FORBIDDEN unless the user is an administrator."""
+        arguments: dict[str, Any] = {"ttl_s": ttl_s}
+        if logs is not None:
+            arguments["logs"] = list(logs)
+        return Snapshot.read(self.action("log.snapshot", **arguments))
+
+    def log_extend(self, snapshot_id: str, ttl_s: int = 60) -> Any:
+        """Keeps them for `ttl_s` seconds from now. Raises: PlaneError NOT_FOUND when it was let go."""
+        return self.action("log.extend", id=snapshot_id, ttl_s=ttl_s)
+
+    def log_release(self, snapshot_id: str) -> Any:
+        """Lets them go."""
+        return self.action("log.release", id=snapshot_id)
+
+    def browse_open(
+        self, queues: Sequence[str], *, start: Any = None, end: Any = None, max_messages: int | None = None, **options: Any
+    ) -> Browse:
+        """Tickets for messages that stay in their queues. Args: start, end: {"position": n}, {"lsn": n} or {"time_us": t}; options: slices.
+
+        Raises: PlaneError NOT_FOUND, FORBIDDEN.
+        """
+        given = {"start": start, "end": end, "max_messages": max_messages, **options}
+        answer = _object(
+            self.action("browse.open", queues=list(queues), **{name: value for name, value in given.items() if value is not None})
+        )
+        return Browse.read({**answer, "tickets": _tickets(answer)})
+
+    def browse_close(self, browse_id: str) -> Any:
+        """Lets a browse go before its time. Again is no error."""
+        return self.action("browse.close", id=browse_id)
+
+    def status(self) -> dict[str, Any]:
+        """Version, store UUID, figures of service and broker."""
+        return _object(self.action("status"))
+
+    def action(self, name: str, /, *, _wait_s: float = 0.0, **arguments: Any) -> Any:
+        """Any control call of docs/DATAPLANE.md. Args: _wait_s: seconds that the call itself waits; arguments: JSON values.
+
+        Returns: the answer, JSON values. Raises: PlaneError.
+        """
+        body = json.dumps(arguments).encode()
+
+        def once(client: Any, left_s: float) -> Any:
+            from pyarrow import flight
+
+            options = flight.FlightCallOptions(timeout=left_s + _wait_s, headers=self._headers)
+            results = list(client.do_action(flight.Action(name, body), options))
+            if len(results) != 1:
+                raise PlaneError(PROTOCOL, f"{name}: {len(results)} results instead of one")
+            return json.loads(results[0].body.to_pybytes())
+
+        return self._retried(once, Patience(self.timeout_s, _wait_s))
+
+    # --- data -----------------------------------------------------------------------------------------------------------
+
+    def read(self, ticket: bytes, *, columns: Sequence[str] | None = None, body: str | None = None) -> Iterator[Any]:
+        """The record batches of a ticket, in order. Args: columns: names to give, in the schema's order; body: `none` or `prefix:N`.
+
+        An iterator that is closed before its end tells the service. Raises: PlaneError, from the iterator.
+        """
+        asked = json.loads(ticket)
+        if columns is not None:
+            asked["columns"] = list(columns)
+        if body is not None:
+            asked["body"] = body
+        done = int(asked.get("first", 0))
+        patience = Patience(self.timeout_s)
+        while True:
+            asked["first"] = done
+            reader, watch = self._retried(lambda client, left_s: self._get(client, asked), patience)
+            try:
+                while True:
+                    try:
+                        with watch:
+                            chunk = reader.read_chunk()
+                    except StopIteration:
+                        return
+                    except Exception as error:
+                        self._pause(_told(error), patience)
+                        break
+                    patience = Patience(self.timeout_s)
+                    if chunk.data is not None and chunk.data.num_rows:
+                        done += chunk.data.num_rows
+                        yield chunk.data
+            finally:
+                watch.end()
+                reader.cancel()
+
+    def _get(self, client: Any, asked: Mapping[str, Any]) -> tuple[Any, Watch]:
+        from pyarrow import flight
+
+        reader = client.do_get(flight.Ticket(json.dumps(asked).encode()), flight.FlightCallOptions(headers=self._headers))
+        watch = Watch(reader.cancel, self.timeout_s / 2)
+        try:
+            with watch:
+                _ = reader.schema  # the first bytes of the answer: a refusal comes here
+        except BaseException:
+            watch.end()
+            raise
+        return reader, watch
+
+    def put(self, stage_id: str, batches: Iterable[Any], **options: Any) -> Put:
+        """Stages record batches; all have the schema of the first. Not repeated when it fails (C3).
+
+        Args: options: `exchange`, `routing_key`, `constants` of the codec's EncodeOptions, for what is no column.
+        Returns: what was staged; nothing is for no batches. Raises: PlaneError: BAD_ROW names row and column.
+        """
+        batches = iter(batches)
+        first = next(batches, None)
+        if first is None:
+            return Put(0, 0)
+        from pyarrow import flight
+
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({**options, "stage_id": stage_id}).encode())
+        # A connection that is there is tried; one that is not yet is waited for, because nothing was sent.
+        client = self._retried(lambda client, left_s: self._reached(client, left_s), Patience(self.timeout_s))
+        try:
+            writer, reader = client.do_put(descriptor, first.schema, flight.FlightCallOptions(headers=self._headers))
+        except Exception as error:
+            raise _told(error) from error
+        sent = 0
+        try:
+            for batch in itertools.chain((first,), batches):
+                for part in _parts(batch):
+                    try:
+                        writer.write_batch(part)
+                    except Exception as error:
+                        raise _ended(writer) or _told(error) from error
+                    sent += part.num_rows
+        except PlaneError:
+            raise
+        except BaseException:  # the caller's own iterator: the stage is its to give up
+            _ended(writer)
+            raise
+        try:
+            writer.done_writing()
+            told = reader.read()
+        except Exception as error:
+            raise _ended(writer) or _told(error) from error
+        wrong = _ended(writer)
+        if wrong is not None:
+            raise wrong
+        if told is None:
+            raise PlaneError(PROTOCOL, "do_put ended without an answer")
+        answer = _object(json.loads(told.to_pybytes()))
+        if answer.get("count") != sent:
+            raise PlaneError(PROTOCOL, f"do_put: {sent} rows were sent, the service counted {answer.get('count')}")
+        return Put(sent, int(answer.get("bytes", 0)))
+
+    def _reached(self, client: Any, left_s: float) -> Any:
+        from pyarrow import flight
+
+        list(client.list_actions(flight.FlightCallOptions(timeout=left_s, headers=self._headers)))
+        return client
+
+    # --- tries ----------------------------------------------------------------------------------------------------------
+
+    def _retried(self, call: Callable[[Any, float], T], patience: Patience) -> T:
+        """C1. Raises: PlaneError: the service's refusal, or UNAVAILABLE, BUSY, TIMED_OUT when the time is over."""
+        while True:
+            try:
+                return call(self._connected(), max(0.05, patience.left_s))
+            except PlaneError:
+                raise
+            except Exception as error:
+                self._pause(_told(error), patience)
+
+    def _pause(self, error: PlaneError, patience: Patience) -> None:
+        """Waits before another try. Raises: `error` when there is no use in one, or no time."""
+        if error.code == TIMED_OUT:
+            # The last try may have had too little time to hear what those before it heard.
+            code, why = (TIMED_OUT, "") if patience.heard is None else (patience.heard.code, f": {patience.heard.text}")
+            raise PlaneError(code, f"no answer from {self.location} within {self.timeout_s:g} s{why}") from None
+        if not error.may_retry or self._closed or _hopeless(error.text):
+            raise error from None
+        pause = patience.pause()
+        if pause is None:
+            raise PlaneError(error.code, f"no answer from {self.location} within {self.timeout_s:g} s: {error.text}") from None
+        patience.heard = error
+        if error.code == UNAVAILABLE:
+            # A new connection at once, instead of gRPC's own pauses of up to two minutes.
+            with self._lock:
+                client, self._client = self._client, None
+            del client  # calls of other threads may still run on it: it ends with the last of them
+        time.sleep(pause)
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._closed:
+                raise PlaneError(UNAVAILABLE, "this client is closed")
+            if self._client is None:
+                from pyarrow import flight
+
+                self._client = flight.FlightClient(
+                    self.location,
+                    tls_root_certs=self._roots,
+                    generic_options=[
+                        # not through a proxy of the environment: a broker is reached directly
+                        ("grpc.enable_http_proxy", 0),
+                        # a connection of this client's own, with its own idea of when to try again
+                        ("grpc.use_local_subchannel_pool", 1),
+                        ("grpc.initial_reconnect_backoff_ms", 100),
+                        ("grpc.min_reconnect_backoff_ms", 1_000),
+                        ("grpc.max_reconnect_backoff_ms", 1_000),
+                    ],
+                )
+            return self._client
+
+
+class Patience:
+    """How long a call is tried, and why it was not answered so far. Args: timeout_s; wait_s: seconds on top, that the call itself waits."""
+
+    def __init__(self, timeout_s: float, wait_s: float = 0.0) -> None:
+        self.heard: PlaneError | None = None
+        self._end = time.monotonic() + timeout_s + wait_s
+        self._next = PAUSE_S
+
+    @property
+    def left_s(self) -> float:
+        return self._end - time.monotonic()
+
+    def pause(self) -> float | None:
+        """Seconds before the next try, with some chance in it, or None when it would come too late."""
+        pause = self._next * random.uniform(0.7, 1.3)
+        self._next = min(self._next * 2, PAUSE_S_MAX)
+        left = self.left_s
+        return None if left <= 0.01 else min(pause, left)
+
+
+class Watch:
+    """Cancels a stream that says nothing for `stall_s` seconds while somebody waits for it (`with`): gRPC itself would wait for ever for
+    a host that is gone without a word. Half of the time of a call, so that there is time for another try."""
+
+    def __init__(self, cancel: Callable[[], None], stall_s: float) -> None:
+        self._cancel = cancel
+        self._stall_s = stall_s
+        self._since: float | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="flintmq-flight-watch", daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        self._since = None
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(min(1.0, self._stall_s / 4)):
+            since = self._since
+            if since is not None and time.monotonic() - since > self._stall_s:
+                self._cancel()
+                return
+
+
+def _told(error: BaseException) -> PlaneError:
+    return error if isinstance(error, PlaneError) else from_flight(error)
+
+
+def _hopeless(text: str) -> bool:
+    """A certificate that is not trusted now is not trusted in a second either."""
+    return "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text
+
+
+def _ended(writer: Any) -> PlaneError | None:
+    """Closes a do_put. What went wrong on the other side is said there; a write that failed knows only that it failed."""
+    try:
+        writer.close()
+    except Exception as said:
+        return _told(said)
+    return None
+
+
+def _parts(batch: Any) -> Iterator[Any]:
+    """The batch, or slices of it that are not larger than PUT_BYTES (where rows are about equal) and PUT_ROWS."""
+    if not batch.num_rows:
+        return
+    rows = min(PUT_ROWS, max(1, PUT_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    if batch.num_rows <= rows:
+        yield batch
+        return
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _tickets(answer: Any) -> list[bytes]:
+    tickets = _field(answer, "tickets")
+    return [ticket.encode() if isinstance(ticket, str) else json.dumps(ticket).encode() for ticket in tickets]
+
+
+def _object(answer: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise PlaneError(PROTOCOL, f"the service answered with {type(answer).__name__}, not with an object")
+    return answer
+
+
+def _field(answer: Any, name: str) -> Any:
+    if name not in _object(answer):
+        raise PlaneError(PROTOCOL, f"the service's answer lacks '{name}'")
+    return answer[name]

@@ -1,0 +1,200 @@
+"""The Flight service: gRPC's calls become calls to the broker.
+
+in: Flight calls of verified callers. out: JSON answers, record batches, errors with a code.
+
+S1  No call leaves as a bare trace: whatever is raised goes through `errors.to_flight`, and what is our own fault is logged with its trace.
+S2  A call that waits (`sub.acquire`) holds a channel to the broker for `flight_slice_ms` at most, and waiting calls never hold all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flintmq.config import Limits
+from flintmq.endpoint import endpoint
+from flintmq.flight import auth
+from flintmq.flight.actions import ACTIONS, read_object, whole
+from flintmq.flight.errors import BAD_ARGUMENT, INTERNAL, NOT_FOUND, RETRIED, PlaneError, to_flight
+from flintmq.flight.link import Caller, Link
+from flintmq.flight.plane import Plane
+from flintmq.flight.streams import ACTIONS as STREAM_ACTIONS
+
+log = logging.getLogger("flintmq.flight")
+
+# seconds between two looks at a subscription for a caller that waits while all waiting places are taken
+POLL_S = 0.05
+
+
+class FlightService(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves when it is constructed. Args: host, port (0: a free one); link; codec: plane.Codec; limits; tls: (certificate, key), PEM.
+
+    Raises: pyarrow.ArrowException when it can't listen or the certificate can't be used.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        link: Link,
+        codec: Any,
+        limits: Limits,
+        tls: tuple[bytes, bytes] | None = None,
+        vault: auth.Vault | None = None,
+    ) -> None:
+        self._link = link
+        self._limits = limits
+        self._plane = Plane(link, codec, limits)
+        self._codec = codec
+        self.gate = auth.Gate(link, limits, vault)
+        # half of the channels, at least one free for those who do not wait
+        self._waits = threading.Semaphore(link.size // 2) if link.size > 1 else threading.Semaphore(0)
+        self.scheme = "grpc+tls" if tls else "grpc+tcp"
+        super().__init__(
+            location=f"{self.scheme}://{endpoint(host, port)}",
+            auth_handler=auth.NoHandshake(),
+            tls_certificates=[flight.CertKeyPair(*tls)] if tls else None,
+            middleware={auth.KEY: self.gate},
+        )
+
+    def close(self) -> None:
+        """Ends all calls and stops. Waits for handlers that run."""
+        self.shutdown()
+        self._plane.close()
+
+    # --- control calls --------------------------------------------------------------------------------------------------
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        return list(ACTIONS.items())
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        with Guard("do_action"):
+            name = str(action.type)
+            if name not in ACTIONS:
+                raise PlaneError(NOT_FOUND, f"there is no action '{name[:64]}'")
+            caller = _caller(context)
+            arguments = read_object(action.body.to_pybytes(), f"the argument of {name}", self._limits.flight_action_bytes_max)
+            if name == "sub.acquire":
+                answer = self._acquire(caller, arguments, context.is_cancelled)
+            elif name in STREAM_ACTIONS:
+                answer = self._plane.streams.action(name, caller, arguments)
+            else:
+                answer, _ = self._link.call(name, caller, arguments)
+            if name == "status" and isinstance(answer, dict):
+                answer.setdefault("flight", {})["calls"] = self.gate.running
+            return iter([json.dumps(answer).encode()])
+        raise AssertionError  # Guard never swallows
+
+    def _acquire(self, caller: Caller, arguments: dict[str, Any], cancelled: Callable[[], bool]) -> Any:
+        """`sub.acquire` waits in slices. Count 0 means "ask again" to the caller too, so the wait may end before its time."""
+        wait_ms = whole(arguments, "max_wait_ms", 0)
+        deadline = time.monotonic() + min(wait_ms, self._limits.flight_acquire_wait_ms_max) / 1000
+        while True:
+            left_ms = max(0, round((deadline - time.monotonic()) * 1000))
+            holding = left_ms > 0 and self._waits.acquire(blocking=False)
+            try:
+                part = min(left_ms, self._limits.flight_slice_ms) if holding else 0
+                answer, _ = self._link.call("sub.acquire", caller, {**arguments, "max_wait_ms": part})
+            finally:
+                if holding:
+                    self._waits.release()
+            if not left_ms or not isinstance(answer, dict) or answer.get("count") != 0 or cancelled():
+                return answer
+            if not holding:
+                time.sleep(min(POLL_S, left_ms / 1000))
+
+    # --- data -----------------------------------------------------------------------------------------------------------
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        with Guard("do_get"):
+            asked = self._plane.ticket(ticket.ticket)
+            batches = self._plane.read(_caller(context), asked)
+            return flight.GeneratorStream(asked.schema, _guarded(batches))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with Guard("do_put"):
+            if descriptor.descriptor_type != flight.DescriptorType.CMD:
+                raise PlaneError(BAD_ARGUMENT, "do_put needs a command descriptor")
+            told = self._plane.put(_caller(context), descriptor.command, (chunk.data for chunk in reader))
+            writer.write(pa.py_buffer(told))
+
+    # --- for clients that know Flight and not FlintMQ ---------------------------------------------------------------------
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """A command is a ticket; a path is names of queues, opened for browsing: one endpoint per ticket."""
+        with Guard("get_flight_info"):
+            tickets = self._tickets(_caller(context), descriptor)
+            endpoints = [flight.FlightEndpoint(ticket, []) for ticket in tickets]
+            return flight.FlightInfo(
+                self._plane.ticket(tickets[0]).schema if tickets else self._codec.schema(None), descriptor, endpoints, -1, -1
+            )
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        with Guard("get_schema"):
+            _caller(context)
+            if descriptor.descriptor_type == flight.DescriptorType.CMD:
+                return flight.SchemaResult(self._plane.ticket(descriptor.command).schema)
+            return flight.SchemaResult(self._codec.schema(None))
+
+    def _tickets(self, caller: Caller, descriptor: Any) -> list[bytes]:
+        if descriptor.descriptor_type == flight.DescriptorType.CMD:
+            return [descriptor.command]
+        queues = [name.decode("utf-8", "replace") for name in descriptor.path]
+        answer, _ = self._link.call("browse.open", caller, {"queues": queues})
+        return [ticket.encode() if isinstance(ticket, str) else json.dumps(ticket).encode() for ticket in answer["tickets"]]
+
+    def list_flights(self, context: Any, criteria: Any) -> Iterator[Any]:
+        """None are listed: queues are found by name, over AMQP or the management interface."""
+        return iter(())
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        raise to_flight(PlaneError(NOT_FOUND, "there is no do_exchange here"))
+
+
+class Guard:
+    """A context that lets nothing out but Flight errors with a code (S1). Args: what: the call, for the log."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, GeneratorExit):
+            return
+        report(self._what, error)
+        raise to_flight(error) from None
+
+
+def report(what: str, error: BaseException) -> None:
+    """Our own mistakes go to the log with their trace; refusals are the caller's affair, and what ends with a connection is nobody's."""
+    if isinstance(error, PlaneError):
+        if error.code == INTERNAL:
+            log.error("%s: %s", what, error)
+        elif error.code not in RETRIED:
+            log.debug("%s refused: %s", what, error)
+    elif isinstance(error, flight.FlightError | pa.ArrowException | pa.ArrowCancelled):
+        log.info("%s ended: %s", what, str(error).partition("\n")[0])
+    else:
+        log.error("%s failed", what, exc_info=error)
+
+
+def _guarded(batches: Iterator[Any]) -> Iterator[Any]:
+    with Guard("do_get"):
+        yield from batches
+
+
+def _caller(context: Any) -> Caller:
+    session = context.get_middleware(auth.KEY)
+    if session is None:
+        raise PlaneError(INTERNAL, "a call that nobody verified")
+    caller: Caller = session.caller(context.peer())
+    return caller

@@ -1,7 +1,0 @@
-# Cold reads of a stream for Python callers: tests, tools, benchmarks.
-from flintmq.store.stream.stream_files cimport Stream
-from flintmq.store.stream.stream_walk cimport stream_reader_t
-
-cdef class StreamReader:
-    cdef Stream owner
-    cdef stream_reader_t *reader

@@ -1,0 +1,194 @@
+"""The message path of a LogStore without queues and connections: publishes, acks and local transactions as the queue core calls them.
+
+in: plain values of a test. out: calls of the log port's C functions; tickets of the store for what they give.
+"""
+
+from __future__ import annotations
+
+from cython import NULL, address, cast, cclass, declare, nogil, p_char, pointer, size_t, sizeof
+from cython import int as c_int
+from cython.cimports.flintmq.core.atomics import at_load32
+from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
+from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
+from cython.cimports.flintmq.store.log.log import log_append, log_append_done, log_begin, log_end, log_time
+from cython.cimports.flintmq.store.log.managed import ManagedLog
+from cython.cimports.flintmq.store.log.record import record_encode, record_prefix
+from cython.cimports.flintmq.store.log_store import LogStore
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy, memset
+
+from flintmq.errors import StoreError
+
+# an LSN that is never reached: the log has failed
+_NEVER = declare(uint64_t, 0x7FFFFFFFFFFFFFFF)
+
+
+@cclass
+class LogDriver:
+    """See module."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self._queues = {}
+
+    def queue(self, queue_id: object) -> pointer[queue_t]:
+        memory = self._queues.get(queue_id)
+        if memory is None:
+            memory = self._queues[queue_id] = bytearray(sizeof(queue_t))
+        at: p_char = cast(bytearray, memory)
+        queue: pointer[queue_t] = cast(pointer[queue_t], at)
+        queue.id = queue_id
+        return queue
+
+    def publish(self, places: list, exchange: bytes, routing_key: bytes, header: bytes, body: bytes) -> tuple:
+        """One message to the places [(queue id, position, expires_at_ms), ...]. Returns (message id, [ticket per place]).
+
+        Raises: StoreError when the log has failed."""
+        flags: c_int = CONTENT_PERSISTENT | (CONTENT_SHARED if len(places) > 1 else 0)
+        content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, 0)
+        slot: slot_t
+        lsn: uint64_t
+        tickets: list = []
+        message_id: uint64_t = 0
+        try:
+            for queue_id, position, expires in places:
+                memset(address(slot), 0, sizeof(slot_t))
+                slot.content = content
+                lsn = self.store.port.enqueue(self.store.port.context, self.queue(queue_id), position, address(slot), expires)
+                if lsn == _NEVER or lsn == 0:
+                    raise StoreError("the log took no enqueue")
+                message_id = slot.message_id
+                tickets.append(self.store._ticket(lsn, 0))
+            if len(places) > 1:
+                self.store.port.placed(self.store.port.context, content)
+        finally:
+            content_decref(content)
+        return message_id, tickets
+
+    def ack(self, queue_id: int, position: int, message_id: int, reason: int) -> int:
+        """Returns the ticket. Raises: StoreError."""
+        slot: slot_t
+        memset(address(slot), 0, sizeof(slot_t))
+        slot.message_id = message_id
+        lsn: uint64_t = self.store.port.dequeue(self.store.port.context, self.queue(queue_id), position, address(slot), 0, reason, 0)
+        if lsn == _NEVER or lsn == 0:
+            raise StoreError("the log took no dequeue")
+        return self.store._ticket(lsn, 0)
+
+    # --- local transactions
+
+    def tx_begin(self) -> int:
+        return self.store.tx_begin()
+
+    def tx_publish(self, tx: int, places: list, exchange: bytes, routing_key: bytes, header: bytes, body: bytes) -> int:
+        """As `publish`, visible when the transaction commits. Returns the message id."""
+        flags: c_int = CONTENT_PERSISTENT | (CONTENT_SHARED if len(places) > 1 else 0)
+        content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, 0)
+        slot: slot_t
+        message_id: uint64_t = 0
+        number: uint64_t = tx
+        try:
+            for queue_id, position, expires in places:
+                memset(address(slot), 0, sizeof(slot_t))
+                slot.content = content
+                self.store.tx_enqueue(number, self.queue(queue_id), position, address(slot), expires)
+                message_id = slot.message_id
+            if len(places) > 1:
+                self.store.port.placed(self.store.port.context, content)
+        finally:
+            content_decref(content)
+        return message_id
+
+    def tx_ack(self, tx: int, queue_id: int, position: int, message_id: int) -> None:
+        """An ack that counts when the transaction commits."""
+        slot: slot_t
+        memset(address(slot), 0, sizeof(slot_t))
+        slot.message_id = message_id
+        number: uint64_t = tx
+        self.store.tx_dequeue(number, self.queue(queue_id), position, address(slot), 0, 1, 0)
+
+    def tx_commit(self, tx: int) -> int:
+        """Returns the ticket; call `tx_applied` once it is durable."""
+        number: uint64_t = tx
+        lsn: uint64_t = self.store.tx_commit(number)
+        return self.store._ticket(0, lsn)
+
+    def tx_applied(self, tx: int) -> None:
+        number: uint64_t = tx
+        self.store.tx_applied(number)
+
+    # --- the writer
+
+    def start_writer(self, soon_ms: int) -> None:
+        """A writer thread; what nobody waits for gathers that long. `store.close()` ends it."""
+        self.store.writer.writer.soon_ms = soon_ms
+        self.store.writer.start()
+
+    def kick(self, awaited: bool) -> None:
+        """As a loop does at the end of a pass."""
+        self.store.port.kick(self.store.port.context, awaited)
+
+    @property
+    def pressure(self) -> int:
+        """What loops are told: PRESSURE_*, 0 none, 1 publishers wait for the writer or for a container, 2 the disk is nearly full."""
+        return self.store.port.pressure(self.store.port.context)
+
+    @property
+    def gathers(self) -> bool:
+        """The writer thread lets something gather."""
+        return at_load32(address(self.store.writer.writer.sleeping)) == 2
+
+    @property
+    def passes(self) -> int:
+        """Group commits so far."""
+        return self.store.writer.writer.passes
+
+    # --- recovery
+
+    def recovered(self, queue_id: int) -> list:
+        """What the opening of the store found of a queue: (position, message id, expires_at_ms, held, redelivered), by position."""
+        number: uint64_t = 0
+        i: uint64_t
+        wanted: uint64_t = queue_id
+        found: list = []
+        entries: pointer[restored_t]
+        if self.store.recovery is None:
+            raise ValueError("the recovery was given back already")
+        entries = self.store.recovery.entries(wanted, address(number))
+        for i in range(number):
+            found.append(
+                (
+                    entries[i].position,
+                    entries[i].message_id,
+                    entries[i].expires_at_ms,
+                    entries[i].flags & RESTORED_HELD != 0,
+                    entries[i].flags & RESTORED_REDELIVERED != 0,
+                )
+            )
+        return found
+
+
+def append_many(managed: ManagedLog, kind: int, payload: bytes, count: int) -> int:
+    """Appends the same record `count` times without the GIL, as a connection's thread does (bench/append.py). `payload`: smaller than a
+    write buffer. Returns the LSN behind the last one. Raises: StoreError when the log has failed."""
+    lsn: uint64_t = 0
+    record: pointer[uint8_t] = NULL
+    length: uint32_t = record_prefix(0) + len(payload)
+    size: size_t = len(payload)
+    most: uint32_t = count
+    number: uint8_t = kind
+    i: uint32_t
+    data: p_char = payload
+    with nogil:
+        for i in range(most):
+            log_begin(managed.log)
+            record = log_append(managed.log, length, address(lsn))
+            if record != NULL:
+                memcpy(record_encode(record, length, number, 0, 0, log_time(managed.log), 0, 0, 0), data, size)
+                log_append_done(managed.log, record, length, lsn)
+            log_end(managed.log)
+            if record == NULL:
+                break
+    if record == NULL:
+        raise StoreError(f"log {managed.name} has failed: errno {managed.log.failed}")
+    return lsn + length

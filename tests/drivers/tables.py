@@ -1,0 +1,87 @@
+"""Small tables of the core by themselves: map64_t and owner_ids_t as Python objects."""
+
+from __future__ import annotations
+
+from cython import address, cclass
+from cython.cimports.flintmq.core.hash64 import (
+    map64_count,
+    map64_free,
+    map64_get,
+    map64_home,
+    map64_init,
+    map64_next,
+    map64_put,
+    map64_remove,
+    map64_reserve,
+)
+from cython.cimports.flintmq.queue.owner_ids import owner_ids_give_back, owner_ids_take
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+
+
+@cclass
+class Map64:
+    """A map64_t. Keys and values 0..2^64-1, keys not 0."""
+
+    def __cinit__(self):
+        map64_init(address(self.map))
+
+    def __dealloc__(self):
+        map64_free(address(self.map))
+
+    def __len__(self) -> int:
+        return map64_count(address(self.map))
+
+    def put(self, key: int, value: int) -> bool:
+        return bool(map64_put(address(self.map), key, value))
+
+    def get(self, key: int) -> int | None:
+        value: uint64_t = 0
+        return value if map64_get(address(self.map), key, address(value)) else None
+
+    def remove(self, key: int) -> bool:
+        return bool(map64_remove(address(self.map), key))
+
+    def reserve(self, count: int) -> bool:
+        return bool(map64_reserve(address(self.map), count))
+
+    def clear(self) -> None:
+        map64_free(address(self.map))
+
+    def items(self) -> list:
+        """(key, value) of everything stored."""
+        found = []
+        cursor: uint64_t = 0
+        key: uint64_t = 0
+        value: uint64_t = 0
+        while map64_next(address(self.map), address(cursor), address(key), address(value)):
+            found.append((key, value))
+        return found
+
+    def home(self, key: int) -> int:
+        """The place a key would like to have: tests make collisions with it."""
+        wanted: uint64_t = key
+        return map64_home(wanted, self.map.mask)
+
+
+@cclass
+class OwnerIds:
+    """An owner_ids_t. last: the id that counts as given out last, 0..2^32-1."""
+
+    def __cinit__(self, last: int = 0):
+        self.ids.lock = 0
+        self.ids.last = last
+        map64_init(address(self.ids.used))
+
+    def __dealloc__(self):
+        map64_free(address(self.ids.used))
+
+    def set_last(self, last: int) -> None:
+        """As if 2^32 ids had been given out up to `last`."""
+        self.ids.last = last
+
+    def take(self) -> int:
+        return owner_ids_take(address(self.ids))
+
+    def give_back(self, id: int) -> None:
+        number: uint32_t = id
+        owner_ids_give_back(address(self.ids), number)

@@ -1,0 +1,28 @@
+"""tools/tidy.py finds the tests that documents name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools import tidy
+
+LINE = "| x | `tests/a/test_b.py::test_c[d]`, `::test_e`; `tests/f.py`, `::TestG::test_h`, `pull::no_test` |"
+
+
+def test_the_tests_of_a_line() -> None:
+    named = {("tests/a/test_b.py", name) for name in ("test_c", "test_e")} | {("tests/f.py", name) for name in ("", "TestG", "test_h")}
+    assert tidy.tests_of(LINE) == named
+    assert tidy.tests_of("`::test_e` of nothing\n`tests/`") == set()
+
+
+def test_documents_name_many() -> None:
+    """The pattern fits what is written: a rule that finds nothing would be quiet."""
+    found = {test for pattern in tidy.DOCUMENTS for path in tidy.ROOT.glob(pattern) for test in tidy.tests_of(path.read_text())}
+    assert len(found) > 100
+
+
+@pytest.mark.parametrize("name", ["tests/tools/test_none.py", "tests/tools/test_tidy.py::test_none"])
+def test_a_test_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    file, _, test = name.partition("::")
+    monkeypatch.setattr(tidy, "tests_of", lambda text: {(file, test)})
+    assert any(f"names {name}, which does not exist" in line for line in tidy.findings())
