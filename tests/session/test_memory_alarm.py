@@ -104,7 +104,9 @@ def test_paused_publisher_with_heartbeats_lives(start: Callable[..., Any], conne
     publisher.send(method_frame(2, "channel.open"))
     # Sent is not read: what the sockets still hold may raise the alarm again, so the queue is emptied until the answer to what was sent last is here.
     names = []
-    wait_until(lambda: reader.call("queue.purge", queue="big") and names_until_open(publisher, names), timeout=60, what="the channel to be open")
+    wait_until(
+        lambda: reader.call("queue.purge", queue="big") and names_until_open(publisher, names), timeout=60, what="the channel to be open"
+    )
     assert names[0] == "connection.unblocked"
     assert set(names[:-1]) <= {"connection.blocked", "connection.unblocked"}
 
