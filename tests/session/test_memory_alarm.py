@@ -102,7 +102,7 @@ def test_paused_publisher_with_heartbeats_lives(start: Callable[..., Any], conne
         flood.join(0.02)
     publisher.send(frame(HEARTBEAT, 0, b""))
     publisher.send(method_frame(2, "channel.open"))
-    # Sent is not read: what the sockets still hold may raise the alarm again, so the queue is emptied until the answer to what was sent last is here.
+    # Sent is not read: what the sockets still hold may raise the alarm again. So the queue is emptied until the last answer is here.
     names = []
     wait_until(
         lambda: reader.call("queue.purge", queue="big") and names_until_open(publisher, names), timeout=60, what="the channel to be open"
