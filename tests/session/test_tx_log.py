@@ -376,6 +376,20 @@ def test_log_refuses_the_commit_record(bench: Bench) -> None:
     assert bench.log.states == {1: "abandoned"} and bench.log.transactions == {1: []}
 
 
+def test_a_commit_that_fails_inside_is_not_answered_by_the_next_one(bench: Bench) -> None:
+    """A fault of ours when the first of two commits takes effect: the client hears 541, no commit-ok, and the second one happens."""
+    bench.log.hold()
+    for body in (b"first", b"second"):
+        bench.tx.publish(body, routing_key="a", **PERSISTENT)
+        bench.commit_waits(1 if body == b"first" else 2)
+    bench.log.fail = RuntimeError("a fault of ours")
+    bench.log.release()
+    assert bench.tx.connection.expect(0, "connection.close").reply_code == 541
+    bench.other.wait_ready("a", 1)
+    assert bench.bodies("a", 1) == [b"second"]
+    assert bench.log.states == {1: "committed", 2: "applied"}
+
+
 def test_returns_come_with_the_commit(bench: Bench) -> None:
     """Unroutable mandatory messages come back before commit-ok, when the log has the rest."""
     bench.log.hold()

@@ -55,6 +55,7 @@ cdef class MemoryLog(LogPort):
     cdef readonly dict states         # tx -> "open", "committed", "applied"
     cdef readonly dict consumers      # consumer id -> (tag, group)
     cdef public object refuse         # tests: an exception that the next tx_enqueue, tx_dequeue or tx_commit raises
+    cdef public object fail           # tests: an exception that the next tx_durable raises
     cdef list awaited                 # (LSN, callback) of when_durable
     cdef uint64_t next_tx
     cdef content_t *load_now(self, uint64_t message_id) except NULL

@@ -444,6 +444,10 @@ class MemoryLog:
         return _append(address(self.log))
 
     def tx_durable(self, ticket: uint64_t) -> bint:
+        if self.fail is not None:
+            error = self.fail
+            self.fail = None
+            raise error
         return at_load64(address(self.log.durable)) >= ticket
 
     def tx_applied(self, tx: uint64_t) -> c_int:

@@ -8,6 +8,7 @@ class MemoryLog(LogPort):
     states: dict[int, str]
     consumers: dict[int, tuple[bytes, bytes]]
     refuse: BaseException | None
+    fail: BaseException | None
     on_durable: Callable[[], None] | None
     def __init__(self, hot_bytes: int | None = None) -> None: ...
     def hold(self) -> None: ...

@@ -59,6 +59,8 @@ cdef class Transaction:
     cdef int _enqueue(self, held_t *held, long long expires_at_ms) except -1
     cdef bint _refused(self, destination_t *destination, content_t *content) except? True
     cdef int _take(self, tx_settle_t *settle, settled_t *taken) except -1
+    cdef bint _advance(self) except? True
+    cdef object _leave_line(self, Connection connection)
     cdef object _apply(self)
     cdef object _publish(self, held_t *held)
     cdef object _free(self)

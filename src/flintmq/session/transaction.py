@@ -438,7 +438,22 @@ class Transaction:
         self.connection = None
 
     def advance(self) -> bool:
-        """Applies the transaction if the log has it, answers it. False: not yet. On the loop's thread."""
+        """Applies the transaction if the log has it, answers it. False: not yet. On the loop's thread.
+
+        Raises: a fault of ours. The connection ends then (541): an answer of a later commit would stand for this one's.
+        """
+        alive: bint = self.connection is not None
+        try:
+            return self._advance()
+        except BaseException:
+            if self.connection is not None:
+                self._leave_line(self.connection)
+                self.detach()
+            if alive:
+                self.handler.failed()
+            raise
+
+    def _advance(self) -> bint:
         if not self.applied:
             if self.id and not self.log.tx_durable(self.ticket):
                 return False
@@ -452,13 +467,18 @@ class Transaction:
         if connection is not None:
             self.connection = None
             self.channel = NULL
-            connection.committing[self.number].popleft()
-            if not connection.committing[self.number]:
-                del connection.committing[self.number]
+            self._leave_line(connection)
         self.handler.committed(self, connection is not None)
         if self.id:
             self.log.tx_applied(self.id)
         return True
+
+    def _leave_line(self, connection: Connection | None) -> object:
+        """It is none of the commits any more that the channel's answers wait for: itself, whatever stands before it (I3)."""
+        line = connection.committing[self.number]
+        line.remove(self)
+        if not line:
+            del connection.committing[self.number]
 
     def _apply(self) -> object:
         i: uint32_t
