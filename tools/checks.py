@@ -35,6 +35,7 @@ FOREIGN = (
     "store/content_reader",
     "store/log/containers",
     "store/log/inspect",
+    "store/log/reader",
     "store/log/record",
     "store/log/repair",
     "store/log/scan",

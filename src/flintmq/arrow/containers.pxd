@@ -3,6 +3,7 @@
 # Bytes are read with pread into memory of our own, never mapped: what was checked can't change afterwards, and a file that is cut off
 # or recycled meanwhile is no signal but a record that does not check. A bounded number of containers is held, in pieces as needed.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from flintmq.store.log.reader cimport log_reader_t
 from flintmq.store.log.record cimport record_t
 
 cdef struct span_t:           # a commit block
@@ -58,6 +59,7 @@ cdef class Containers:
     cdef uint8_t *scratch
     cdef uint64_t scratch_size
     cdef object lock
+    cdef log_reader_t reader                  # of the containers' bytes; its user sets `limit` before it uses its place
     cdef int learn(self) except -1
     cdef int raise_error(self) except -1
     cdef void forget(self) noexcept nogil     # what is held is read anew
@@ -67,9 +69,6 @@ cdef class Containers:
     cdef bint header_good(self, const uint8_t *header, uint64_t sequence) noexcept nogil
     cdef void close_view(self, view_t *view) noexcept nogil
     cdef bint load(self, view_t *view, uint64_t offset, uint64_t size) noexcept nogil
-    # The record at `lsn`, its CRC checked; time_us is relative to its block. False: there is none.
-    cdef bint record(self, uint64_t lsn, record_t *out) noexcept nogil
-    cdef bint following(self, uint64_t lsn, record_t *out) noexcept nogil
     # The block that holds the LSN; NULL: none that checks.
     cdef span_t *block_of(self, uint64_t lsn) noexcept nogil
     # Content of the message that the record begins. `record` is overwritten by that of the last chunk.

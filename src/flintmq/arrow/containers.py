@@ -13,9 +13,28 @@ import os
 import threading
 
 import cython
-from cython import NULL, Py_ssize_t, address, bint, cast, cclass, char, declare, p_char, pointer, sizeof, ulonglong, void
+from cython import (
+    NULL,
+    Py_ssize_t,
+    address,
+    bint,
+    cast,
+    cclass,
+    cfunc,
+    char,
+    declare,
+    exceptval,
+    nogil,
+    p_char,
+    p_void,
+    pointer,
+    sizeof,
+    ulonglong,
+    void,
+)
 from cython import int as c_int
 from cython.cimports.flintmq.core.crc32c import crc32c
+from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
@@ -24,10 +43,10 @@ from cython.cimports.flintmq.store.log.record import (
     PLACE_SIZE,
     RECORD_CHUNK,
     RECORD_COPY,
-    RECORD_HEADER,
     RECORD_PAGE_CONTENT,
     RECORD_START,
     SECTOR,
+    STREAM_SALVAGE_EFFORT,
     align8,
     align_sector,
     block_decode,
@@ -56,9 +75,33 @@ SIZE_MAX = declare(uint64_t, 1 << 30)
 # The chunks of a message are written one behind the other, with other threads' records between: a chunk that is not found within this
 # many containers does not exist.
 CHUNK_CONTAINERS = declare(uint64_t, 16)
+# what may be read of a log whose end nobody told
+NO_LIMIT = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 MEMORY = 64 * 1024 * 1024
 VIEWS_MIN = 3
 VIEWS_MAX = 256
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _load(reader: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
+    """As much as is in memory around `lsn`, after the pieces that hold these bytes were read (see reader_load_t)."""
+    size: uint64_t = reader.container_size
+    offset: uint64_t = lsn % size
+    end: uint64_t = min(offset + least, size)
+    view: pointer[view_t] = cast(Containers, reader.context).open(lsn // size)
+    reader.window_end = 0
+    if view == NULL or not cast(Containers, reader.context).load(view, offset, end - offset):
+        reader.error = cast(Containers, reader.context).error
+        return 0
+    end = (end + PIECE - 1) // PIECE
+    while end * PIECE < size and view.loaded[end >> 6] >> (end & 63) & 1:
+        end += 1
+    reader.window = view.bytes + offset // PIECE * PIECE
+    reader.window_lsn = lsn - offset % PIECE
+    reader.window_end = lsn - offset + min(end * PIECE, size)
+    return reader.window_end - lsn
 
 
 @cclass
@@ -83,6 +126,11 @@ class Containers:
             memcpy(self.uuid, cast(p_char, store_uuid), 16)
             self.has_uuid = True
         self.container_size = 0
+        self.reader.load = _load
+        self.reader.context = cast(p_void, self)
+        self.reader.limit = NO_LIMIT
+        self.reader.log_id = log
+        self.reader.effort = STREAM_SALVAGE_EFFORT
         if container_size:
             self._set_size(container_size)
 
@@ -139,7 +187,7 @@ class Containers:
             raise MemoryError
         for i in range(self.count):
             self.views[i].fd = -1
-        self.container_size = size
+        self.container_size = self.reader.container_size = self.reader.record_max = size
 
     def learn(self) -> c_int:
         """Finds out the container size, when it is not known yet; 0 stays when the log has no container. Raises: OSError."""
@@ -167,7 +215,7 @@ class Containers:
     def raise_error(self) -> c_int:
         """Raises the OSError of a read that failed, if one did."""
         number = self.error
-        self.error = 0
+        self.error = self.reader.error = 0
         if number:
             raise OSError(number, f"cannot read the log in {self.directory}: {os.strerror(number)}")
         return 0
@@ -177,6 +225,7 @@ class Containers:
     def close_view(self, view: pointer[view_t]) -> void:
         if view.fd >= 0:
             c_close(view.fd)
+        self.reader.window_end = 0
         view.fd = -1
         view.sequence = 0
         view.scanned = 0
@@ -294,44 +343,7 @@ class Containers:
                 first += 1
         return True
 
-    # --- records
-
-    def record(self, lsn: uint64_t, out: pointer[record_t]) -> bint:
-        offset: uint64_t = lsn % self.container_size
-        length: uint64_t
-        view: pointer[view_t]
-        if lsn & 7 or offset < CONTAINER_HEADER + BLOCK_HEADER or offset + RECORD_HEADER > self.container_size:
-            return False
-        view = self.open(lsn // self.container_size)
-        if view == NULL or not self.load(view, offset, RECORD_HEADER):
-            return False
-        length = le32(view.bytes + offset)
-        if length < RECORD_HEADER or not self.load(view, offset, length):
-            return False
-        return record_decode(view.bytes + offset, lsn, self.container_size - offset, 0, True, out)
-
-    def following(self, lsn: uint64_t, out: pointer[record_t]) -> bint:
-        """The first record at or after `lsn`, which is the end of a record: in its block, the next block or the next container."""
-        size: uint64_t = self.container_size
-        sequence: uint64_t = (lsn - 1) // size  # of the record before, which may end where the container does
-        start: uint64_t = lsn
-        step: uint32_t
-        view: pointer[view_t]
-        block: block_t
-        for step in range(3):
-            if step == 0:
-                if lsn // size == sequence and self.record(lsn, out):
-                    return True
-                continue
-            start = align_sector(lsn) if step == 1 else (sequence + 1) * size + CONTAINER_HEADER
-            if start % size + BLOCK_HEADER + RECORD_HEADER > size or start % size < CONTAINER_HEADER:
-                continue
-            view = self.open(start // size)
-            if view == NULL or not self.load(view, start % size, BLOCK_HEADER):
-                continue
-            if block_decode(view.bytes + start % size, start, size - start % size, self.log, address(block)):
-                return self.record(start + BLOCK_HEADER, out)
-        return False
+    # --- blocks
 
     def block_of(self, lsn: uint64_t) -> pointer[span_t]:
         size: uint64_t = self.container_size
@@ -508,7 +520,7 @@ class Containers:
             memcpy(self.scratch, run, here)
             limit = record.lsn + total + CHUNK_CONTAINERS * self.container_size
             while here < total:
-                if out.end > limit or not self.following(out.end, record):
+                if out.end > limit or not reader_following(address(self.reader), out.end, 0, record):
                     return CONTENT_SHORT
                 out.end = record.lsn + align8(record.length)
                 if record.type != RECORD_CHUNK or record.undo_prev != thing or record.size < 4 or le32(record.data) != here:

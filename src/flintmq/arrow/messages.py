@@ -34,6 +34,7 @@ from cython.cimports.flintmq.arrow.text import (
     put_time,
     route_good,
 )
+from cython.cimports.flintmq.store.log.reader import reader_record_at
 from cython.cimports.flintmq.store.log.record import (
     RECORD_COPY,
     RECORD_ENQUEUE,
@@ -92,7 +93,7 @@ def enqueued_us(containers: Containers | None, message: uint64_t, after: uint64_
         return 0
     end = (after - 8) // size * size + span.offset + span.length
     for i in range(ENQUEUES_LOOKED_AT):
-        if after + 40 > end or not containers.record(after, address(record)):
+        if after + 40 > end or not reader_record_at(address(containers.reader), after, address(record)):
             break
         if record.type != RECORD_ENQUEUE or record.undo_prev != message or record.size < 16:
             break
@@ -188,7 +189,7 @@ class Decoder:
 
     def _logged(self, thing: uint64_t, where: uint64_t, body_len: uint32_t, content: pointer[content_t]) -> c_int:
         record: record_t
-        if not self.containers.record(where, address(record)):
+        if not reader_record_at(address(self.containers.reader), where, address(record)):
             return ROW_MOVED
         if record.type == RECORD_START:
             if where != thing:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cython
-from cython import NULL, address, bint, cast, cclass, cfunc, char, declare, exceptval, nogil, p_const_char, pointer, void
+from cython import NULL, address, bint, cast, cclass, cfunc, char, declare, exceptval, nogil, p_const_char, p_void, pointer, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.flintmq.arrow.containers import Containers, content_t, view_t
@@ -34,30 +34,31 @@ from cython.cimports.flintmq.arrow.text import (
     M_REDELIVERED,
     put_time,
 )
-from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER,
-    CONTAINER_HEADER,
-    CONTENT_MAX,
-    RECORD_HEADER,
-    SECTOR,
-    STREAM_SALVAGE_EFFORT,
-    align8,
-    align_sector,
-    block_decode,
-    block_t,
-    le16,
-    le32,
-    le64,
-    record_decode,
-    record_t,
+from cython.cimports.flintmq.store.log.reader import (
+    STEP_BAD,
+    STEP_END,
+    STEP_IO,
+    STEP_RECORD,
+    log_place_t,
+    log_reader_t,
+    reader_begin,
+    reader_enter,
+    reader_inside,
+    reader_keep,
+    reader_next_block,
+    reader_pass,
+    reader_return,
+    reader_salvage,
+    reader_step,
 )
+from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTENT_MAX, align8, le16, le32, le64, record_t
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
-    RECORD_STREAM_MARK,
     RECORD_STREAM_MESSAGE,
     STREAM_FIXED,
     STREAM_NO_FILTER,
 )
+from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN, stream_container, stream_look, stream_told
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy
@@ -65,8 +66,6 @@ from cython.cimports.libc.string import memcpy
 from flintmq.arrow import schema
 from flintmq.store.log.containers import STREAMS, sequence_of
 
-# no offset is that large
-UNKNOWN = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 MEMORY = 64 * 1024 * 1024
 
 # what _content came to
@@ -91,6 +90,13 @@ class StreamDamaged(Exception):
         self.upto = upto
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _first_of(context: p_void, sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
+    return stream_look(cast(pointer[log_reader_t], context), sequence, first_us)
+
+
 @cclass
 class StreamFiles:
     """One stream's containers. Not for use by two threads at once; `close` from another one waits until what is being read was read.
@@ -102,7 +108,8 @@ class StreamFiles:
     def __init__(self, directory: str, store_uuid: bytes, container_size: int, memory: int = MEMORY):
         self.containers = Containers(directory, store_uuid, STREAMS, memory, container_size)
         self.size = container_size
-        self.spot.at = 0
+        self.reader = address(self.containers.reader)
+        self.reader.at = 0
 
     def bounds(self, end: int) -> None:
         """Before every reading. end: the LSN below which the broker says that everything is durable. Raises: OSError."""
@@ -119,9 +126,9 @@ class StreamFiles:
             if number is not None and (low == 0 or number < low):
                 low = number
         self.low = max(1, low)
-        self.end = end
-        if self.spot.at and (self.spot.at - 1) // self.size < self.low:
-            self.spot.at = 0
+        self.end = self.reader.limit = end
+        if self.reader.at and (self.reader.at - 1) // self.size < self.low:
+            self.reader.at = 0
 
     def close(self) -> None:
         """Gives descriptors and memory back, and keeps its place: it can be used again."""
@@ -139,195 +146,66 @@ class StreamFiles:
             self.containers.scratch = NULL
             self.containers.scratch_size = 0
 
-    # --- blocks and records -------------------------------------------------------------------------------------------------
-
-    def _enter(self, lsn: uint64_t, chained: bint) -> bint:
-        """Into the block at `lsn`, if there is one; chained: it must follow the present one."""
-        block: block_t
-        offset: uint64_t = lsn % self.size
-        view: pointer[view_t]
-        if lsn + BLOCK_HEADER > self.end or offset + BLOCK_HEADER > self.size or lsn // self.size < self.low:
-            return False
-        view = self.containers.open(lsn // self.size)
-        if view == NULL or not self.containers.load(view, offset, BLOCK_HEADER):
-            return False
-        if not block_decode(view.bytes + offset, lsn, self.size - offset, self.containers.log, address(block)):
-            return False
-        if (chained and block.previous != self.spot.block) or lsn + block.length > self.end:
-            return False
-        self.spot.block = lsn
-        self.spot.block_end = lsn + block.length
-        self.spot.block_us = block.time_us
-        self.spot.at = lsn + BLOCK_HEADER
-        return True
-
-    def _next_block(self) -> c_int:
-        """STEP_RECORD: at the first record of the next block; else why not, and nothing moved."""
-        container: uint64_t = (self.spot.block_end - 1) // self.size * self.size
-        candidate: uint64_t = align_sector(self.spot.block_end)
-        following: uint64_t = container + self.size + CONTAINER_HEADER
-        chained: bint = self.spot.block != 0
-        if candidate >= self.end:
-            return STEP_END
-        if candidate + BLOCK_HEADER <= container + self.size:
-            if self._enter(candidate, chained):
-                return STEP_RECORD
-            if not chained:
-                return STEP_BAD
-        if following >= self.end:
-            return STEP_BAD if candidate < container + self.size else STEP_END
-        return STEP_RECORD if self._enter(following, chained) else STEP_BAD
-
-    def _record_at(self, lsn: uint64_t, out: pointer[record_t]) -> bint:
-        """The record at a place inside the present block, checked."""
-        offset: uint64_t = lsn % self.size
-        length: uint64_t
-        view: pointer[view_t]
-        if lsn + RECORD_HEADER > self.spot.block_end:
-            return False
-        view = self.containers.open(lsn // self.size)
-        if view == NULL or not self.containers.load(view, offset, RECORD_HEADER):
-            return False
-        length = le32(view.bytes + offset)
-        if length < RECORD_HEADER or length > self.spot.block_end - lsn or not self.containers.load(view, offset, length):
-            return False
-        return record_decode(view.bytes + offset, lsn, length, self.spot.block_us, True, out)
-
-    def _step(self, out: pointer[record_t]) -> c_int:
-        """The record at the spot, which does not move; or why there is none."""
-        what: c_int
-        while self.spot.at >= self.spot.block_end:
-            what = self._next_block()
-            if what != STEP_RECORD:
-                return what
-        return STEP_RECORD if self._record_at(self.spot.at, out) else STEP_BAD
-
-    def _recover(self) -> c_int:
-        """Behind what does not check: to the next record that does, in this block, a later one, a later container; or STEP_END."""
-        at: uint64_t = self.spot.at + 8
-        container: uint64_t
-        effort: uint64_t
-        length: uint64_t
-        record: record_t
-        view: pointer[view_t]
-        if self.spot.at < self.spot.block_end:
-            effort = STREAM_SALVAGE_EFFORT * (self.spot.block_end - self.spot.block)
-            view = self.containers.open(at // self.size)
-            while at + RECORD_HEADER <= self.spot.block_end and view != NULL:
-                if not self.containers.load(view, at % self.size, RECORD_HEADER):
-                    break
-                length = le32(view.bytes + at % self.size)
-                if RECORD_HEADER <= length <= self.spot.block_end - at:
-                    if effort < length:
-                        break
-                    effort -= length
-                    if self._record_at(at, address(record)):
-                        self.spot.at = at
-                        return STEP_RECORD
-                at += 8
-            self.spot.at = self.spot.block_end
-        at = align_sector(self.spot.block_end)
-        container = (self.spot.block_end - 1) // self.size * self.size
-        while at < self.end:
-            view = self.containers.open(container // self.size)
-            while view != NULL and at + BLOCK_HEADER <= container + self.size and at < self.end:
-                if self._enter(at, False):
-                    return STEP_RECORD
-                at += SECTOR
-            container += self.size
-            at = container + CONTAINER_HEADER
-        return STEP_END
-
     # --- places ---------------------------------------------------------------------------------------------------------------
-
-    def _begin(self, sequence: uint64_t) -> void:
-        """At the beginning of a container."""
-        self.spot.block = 0
-        self.spot.at = self.spot.block_end = sequence * self.size + CONTAINER_HEADER
-
-    def _first_of(self, sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
-        """Offset of the message that starts at the beginning of a container or behind it, and the time of its first record."""
-        record: record_t
-        first_us[0] = 0
-        self._begin(sequence)
-        if not self._enter(self.spot.at, False) or not self._record_at(self.spot.at, address(record)):
-            return UNKNOWN
-        first_us[0] = record.time_us
-        return _told(address(record))
-
-    def _container(self, offset: uint64_t, us: uint64_t) -> uint64_t:
-        """The last container whose first offset (or first time, when `us` is given) is not above the wanted one."""
-        low: uint64_t = self.low
-        high: uint64_t = (self.end - 1) // self.size
-        middle: uint64_t
-        probe: uint64_t
-        found: uint64_t
-        first_us: uint64_t = 0
-        while low < high:
-            middle = low + (high - low + 1) // 2
-            probe = middle
-            found = self._first_of(probe, address(first_us))
-            while found == UNKNOWN and probe < high:
-                probe += 1
-                found = self._first_of(probe, address(first_us))
-            if found != UNKNOWN and (first_us < us if us else found <= offset):
-                low = probe
-            else:
-                high = middle - 1
-        return low
 
     def _hop(self, offset: uint64_t, us: uint64_t, lsn: uint64_t) -> void:
         """From the end of a block (or the beginning of a container) on to the block in which the message with this offset (time, LSN)
         starts: of each block one record is looked at. Damage on the way is passed over."""
-        before: spot_t
+        reader: pointer[log_reader_t] = self.reader
+        before: log_place_t
         record: record_t
-        what: c_int
+        step: c_int
         told: uint64_t
         beyond: bint
         while True:
-            before = self.spot
-            what = self._next_block()
-            if what == STEP_BAD:
-                what = self._recover()
-            if what != STEP_RECORD:
-                self.spot = before
+            reader_keep(reader, address(before))
+            step = reader_next_block(reader)
+            if step == STEP_BAD:
+                step = reader_salvage(reader)
+            if step != STEP_RECORD:
+                reader_return(reader, address(before))
                 break
-            told = UNKNOWN
+            told = PLACE_UNKNOWN
             beyond = False
             if lsn:
-                beyond = self.spot.block > lsn
-            elif self._record_at(self.spot.at, address(record)):
-                told = _told(address(record))
-                beyond = record.time_us >= us if us else told != UNKNOWN and told > offset
+                beyond = reader.block > lsn
+            elif reader_inside(reader, reader.at, address(record)):
+                told = stream_told(address(record))
+                beyond = record.time_us >= us if us else told != PLACE_UNKNOWN and told > offset
             if beyond:
                 if before.block:
-                    self.spot = before
+                    reader_return(reader, address(before))
                 break
-            if us == 0 and told != UNKNOWN:
+            if us == 0 and told != PLACE_UNKNOWN:
                 self.hint_offset = told
-                self.hint_block = self.spot.block
-            self.spot.at = self.spot.block_end
-        if self.spot.block:
-            self.spot.at = self.spot.block + BLOCK_HEADER
+                self.hint_block = reader.block
+            reader.at = reader.block_end
+        if reader.block:
+            reader.at = reader.block + BLOCK_HEADER
 
-    def _seek(self, offset: uint64_t) -> void:
-        """To the block in which the message starts; what is before it there is passed by reading."""
-        sequence: uint64_t = self._container(offset, 0)
+    def _seek(self, offset: uint64_t, us: uint64_t) -> void:
+        """To the block in which the message with this offset (or the first one of this time, when `us` is given) starts; what is before it
+        there is passed by reading."""
+        sequence: uint64_t = stream_container(self.reader, self.low, (self.end - 1) // self.size, offset, us, _first_of, self.reader)
+        if sequence == 0:  # the disk refused
+            self.reader.at = 0
+            return
         if (
-            self.hint_block
+            us == 0
+            and self.hint_block
             and self.hint_block // self.size == sequence
             and self.hint_offset <= offset
-            and self._enter(self.hint_block, False)
+            and reader_enter(self.reader, self.hint_block, False)
         ):
-            self.spot.at = self.spot.block_end
+            self.reader.at = self.reader.block_end
         else:
-            self._begin(sequence)
-        self._hop(offset, 0, 0)
+            reader_begin(self.reader, sequence)
+        self._hop(offset, us, 0)
 
     # --- contents -------------------------------------------------------------------------------------------------------------
 
     def _content(self, record: pointer[record_t], out: pointer[content_t]) -> c_int:
-        """A message's content: where it lies in its record, or put together from its chunks. The spot is behind it then."""
+        """A message's content: where it lies in its record, or put together from its chunks. The reader's place is behind it then."""
         data: pointer[cython.const[uint8_t]] = record.data
         fixed: uint64_t = STREAM_FIXED
         start: uint64_t = record.lsn
@@ -349,7 +227,7 @@ class StreamFiles:
         if record.size != fixed + filled or filled > total or total > CONTENT_MAX:
             return BAD
         data += fixed
-        self.spot.at = start + align8(record.length)
+        self.reader.at = start + align8(record.length)
         if filled < total:
             if total > self.containers.scratch_size:
                 grown = cast(pointer[uint8_t], realloc(self.containers.scratch, total))
@@ -359,10 +237,10 @@ class StreamFiles:
                 self.containers.scratch_size = total
             memcpy(self.containers.scratch, data, filled)
             while filled < total:
-                what = self._step(record)
+                what = reader_step(self.reader, record)
                 if what == STEP_BAD:
                     return BAD
-                if what == STEP_END:
+                if what != STEP_RECORD:
                     return ENDED
                 if (
                     record.type != RECORD_STREAM_CHUNK
@@ -375,12 +253,12 @@ class StreamFiles:
                 size = record.size - 12
                 memcpy(self.containers.scratch + filled, record.data + 12, size)
                 filled += size
-                self.spot.at = record.lsn + align8(record.length)
+                reader_pass(self.reader, record)
             data = self.containers.scratch
         out.route = data
         out.header = data + out.route_len
         out.body = out.header + out.header_len
-        out.end = self.spot.at
+        out.end = self.reader.at
         return GOOD
 
     def _fill(
@@ -403,17 +281,17 @@ class StreamFiles:
         what: c_int
         content: content_t
         record: record_t
-        before: spot_t
+        before: log_place_t
         self._refused = 0
         while row < table.room and self.following < upto:
-            what = self._step(address(record))
+            what = reader_step(self.reader, address(record))
             if what == STEP_RECORD:
                 if record.type != RECORD_STREAM_MESSAGE or record.size < STREAM_FIXED:
-                    self.spot.at += align8(record.length)
+                    reader_pass(self.reader, address(record))
                     continue
                 found = le64(record.data)
                 if found < self.following:
-                    self.spot.at += align8(record.length)
+                    reader_pass(self.reader, address(record))
                     continue
                 if found > self.following:
                     if not tolerant:
@@ -426,7 +304,7 @@ class StreamFiles:
                 size = le32(record.data + 8)
                 if row and used + size > bytes_max:
                     break
-                before = self.spot
+                reader_keep(self.reader, address(before))
                 lsn = record.lsn
                 what = self._content(address(record), address(content))
                 if what == GOOD:
@@ -447,23 +325,27 @@ class StreamFiles:
                     continue
                 if what == NO_MEMORY:
                     self.containers.error = 12
-                    self.spot = before
+                    reader_return(self.reader, address(before))
                     break
                 if what == ENDED:
-                    self.spot = before
-                    what = STEP_END
+                    reader_return(self.reader, address(before))
+                    what = STEP_IO if self.reader.error else STEP_END
                 else:
-                    if self.spot.at == before.at:  # its own fields make no sense
-                        self.spot.at += align8(record.length)
+                    if self.reader.at == before.at:  # its own fields make no sense
+                        reader_pass(self.reader, address(record))
                     if not tolerant:
-                        self.spot = before
+                        reader_return(self.reader, address(before))
                         self._refused = REFUSED_DAMAGE
                         break
                     self.lost += 1
                     self.following = found + 1
                     continue
-            if what == STEP_BAD and self._recover() == STEP_RECORD:
-                continue  # whether something is missing shows with the next message
+            if what == STEP_BAD:
+                what = reader_salvage(self.reader)
+                if what == STEP_RECORD:
+                    continue  # whether something is missing shows with the next message
+            if what == STEP_IO:
+                break
             # Below `end` every message that was visible stands: what is wanted and not there is lost.
             if not tolerant:
                 self._refused = REFUSED_END
@@ -511,8 +393,8 @@ class StreamFiles:
             table = Table(schema.MESSAGES, wanted, arrow, room)
             with self.containers.lock:
                 with nogil:
-                    if self.spot.at == 0 or self.following != offset:
-                        self._seek(offset)
+                    if self.reader.at == 0 or self.following != offset:
+                        self._seek(offset, 0)
                         self.following = offset
                     rows = self._fill(table, end, most, skip, text, text_size, body_max)
                     refused = self._refused
@@ -521,7 +403,7 @@ class StreamFiles:
             if rows:
                 yield table.finish(rows)
             if refused:
-                self.spot.at = 0
+                self.reader.at = 0
                 raise StreamDamaged(f"the message at offset {offset} can't be read: {_WHY[refused]}", offset, upto)
 
     def place(self, offset: int) -> tuple:
@@ -532,17 +414,17 @@ class StreamFiles:
         found: bint = False
         with self.containers.lock:
             with nogil:
-                self._seek(wanted)
+                self._seek(wanted, 0)
                 while what == STEP_RECORD:
-                    what = self._step(address(record))
+                    what = reader_step(self.reader, address(record))
                     if what == STEP_BAD:
-                        what = self._recover()
+                        what = reader_salvage(self.reader)
                     elif what == STEP_RECORD:
                         if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and le64(record.data) >= wanted:
                             found = True
                             break
-                        self.spot.at += align8(record.length)
-                self.spot.at = 0
+                        reader_pass(self.reader, address(record))
+                self.reader.at = 0
             found = found and le64(record.data) == wanted
         self.containers.raise_error()
         if not found:
@@ -556,7 +438,7 @@ class StreamFiles:
             return None
         with self.containers.lock:
             with nogil:
-                self._begin(wanted // self.size)
+                reader_begin(self.reader, wanted // self.size)
                 self._hop(0, 0, wanted)
             return self._first_message(wanted, 0)
 
@@ -568,8 +450,7 @@ class StreamFiles:
             return None
         with self.containers.lock:
             with nogil:
-                self._begin(self._container(0, wanted))
-                self._hop(0, wanted, 0)
+                self._seek(0, wanted)
             return self._first_message(0, wanted)
 
     def _first_message(self, lsn: uint64_t, us: uint64_t) -> object:
@@ -578,28 +459,14 @@ class StreamFiles:
         found: bint = False
         with nogil:
             while what == STEP_RECORD:
-                what = self._step(address(record))
+                what = reader_step(self.reader, address(record))
                 if what == STEP_BAD:
-                    what = self._recover()
+                    what = reader_salvage(self.reader)
                 elif what == STEP_RECORD:
                     if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and record.lsn >= lsn and record.time_us >= us:
                         found = True
                         break
-                    self.spot.at += align8(record.length)
-            self.spot.at = 0
+                    reader_pass(self.reader, address(record))
+            self.reader.at = 0
         self.containers.raise_error()
         return le64(record.data) if found else None
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _told(record: pointer[record_t]) -> uint64_t:
-    """The offset that a record tells: of the message that starts with it or behind it."""
-    if record.size < 8:
-        return UNKNOWN
-    if record.type == RECORD_STREAM_MESSAGE or record.type == RECORD_STREAM_MARK:
-        return le64(record.data)
-    if record.type == RECORD_STREAM_CHUNK:
-        return le64(record.data) + 1
-    return UNKNOWN

@@ -49,12 +49,6 @@ cdef enum:                      # types of records
     RECORD_ACQUIRE_SET = 43
     RECORD_PAGE_CONTENT = 64
 
-cdef enum:                      # what a reader's step to the next record came to
-    STEP_RECORD = 0
-    STEP_END = 1                # nothing durable follows
-    STEP_BAD = 2                # what stands there does not check, or its container is gone
-    STEP_IO = 3                 # the disk refused
-
 cdef enum:                      # flags of a record
     RECORD_UNDO_NEXT = 1
     RECORD_TRANSACTION = 2

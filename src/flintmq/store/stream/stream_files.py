@@ -54,7 +54,6 @@ from cython.cimports.flintmq.store.stream.stream_batch import (
 )
 from cython.cimports.flintmq.store.stream.stream_content import STREAM_RECORD_LEAST
 from cython.cimports.flintmq.store.stream.stream_log import (
-    PLACE_UNKNOWN,
     STREAM_FAILED,
     StreamSpace,
     stream_abandon,
@@ -70,6 +69,7 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_mark,
     stream_new,
 )
+from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_recovery import recovered_t, stream_on_record, stream_proven
 from cython.cimports.flintmq.store.stream.stream_walk import (
     stream_first_of,

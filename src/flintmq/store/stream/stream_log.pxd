@@ -60,8 +60,6 @@ cdef struct place_t:            # what is known of one container
     uint64_t first_offset       # of the first message that starts in it or behind it; PLACE_UNKNOWN: not looked at yet
     uint64_t first_us           # wall clock of its first record
 
-cdef uint64_t PLACE_UNKNOWN
-
 cdef struct stream_t:
     dirty_log_t dirty           # first: the writer's link to it
     uint32_t refs               # atomic

@@ -55,12 +55,12 @@ from cython.cimports.flintmq.store.stream.stream_content import (
     stream_content,
     stream_put_offset,
 )
+from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
 
 STREAM_FAILED = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
-PLACE_UNKNOWN = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 # entries of a new hot ring
 RING_LEAST = declare(uint32_t, 64)

@@ -13,6 +13,15 @@ from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, 
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.content import content_body, content_decref, content_header, content_new, content_route, content_t
+from cython.cimports.flintmq.store.log.reader import (
+    STEP_BAD,
+    STEP_END,
+    STEP_IO,
+    STEP_RECORD,
+    reader_pass,
+    reader_salvage,
+    reader_step,
+)
 from cython.cimports.flintmq.store.log.record import le16, le32, le64, record_t
 from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_put, stream_filter_matches
 from cython.cimports.flintmq.store.stream.stream_content import (
@@ -34,17 +43,8 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_filter_t,
     stream_t,
 )
-from cython.cimports.flintmq.store.stream.stream_walk import (
-    STEP_BAD,
-    STEP_END,
-    STEP_IO,
-    STEP_RECORD,
-    stream_pass,
-    stream_reader_t,
-    stream_recover,
-    stream_search,
-    stream_step,
-)
+from cython.cimports.flintmq.store.stream.stream_walk import stream_reader_t, stream_search
+from cython.cimports.libc.errno import ENOMEM
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 
@@ -162,16 +162,16 @@ def _large(reader: pointer[stream_reader_t], record: pointer[record_t], out: poi
     content: pointer[content_t] = content_new(reader.arena, le16(record.data + 16), le32(record.data + 12), le32(record.data + 8))
     out[0] = NULL
     if content == NULL:
-        reader.error = 12
+        reader.walk.error = ENOMEM
         return STEP_IO
     content.flags = record.data[18]
     content.priority = record.data[19]
     total = cast(uint64_t, content.route_len) + content.header_len + content.body_len
     _value_of(record, address(value_size))
     _put(content, 0, record.data + STREAM_FIXED + value_size, filled)
-    stream_pass(reader, record)
+    reader_pass(address(reader.walk), record)
     while filled < total:
-        what = stream_step(reader, address(piece))
+        what = reader_step(address(reader.walk), address(piece))
         if what != STEP_RECORD:
             content_decref(content)
             return what
@@ -186,7 +186,7 @@ def _large(reader: pointer[stream_reader_t], record: pointer[record_t], out: poi
             return STEP_RECORD  # its end was never written: another message follows
         _put(content, filled, piece.data + 12, piece.size - 12)
         filled += piece.size - 12
-        stream_pass(reader, address(piece))
+        reader_pass(address(reader.walk), address(piece))
     out[0] = stream_content(
         reader.arena,
         content_route(content),
@@ -204,7 +204,7 @@ def _large(reader: pointer[stream_reader_t], record: pointer[record_t], out: poi
     )
     content_decref(content)
     if out[0] == NULL:
-        reader.error = 12
+        reader.walk.error = ENOMEM
         return STEP_IO
     return STEP_RECORD
 
@@ -241,32 +241,32 @@ def stream_read(
     visible = at_load64(address(stream.visible))
     if offset >= visible:
         return STREAM_EMPTY
-    reader.limit = at_load64(address(stream.dirty.log.durable))
+    reader.walk.limit = at_load64(address(stream.dirty.log.durable))
     reader.io_ns = 0
-    reader.error = 0
+    reader.walk.error = 0
     what = STEP_RECORD
-    if reader.at == 0 or offset < reader.offset or offset > reader.offset + WALK_MOST:
+    if reader.walk.at == 0 or offset < reader.offset or offset > reader.offset + WALK_MOST:
         if not stream_search(reader, offset, 0):
-            what = STEP_IO if reader.error else STEP_END
+            what = STEP_IO if reader.walk.error else STEP_END
     while what == STEP_RECORD and taken < max_count and wanted < visible:
-        what = stream_step(reader, address(record))
+        what = reader_step(address(reader.walk), address(record))
         if what == STEP_BAD:
             if taken or wanted > offset or offset < at_load64(address(stream.first)):
                 break  # first what came before it; and what retention took is not damaged
             damaged = True
-            what = stream_recover(reader)
+            what = reader_salvage(address(reader.walk))
             continue
         if what != STEP_RECORD:
             break
         if wanted > offset or record.type == RECORD_STREAM_MESSAGE:
             looked += record.length
         if record.type != RECORD_STREAM_MESSAGE or not _well_formed(address(record)):
-            stream_pass(reader, address(record))
+            reader_pass(address(reader.walk), address(record))
             continue
         found = le64(record.data)
         if found < wanted:
             reader.offset = found + 1
-            stream_pass(reader, address(record))
+            reader_pass(address(reader.walk), address(record))
             continue
         if found > wanted:
             if taken == 0 and wanted == offset:
@@ -277,7 +277,7 @@ def stream_read(
             break
         value = _value_of(address(record), address(value_size))
         if filter != NULL and not stream_filter_matches(filter, value, value_size):
-            stream_pass(reader, address(record))
+            reader_pass(address(reader.walk), address(record))
             wanted += 1
             reader.offset = wanted
             if looked >= LOOK_MOST:
@@ -289,28 +289,28 @@ def stream_read(
         if le32(record.data + 20) == size + le16(record.data + 16):
             content = _small(reader, address(record))
             if content == NULL:
-                reader.error = 12
+                reader.walk.error = ENOMEM
                 what = STEP_IO
                 break
-            stream_pass(reader, address(record))
+            reader_pass(address(reader.walk), address(record))
         else:
             what = _large(reader, address(record), address(content))
             if what == STEP_BAD:
                 if taken or wanted > offset:
-                    reader.at = 0  # it is met again by the next read
+                    reader.walk.at = 0  # it is met again by the next read
                     break
                 damaged = True
-                what = stream_recover(reader)
+                what = reader_salvage(address(reader.walk))
                 continue
             if what != STEP_RECORD:
-                reader.at = 0
+                reader.walk.at = 0
                 break
             if content == NULL:
                 continue
         if not stream_batch_put(batch, content, found):
             content_decref(content)
-            reader.error = 12
-            reader.at = 0
+            reader.walk.error = ENOMEM
+            reader.walk.at = 0
             what = STEP_IO
             break
         taken += 1
@@ -321,15 +321,15 @@ def stream_read(
     if taken:
         return STREAM_MESSAGES
     if what == STEP_IO:
-        batch.error = reader.error
-        reader.at = 0
+        batch.error = reader.walk.error
+        reader.walk.at = 0
         return STREAM_IO
     if wanted > offset:
         return STREAM_FILTERED
     if wanted >= visible:
         return STREAM_EMPTY
     # Visible, and not there: the end of what is durable can't be read, or retention took the container under the reader.
-    reader.at = 0
+    reader.walk.at = 0
     if offset < at_load64(address(stream.first)):
         batch.next_offset = at_load64(address(stream.first))
         return STREAM_TRUNCATED
@@ -346,25 +346,25 @@ def stream_find_time(stream: pointer[stream_t], reader: pointer[stream_reader_t]
     record: record_t
     first: uint64_t = at_load64(address(stream.first))
     visible: uint64_t = at_load64(address(stream.visible))
-    reader.limit = at_load64(address(stream.dirty.log.durable))
-    reader.error = 0
+    reader.walk.limit = at_load64(address(stream.dirty.log.durable))
+    reader.walk.error = 0
     if first >= visible:
         return visible
     if us == 0 or not stream_search(reader, 0, us):
-        reader.at = 0
+        reader.walk.at = 0
         return first
     while True:
-        what = stream_step(reader, address(record))
+        what = reader_step(address(reader.walk), address(record))
         if what == STEP_BAD:
-            what = stream_recover(reader)
+            what = reader_salvage(address(reader.walk))
             if what == STEP_RECORD:
                 continue
         if what != STEP_RECORD:
             break
         if record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED and record.time_us >= us:
             found = le64(record.data)
-            reader.at = 0
+            reader.walk.at = 0
             return max(first, min(found, visible))
-        stream_pass(reader, address(record))
-    reader.at = 0
+        reader_pass(address(reader.walk), address(record))
+    reader.walk.at = 0
     return visible

@@ -1,44 +1,29 @@
-# A reader's way through the log of a stream: windows of its containers, commit blocks, records, in LSN order.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+# A reader's way through the log of a stream: its window on the containers, and where to begin.
+from libc.stdint cimport uint8_t, uint64_t
 from flintmq.core.content cimport arena_t
 from flintmq.store.log.file_port cimport port_read_t
-from flintmq.store.log.record cimport STEP_BAD, STEP_END, STEP_IO, STEP_RECORD, align8, record_t
+from flintmq.store.log.reader cimport log_reader_t
 from flintmq.store.stream.stream_log cimport stream_t
 
 cdef struct stream_reader_t:
+    log_reader_t walk           # limit: everything below was durable when this read began
     stream_t *stream            # a counted reference
     arena_t *arena              # of the contents it makes
     uint8_t *window             # bytes of the log, NULL while it rests
-    uint64_t window_lsn
-    uint64_t window_end
     port_read_t read_at         # of the stream's file port, and its context
-    void *context
+    void *files
     int fd                      # of the container that is being read; -1: none
     uint64_t sequence           # of that container
-    uint64_t at                 # LSN of the next record; 0: has no place yet
-    uint64_t block              # LSN of the block that it is in; 0: not known, any block may follow
-    uint64_t block_end          # LSN behind that block
-    uint64_t block_us           # time base of that block
-    uint64_t limit              # everything below was durable when this read began
     uint64_t bad_at             # where the last damage was found
-    uint64_t offset             # of the next message at `at` or behind it
+    uint64_t offset             # of the next message at the place or behind it
     uint64_t io_ns
-    int error
     uint64_t bytes_read         # figure: read from the disk
-    uint64_t records_read
 
 cdef stream_reader_t *stream_reader_new(stream_t *stream) noexcept nogil     # NULL: no memory
 cdef void stream_reader_free(stream_reader_t *reader) noexcept nogil         # takes the GIL when a file is open
 # Gives its window and file back and keeps its place: for a reader that has nothing to do for a while.
 cdef void stream_reader_rest(stream_reader_t *reader) noexcept nogil
 
-# The record at the reader's place, which does not move: or why there is none. Valid until the next call.
-cdef int stream_step(stream_reader_t *reader, record_t *out) noexcept nogil
-cdef inline void stream_pass(stream_reader_t *reader, record_t *record) noexcept nogil:
-    reader.at = record.lsn + align8(record.length)
-    reader.records_read += 1
-# Behind a place that does not check: goes to the next record that does, in this block, a later one, a later container. Never STEP_BAD.
-cdef int stream_recover(stream_reader_t *reader) noexcept nogil
 # Goes to the beginning of the last container whose first offset (or first time in microseconds, when `us` is given) is not above the
 # wanted one; containers that can't be read are passed over. False: there is none, or the disk refused.
 cdef bint stream_search(stream_reader_t *reader, uint64_t offset, uint64_t us) noexcept nogil

@@ -1,0 +1,241 @@
+"""The reader of a log, which recovery, cold reads, copy-forward, streams and Arrow stand on (see reader.pxd).
+
+in: bytes of one log, by LSN, from its user's `load`. out: records that check, one after the other or by LSN; block headers.
+
+I1  A record is given only when its CRC matches its LSN: bytes of a recycled file are never taken for new ones.
+I2  No length from the log is used before it was compared with the bytes that are there.
+I3  A place that does not check is never passed in silence: a step says STEP_BAD, and reader_salvage goes on at the caller's wish.
+
+The chain of commit blocks tells the end of a container from a damaged place in it. What is torn, what is damage, and what that means is
+the user's to say: it knows what was durable.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, pointer
+from cython import int as c_int
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    CONTAINER_HEADER,
+    RECORD_HEADER,
+    SECTOR,
+    align8,
+    align_sector,
+    block_decode,
+    block_t,
+    le32,
+    record_decode,
+    record_t,
+)
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+
+# --- along the chain ------------------------------------------------------------------------------------------------------------
+
+
+def reader_enter(reader: pointer[log_reader_t], lsn: uint64_t, chained: bint) -> bint:
+    block: block_t
+    have: uint64_t = reader_fill(reader, lsn, BLOCK_HEADER)
+    left: uint64_t = reader.container_size - lsn % reader.container_size
+    if have < BLOCK_HEADER or not block_decode(reader.window + (lsn - reader.window_lsn), lsn, left, reader.log_id, address(block)):
+        return False
+    if (chained and block.previous != reader.block) or lsn + block.length > reader.limit:
+        return False
+    reader.block = lsn
+    reader.block_end = lsn + block.length
+    reader.block_us = block.time_us
+    reader.at = lsn + BLOCK_HEADER
+    return True
+
+
+def reader_next_block(reader: pointer[log_reader_t]) -> c_int:
+    size: uint64_t = reader.container_size
+    container: uint64_t = (reader.block_end - 1) // size * size
+    candidate: uint64_t = align_sector(reader.block_end)
+    following: uint64_t = container + size + CONTAINER_HEADER
+    chained: bint = reader.block != 0
+    if candidate >= reader.limit:
+        return STEP_END
+    if candidate + BLOCK_HEADER <= container + size:
+        if reader_enter(reader, candidate, chained):
+            return STEP_RECORD
+        if reader.error:
+            return STEP_IO
+        if not chained:
+            return STEP_BAD  # nothing tells whether the container ends here
+    if following >= reader.limit:
+        return STEP_BAD if candidate < container + size else STEP_END
+    if reader_enter(reader, following, chained):
+        return STEP_RECORD
+    return STEP_IO if reader.error else STEP_BAD
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _decode(reader: pointer[log_reader_t], lsn: uint64_t, end: uint64_t, time_us: uint64_t, out: pointer[record_t]) -> bint:
+    """The record at `lsn`, which ends at `end` or before."""
+    length: uint64_t
+    if reader_fill(reader, lsn, RECORD_HEADER) < RECORD_HEADER:
+        return False
+    length = le32(reader.window + (lsn - reader.window_lsn))
+    if length < RECORD_HEADER or length > end - lsn or length > reader.record_max or reader_fill(reader, lsn, length) < length:
+        return False
+    return record_decode(reader.window + (lsn - reader.window_lsn), lsn, length, time_us, True, out)
+
+
+def reader_step(reader: pointer[log_reader_t], out: pointer[record_t]) -> c_int:
+    step: c_int
+    while reader.at >= reader.block_end:
+        step = reader_next_block(reader)
+        if step != STEP_RECORD:
+            return step
+    if _decode(reader, reader.at, reader.block_end, reader.block_us, out):
+        return STEP_RECORD
+    return STEP_IO if reader.error else STEP_BAD
+
+
+def reader_salvage(reader: pointer[log_reader_t]) -> c_int:
+    size: uint64_t = reader.container_size
+    at: uint64_t
+    end: uint64_t
+    length: uint64_t
+    effort: uint64_t
+    record: record_t
+    if reader.on_bad != NULL:
+        reader.on_bad(reader)
+    if reader.at < reader.block_end:
+        at = reader.at + 8
+        effort = reader.effort * (reader.block_end - reader.block)
+        while at + RECORD_HEADER <= reader.block_end and reader_fill(reader, at, RECORD_HEADER) >= RECORD_HEADER:
+            length = le32(reader.window + (at - reader.window_lsn))
+            if RECORD_HEADER <= length <= min(reader.block_end - at, reader.record_max):
+                if effort < length:
+                    break
+                effort -= length
+                if _decode(reader, at, reader.block_end, reader.block_us, address(record)):
+                    reader.at = at
+                    return STEP_RECORD
+            at += 8
+        if reader.error:
+            return STEP_IO
+        reader.at = reader.block_end
+        reader.block = 0
+    at = align_sector(reader.block_end)
+    end = ((reader.block_end - 1) // size + 1) * size
+    while at < reader.limit:
+        while at + BLOCK_HEADER <= end and at < reader.limit:
+            if reader_enter(reader, at, False):
+                return STEP_RECORD
+            if reader.error:
+                return STEP_IO
+            if reader.window_end <= at:
+                break  # the container is not there
+            at += SECTOR
+        at = end + CONTAINER_HEADER
+        end += size
+    return STEP_END
+
+
+# --- by LSN ---------------------------------------------------------------------------------------------------------------------
+
+
+def reader_inside(reader: pointer[log_reader_t], lsn: uint64_t, out: pointer[record_t]) -> bint:
+    return lsn < reader.block_end and _decode(reader, lsn, reader.block_end, reader.block_us, out)
+
+
+def reader_record_at(reader: pointer[log_reader_t], lsn: uint64_t, out: pointer[record_t]) -> bint:
+    size: uint64_t = reader.container_size
+    offset: uint64_t = lsn % size
+    fresh: bint = False
+    again: bint = False
+    found: bint
+    if lsn & 7 or offset < CONTAINER_HEADER + BLOCK_HEADER or offset + RECORD_HEADER > size:
+        return False
+    while True:
+        found = _decode(reader, lsn, lsn - offset + size, 0, out)
+        fresh = fresh or reader.window_end == 0 or reader.window_lsn == lsn
+        if found or not reader.growing or again or (fresh and not reader.shared):
+            reader.anew = False
+            return found
+        # The window was read when these bytes were not written yet, or the container became another one: once more.
+        again = fresh
+        fresh = True
+        reader.window_end = 0
+        reader.anew = True
+
+
+def reader_following(reader: pointer[log_reader_t], lsn: uint64_t, open_every: uint64_t, out: pointer[record_t]) -> bint:
+    size: uint64_t = reader.container_size
+    container: uint64_t = (lsn - 1) // size * size  # of the record before, which may end where the container does
+    start: uint64_t
+    step: uint32_t
+    block: block_t
+    closed: bint
+    if lsn < container + size and reader_record_at(reader, lsn, out):
+        return True
+    for step in range(3):
+        if step == 0:
+            start = align_sector(lsn)
+        elif step == 1:
+            if open_every == 0:
+                continue
+            start = container + (lsn - container + open_every - 1) // open_every * open_every
+        else:
+            start = container + size + CONTAINER_HEADER
+        if (step < 2 and start >= container + size) or reader_fill(reader, start, BLOCK_HEADER) < BLOCK_HEADER:
+            continue
+        closed = block_decode(reader.window + (start - reader.window_lsn), start, size - start % size, reader.log_id, address(block))
+        # The header of a block that is still open is not written: its first record tells.
+        if (closed or open_every) and reader_record_at(reader, start + BLOCK_HEADER, out):
+            return True
+        if closed:
+            return False
+    return False
+
+
+# --- blocks that are whole in memory ----------------------------------------------------------------------------------------------
+
+
+def block_search(
+    p: pointer[cython.const[uint8_t]],
+    start: uint64_t,
+    offset: uint64_t,
+    end: uint64_t,
+    size: uint64_t,
+    log_id: uint32_t,
+    epoch: uint32_t,
+    out: pointer[block_t],
+) -> uint64_t:
+    while offset < end and offset + BLOCK_HEADER <= size:
+        if le32(p + offset) == BLOCK_MAGIC and block_decode(p + offset, start + offset, size - offset, log_id, out) and out.epoch >= epoch:
+            return offset
+        offset += SECTOR
+    return end
+
+
+def block_check(p: pointer[cython.const[uint8_t]], block: pointer[block_t], count: pointer[uint32_t]) -> uint32_t:
+    at: uint32_t = BLOCK_HEADER
+    record: record_t
+    count[0] = 0
+    while at < block.length:
+        if not record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
+            return at
+        at += cast(uint32_t, align8(record.length))
+        count[0] += 1
+    return block.length
+
+
+def block_salvage(p: pointer[cython.const[uint8_t]], block: pointer[block_t], at: uint32_t, effort: pointer[uint64_t]) -> uint32_t:
+    record: record_t
+    while at + RECORD_HEADER <= block.length:
+        if record_decode(p + at, block.lsn + at, block.length - at, 0, False, address(record)):
+            if effort[0] < record.length:
+                break
+            effort[0] -= record.length
+            if record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
+                return at
+        at += 8
+    return block.length
