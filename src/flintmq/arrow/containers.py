@@ -38,20 +38,17 @@ from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_follow
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
-    CONTENT_FIXED,
     CONTENT_MAX,
-    PLACE_SIZE,
     RECORD_CHUNK,
     RECORD_COPY,
-    RECORD_PAGE_CONTENT,
-    RECORD_START,
     SECTOR,
     STREAM_SALVAGE_EFFORT,
     align8,
     align_sector,
     block_decode,
     block_t,
-    le16,
+    content_head,
+    head_t,
     le32,
     le64,
     record_decode,
@@ -464,47 +461,29 @@ class Containers:
     # --- contents
 
     def content(self, record: pointer[record_t], out: pointer[content_t]) -> c_int:
-        data: pointer[cython.const[uint8_t]] = record.data
-        size: uint64_t = record.size
-        places: uint64_t
+        head: head_t
+        size: uint64_t
         total: uint64_t
         here: uint64_t
-        thing: uint64_t = record.lsn
+        thing: uint64_t = record.undo_prev if record.type == RECORD_COPY else record.lsn
         limit: uint64_t
-        copied: bint = False
         span: pointer[span_t]
         run: pointer[cython.const[uint8_t]]
         bytes_: pointer[uint8_t]
         out.published_us = 0
-        if record.type == RECORD_COPY:
-            thing = record.undo_prev
-            copied = True
-            if size < 8:
-                return CONTENT_BAD
-            places = 8 + cast(uint64_t, le32(data)) * PLACE_SIZE
-            here = 8 if le32(data + 4) & 1 else 0  # the time at which the message was published
-            if places + here > size:
-                return CONTENT_BAD
-            if here:
-                out.published_us = le64(data + places)
-            data += places + here
-            size -= places + here
-        elif record.type != RECORD_START and record.type != RECORD_PAGE_CONTENT:
+        if not content_head(record, address(head)) or head.total > CONTENT_MAX:
             return CONTENT_BAD
-        if size < CONTENT_FIXED:
-            return CONTENT_BAD
-        out.body_len = le32(data)
-        out.header_len = le32(data + 4)
-        out.route_len = le16(data + 8)
-        out.flags = data[10]
-        out.priority = data[11]
-        here = le32(data + 12)
-        total = cast(uint64_t, out.body_len) + out.header_len + out.route_len
-        if here != size - CONTENT_FIXED or here > total or total > CONTENT_MAX:
-            return CONTENT_BAD
-        run = data + CONTENT_FIXED
+        out.body_len = head.body_len
+        out.header_len = head.header_len
+        out.route_len = head.route_len
+        out.flags = head.flags
+        out.priority = head.priority
+        out.published_us = head.published_us
+        here = head.here
+        total = head.total
+        run = head.run
         out.end = record.lsn + align8(record.length)
-        if not copied:
+        if record.type != RECORD_COPY:
             span = self.block_of(record.lsn)
             if span == NULL:
                 return CONTENT_SHORT

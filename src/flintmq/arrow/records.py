@@ -35,7 +35,6 @@ from cython.cimports.flintmq.arrow.text import (
     route_good,
 )
 from cython.cimports.flintmq.store.log.record import (
-    CONTENT_FIXED,
     PLACE_SIZE,
     RECORD_ACQUIRE_SET,
     RECORD_COPY,
@@ -51,6 +50,8 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_REDELIVERED,
     RECORD_START,
     RECORD_TX_COPY,
+    content_head,
+    head_t,
     le16,
     le32,
     le64,
@@ -223,49 +224,32 @@ class RowMaker:
     def _content(self, table: Table | None, row: uint32_t, record: pointer[record_t]) -> c_int:
         """Content columns of a Message-Start or -Copy; PUT_BAD: nothing was put."""
         columns: pointer[column_t] = table.columns
-        data: pointer[cython.const[uint8_t]] = record.data
-        size: uint64_t = record.size
-        skip: uint64_t = 0
+        head: head_t
         wanted: uint64_t
-        have: uint64_t
         message_id: pointer[cython.const[uint8_t]]
         found: content_t
         whole: record_t
         how: c_int = CONTENT_GOOD
-        found.published_us = self.block_us + record.time_us
-        if record.type == RECORD_COPY:
-            found.published_us = 0
-            skip = 8 + cast(uint64_t, le32(data)) * PLACE_SIZE
-            if le32(data + 4) & 1:
-                if skip + 8 > size:
-                    return PUT_BAD
-                found.published_us = le64(data + skip)
-                skip += 8
-        if skip + CONTENT_FIXED > size:
+        published_us: uint64_t
+        if not content_head(record, address(head)):
             return PUT_BAD
-        data += skip
-        size -= skip + CONTENT_FIXED
-        found.body_len = le32(data)
-        found.header_len = le32(data + 4)
-        found.route_len = le16(data + 8)
-        have = cast(uint64_t, found.header_len) + found.route_len
-        if le32(data + 12) != size or size > have + found.body_len:
-            return PUT_BAD
+        published_us = head.published_us if record.type == RECORD_COPY else self.block_us + record.time_us
+        found.body_len = head.body_len
+        found.header_len = head.header_len
+        found.route_len = head.route_len
         if self.needs_content:
             wanted = found.body_len
             if columns[R_BODY].kind == COL_NONE:
                 wanted = 0
             elif self.body_max >= 0 and wanted > cast(uint64_t, self.body_max):
                 wanted = cast(uint64_t, self.body_max)
-            if size >= have + wanted:
-                found.route = data + CONTENT_FIXED
+            if head.here >= cast(uint64_t, found.header_len) + found.route_len + wanted:
+                found.route = head.run
                 found.header = found.route + found.route_len
                 found.body = found.header + found.header_len
             else:
                 memcpy(address(whole), record, sizeof(record_t))
-                have = found.published_us
                 how = self.containers.content(address(whole), address(found))
-                found.published_us = have
                 if how == CONTENT_BAD:
                     return PUT_BAD
             if how == CONTENT_GOOD:
@@ -279,8 +263,8 @@ class RowMaker:
                 if self.body_max != 0:
                     col_bytes(columns + R_BODY, row, found.body, wanted)
         col_int64(columns + R_BODY_LENGTH, row, found.body_len)
-        if found.published_us:
-            put_time(columns + R_PUBLISHED, row, found.published_us)
+        if published_us:
+            put_time(columns + R_PUBLISHED, row, published_us)
         return PUT_DONE if how == CONTENT_GOOD else PUT_SHORT
 
     def _put_purge(self, table: Table | None, row: pointer[uint32_t], record: pointer[record_t]) -> c_int:

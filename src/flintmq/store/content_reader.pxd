@@ -5,6 +5,7 @@ from flintmq.store.ahead_ring cimport AheadRing
 from flintmq.store.log.file_port cimport FilePort
 from flintmq.store.log.log cimport log_t
 from flintmq.store.log.managed cimport ManagedLog
+from flintmq.store.log.reader cimport log_reader_t
 from flintmq.store.log.record cimport record_t
 
 cdef extern from *:
@@ -37,15 +38,12 @@ cdef class ContentReader:
     cdef log_t *page_log               # NULL when nothing is spilled
     cdef FilePort files
     cdef arena_t *arena
-    cdef uint8_t *own                  # the reader's own window
+    cdef log_reader_t walk             # its window: `own`, or a piece of the ring
+    cdef log_t *source                 # the log that it reads; NULL: none yet
+    cdef uint8_t *own
     cdef uint64_t own_size
-    cdef uint8_t *window               # bytes of the log: its own window's, or those of a piece of the ring
-    cdef log_t *window_log             # whose bytes the window holds; NULL: none
-    cdef uint64_t window_lsn
-    cdef uint64_t window_end
     cdef int64_t io_ns                 # waited for the disk since whoever uses it set this to 0
     cdef bint no_means                 # the last read found no descriptor or memory: it may be tried again
-    cdef bint shared                   # the last read used the writer's descriptor
     cdef int descriptor                # of the sealed container that was read last; -1: none
     cdef log_t *descriptor_log
     cdef uint64_t descriptor_sequence
@@ -60,14 +58,14 @@ cdef class ContentReader:
     cdef content_t *read(self, uint64_t message_id) noexcept nogil
     cdef content_t *_content(self, log_t *source, uint64_t thing, uint64_t lsn, bint spilled) noexcept nogil
     cdef bint _record(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
-    cdef uint64_t _bytes(self, log_t *source, uint64_t lsn, uint64_t least) noexcept nogil
+    cdef void _use(self, log_t *source) noexcept nogil
+    cdef uint64_t _load(self, uint64_t lsn, uint64_t least) noexcept nogil
     cdef uint64_t _from_ring(self, log_t *source, uint64_t lsn, uint64_t least) noexcept nogil
     cdef bint _dense(self, uint64_t lsn) noexcept nogil
     cdef void _follow(self, log_t *source, uint64_t lsn) noexcept nogil
     cdef void _end_run(self) noexcept nogil
     cdef void _close_container(self) noexcept with gil
     cdef bint _start(self, log_t *source, uint64_t lsn) noexcept with gil
-    cdef bint _following(self, log_t *source, uint64_t lsn, record_t *out) noexcept nogil
     cdef int _open(self, log_t *source, uint64_t sequence) noexcept with gil
     # Body length, CONTENT_* flags and priority of a logged message, from its first record; false when that can't be read.
     cdef bint facts(self, uint64_t message_id, uint32_t *body_len, uint8_t *flags, uint8_t *priority) noexcept nogil

@@ -9,8 +9,7 @@ that wants little of it shares the page cache with those that want the rest.
 
 from __future__ import annotations
 
-import cython
-from cython import NULL, address, bint, cast, cclass, declare, long, pointer, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, long, nogil, p_void, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT
@@ -27,22 +26,13 @@ from cython.cimports.flintmq.store.log.log import (
     log_where,
 )
 from cython.cimports.flintmq.store.log.managed import ManagedLog
+from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following, reader_read, reader_record_at
 from cython.cimports.flintmq.store.log.record import (
-    BLOCK_HEADER,
-    CONTAINER_HEADER,
-    CONTENT_FIXED,
     RECORD_CHUNK,
-    RECORD_COPY,
-    RECORD_HEADER,
-    RECORD_PAGE_CONTENT,
-    RECORD_START,
     align8,
-    align_sector,
-    block_decode,
-    block_t,
-    copy_prefix,
+    content_head,
+    head_t,
     le32,
-    record_decode,
     record_t,
 )
 from cython.cimports.libc.errno import ENOMEM
@@ -67,6 +57,13 @@ GAP_MAX = declare(uint64_t, 64 * 1024)
 STRAYS_MAX = declare(uint32_t, 16)
 
 
+@cfunc
+@nogil
+@exceptval(check=False)
+def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
+    return cast(ContentReader, walk.context)._load(lsn, least)
+
+
 @cclass
 class ContentReader:
     """Args: messages, pages: the logs (pages may be None). ahead: it will read backlogs, so runs are read ahead."""
@@ -80,7 +77,10 @@ class ContentReader:
         self.arena = arena_new()
         self.own_size = max(WINDOW, 2 * 65536 + 4096)
         self.own = cast(pointer[uint8_t], malloc(self.own_size))
-        self.window_log = NULL
+        self.walk.load = _load
+        self.walk.context = cast(p_void, self)
+        self.walk.record_max = self.own_size
+        self.walk.growing = True
         self.descriptor = -1
         self.ring = AheadRing(self.files) if ahead else None
         if self.arena == NULL or self.own == NULL:
@@ -99,7 +99,7 @@ class ContentReader:
     def _end_run(self) -> void:
         if self.ring is not None and self.ring.on:
             self.ring.stop()
-            self.window_log = NULL
+            self.walk.window_end = 0
         self.run_end = 0
 
     def _close_container(self) -> void:
@@ -143,18 +143,16 @@ class ContentReader:
         """The content of the message `thing`, whose first record stands at `lsn`; NULL when it can't be read."""
         record: record_t
         filled: uint32_t = 0
-        content: pointer[content_t]
-        if not self._record(source, lsn, address(record)) or (
-            record.type != RECORD_START and record.type != RECORD_COPY and record.type != RECORD_PAGE_CONTENT
-        ):
-            return NULL
-        content = content_from_record(self.arena, address(record), address(filled))
+        content: pointer[content_t] = NULL
+        if self._record(source, lsn, address(record)):
+            content = content_from_record(self.arena, address(record), address(filled))
         if content == NULL:
             return NULL
         while filled < content_total(content):
-            if not self._following(source, record.lsn + align8(record.length), address(record)):
+            if not reader_following(address(self.walk), record.lsn + align8(record.length), source.buffer_size, address(record)):
                 content_decref(content)
                 return NULL
+            self.run_used += align8(record.length)
             if record.type != RECORD_CHUNK or record.undo_prev != thing or le32(record.data) != filled:
                 continue
             if not content_add_chunk(content, address(record)):
@@ -166,40 +164,39 @@ class ContentReader:
 
     def facts(self, message_id: uint64_t, body_len: pointer[uint32_t], flags: pointer[uint8_t], priority: pointer[uint8_t]) -> bint:
         record: record_t
-        data: pointer[cython.const[uint8_t]]
-        skip: uint64_t = 0
+        head: head_t
         lsn: uint64_t
         log_begin(self.message_log)
         lsn = log_where(self.message_log, message_id)
         log_end(self.message_log)
-        if not self._record(self.message_log, lsn, address(record)):
+        if not self._record(self.message_log, lsn, address(record)) or not content_head(address(record), address(head)):
             return False
-        data = record.data
-        if record.type == RECORD_COPY and record.size >= 8:
-            skip = copy_prefix(data)
-        elif record.type != RECORD_START:
-            return False
-        if skip + CONTENT_FIXED > record.size:
-            return False
-        data += skip
-        body_len[0] = le32(data)
-        flags[0] = data[10]
-        priority[0] = data[11]
+        body_len[0] = head.body_len
+        flags[0] = head.flags
+        priority[0] = head.priority
         return True
 
-    def _bytes(self, source: pointer[log_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
-        """Fills the window from `lsn` on; returns how many bytes it has there (0: none)."""
+    def _use(self, source: pointer[log_t]) -> void:
+        """The next read is one of this log."""
+        if self.source != source:
+            self.source = source
+            self.walk.window_end = 0
+            self.walk.container_size = source.container_size
+            self.walk.log_id = source.id
+
+    def _load(self, lsn: uint64_t, least: uint64_t) -> uint64_t:
+        """Fills the window from `lsn` on (see reader_load_t)."""
         count: uint64_t
-        done: long
         switches: long
         waited: int64_t
+        source: pointer[log_t] = self.source
         sequence: uint64_t = lsn // source.container_size
         size: uint64_t = (sequence + 1) * source.container_size - lsn
         container: pointer[container_t]
-        if self.window_log == source and self.window_lsn <= lsn and lsn + least <= self.window_end:
-            return self.window_end - lsn
-        self.window_log = NULL
-        self.shared = False
+        self.walk.window_end = 0
+        self.walk.shared = False
+        if self.walk.anew:
+            self._end_run()
         if self.ring is not None:
             if not self.ring.on:
                 self._follow(source, lsn)
@@ -207,12 +204,12 @@ class ContentReader:
                 count = self._from_ring(source, lsn, least)
                 if count:
                     return count
-        self.window = self.own
-        count = log_read_buffered(source, lsn, self.window, self.own_size)
+        self.walk.window = self.own
+        count = log_read_buffered(source, lsn, self.own, self.own_size)
         if count == 0:
             log_begin(source)
             container = log_container(source, sequence) if sequence <= source.tail // source.container_size else NULL
-            self.shared = container != NULL and container.state == CONTAINER_READY
+            self.walk.shared = container != NULL and container.state == CONTAINER_READY
             log_end(source)
             if self.descriptor < 0 or self.descriptor_log != source or self.descriptor_sequence != sequence:
                 self._open(source, sequence)
@@ -220,20 +217,18 @@ class ContentReader:
                 return 0
             switches = io_wait_switches()
             waited = io_wait_ns()
-            done = self.files.read_at(
-                self.files.context, self.descriptor, self.window, min(size, self.own_size), lsn % source.container_size
+            count = reader_read(
+                address(self.walk), self.files.read_at, self.files.context, self.descriptor, self.own, lsn, min(size, self.own_size)
             )
             if io_wait_switches() != switches:
                 self.io_ns += io_wait_ns() - waited
-            if done <= 0:
-                self.no_means = self.no_means or done == -ENOMEM
+            if count == 0:
+                self.no_means = self.no_means or self.walk.error == ENOMEM
                 return 0
-            count = done
-            if self.ring is not None and not self.ring.on and not self.shared:
+            if self.ring is not None and not self.ring.on and not self.walk.shared:
                 self.run_end = lsn + count
-        self.window_log = source
-        self.window_lsn = lsn
-        self.window_end = lsn + count
+        self.walk.window_lsn = lsn
+        self.walk.window_end = lsn + count
         return count
 
     def _follow(self, source: pointer[log_t], lsn: uint64_t) -> void:
@@ -265,7 +260,7 @@ class ContentReader:
         return self.ring.on
 
     def _from_ring(self, source: pointer[log_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
-        """As _bytes; 0: not there."""
+        """As _load; 0: not there."""
         piece: pointer[ahead_piece_t] = NULL
         switches: long = io_wait_switches()
         waited: int64_t = io_wait_ns()
@@ -282,11 +277,10 @@ class ContentReader:
         if not self._dense(lsn):
             self._end_run()
             return 0
-        self.window = cast(pointer[uint8_t], piece.read.data) - (piece.lsn - piece.begin)
-        self.window_log = source
-        self.window_lsn = piece.begin
-        self.window_end = piece.lsn + piece.read.size
-        return self.window_end - lsn
+        self.walk.window = cast(pointer[uint8_t], piece.read.data) - (piece.lsn - piece.begin)
+        self.walk.window_lsn = piece.begin
+        self.walk.window_end = piece.lsn + piece.read.size
+        return self.walk.window_end - lsn
 
     def _open(self, source: pointer[log_t], sequence: uint64_t) -> c_int:
         """Opens a container for reading (the writer's own descriptor is for writing only); -1 when it is gone."""
@@ -315,60 +309,8 @@ class ContentReader:
 
     def _record(self, source: pointer[log_t], lsn: uint64_t, out: pointer[record_t]) -> bint:
         """The record at this LSN, its CRC checked; false when there is none."""
-        have: uint64_t
-        length: uint64_t
-        fresh: bint = False
-        again: bint = False
-        while True:
-            have = self._bytes(source, lsn, RECORD_HEADER)
-            fresh = fresh or self.window_lsn == lsn or have == 0
-            if have >= RECORD_HEADER:
-                length = le32(self.window + (lsn - self.window_lsn))
-                if length > have and length <= self.own_size:
-                    have = self._bytes(source, lsn, length)
-                if length <= have and record_decode(self.window + (lsn - self.window_lsn), lsn, have, 0, True, out):
-                    self.run_used += align8(length)
-                    return True
-            if again or (fresh and not self.shared):
-                return False
-            again = fresh
-            # The window was read when these bytes were not written yet, or the container became another one: once more.
-            self._end_run()
-            self.window_log = NULL
-            self.shared = False
-            fresh = True
-
-    def _following(self, source: pointer[log_t], lsn: uint64_t, out: pointer[record_t]) -> bint:
-        """The first record at or after `lsn`: in this block, the next one, the next window or the next container."""
-        header: block_t
-        have: uint64_t
-        size: uint64_t = source.container_size
-        container: uint64_t = (lsn - 1) // size  # of the record before, which may end where the container does
-        inside: uint64_t = lsn - container * size
-        start: uint64_t
-        step: uint32_t
-        closed: bint
-        for step in range(4):
-            if step == 0:
-                start = lsn
-            elif step == 1:
-                start = align_sector(lsn)
-            elif step == 2:
-                start = container * size + (inside + source.buffer_size - 1) // source.buffer_size * source.buffer_size
-            else:
-                start = (container + 1) * size + CONTAINER_HEADER
-            if step < 3 and start // size != container:
-                continue
-            if step == 0:
-                if self._record(source, start, out):
-                    return True
-                continue
-            have = self._bytes(source, start, BLOCK_HEADER)
-            # The header of a block that is still open is not written: its first record tells.
-            if have >= BLOCK_HEADER:
-                closed = block_decode(self.window + (start - self.window_lsn), start, have, source.id, address(header))
-                if self._record(source, start + BLOCK_HEADER, out):
-                    return True
-                if closed:
-                    return False
-        return False
+        self._use(source)
+        if not reader_record_at(address(self.walk), lsn, out):
+            return False
+        self.run_used += align8(out.length)
+        return True

@@ -9,13 +9,14 @@ A container in which few messages live is not read whole: the map of what lives 
 from __future__ import annotations
 
 import logging
+import os
 
-import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, pointer, ulonglong, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, ulonglong, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.failpoints import FAIL_COPY_FORWARD, failpoint
 from cython.cimports.flintmq.store.content_reader import ContentReader
+from cython.cimports.flintmq.store.log.file_port import FilePort
 from cython.cimports.flintmq.store.log.log import (
     LIVE_GRAIN,
     container_t,
@@ -26,28 +27,43 @@ from cython.cimports.flintmq.store.log.log import (
     log_t,
     log_where,
 )
+from cython.cimports.flintmq.store.log.reader import (
+    STEP_BAD,
+    STEP_RECORD,
+    log_reader_t,
+    reader_begin,
+    reader_enter,
+    reader_fill,
+    reader_next_block,
+    reader_pass,
+    reader_read,
+    reader_record_at,
+    reader_salvage,
+    reader_step,
+)
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
-    COPY_PUBLISHED,
     PLACE_SIZE,
     RECORD_COPY,
     RECORD_ENQUEUE,
     RECORD_START,
+    SALVAGE_EFFORT,
     SECTOR,
     align8,
-    align_sector,
-    block_decode,
-    block_t,
+    content_head,
+    head_t,
     le32,
     le64,
-    record_decode,
     record_t,
 )
 from cython.cimports.flintmq.store.log_engine import LogEngine
 from cython.cimports.flintmq.store.message_copy import ml_copy
 from cython.cimports.flintmq.store.message_list import list_find, location_t
+from cython.cimports.libc.errno import ENOMEM
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, realloc
+from cython.cimports.libc.string import memset
 
 log = logging.getLogger("flintmq.store")
 
@@ -60,33 +76,47 @@ NEAR_BYTES = declare(uint64_t, 64 * 1024)
 @cfunc
 @nogil
 @exceptval(check=False)
-def _plain_place(
-    found: pointer[record_t],
-    data: pointer[cython.const[uint8_t]],
-    start: uint64_t,
-    end: uint64_t,
-    out: pointer[location_t],
-) -> bint:
+def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
+    """Reads `least` bytes of the container, no more (see reader_load_t)."""
+    source: pointer[copied_t] = cast(pointer[copied_t], walk.context)
+    offset: uint64_t = lsn % walk.container_size
+    size: uint64_t = min(least, walk.container_size - offset)
+    grown: pointer[uint8_t]
+    walk.window_end = 0
+    if lsn // walk.container_size != source.sequence:
+        return 0
+    if size > source.room:
+        grown = cast(pointer[uint8_t], realloc(source.bytes, size))
+        if grown == NULL:
+            walk.error = ENOMEM
+            return 0
+        source.bytes = grown
+        source.room = size
+    return reader_read(walk, source.read_at, source.files, source.fd, source.bytes, lsn, size)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _plain_place(walk: pointer[log_reader_t], first: pointer[record_t], out: pointer[location_t]) -> bint:
     """The only place of an unlisted message: in its Copy record, or in the Message-Enqueue that follows its Message-Start."""
-    following: record_t
-    at: uint64_t
+    record: record_t
     out.enqueued_by = 0
     out.dequeued_by = 0
-    if found.type == RECORD_COPY:
-        if found.size < 8 + PLACE_SIZE or le32(found.data) != 1:
+    if first.type == RECORD_COPY:
+        if first.size < 8 + PLACE_SIZE or le32(first.data) != 1:
             return False
-        out.queue_id = le64(found.data + 8)
-        out.position = le64(found.data + 16)
-        out.expires_at_ms = cast(int64_t, le64(found.data + 24))
+        out.queue_id = le64(first.data + 8)
+        out.position = le64(first.data + 16)
+        out.expires_at_ms = cast(int64_t, le64(first.data + 24))
         return True
-    at = found.lsn + align8(found.length)
-    if at >= end or not record_decode(data + (at - start), at, end - at, 0, True, address(following)):
+    if not reader_record_at(walk, first.lsn + align8(first.length), address(record)):
         return False
-    if following.type != RECORD_ENQUEUE or following.undo_prev != found.lsn or following.size < 16 or following.tx:
+    if record.type != RECORD_ENQUEUE or record.undo_prev != first.lsn or record.size < 16 or record.tx:
         return False
-    out.queue_id = le64(following.data)
-    out.position = le64(following.data + 8)
-    out.expires_at_ms = following.expires_at_ms
+    out.queue_id = le64(record.data)
+    out.position = le64(record.data + 8)
+    out.expires_at_ms = record.expires_at_ms
     return True
 
 
@@ -95,43 +125,31 @@ def _plain_place(
 @exceptval(check=False)
 def _published(record: pointer[record_t]) -> uint64_t:
     """Time of the Message-Start, from that or a Message-Copy; 0: not known."""
-    at: uint64_t
+    head: head_t
     if record.type == RECORD_START:
         return record.time_us
-    if record.size < 8 or not le32(record.data + 4) & COPY_PUBLISHED:
-        return 0
-    at = 8 + cast(uint64_t, le32(record.data)) * PLACE_SIZE
-    return le64(record.data + at) if at + 8 <= record.size else 0
+    return head.published_us if content_head(record, address(head)) else 0
 
 
 @cfunc
-def _time_base(store: LogEngine, fd: c_int, sequence: uint64_t, lsn: uint64_t) -> uint64_t:
+@nogil
+@exceptval(check=False)
+def _time_base(walk: pointer[log_reader_t], lsn: uint64_t) -> uint64_t:
     """Time base of the block that this record is in; 0: not found. Small blocks begin nearby, and of large ones there are few."""
-    start: uint64_t = sequence * store.messages.log.container_size
-    end: uint64_t = start + store.messages.log.container_size
-    first: uint64_t = start + CONTAINER_HEADER
     at: uint64_t = lsn - lsn % SECTOR
-    log_id: uint32_t = store.messages.log.id
-    block: block_t
-    if at - first > NEAR_BYTES and at > first:
-        first = at - NEAR_BYTES
-    raw: bytes = store.files.read(fd, at + BLOCK_HEADER - first, first - start)
-    data: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], cast(p_char, raw))
-    if len(raw) != at + BLOCK_HEADER - first:
-        return 0
+    start: uint64_t = lsn - lsn % walk.container_size + CONTAINER_HEADER
+    first: uint64_t = max(start, at - NEAR_BYTES) if at > NEAR_BYTES else start
+    reader_fill(walk, first, at + BLOCK_HEADER - first)
     while at >= first:
-        if block_decode(data + (at - first), at, end - at, log_id, address(block)):
-            return block.time_us if lsn < at + block.length else 0
+        if reader_enter(walk, at, False):
+            return walk.block_us if lsn < walk.block_end else 0
         at -= SECTOR
-    at = start + CONTAINER_HEADER
-    while at < first:
-        raw = store.files.read(fd, BLOCK_HEADER, at - start)
-        if len(raw) < BLOCK_HEADER or not block_decode(cast(pointer[uint8_t], cast(p_char, raw)), at, end - at, log_id, address(block)):
+    reader_begin(walk, lsn // walk.container_size)
+    while walk.block_end <= lsn:
+        if reader_next_block(walk) != STEP_RECORD:
             return 0
-        if lsn < at + block.length:
-            return block.time_us
-        at = align_sector(at + block.length)
-    return 0
+        walk.at = walk.block_end
+    return walk.block_us
 
 
 @cfunc
@@ -150,14 +168,12 @@ def _lives_at(owner: pointer[log_t], thing: uint64_t, lsn: uint64_t) -> bint:
 def _copy(
     store: LogEngine,
     reader: ContentReader,
+    walk: pointer[log_reader_t],
     record: pointer[record_t],
-    data: pointer[cython.const[uint8_t]],
-    start: uint64_t,
-    end: uint64_t,
     published_us: uint64_t,
 ) -> int64_t:
-    """Copies the message whose first record this is, if it lives there. `data`: the bytes of LSNs [start, end); published_us: time of its
-    Message-Start, 0 not known. Returns bytes written; -1: those bytes don't say where it is."""
+    """Copies the message whose first record this is, if it lives there. `walk`: a reader of its container; published_us: time of its
+    Message-Start, 0 not known. Returns bytes written; -1: the log does not say where it is."""
     plain: location_t
     thing: uint64_t = record.lsn if record.type == RECORD_START else record.undo_prev
     written: uint64_t
@@ -169,7 +185,7 @@ def _copy(
     log_begin(store.messages.log)
     listed = list_find(address(store.ml.messages), thing) != NULL
     log_end(store.messages.log)
-    known = _plain_place(record, data, start, end, address(plain))
+    known = _plain_place(walk, record, address(plain))
     if not known and not listed:
         return -1
     with nogil:
@@ -218,12 +234,11 @@ def _few_places(owner: pointer[log_t], sequence: uint64_t, offsets: pointer[uint
 
 
 @cfunc
-def _copy_few(store: LogEngine, reader: ContentReader, fd: c_int, sequence: uint64_t, counts: pointer[uint64_t]) -> bint:
-    """Copies what lives in a container where that is little. False: the rest must be looked for."""
+def _copy_few(store: LogEngine, reader: ContentReader, walk: pointer[log_reader_t], sequence: uint64_t, counts: pointer[uint64_t]) -> bint:
+    """Copies the messages of a container in which few live. False: the rest must be looked for."""
     offsets: uint64_t[FEW]
-    size: uint64_t = store.messages.log.container_size
-    start: uint64_t
-    within: uint64_t
+    lsn: uint64_t
+    end: uint64_t
     written: int64_t
     i: c_int
     count: c_int = _few_places(store.messages.log, sequence, offsets)
@@ -232,23 +247,20 @@ def _copy_few(store: LogEngine, reader: ContentReader, fd: c_int, sequence: uint
     published: uint64_t
     record: record_t
     for i in range(count):
-        raw: bytes = store.files.read(fd, min(PLACE_BYTES, size - offsets[i]), offsets[i])
-        data: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], cast(p_char, raw))
-        start = sequence * size + offsets[i]
+        lsn = sequence * walk.container_size + offsets[i]
+        end = lsn + min(LIVE_GRAIN, walk.container_size - offsets[i])
+        reader_fill(walk, lsn, PLACE_BYTES)
         found = False
-        within = 0
-        while within < min(LIVE_GRAIN, len(raw)) and not found:
-            found = record_decode(data + within, start + within, len(raw) - within, 0, True, address(record)) and (
-                record.type == RECORD_START or record.type == RECORD_COPY
-            )
-            within += 8
+        while lsn < end and not found:
+            found = reader_record_at(walk, lsn, address(record)) and (record.type == RECORD_START or record.type == RECORD_COPY)
+            lsn += 8
         if not found:
             return False
         published = _published(address(record))
         if record.type == RECORD_START:
-            base = _time_base(store, fd, sequence, record.lsn)
+            base = _time_base(walk, record.lsn)
             published = base + published if base else 0
-        written = _copy(store, reader, address(record), data, start, start + len(raw), published)
+        written = _copy(store, reader, walk, address(record), published)
         if written < 0:
             return False
         _count(counts, written)
@@ -267,45 +279,57 @@ def _count(counts: pointer[uint64_t], written: int64_t) -> void:
 def copy_container(store_object: object, sequence: ulonglong) -> tuple:
     store: LogEngine = store_object
     counts: uint64_t[2]
+    walk: log_reader_t
+    source: copied_t
+    files: FilePort = store.files
     reader: ContentReader = ContentReader(store.messages, None)
     counts[0] = counts[1] = 0
-    fd = store.files.open(store.messages.path_of(sequence))
+    memset(address(walk), 0, sizeof(log_reader_t))
+    walk.load = _load
+    walk.context = address(source)
+    walk.container_size = walk.record_max = store.messages.log.container_size
+    walk.limit = (sequence + 1) * walk.container_size
+    walk.log_id = store.messages.log.id
+    walk.effort = SALVAGE_EFFORT
+    source.read_at = files.read_at
+    source.files = files.context
+    source.sequence = sequence
+    source.bytes = NULL
+    source.room = 0
+    source.fd = files.open(store.messages.path_of(sequence))
     try:
-        if not _copy_few(store, reader, fd, sequence, counts):
-            _copy_all(store, reader, store.files.read(fd, store.messages.container_size, 0), sequence, counts)
+        if not _copy_few(store, reader, address(walk), sequence, counts):
+            _copy_all(store, reader, address(walk), sequence, counts)
+        if walk.error:
+            raise OSError(walk.error, os.strerror(walk.error), store.messages.path_of(sequence))
     finally:
-        store.files.close(fd)
+        files.close(source.fd)
+        free(source.bytes)
         reader.close()
     return counts[0], counts[1]
 
 
 @cfunc
-def _copy_all(store: LogEngine, reader: ContentReader, raw: bytes, sequence: uint64_t, counts: pointer[uint64_t]):
+def _copy_all(store: LogEngine, reader: ContentReader, walk: pointer[log_reader_t], sequence: uint64_t, counts: pointer[uint64_t]):
     """Looks at every record of a container."""
-    start: uint64_t = sequence * store.messages.log.container_size
-    end: uint64_t = start + len(raw)
-    at: uint64_t = start + CONTAINER_HEADER
-    record_at: uint64_t
-    block_end: uint64_t
-    block: block_t
     record: record_t
+    step: c_int
     written: int64_t
-    data: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], cast(p_char, raw))
-    while at + BLOCK_HEADER <= end:
-        if not block_decode(data + (at - start), at, end - at, store.messages.log.id, address(block)):
-            at += SECTOR
+    reader_begin(walk, sequence)
+    reader_fill(walk, walk.at, walk.container_size)
+    while True:
+        step = reader_step(walk, address(record))
+        if step == STEP_BAD:
+            step = reader_salvage(walk)
+            if step == STEP_RECORD:
+                continue
+        if step != STEP_RECORD:
+            return
+        reader_pass(walk, address(record))
+        if record.type != RECORD_START and record.type != RECORD_COPY:
             continue
-        record_at = at + BLOCK_HEADER
-        block_end = at + block.length
-        while record_at < block_end and record_decode(
-            data + (record_at - start), record_at, block_end - record_at, block.time_us, True, address(record)
-        ):
-            record_at += align8(record.length)
-            if record.type != RECORD_START and record.type != RECORD_COPY:
-                continue
-            written = _copy(store, reader, address(record), data, start, block_end, _published(address(record)))
-            if written < 0:
-                log.error("a message at LSN %d in %s has no readable place: it is not copied", record.lsn, store.messages.path_of(sequence))
-                continue
-            _count(counts, written)
-        at = align_sector(at + block.length)
+        written = _copy(store, reader, walk, address(record), _published(address(record)))
+        if written < 0:
+            log.error("a message at LSN %d in %s has no readable place: it is not copied", record.lsn, store.messages.path_of(sequence))
+            continue
+        _count(counts, written)

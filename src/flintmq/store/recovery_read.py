@@ -10,10 +10,9 @@ I3  Nothing is decided while reading but what a transaction's final state says: 
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, p_void, pointer, sizeof, void
+from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, p_void, pointer, sizeof, void
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.store.log.record import (
-    CONTENT_FIXED,
     PLACE_SIZE,
     RECORD_CHUNK,
     RECORD_COPY,
@@ -28,8 +27,8 @@ from cython.cimports.flintmq.store.log.record import (
     RECORD_REDELIVERED,
     RECORD_START,
     align8,
-    copy_prefix,
-    le16,
+    content_head,
+    head_t,
     le32,
     le64,
     position_waits,
@@ -104,31 +103,17 @@ def _enlist(
 @cfunc
 @nogil
 @exceptval(check=False)
-def _content(work: pointer[work_t], index: int64_t, data: pointer[cython.const[uint8_t]], size: uint32_t, length: uint32_t) -> void:
-    """Fills the entry in from the fields of a Message-Start (which a Message-Copy ends with); the caller checked them."""
+def _content(work: pointer[work_t], index: int64_t, head: pointer[head_t], length: uint32_t) -> void:
+    """Fills the entry in from what the record that begins a message says of its content."""
     entry: pointer[seen_t] = seen_at(work, index)
     extra: pointer[extra_t]
-    total: uint64_t = cast(uint64_t, le32(data)) + le32(data + 4) + le16(data + 8)
-    piece: uint64_t = le32(data + 12)
-    entry.body_len = le32(data)
+    entry.body_len = head.body_len
     entry.bytes = cast(uint32_t, align8(length))
-    if piece < total:
+    if head.here < head.total:
         extra = seen_need_extra(work, index)
         if extra != NULL:
-            extra.total = cast(uint32_t, total)
-            extra.missing = cast(uint32_t, total - piece)
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _content_fits(data: pointer[cython.const[uint8_t]], size: uint32_t) -> bint:
-    total: uint64_t
-    if size < CONTENT_FIXED or le32(data + 12) != size - CONTENT_FIXED:
-        return False
-    total = cast(uint64_t, le32(data)) + le32(data + 4) + le16(data + 8)
-    return le32(data + 12) <= total and total >> 32 == 0
+            extra.total = cast(uint32_t, head.total)
+            extra.missing = cast(uint32_t, head.total - head.here)
 
 
 @cfunc
@@ -136,12 +121,13 @@ def _content_fits(data: pointer[cython.const[uint8_t]], size: uint32_t) -> bint:
 @exceptval(check=False)
 def _on_start(work: pointer[work_t], record: pointer[record_t]) -> void:
     index: int64_t
-    if not _content_fits(record.data, record.size):
+    head: head_t
+    if not content_head(record, address(head)):
         work.malformed += 1
         return
     index = seen_append(work, record.lsn)
     if index >= 0:
-        _content(work, index, record.data, record.size, record.length)
+        _content(work, index, address(head), record.length)
 
 
 @cfunc
@@ -288,7 +274,7 @@ def _on_dequeue(work: pointer[work_t], record: pointer[record_t]) -> void:
 @exceptval(check=False)
 def _on_copy(work: pointer[work_t], record: pointer[record_t]) -> void:
     count: uint64_t
-    at: uint64_t
+    head: head_t
     i: uint64_t
     older: int64_t
     index: int64_t
@@ -298,14 +284,10 @@ def _on_copy(work: pointer[work_t], record: pointer[record_t]) -> void:
     extra: pointer[extra_t]
     place: pointer[seen_place_t]
     info: pointer[tx_info_t]
-    if record.size < 8:
+    if not content_head(record, address(head)) or record.undo_prev == 0:
         work.malformed += 1
         return
     count = le32(data)
-    at = copy_prefix(data)
-    if at > record.size or not _content_fits(data + at, record.size - cast(uint32_t, at)) or record.undo_prev == 0:
-        work.malformed += 1
-        return
     older = seen_find(work, record.undo_prev)
     index = seen_append_moved(work, record.lsn, record.undo_prev)
     if index < 0:
@@ -313,7 +295,7 @@ def _on_copy(work: pointer[work_t], record: pointer[record_t]) -> void:
     if older >= 0:
         seen_at(work, older).flags |= SEEN_OLD
         seen_at(work, index).flags |= seen_at(work, older).flags & SEEN_ENDED
-    _content(work, index, data + at, record.size - cast(uint32_t, at), record.length)
+    _content(work, index, address(head), record.length)
     entry = seen_at(work, index)
     if entry.flags & SEEN_EXTRA and older >= 0:
         extra_of(work, entry).older = cast(uint32_t, older) + 1

@@ -25,12 +25,11 @@ from cython.cimports.flintmq.store.log.log import (
 from cython.cimports.flintmq.store.log.record import (
     CONTENT_FIXED,
     RECORD_CHUNK,
-    RECORD_COPY,
     RECORD_HEADER,
     RECORD_START,
     align8,
-    copy_prefix,
-    le16,
+    content_head,
+    head_t,
     le32,
     record_encode,
     record_t,
@@ -94,39 +93,19 @@ def _copy_in(content: pointer[content_t], offset: uint32_t, size: uint32_t, data
 
 
 def content_from_record(arena: pointer[arena_t], record: pointer[record_t], filled: pointer[uint32_t]) -> pointer[content_t]:
-    data: pointer[cython.const[uint8_t]] = record.data
-    size: uint32_t = record.size
-    places: uint64_t
-    segment: uint32_t
-    body_len: uint32_t
-    header_len: uint32_t
-    route_len: uint16_t
+    head: head_t
     content: pointer[content_t]
     filled[0] = 0
-    if record.type == RECORD_COPY:
-        if size < 8:
-            return NULL
-        places = copy_prefix(data)
-        if places > size:
-            return NULL
-        data += places
-        size -= cast(uint32_t, places)
-    if size < CONTENT_FIXED:
+    if not content_head(record, address(head)):
         return NULL
-    body_len = le32(data)
-    header_len = le32(data + 4)
-    route_len = le16(data + 8)
-    segment = le32(data + 12)
-    if segment != size - CONTENT_FIXED or segment > cast(uint64_t, body_len) + header_len + route_len:
-        return NULL
-    content = content_new(arena, route_len, header_len, body_len)
+    content = content_new(arena, head.route_len, head.header_len, head.body_len)
     if content == NULL:
         return NULL
-    content.flags = data[10]
-    content.priority = data[11]
-    _copy_in(content, 0, segment, data + CONTENT_FIXED)
+    content.flags = head.flags
+    content.priority = head.priority
+    _copy_in(content, 0, head.here, head.run)
     content_frame(content)
-    filled[0] = segment
+    filled[0] = head.here
     return content
 
 

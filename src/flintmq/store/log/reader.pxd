@@ -3,6 +3,7 @@
 # It has no bytes of its own: `load`, which its user gives, brings bytes of the log into reach. So the same code reads a container in memory,
 # a window of a file, write buffers that are not on disk yet, and containers that a cache holds in pieces. One thread at a time uses a reader.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from flintmq.store.log.file_port cimport port_read_t
 from flintmq.store.log.record cimport CONTAINER_HEADER, align8, block_t, record_t
 
 cdef enum:                      # results of a step to the next record
@@ -12,8 +13,7 @@ cdef enum:                      # results of a step to the next record
     STEP_IO = 3                 # the disk refused (log_reader_t.error)
 
 # Brings the bytes from `lsn` on into reach: sets window, window_lsn and window_end. At least `least` bytes, unless the container, or the part
-# of it that may be read, ends before. Returns the number of bytes at `lsn`; 0: none, window_end is 0, and `error` is the errno when the disk
-# refused.
+# of it that may be read, ends before. Returns the number of bytes at `lsn`; 0: none, and `error` is the errno when the disk refused.
 ctypedef uint64_t (*reader_load_t)(log_reader_t *reader, uint64_t lsn, uint64_t least) noexcept nogil
 
 # A place that does not check was met: before the search behind it.
@@ -54,6 +54,9 @@ cdef inline uint64_t reader_fill(log_reader_t *reader, uint64_t lsn, uint64_t le
     if reader.window_lsn <= lsn and lsn + least <= reader.window_end:
         return reader.window_end - lsn
     return reader.load(reader, lsn, least)
+
+# For a `load`: reads up to `size` bytes at `lsn` from the open file of its container into `bytes`, which become the window.
+cdef uint64_t reader_read(log_reader_t *reader, port_read_t read_at, void *files, int fd, uint8_t *bytes, uint64_t lsn, uint64_t size) noexcept nogil
 
 # Goes to the beginning of a container.
 cdef inline void reader_begin(log_reader_t *reader, uint64_t sequence) noexcept nogil:

@@ -13,8 +13,9 @@ the user's to say: it knows what was durable.
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, exceptval, inline, nogil, pointer
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, long, nogil, p_void, pointer
 from cython import int as c_int
+from cython.cimports.flintmq.store.log.file_port import port_read_t
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
@@ -30,6 +31,27 @@ from cython.cimports.flintmq.store.log.record import (
     record_t,
 )
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+
+
+def reader_read(
+    reader: pointer[log_reader_t],
+    read_at: port_read_t,
+    files: p_void,
+    fd: c_int,
+    bytes: pointer[uint8_t],
+    lsn: uint64_t,
+    size: uint64_t,
+) -> uint64_t:
+    got: long = read_at(files, fd, bytes, size, lsn % reader.container_size)
+    reader.window_end = 0
+    if got <= 0:
+        reader.error = cast(c_int, -got)
+        return 0
+    reader.window = bytes
+    reader.window_lsn = lsn
+    reader.window_end = lsn + got
+    return got
+
 
 # --- along the chain ------------------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,17 @@ cdef struct record_t:           # a record, decoded
     uint8_t type
     uint8_t stream
 
+cdef struct head_t:             # what the record that begins a message says of its content
+    const uint8_t *run          # the content's bytes in this record: route, header, body; borrowed
+    uint64_t published_us       # of a Message-Copy: the time of its Message-Start; 0: not known, or it is one
+    uint64_t total              # bytes of the whole content
+    uint32_t body_len
+    uint32_t header_len
+    uint32_t here               # bytes at `run`
+    uint16_t route_len
+    uint8_t flags
+    uint8_t priority
+
 cdef struct block_t:            # header of a commit block, decoded
     uint64_t lsn
     uint64_t durable_hint
@@ -109,6 +120,35 @@ cdef inline uint64_t le64(const uint8_t *p) noexcept nogil:
 # Bytes of a Message-Copy before what it has in common with Message-Start. The caller has 8 readable bytes.
 cdef inline uint64_t copy_prefix(const uint8_t *p) noexcept nogil:
     return 8 + <uint64_t>le32(p) * PLACE_SIZE + (8 if le32(p + 4) & COPY_PUBLISHED else 0)
+
+# Decodes what a Message-Start, Message-Copy or Page-Content that was checked says of its content. False: it is none of them, or its lengths
+# contradict each other.
+cdef inline bint content_head(const record_t *record, head_t *out) noexcept nogil:
+    cdef const uint8_t *p = record.data
+    cdef uint64_t left = record.size
+    cdef uint64_t places
+    out.published_us = 0
+    if record.type == RECORD_COPY:
+        if left < 8 or copy_prefix(p) > left:
+            return False
+        places = copy_prefix(p)
+        if le32(p + 4) & COPY_PUBLISHED:
+            out.published_us = le64(p + places - 8)
+        p += places
+        left -= places
+    elif record.type != RECORD_START and record.type != RECORD_PAGE_CONTENT:
+        return False
+    if left < CONTENT_FIXED:
+        return False
+    out.run = p + CONTENT_FIXED
+    out.body_len = le32(p)
+    out.header_len = le32(p + 4)
+    out.route_len = le16(p + 8)
+    out.flags = p[10]
+    out.priority = p[11]
+    out.here = le32(p + 12)
+    out.total = <uint64_t>out.body_len + out.header_len + out.route_len
+    return out.here == left - CONTENT_FIXED and out.here <= out.total and out.total >> 32 == 0
 
 cdef inline void set16(uint8_t *p, uint16_t value) noexcept nogil:
     memcpy(p, &value, 2)

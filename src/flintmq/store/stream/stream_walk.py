@@ -7,14 +7,14 @@ I1  Only bytes below the durable LSN are looked at: they never change any more, 
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, long, nogil, p_void, pointer, sizeof, void, with_gil
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_void, pointer, sizeof, void, with_gil
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import arena_free, arena_new
 from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
 from cython.cimports.flintmq.store.log.file_port import FilePort
 from cython.cimports.flintmq.store.log.log import log_t
-from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_begin, reader_fill
+from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_begin, reader_fill, reader_read
 from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEADER, STREAM_SALVAGE_EFFORT, align_sector
 from cython.cimports.flintmq.store.stream.stream_log import stream_decref, stream_incref, stream_learn, stream_t
 from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN, stream_container, stream_look
@@ -121,7 +121,7 @@ def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64
     reader: pointer[stream_reader_t] = cast(pointer[stream_reader_t], walk.context)
     sequence: uint64_t = lsn // walk.container_size
     end: uint64_t = min((sequence + 1) * walk.container_size, walk.limit)
-    got: long
+    got: uint64_t
     error: c_int
     before: timespec
     after: timespec
@@ -139,15 +139,9 @@ def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64
     if error:
         walk.error = 0 if error == ENOENT else error
         return 0
-    got = reader.read_at(reader.files, reader.fd, reader.window, min(end - lsn, WINDOW), lsn % walk.container_size)
+    got = reader_read(walk, reader.read_at, reader.files, reader.fd, reader.window, lsn, min(end - lsn, WINDOW))
     clock_gettime(CLOCK_MONOTONIC, address(after))
     reader.io_ns += (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec
-    if got < 0:
-        walk.error = cast(c_int, -got)
-        return 0
-    walk.window = reader.window
-    walk.window_lsn = lsn
-    walk.window_end = lsn + got
     reader.bytes_read += got
     return got
 
