@@ -160,6 +160,7 @@ class Bench:
 
     def stream(self, queue: str, **options: Any) -> DataFrame:
         reader = self.spark.readStream.format("flintmq").option("queue", queue).option("flightPort", self.flight_port)
+        reader = reader.option("onNewCheckpoint", "continue")  # each run has a checkpoint and a path of its own
         for name, value in options.items():
             reader = reader.option(name, value)
         return reader.load()

@@ -317,6 +317,9 @@ class Limits:
     subscriptions_max: int = 10_000
     subscriptions_vhost_max: int = 5_000
     subscriptions_user_max: int = 1_000
+    # milliseconds since the last call of a subscription's reader for which it counts as working: a reader without a checkpoint is refused
+    # meanwhile. A reader of the Spark source calls once a second.
+    subscription_alive_ms: int = 5_000
     # queues of one subscription or browse; more are refused with BAD_ARGUMENT
     subscription_queues_max: int = 256
     # bytes of the name of a subscription or scope (UTF-8); longer ones are refused with BAD_ARGUMENT

@@ -6,7 +6,9 @@ Invariants:
   * set n is committed only after Spark has shown that batch n is in its commit log: `latest(start=n)` (Spark asks for what follows n only
     then) or `commit(n)`; never when the reader ends, for a reader left behind by a killed driver ends late;
   * all that changes anything carries the epoch of this reader: a newer reader of the subscription fences it;
-  * nothing is opened before the first call that needs it: Spark makes copies of readers that it never uses.
+  * nothing is opened before the first call that needs it: Spark makes copies of readers that it never uses;
+  * a query with a new checkpoint opens nothing that another query reads, or that served another checkpoint (`onNewCheckpoint`): that the
+    checkpoint is new shows when Spark asks for what follows `initial`, because it plans a batch that it knows before it asks for another.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ LAG_AGE_S = 0.5
 # Refusals of a broker that may be over soon (publishers are blocked, the disk is nearly full), and seconds between two tries.
 LATER = ("NO_ROOM", "LOW_DISK")
 LATER_S = 0.5
+# A reader without a checkpoint finds another one that was heard of lately: seconds between two looks, seconds after which one that was
+# heard of within the last ones works for sure. A reader that was killed is not heard of any more.
+LOOK_S, SURE_S, LATELY_MS = 0.2, 3.0, 1_500
 
 Offset = dict[str, Any]
 # What a progress report shows, and what it is called in the answer to sub.tail.
@@ -62,6 +67,12 @@ class Claim:
         self.sub_id = ""
         self.epoch = 0
         self._committed = 0
+        # What a query without a checkpoint looked at and has not opened: the subscription's identity and committed batch.
+        self._looked_at: tuple[str, int] | None = None
+        # Whether the broker was told that this reader ends.
+        self._left = False
+        # The last set that was planned: Spark may have it in its commit log.
+        self._planned = 0
         # The set that this reader acquired, and its messages then: what a plan of it is compared with.
         self._acquired = (0, 0)
         self._last_batch = float("-inf")
@@ -76,26 +87,42 @@ class Claim:
             self._mark()
 
     def initial(self) -> Offset:
-        """Where a query without a checkpoint begins. The same until the first batch is committed."""
-        self._open(None)
-        if self._committed:
-            log.warning(
-                "subscription '%s' has committed %d batches for another checkpoint: this query goes on behind them. Its own are counted "
-                "from 0 again, and Spark's file sink leaves out those whose numbers its path has: give it a new path",
-                *(self._options.subscription, self._committed),
-            )
-        return self._offset(self._committed)
+        """Where a query without a checkpoint begins. The same until the first batch is committed.
+
+        What is there already is looked at, not opened: Spark asks this also for a first batch that it is about to plan again.
+        """
+        if self.sub_id:
+            return self._offset(self._committed)
+        try:
+            status = self._call("sub.status", name=self._options.subscription)
+        except SourceError as e:
+            if e.code != "SUBSCRIPTION_MISSING":
+                raise
+            self._check_backlog()
+            opened = self._create()
+            if opened.get("discarded"):
+                log.warning(
+                    "subscription '%s' is new: %d messages that stood in %s were taken out unread (%s)",
+                    *(self._options.subscription, opened["discarded"], self._options.what, self._options.start),
+                )
+            self._opened_as(opened)
+            return self._offset(self._committed)
+        self._looked_at = str(status["sub_id"]), int(status["committed"])
+        return {"sub_id": status["sub_id"], "seq": self._looked_at[1]}
 
     def latest(self, start: Offset, max_messages: int, max_bytes: int) -> Offset:
         """Commits set `start`, then has the next set prepared and returns its offset; `start` if there is nothing, or not enough yet.
 
         Raises: SourceError CHECKPOINT_BEHIND, CHECKPOINT_AHEAD, CHECKPOINT_FOREIGN, CHECKPOINT_LOST, FENCED, UNREACHABLE ...
         """
+        if self._looked_at is not None and start == {"sub_id": self._looked_at[0], "seq": self._looked_at[1]}:
+            self._begin_anew()
         seq = self._seq(start)
         if seq < self._committed:
             raise self._behind(seq)
         self._commit(seq)
         if self._drained or self._too_early():
+            self._end_of_run(self._drained)
             return self._offset(seq)
         options = self._options
         limits = {"max_messages": max_messages, "max_bytes": max_bytes, "onlost": options.on_lost}
@@ -104,7 +131,9 @@ class Claim:
         if not got["count"]:
             if not self._draining:
                 self._idle()
+            self._end_of_run(self._draining)
             return self._offset(seq)
+        self._left = False
         self._acquired = (seq + 1, int(got["count"]))
         self._last_batch = self._now()
         self._idle_s = IDLE_FIRST_S
@@ -122,6 +151,7 @@ class Claim:
 
         Raises: SourceError CHECKPOINT_BEHIND, CHECKPOINT_AHEAD, CHECKPOINT_FOREIGN, FENCED, DATA_LOSS ...
         """
+        self._looked_at = None  # Spark's checkpoint has this batch
         first, last = self._seq(start) + 1, self._seq(end)
         tickets: list[str] = []
         for seq in range(first, last + 1):
@@ -130,6 +160,7 @@ class Claim:
             # What can't be read stops the query, or is left out.
             tolerant = {} if self._options.fail_on_loss else {"tolerant": True}
             tickets += [json.dumps({**ticket, **tolerant}) for ticket in plan["tickets"]]
+        self._planned = last
         return tickets
 
     def lag(self) -> dict[str, int]:
@@ -142,6 +173,30 @@ class Claim:
             self._lag = (self._now(), figures)
         return self._lag[1]
 
+    # --- called by the thread beside the reader (presence.py) ---------------------------------------------------------
+
+    def beat(self, *, leave: bool = False) -> bool:
+        """Tells the broker that this reader works, or that it ends. False: it has nothing open.
+
+        Raises: PlaneError and errors of the connection, as they are: the reader's own calls explain them.
+        """
+        plane, sub_id, epoch = self._plane, self.sub_id, self.epoch
+        if plane is None or not sub_id or self._left:
+            return False
+        plane.action("sub.alive", sub_id=sub_id, epoch=epoch, leave=leave)
+        return True
+
+    def awaited(self) -> Offset | None:
+        """The end of the batch that is planned and not committed; None: there is none."""
+        return self._offset(self._planned) if self.sub_id and self._planned > self._committed else None
+
+    def spark_has(self, end: Offset) -> None:
+        """`end` is in Spark's commit log: commits its set now, and not when Spark asks for the next batch. Raises: as `beat`."""
+        plane, epoch = self._plane, self.epoch
+        if plane is not None and end["sub_id"] == self.sub_id and end["seq"] == self._planned:
+            answer = plane.action("sub.commit", sub_id=end["sub_id"], epoch=epoch, upto=end["seq"])
+            self._committed = max(self._committed, int(answer["committed"]))
+
     def close(self) -> None:
         """Lets the connection go. Commits and gives back nothing: only Spark knows what became of the last batch."""
         plane, self._plane = self._plane, None
@@ -151,20 +206,23 @@ class Claim:
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    def _open(self, checkpoint: str | None, seq: int = 0) -> None:
-        """Opens the subscription once. Args: checkpoint, seq: what Spark's offset names; None: Spark has none yet."""
+    def _open(self, checkpoint: str, seq: int) -> None:
+        """Opens the subscription once. Args: checkpoint, seq: what Spark's offset names."""
         if not self.sub_id:
-            self._lag = None
-            opened = self._attach(checkpoint, seq) if checkpoint is not None else self._create()
-            if checkpoint is not None and opened["sub_id"] != checkpoint:
+            opened = self._attach(checkpoint, seq)
+            if opened["sub_id"] != checkpoint:
                 # Deleted and made again within a moment.
                 raise self._foreign(checkpoint, opened["sub_id"])
-            self.epoch, self._committed = int(opened["epoch"]), int(opened["committed"])
-            self.sub_id = opened["sub_id"]
-            if self._draining:
-                self._mark()
-        elif checkpoint is not None and checkpoint != self.sub_id:
+            self._opened_as(opened)
+        elif checkpoint != self.sub_id:
             raise self._foreign(checkpoint, self.sub_id)
+
+    def _opened_as(self, opened: Any) -> None:
+        self._lag = self._looked_at = None
+        self.epoch, self._committed = int(opened["epoch"]), int(opened["committed"])
+        self.sub_id = opened["sub_id"]
+        if self._draining:
+            self._mark()
 
     def _attach(self, checkpoint: str, seq: int) -> Any:
         """With a checkpoint: the subscription is there, or it was lost. One that is not there must not be made anew by this.
@@ -191,22 +249,68 @@ class Claim:
                 f"Correct that, or {NEW_CHECKPOINT}",
             ) from None
 
+    def _check_backlog(self) -> None:
+        """Raises: SourceError OPTION_MISSING for a start that would empty a queue, which nobody expects who knows the word from a log."""
+        options = self._options
+        if options.start != "earliest" and not options.discard:
+            raise SourceError(
+                "OPTION_MISSING",
+                f"a start at {options.start} takes all that stands before it out of {options.what} unread: a queue keeps no message for a "
+                "second reader, as a stream does. Leave out startingOffsets and startingTimestamp to begin with the oldest message, or set "
+                "option discardBacklog=true to throw those messages away",
+            )
+
+    def _begin_anew(self) -> None:
+        """With a new checkpoint, on a subscription that is there: opens it, unless that would harm another query.
+
+        Raises: SourceError CHECKPOINT_NEW, CHECKPOINT_LOST; READER_ACTIVE, once that is sure: the reader of a query that was killed before
+        it had a batch is heard of for some seconds, and is waited for.
+        """
+        began, looked_at = self._now(), self._looked_at
+        while True:
+            try:
+                self._opened_as(self._create())
+                break
+            except SourceError as e:
+                if e.code != "READER_ACTIVE":
+                    raise
+                heard_ms = self._call("sub.status", name=self._options.subscription).get("heard_ms")
+                if heard_ms is not None and heard_ms <= LATELY_MS and self._now() - began >= SURE_S:
+                    raise
+            time.sleep(LOOK_S)
+        if looked_at is not None and self._committed != looked_at[1]:
+            raise SourceError("READER_ACTIVE", f"subscription '{self._options.subscription}' was read meanwhile: start this query again")
+        if self._committed:
+            log.warning(
+                "subscription '%s' has committed %d batches for another checkpoint: this query goes on behind them. Its own are counted "
+                "from 0 again, and Spark's file sink leaves out those whose numbers its path has: give it a new path",
+                *(self._options.subscription, self._committed),
+            )
+
     def _create(self) -> Any:
+        """Opens the subscription for a query without a checkpoint; makes it when it is not there."""
         options = self._options
         queues = self._matching() if options.pattern else list(options.queues)
+        anew = {"name": options.subscription, "fresh": options.on_new, "onlost": options.on_lost}
         try:
-            return self._call("sub.open", name=options.subscription, mode="create", queues=queues, start=options.start)
+            return self._call("sub.open", mode="create", queues=queues, start=options.start, **anew)
         except SourceError as e:
             if e.code != "QUEUES_DIFFER" or not options.pattern:
                 raise
         # The subscription was made when the pattern matched other queues: it keeps those that it has.
         log.warning("subscription '%s' keeps the queues it was made with; '%s' matches others now", options.subscription, options.pattern)
-        return self._call("sub.open", name=options.subscription, mode="attach")
+        return self._call("sub.open", mode="attach", **anew)
 
     def _mark(self) -> None:
         tail = self._set_call("sub.tail", drain=True)
         self._marks = {queue["queue"]: int(queue["last"]) for queue in tail["queues"]}
         self._drained = False
+
+    def _end_of_run(self, ends: bool) -> None:
+        """AvailableNow: says good-bye, since nobody stops this reader then; the next run may come at once."""
+        if ends and not self._left:
+            self.beat(leave=True)
+            self._left = True
 
     def _below_marks(self) -> bool:
         """Whether a queue still holds something that was there when the run began."""
@@ -306,6 +410,17 @@ class Claim:
             text = (
                 f"subscription '{name}' holds {at if seq is None else f'batch {seq + 1}'} of an earlier checkpoint, which may or may not "
                 "have been processed. Use that checkpoint again, or set option onLostCheckpoint=redeliver to process the batch (again)"
+            )
+        elif error.code == "CHECKPOINT_NEW":
+            text = (
+                f"{error.text}. Nothing was opened or taken. Use that checkpoint again; or set option onNewCheckpoint=continue to go on "
+                "behind its batches, with a new path for a file sink (Spark counts batches from 0 again, and its file sink leaves out "
+                "those that its path has); or give this query its own option 'subscription'"
+            )
+        elif error.code == "READER_ACTIVE":
+            text = (
+                f"{error.text.partition(':')[0]}: another query runs on it, or the same DataFrame is used twice. Nothing was opened or "
+                "taken. Stop that query, or give this one its own option 'subscription': then each message goes to one of them"
             )
         elif error.code in ("CHECKPOINT_AHEAD", "NOT_PREPARED"):
             text = (

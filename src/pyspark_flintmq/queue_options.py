@@ -37,7 +37,10 @@ STREAM_OPTIONS = (
     "minMessagesPerTrigger",
     "maxTriggerDelay",
     "onLostCheckpoint",
+    "onNewCheckpoint",
+    "discardBacklog",
     "failOnDataLoss",
+    "checkpointLocation",
 )
 BATCH_OPTIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "maxMessages")
 # Names of the old transport, or of other connectors: what to do instead.
@@ -81,6 +84,12 @@ class QueueOptions:
     partitions: int = 2
     # fail | redeliver: what to do when a new checkpoint finds a batch that an older checkpoint may have processed
     on_lost: str = "fail"
+    # refuse | continue: what a new checkpoint does on a subscription that has committed batches for another one
+    on_new: str = "refuse"
+    # whether a new subscription may throw away what stands before its start
+    discard: bool = False
+    # the query's checkpointLocation, for commits as soon as Spark's commit log has a batch; empty: at the next trigger
+    checkpoint: str = ""
     # whether a batch that lost messages (a broker with transient ones was killed) stops the query
     fail_on_loss: bool = True
     # messages of a batch read, 0: all
@@ -112,12 +121,13 @@ class QueueOptions:
             min_messages=_number(values, "minMessagesPerTrigger", 0, 0, MAX_MESSAGES_LIMIT),
             max_delay_s=_duration("maxTriggerDelay", values.get("maxTriggerDelay", "15m")),
             partitions=_number(values, "minPartitions", 2, 1, PARTITIONS_MAX),
-            on_lost=values.get("onLostCheckpoint", "fail").lower(),
+            on_lost=_choice(values, "onLostCheckpoint", "fail", "redeliver"),
+            on_new=_choice(values, "onNewCheckpoint", "refuse", "continue"),
+            discard=true_or_false("discardBacklog", values.get("discardBacklog", "false")),
+            checkpoint=values.get("checkpointLocation", ""),
             fail_on_loss=true_or_false("failOnDataLoss", values.get("failOnDataLoss", "true")),
             given=frozenset(name.lower() for name in values),
         )
-        if options.on_lost not in ("fail", "redeliver"):
-            raise SourceError("OPTION_VALUE", f"option 'onLostCheckpoint' must be 'fail' or 'redeliver', not '{options.on_lost}'")
         if len(options.subscription.encode()) > 255:
             raise SourceError("OPTION_VALUE", "option 'subscription' is longer than 255 bytes")
         if options.min_messages > options.max_messages:
@@ -260,6 +270,13 @@ def _time_us(name: str, text: str) -> int:
             "OPTION_VALUE", f"option '{name}' must be milliseconds since 1970, or a time like 2026-01-31T12:00:00+00:00, not '{text}'"
         )
     return micros
+
+
+def _choice(values: Mapping[str, str], name: str, default: str, other: str) -> str:
+    text = values.get(name, default).lower()
+    if text not in (default, other):
+        raise SourceError("OPTION_VALUE", f"option '{name}' must be '{default}' or '{other}', not '{text}'")
+    return text
 
 
 def _number(values: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

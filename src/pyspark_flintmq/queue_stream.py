@@ -16,8 +16,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_flintmq.claim import Claim
+from pyspark_flintmq.commit_log import CommitLog
 from pyspark_flintmq.cursor import Cursor, are_streams, lost, note_missing
 from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.presence import Presence
 from pyspark_flintmq.queue_options import MAX_MESSAGES_LIMIT, QueueOptions
 
 if TYPE_CHECKING:
@@ -72,15 +74,22 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def __init__(self, options: QueueOptions, schema: StructType | None = None) -> None:
         self._options = options if schema is None else replace(options, table=options.table.matched(schema))
         self._claim: Claim | Cursor | None = None
+        self._presence: Presence | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Only options travel to the executors."""
-        return {"_options": self._options, "_claim": None}
+        return {"_options": self._options, "_claim": None, "_presence": None}
 
     def _opened(self) -> Claim | Cursor:
         if self._claim is None:
-            connect = self._options.connection.open
-            self._claim = Cursor(self._options, connect) if are_streams(self._options, connect) else Claim(self._options, connect)
+            options, connect = self._options, self._options.connection.open
+            if are_streams(options, connect):
+                self._claim = Cursor(options, connect)
+            else:
+                commits = CommitLog(options.checkpoint) if options.checkpoint else None
+                self._claim = Claim(options, connect)
+                self._presence = Presence(self._claim, commits)
+                self._presence.start()
         return self._claim
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -117,7 +126,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._opened().commit(end)
 
     def stop(self) -> None:
-        """Not always called, and by an orphaned process late: nothing may depend on it, and it may change nothing."""
+        """Not always called, and by an orphaned process late: nothing may depend on it, and it commits what Spark's commit log has only."""
+        if self._presence is not None:
+            self._presence.stop()
+            self._presence = None
         if self._claim is not None:
             self._claim.close()
             self._claim = None

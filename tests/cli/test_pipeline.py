@@ -93,11 +93,14 @@ def test_reset_decides_a_batch(
 ) -> None:
     """Only with --yes where nobody can be asked, and only with one of the three; what was given back is flagged as redelivered."""
     name, queue = prepared
-    code, _, err = flintmq("pipeline", "reset", name, f"--{action}", *at)
+    code, _, err = flintmq("pipeline", "reset", name, f"--{action}", "--may-duplicate", *at)
     assert code == 64 and "--yes" in one_line(err)
     assert flintmq("pipeline", "reset", name, "--yes", *at)[0] == 64
+    if action != "commit":
+        code, _, err = flintmq("pipeline", "reset", name, f"--{action}", "--yes", *at)
+        assert code == 75 and "--may-duplicate" in one_line(err)
     assert ready(plane_broker, queue) == 1
-    code, out, _ = flintmq("pipeline", "reset", name, f"--{action}", "--yes", *at)
+    code, out, _ = flintmq("pipeline", "reset", name, f"--{action}", "--may-duplicate", "--yes", *at)
     assert code == 0 and out.startswith(f"{name}: 3 messages")
     assert ready(plane_broker, queue) == left
     names = [one["name"] for one in json.loads(flintmq("pipeline", "status", *at, "--json")[1])["subscriptions"]]

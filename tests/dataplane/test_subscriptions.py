@@ -400,7 +400,9 @@ def test_latest_commits_what_is_there_unread(rig: Rig) -> None:
     rig.declare("r", x_max_priority=3)
     rig.put("q", "old", "older")
     rig.put("r", "old")
-    reader = rig.open("s", "q", "r", start="latest")
+    opened = rig.call("sub.open", name="s", queues=["q", "r"], start="latest")
+    assert opened["discarded"] == 3
+    reader = {key: opened[key] for key in ("sub_id", "epoch")}
     assert rig.bodies("q") == rig.bodies("r") == [] and rig.core("q").unacked_count() == 0
     rig.put("q", "new")
     rig.call("sub.acquire", **reader, seq=1)
@@ -617,3 +619,57 @@ def test_a_set_that_was_not_prepared_before_the_kill_was_never_there(rig: Rig) -
     assert again.bodies("q") == ["a", "b"]
     assert again.call("sub.acquire", **reader, seq=1)["count"] == 2
     again.stop()
+
+
+def test_a_reader_without_a_checkpoint_fences_nobody(rig: Rig) -> None:
+    """It is refused while another one is heard of, and where batches of another checkpoint were committed or planned."""
+    rig.put("q", *"abcd")
+    reader = rig.open()
+    anew = {"name": "s", "queues": ["q"]}
+    for fresh in ("refuse", "continue"):
+        assert rig.code("sub.open", **anew, fresh=fresh) == "READER_ACTIVE"
+    rig.clock.advance(ms=rig.node.config.limits.subscription_alive_ms)
+    assert rig.call("sub.status", name="s")["heard_ms"] == rig.node.config.limits.subscription_alive_ms
+    assert rig.call("sub.open", **anew, fresh="refuse")["epoch"] == 2, "it was killed before it had a batch"
+    assert rig.code("sub.alive", **reader) == "FENCED"
+    reader["epoch"] = 2
+    rig.call("sub.alive", **reader, leave=True)
+    rig.call("sub.tail", **reader)
+    reader["epoch"] = rig.call("sub.open", **anew, fresh="refuse")["epoch"]
+    assert reader["epoch"] == 3, "it said good-bye; a look at its figures does not count"
+    rig.call("sub.acquire", **reader, seq=1, max_messages=2)
+    assert rig.read(reader, 1) == ["a", "b"]
+    rig.clock.advance(ms=60_000)
+    assert rig.code("sub.open", **anew, fresh="refuse") == rig.code("sub.open", **anew, fresh="continue") == "CHECKPOINT_LOST"
+    rig.call("sub.commit", **reader, upto=1)
+    assert rig.code("sub.open", **anew, fresh="refuse") == "CHECKPOINT_NEW"
+    assert rig.code("sub.open", **anew, fresh="continue") == "READER_ACTIVE", "a commit is a sign of life"
+    rig.call("sub.alive", **reader, leave=True)
+    assert rig.code("sub.open", **anew, fresh="refuse") == "CHECKPOINT_NEW"
+    assert rig.call("sub.acquire", **reader, seq=2, max_messages=1)["count"] == 1, "none of them changed anything"
+    rig.call("sub.alive", **reader, leave=True)
+    assert rig.call("sub.open", **anew, fresh="continue")["epoch"] == 4
+
+
+def test_a_reader_may_be_there_after_a_restart_of_the_broker(rig: Rig) -> None:
+    reader = rig.open()
+    rig.call("sub.alive", **reader, leave=True)
+    with rig.kill() as again:
+        assert again.code("sub.open", name="s", queues=["q"], fresh="refuse") == "READER_ACTIVE"
+        again.clock.advance(ms=again.node.config.limits.subscription_alive_ms)
+        assert again.code("sub.open", name="s", queues=["q"], fresh="refuse") == ""
+
+
+@pytest.mark.parametrize("action", ["redeliver", "delete"])
+def test_what_tasks_may_have_written_is_given_back_only_when_that_is_said(rig: Rig, action: str) -> None:
+    rig.put("q", "a", "b")
+    reader = rig.open()
+    rig.call("sub.acquire", **reader, seq=1, max_messages=1)
+    assert rig.call("sub.reset", name="s", action="redeliver", may_duplicate=False)["prepared"] is None, "nobody has seen it"
+    reader["epoch"] = rig.call("sub.open", name="s", queues=["q"])["epoch"]
+    rig.call("sub.acquire", **reader, seq=1, max_messages=1)
+    rig.read(reader, 1)
+    assert rig.code("sub.reset", name="s", action=action, may_duplicate=False) == "MAY_DUPLICATE"
+    assert rig.call("sub.commit", **reader, upto=0) == {"committed": 0}, "its reader is not fenced"
+    rig.call("sub.reset", name="s", action=action, may_duplicate=True)
+    assert rig.bodies("q") == ["a", "b"]

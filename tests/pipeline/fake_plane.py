@@ -36,6 +36,8 @@ class Sub:
     # queue -> entries of the prepared set, None: there is none
     prepared: list[tuple[str, Entry]] | None = None
     drain: dict[str, int] | None = None
+    # ms since its reader was heard of; None: it said good-bye, or was killed long ago
+    heard_ms: int | None = None
 
 
 class FakePlane:
@@ -66,6 +68,11 @@ class FakePlane:
         for sub in self.subs.values():
             sub.drain = None
 
+    def time_passes(self, name: str) -> None:
+        """Until Spark is there again, the reader of a driver that was killed is not heard of any more."""
+        if name in self.subs:
+            self.subs[name].heard_ms = None
+
     # --- the client -----------------------------------------------------------------------------------------------------
 
     def action(self, name: str, /, **arguments: Any) -> Any:
@@ -88,7 +95,8 @@ class FakePlane:
             try:
                 self._do(name, arguments)
             except PlaneError as e:
-                assert e.code in ("FENCED", "CHECKPOINT_BEHIND", "CHECKPOINT_AHEAD", "NOT_FOUND", "NOT_PREPARED"), e
+                refusals = ("CHECKPOINT_BEHIND", "CHECKPOINT_AHEAD", "CHECKPOINT_NEW", "CHECKPOINT_LOST")
+                assert e.code in ("FENCED", *refusals, "NOT_FOUND", "NOT_PREPARED"), e
         self.on_the_way = []
 
     def read(self, ticket: bytes) -> Iterator[bytes]:
@@ -118,8 +126,23 @@ class FakePlane:
             raise PlaneError("FENCED", f"epoch {epoch}, now {found.epoch}")
         return found
 
-    def _sub_open(self, name: str, mode: str, queues: list[str] | None = None, start: Any = "earliest") -> Any:
-        sub = self.subs.get(name)
+    def _sub_open(
+        self,
+        name: str,
+        mode: str,
+        queues: list[str] | None = None,
+        start: Any = "earliest",
+        fresh: str | None = None,
+        onlost: str = "fail",
+    ) -> Any:
+        sub, discarded = self.subs.get(name), 0
+        if sub is not None and fresh is not None:
+            if sub.committed and fresh == "refuse":
+                raise PlaneError("CHECKPOINT_NEW", f"subscription '{name}' has committed {sub.committed} batches for another checkpoint")
+            if sub.heard_ms is not None and sub.heard_ms < 5_000:
+                raise PlaneError("READER_ACTIVE", f"subscription '{name}' has a reader, which was heard of {sub.heard_ms} ms ago: stop it")
+            if sub.prepared is not None and sub.planned is not None and onlost == "fail":
+                raise PlaneError("CHECKPOINT_LOST", "planned by another")
         if sub is None:
             if mode == "attach":
                 raise PlaneError("NOT_FOUND", f"there is no subscription '{name}'")
@@ -130,6 +153,7 @@ class FakePlane:
             self._made += 1
             sub = self.subs[name] = Sub(name, f"{name}-{self._made}", queues)
             if start == "latest":
+                discarded = sum(len(self.queues[queue]) for queue in queues)
                 for queue in queues:
                     self.queues[queue].clear()
         elif queues is not None and sorted(queues) != sorted(sub.queues):
@@ -138,12 +162,19 @@ class FakePlane:
             sub.epoch += 1
         sub.drain = None
         prepared = None if sub.prepared is None else sub.committed + 1
-        return {"sub_id": sub.sub_id, "epoch": sub.epoch, "committed": sub.committed, "prepared": prepared, "queues": sub.queues}
+        facts = {"sub_id": sub.sub_id, "epoch": sub.epoch, "committed": sub.committed}
+        return {**facts, "prepared": prepared, "queues": sub.queues, "discarded": discarded}
 
     def _sub_status(self, name: str) -> Any:
         if name not in self.subs:
             raise PlaneError("NOT_FOUND", f"there is no subscription '{name}'")
-        return {"name": name, "sub_id": self.subs[name].sub_id, "committed": self.subs[name].committed}
+        sub = self.subs[name]
+        return {"name": name, "sub_id": sub.sub_id, "committed": sub.committed, "heard_ms": sub.heard_ms}
+
+    def _sub_alive(self, sub_id: str, epoch: int, leave: bool) -> Any:
+        sub = self._sub(sub_id, epoch)
+        sub.heard_ms = None if leave else 0
+        return {"epoch": sub.epoch, "committed": sub.committed}
 
     def _sub_acquire(self, sub_id: str, epoch: int, seq: int, max_messages: int, max_bytes: int, onlost: str) -> Any:
         sub = self._sub(sub_id, epoch)
@@ -234,8 +265,7 @@ class FakeSpark:
     # Called between steps: publishers, other readers, calls that arrive late.
     meanwhile: Callable[[], None] = lambda: None
 
-    def run(self) -> None:
-        """One life of the driver. Raises: Crash; SourceError."""
+    def _live(self) -> None:
         self.claim = claim = Claim(self.options, lambda: self.plane)
         claim.drain()
         batch = max(self.offsets, default=-1)
@@ -258,6 +288,14 @@ class FakeSpark:
                 claim.commit(self.offsets[batch - 1])
             self._work(claim, batch, start)
             start = end
+
+    def run(self) -> None:
+        """One life of the driver. Raises: Crash; SourceError."""
+        try:
+            self._live()
+        except Crash:
+            self.plane.time_passes(self.options.subscription)
+            raise
 
     def _work(self, claim: Claim, batch: int, start: dict[str, Any]) -> None:
         self.meanwhile()

@@ -17,7 +17,7 @@ from pyspark_flintmq.errors import ConnectionLost, SourceError
 from pyspark_flintmq.queue_options import QueueOptions
 from pyspark_flintmq.queue_stream import read_ticket
 from tests.pipeline.fake_broker import Crash, Plan
-from tests.pipeline.fake_plane import FakePlane, FakeSpark
+from tests.pipeline.fake_plane import FakePlane, FakeSpark, Sub
 
 MESSAGES = [b"m%d" % i for i in range(10)]
 LIMITS = (4, 10**6)
@@ -199,11 +199,13 @@ def test_an_acknowledged_batch_is_committed_when_spark_asks_for_the_next_one_not
     assert plane.subs["spark:q"].committed == 2
 
 
-def test_a_second_query_fences_the_first_one() -> None:
+def test_a_second_reader_of_one_checkpoint_fences_the_first_one() -> None:
     plane = FakePlane({"q": MESSAGES})
     old, new = Claim(options(), lambda: plane), Claim(options(), lambda: plane)
     offset = old.latest(old.initial(), *LIMITS)
+    plane.subs["spark:q"].heard_ms = 0
     assert new.initial()["seq"] == 0
+    assert new.tickets({**offset, "seq": 0}, offset), "what it plans is in its checkpoint: it need not wait for the first one to end"
     for call in (
         lambda: old.latest(offset, *LIMITS),
         lambda: old.commit(offset),
@@ -216,6 +218,83 @@ def test_a_second_query_fences_the_first_one() -> None:
     assert new.latest(new.initial(), *LIMITS) == offset, "the set that was prepared stays the same"
     old.close()
     assert plane.subs["spark:q"].committed == 0
+
+
+class Waiting:
+    """A clock that time.sleep moves on; what a subscription's reader does meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sub: Sub, beats_ms: int | None) -> None:
+        self.now, self._sub, self._beats_ms = 0.0, sub, beats_ms
+        sub.heard_ms = 0
+        monkeypatch.setattr(claim_module.time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        heard = (self._sub.heard_ms or 0) + round(1000 * seconds)
+        self._sub.heard_ms = heard if self._beats_ms is None else heard % self._beats_ms
+
+
+@pytest.mark.parametrize(("committed", "on_new"), [(0, "refuse"), (0, "continue"), (3, "continue")])
+def test_a_second_plain_query_does_not_stop_the_one_that_runs(monkeypatch: pytest.MonkeyPatch, committed: int, on_new: str) -> None:
+    """It is refused before anything is opened: the first one's calls go on."""
+    plane = FakePlane({"q": MESSAGES})
+    working = Claim(options(), lambda: plane)
+    first = working.latest(working.initial(), 2, 10**6)
+    for _ in range(committed):
+        first = working.latest(first, 2, 10**6)
+    assert plane.subs["spark:q"].committed == committed
+    clock = Waiting(monkeypatch, plane.subs["spark:q"], 1_000)
+    before = copy.deepcopy(plane.subs)
+    second = Claim(options(onNewCheckpoint=on_new), lambda: plane, lambda: clock.now)
+    with pytest.raises(SourceError, match="another query runs on it, or the same DataFrame is used twice") as error:
+        second.latest(second.initial(), *LIMITS)
+    assert code(error) == "READER_ACTIVE"
+    before["spark:q"].heard_ms = plane.subs["spark:q"].heard_ms
+    assert plane.subs == before
+    assert working.latest(first, *LIMITS)["seq"] == committed + 2
+
+
+def test_a_query_killed_before_its_first_batch_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoint knows nothing yet, and its reader was heard of a moment ago: it is waited for until it surely is gone."""
+    plane = FakePlane({"q": MESSAGES})
+    Claim(options(), lambda: plane).initial()
+    clock = Waiting(monkeypatch, plane.subs["spark:q"], None)
+    again = Claim(options(), lambda: plane, lambda: clock.now)
+    assert again.latest(again.initial(), *LIMITS)["seq"] == 1
+    assert 4 < clock.now < 7
+
+
+def test_a_new_checkpoint_on_a_used_subscription_is_refused_before_anything_is_opened(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark's file sink would leave out its batches, whose messages would be gone: the user says onNewCheckpoint=continue, or nothing."""
+    driver = spark()
+    driver.run()
+    driver.plane.publish("q", [b"x"])
+    before = copy.deepcopy((driver.plane.subs, driver.plane.queues))
+    with pytest.raises(SourceError, match=r"committed 3 batches .* onNewCheckpoint=continue .* new path for a file sink") as error:
+        FakeSpark(driver.plane, driver.options).run()
+    assert code(error) == "CHECKPOINT_NEW"
+    assert (driver.plane.subs, driver.plane.queues) == before
+    driver.run()
+    assert driver.bodies() == [*MESSAGES, b"x"], "its own checkpoint goes on"
+    driver.plane.publish("q", [b"y"])
+    fresh = FakeSpark(driver.plane, options(onNewCheckpoint="continue"))
+    fresh.run()
+    assert fresh.bodies() == [b"y"]
+    assert "has committed 4 batches for another checkpoint" in caplog.text and "give it a new path" in caplog.text
+
+
+@pytest.mark.parametrize("at", ["after sub.acquire", "after offsets", "after sub.plan", "before the sink", "after the sink"])
+def test_a_query_that_went_on_and_died_in_its_first_batch_needs_no_option_again_where_spark_knows_that_batch(at: str) -> None:
+    driver = spark()
+    driver.run()
+    driver.plane.publish("q", [b"x"])
+    driver.plane.plan = Plan(at=at)
+    fresh = FakeSpark(driver.plane, options(onNewCheckpoint="continue"))
+    with pytest.raises(Crash):
+        fresh.run()
+    fresh.options = options(onNewCheckpoint="continue" if at == "after sub.acquire" else "refuse")
+    fresh.run()
+    assert fresh.bodies() == [b"x"]
 
 
 def test_a_wrong_checkpoint_does_not_fence_the_query_that_works() -> None:
@@ -246,18 +325,6 @@ def test_a_deleted_checkpoint_is_noticed_while_its_last_batch_is_open() -> None:
     again.run()
     assert sorted({*driver.bodies(), *again.bodies()}) == sorted(MESSAGES)
     assert_exactly_once(again, again.bodies())
-
-
-def test_a_checkpoint_that_was_deleted_between_batches_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    """And it is said that Spark's file sink needs a new path: it would leave out the batches, which are counted anew."""
-    driver = spark()
-    driver.run()
-    assert "new path" not in caplog.text
-    driver.plane.publish("q", [b"x"])
-    fresh = FakeSpark(driver.plane, driver.options)
-    fresh.run()
-    assert fresh.bodies() == [b"x"]
-    assert "has committed 3 batches for another checkpoint" in caplog.text and "give it a new path" in caplog.text
 
 
 def test_an_old_copy_of_the_checkpoint_is_refused() -> None:
@@ -314,7 +381,8 @@ def test_other_queues_under_the_same_name_are_refused() -> None:
     plane = FakePlane({"q": [], "other": []})
     Claim(options(subscription="s"), lambda: plane).initial()
     with pytest.raises(SourceError, match="another option 'subscription'") as error:
-        Claim(options(subscription="s", queue="other"), lambda: plane).initial()
+        other = Claim(options(subscription="s", queue="other"), lambda: plane)
+        other.latest(other.initial(), *LIMITS)
     assert code(error) == "QUEUES_DIFFER"
 
 
@@ -332,7 +400,7 @@ def test_a_pattern_takes_the_queues_of_its_first_start() -> None:
     plane.queues["orders.c"] = []
     plane.publish("orders.a", [b"4"])
     driver.run()
-    fresh = FakeSpark(plane, options(queuePattern="orders.?"))
+    fresh = FakeSpark(plane, options(queuePattern="orders.?", onNewCheckpoint="continue"))
     fresh.run()
     assert plane.subs["spark:orders.?"].queues == ["orders.a", "orders.b"]
     assert driver.bodies()[2:] == [b"4"]
@@ -362,7 +430,21 @@ def test_min_messages_wait_for_the_delay_but_not_in_available_now() -> None:
     claim = Claim(options(minMessagesPerTrigger=4), lambda: plane, lambda: now[0])
     claim.drain()
     plane.publish("q", [b"y"])
-    assert claim.latest(claim.initial(), *LIMITS)["seq"] == 3
+    assert claim.latest(second, *LIMITS)["seq"] == 3
+
+
+@pytest.mark.parametrize("raw", [{"startingOffsets": "latest"}, {"startingOffsets": '{"lsn": 7}'}, {"startingTimestamp": "1700000000000"}])
+def test_a_start_that_would_empty_the_queue_is_refused_unless_that_is_said(raw: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    plane = FakePlane({"q": MESSAGES})
+    with pytest.raises(SourceError, match=r"takes all that stands before it out of queue 'q' unread.*discardBacklog=true") as error:
+        Claim(options(**raw), lambda: plane).initial()
+    assert code(error) == "OPTION_MISSING"
+    assert plane.subs == {} and len(plane.queues["q"]) == 10
+    claim = Claim(options(**raw, discardBacklog="true"), lambda: plane)
+    assert claim.latest(claim.initial(), *LIMITS)["seq"] == (0 if "latest" in raw.values() else 1)
+    assert ("10 messages that stood in queue 'q' were taken out unread" in caplog.text) == ("latest" in raw.values())
+    again = Claim(options(**raw), lambda: plane)
+    assert again.latest(again.initial(), *LIMITS)["sub_id"] == claim.sub_id, "nothing is thrown away by a subscription that is there"
 
 
 def test_lag_is_what_waits_and_is_not_asked_for_at_every_poll() -> None:

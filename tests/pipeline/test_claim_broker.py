@@ -113,7 +113,7 @@ def test_a_pattern_leaves_out_what_no_pipeline_may_read(plane_broker: Broker) ->
 
 
 def test_latest_leaves_out_what_was_there(plane_broker: Broker, queue: str) -> None:
-    driver = driver_of(plane_broker, queue, startingOffsets="latest")
+    driver = driver_of(plane_broker, queue, startingOffsets="latest", discardBacklog="true")
     driver.run()
     assert driver.bodies() == []
     publish(plane_broker, queue, [b"new"])

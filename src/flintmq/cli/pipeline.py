@@ -164,16 +164,24 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 @click.option("--redeliver", "action", flag_value="redeliver", help="Give the prepared batch back to its queues.")
 @click.option("--commit", "action", flag_value="commit", help="Take it as processed: its messages are gone.")
 @click.option("--delete", "action", flag_value="delete", help="Give it back, and forget the subscription.")
+@click.option("--may-duplicate", is_flag=True, help="Give back also a batch that Spark may have written: its messages may come twice.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_connection
-def reset(name: str, action: str | None, yes: bool, as_json: bool, **options: Any) -> None:
+def reset(name: str, action: str | None, may_duplicate: bool, yes: bool, as_json: bool, **options: Any) -> None:
     """Decide a batch whose query will not come again. A query that still runs is fenced by it."""
     if action is None:
         raise click.UsageError("give one of --redeliver, --commit and --delete")
     with _plane(options) as plane:
         before = plane.sub_status(name)
         count = before["prepared_messages"] if before["prepared"] is not None else 0
+        if before["planned"] and action != "commit" and not may_duplicate:
+            raise OperatorError(
+                f"batch {before['prepared']} of subscription {name} was handed to Spark's tasks: its {count:,} messages may be in the sink "
+                "and would come twice. Start the query once more, it commits what Spark has; or --commit when the sink has the batch; or "
+                "add --may-duplicate",
+                75,
+            )
         what = {
             "redeliver": f"{count:,} messages go back to their queues",
             "commit": f"{count:,} messages count as processed and are gone",
@@ -185,7 +193,7 @@ def reset(name: str, action: str | None, yes: bool, as_json: bool, **options: An
             click.confirm(f"{what}. Go on?", abort=True)
         # Only the batch that was shown: another one may have been prepared while somebody thought.
         seq = {"seq": before["prepared"]} if before["prepared"] is not None and action != "delete" else {}
-        after = plane.sub_reset(name, action, **seq)
+        after = plane.sub_reset(name, action, may_duplicate=may_duplicate, **seq)
     click.echo(json.dumps({**after, "action": action, "messages": count}) if as_json else f"{name}: {what}")
 
 

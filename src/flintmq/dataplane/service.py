@@ -71,6 +71,7 @@ class Service:
             "sub.acquire": subscriptions.acquire,
             "sub.plan": subscriptions.plan,
             "sub.commit": subscriptions.commit,
+            "sub.alive": subscriptions.alive,
             "sub.tail": subscriptions.tail,
             "sub.list": subscriptions.list_all,
             "sub.status": subscriptions.status,

@@ -5,7 +5,9 @@ in: the sub.* calls, a restart. out: prepared and committed transactions, notes 
 U1  A note of kind 1 is the subscription: incarnation, epoch, committed, what was planned, queues. Its key is vhost, NUL, name.
 U2  The set `seq` is the branch FLNS / incarnation / seq. It is prepared exactly when seq == committed + 1 and the branch is there.
 U3  A call with an epoch below the present one is refused and changes nothing; the present one is durable before it is given out.
-U4  `committed = n` becomes durable in one step with the commit of set n (TransactionCoordinator.decide); `restore` completes it.
+U4  A reader without a checkpoint (`fresh`) fences nobody: it is refused while another one is heard of, or where another checkpoint's
+    batches were committed or planned, before the epoch changes.
+U5  `committed = n` becomes durable in one step with the commit of set n (TransactionCoordinator.decide); `restore` completes it.
 Locks: `_lock` for the tables; each subscription's own, held while its change becomes durable. Never the second inside the first.
 """
 
@@ -21,7 +23,7 @@ from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.plane import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.sets import MessageSet
-from flintmq.dataplane.taking import SEQ_MAX, Subscription, ahead, allowed, hold, lost, take, unknown
+from flintmq.dataplane.taking import SEQ_MAX, Subscription, active, ahead, allowed, hold, lost, planned, take, unknown, used
 from flintmq.dataplane.times import LogTimes, QueueWatch, last_position, position_before
 from flintmq.dataplane.wire import Refused
 from flintmq.errors import StoreError
@@ -71,6 +73,8 @@ class Subscriptions:
                     int(value["created_ms"]),
                     None if planned is None else (int(planned[0]), int(planned[1]), int(planned[2])),
                     user=str(value.get("user", "")),
+                    # Its reader may be there: nobody knows until its next sign of life.
+                    heard_ns=plane.clock.monotonic_ns(),
                 )
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 raise StoreError(f"the note of subscription {key!r} can't be read: {error!r}") from None
@@ -128,6 +132,8 @@ class Subscriptions:
         mode = arguments.choice("mode", ("create", "attach"), "create")
         queues = arguments.texts("queues", limits.name_bytes_max, limits.subscription_queues_max, None if mode == "attach" else [])
         start = self._start(arguments)
+        fresh = arguments.choice("fresh", ("refuse", "continue"), None)
+        on_lost = arguments.choice("onlost", ("fail", "redeliver"), "fail")
         arguments.done()
         if queues == []:
             raise Refused("BAD_ARGUMENT", "sub.open: queues is missing")
@@ -143,11 +149,15 @@ class Subscriptions:
                 with created.lock:
                     if self._claim(created):
                         try:
-                            self._create(created, cores, start)
+                            discarded = self._create(created, cores, start)
                         except BaseException:
                             self._remove(created)
                             raise
-                        return self._opened(created)
+                        created.heard_ns = plane.clock.monotonic_ns()
+                        if discarded:
+                            what = "subscription %s is new: %d messages that stood in its queues are committed unread, says user %s"
+                            log.warning(what, name, discarded, caller.user)
+                        return {**self._opened(created), "discarded": discarded}
                 continue
             with found.lock:
                 if found.deleted:
@@ -158,9 +168,41 @@ class Subscriptions:
                     raise Refused("QUEUES_DIFFER", f"{text}; take another name, or `sub.reset` it with action delete")
                 for queue in found.queues:
                     plane.queue(caller.vhost, queue)
+                if fresh is not None:
+                    self._check_fresh(found, fresh, on_lost)
                 found.drain = None
                 self._note(found, epoch=found.epoch + 1)
+                found.heard_ns = plane.clock.monotonic_ns()
                 return self._opened(found)
+
+    def _check_fresh(self, found: Subscription, fresh: str, on_lost: str) -> None:
+        """U4. Raises: Refused CHECKPOINT_NEW, READER_ACTIVE, CHECKPOINT_LOST."""
+        heard_ms = self._heard_ms(found)
+        is_active = heard_ms is not None and heard_ms < self._plane.limits.subscription_alive_ms
+        if found.committed and fresh == "refuse":
+            raise used(found, is_active)
+        if heard_ms is not None and is_active:
+            raise active(found, heard_ms)
+        held = self._prepared(found)
+        if held is not None and found.is_planned(held.seq) and on_lost == "fail":
+            raise lost(found, held.seq)
+
+    def _heard_ms(self, found: Subscription) -> int | None:
+        """Milliseconds since its reader was heard of; None: it said good-bye, or there was none."""
+        heard_ns = found.heard_ns
+        return None if heard_ns is None else max(0, self._plane.clock.monotonic_ns() - heard_ns) // 1_000_000
+
+    def alive(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """sub.alive: the reader of the present epoch works, or (`leave`) ends."""
+        found = self._known(caller, arguments)
+        epoch = arguments.integer("epoch", 1, SEQ_MAX)
+        leave = arguments.boolean("leave", False)
+        arguments.done()
+        with found.lock:
+            self._hear(found, epoch)
+            if leave:
+                found.heard_ns = None
+            return {"epoch": found.epoch, "committed": found.committed}
 
     def _start(self, arguments: Arguments) -> tuple[str, int]:
         value = arguments.raw("start", "earliest")
@@ -197,7 +239,7 @@ class Subscriptions:
         pause = _LOOK_S
         while True:
             with found.lock:
-                self._check(found, epoch)
+                self._hear(found, epoch)
                 self._check_seq(found, seq)
                 if seq > found.committed + 1:
                     raise ahead(found, seq)
@@ -225,7 +267,7 @@ class Subscriptions:
         slices = arguments.integer("slices", 1, self._plane.limits.slices_max, 1)
         arguments.done()
         with found.lock:
-            self._check(found, epoch)
+            self._hear(found, epoch)
             self._check_seq(found, seq)
             held = self._prepared(found)
             if held is None or held.seq != seq:
@@ -271,7 +313,7 @@ class Subscriptions:
         upto = arguments.integer("upto", 0, SEQ_MAX)
         arguments.done()
         with found.lock:
-            self._check(found, epoch)
+            self._hear(found, epoch)
             if upto > found.committed:
                 held = self._prepared(found)  # an operator may have committed it meanwhile
                 if upto > found.committed:
@@ -312,7 +354,8 @@ class Subscriptions:
             )
         if epoch is not None or drain:
             with found.lock:
-                self._check(found, found.epoch if epoch is None else epoch)
+                if epoch is not None:
+                    self._check(found, epoch)
                 if drain:
                     found.drain = marks
         oldest = min((one["oldest_us"] for one in queues if one["oldest_us"] is not None), default=None)
@@ -342,6 +385,7 @@ class Subscriptions:
         name = arguments.text("name", self._plane.limits.dataplane_name_max)
         action = arguments.choice("action", ("redeliver", "commit", "delete"))
         seq = arguments.integer("seq", 1, SEQ_MAX, None)
+        may_duplicate = arguments.boolean("may_duplicate", True)
         arguments.done()
         found = self._named(caller, name)
         with found.lock:
@@ -350,7 +394,10 @@ class Subscriptions:
             held = self._prepared(found)
             if seq is not None and (held is None or held.seq != seq):
                 return self._status(found)  # done before
+            if held is not None and action != "commit" and not may_duplicate and found.is_planned(held.seq):
+                raise planned(found, held.seq)
             log.warning("subscription %s: reset (%s) by user %s", name, action, caller.user)
+            found.heard_ns = None
             if action == "commit":
                 if held is not None:
                     self._commit(found, held, epoch=found.epoch + 1)
@@ -445,6 +492,7 @@ class Subscriptions:
 
     @staticmethod
     def _check(found: Subscription, epoch: int) -> None:
+        """U3."""
         if found.deleted:
             raise Refused("NOT_FOUND", f"subscription '{found.name}' was deleted")
         if epoch < found.epoch:
@@ -455,6 +503,11 @@ class Subscriptions:
             raise Refused(
                 "BAD_ARGUMENT", f"subscription '{found.name}': epoch {epoch} was never given out (the present one is {found.epoch})"
             )
+
+    def _hear(self, found: Subscription, epoch: int) -> None:
+        """The same, and the caller, its reader, works. What only looks does not count: a reader that ended may be asked for its figures."""
+        self._check(found, epoch)
+        found.heard_ns = self._plane.clock.monotonic_ns()
 
     @staticmethod
     def _check_seq(found: Subscription, seq: int) -> None:
@@ -544,9 +597,10 @@ class Subscriptions:
 
     # --- a new subscription ---------------------------------------------------------------------------------------------
 
-    def _create(self, created: Subscription, cores: Sequence[Any], start: tuple[str, int]) -> None:
-        """Writes the note; what stands before the start is committed with it, unread."""
+    def _create(self, created: Subscription, cores: Sequence[Any], start: tuple[str, int]) -> int:
+        """Writes the note; what stands before the start is committed with it, unread. Returns how many messages that were."""
         kind, number = start
+        discarded = 0
         skipped: list[Xid] = []
         lsn = self._times.lsn_at(number) if kind == "time_us" else number
         try:
@@ -556,8 +610,8 @@ class Subscriptions:
                     upto = last_position(core)
                 elif kind != "earliest":
                     upto = position_before(core, lsn)
-                while upto and self._skip(created, core.queue_id, upto, skipped):
-                    pass
+                while upto and (count := self._skip(created, core.queue_id, upto, skipped)):
+                    discarded += count
             if skipped:
                 self._decide(created, skipped, [])
             else:
@@ -568,9 +622,10 @@ class Subscriptions:
             raise
         for core in cores:
             self._watched(core.queue_id, core)
+        return discarded
 
-    def _skip(self, created: Subscription, queue_id: int, upto: int, skipped: list[Xid]) -> bool:
-        """Prepares the dequeue of a part of what stands up to a position. False when nothing does."""
+    def _skip(self, created: Subscription, queue_id: int, upto: int, skipped: list[Xid]) -> int:
+        """Prepares the dequeue of a part of what stands up to a position. Returns how many messages; 0: nothing stands there."""
         plane = self._plane
         branch = bytes(8) + len(skipped).to_bytes(4, "big")  # longer than that of any set: restore tells them by it
         xid = Xid(FORMAT_SET, created.incarnation.bytes, branch, created.vhost)
@@ -582,13 +637,13 @@ class Subscriptions:
                 outcome = plane.discard(session, xid)
                 if outcome is not None:
                     plane.wait(outcome)
-                return False
+                return 0
             plane.prepare(session, xid)
         except BaseException:
             plane.discard(session, xid)
             raise
         skipped.append(xid)
-        return True
+        return int(facts.count)
 
     def _status(self, found: Subscription) -> dict[str, Any]:
         held = found.prepared
@@ -597,6 +652,7 @@ class Subscriptions:
             "vhost": found.vhost,
             **self._opened(found),
             "created_ms": found.created_ms,
+            "heard_ms": self._heard_ms(found),
             "prepared_messages": 0 if held is None else held.count,
             "prepared_bytes": 0 if held is None else held.bytes,
             "prepared_age_ms": None if held is None else max(0, self._plane.now_ms() - held.since_ms),

@@ -37,6 +37,8 @@ class Subscription:
     deleted: bool = False
     # queue id -> (last position, messages that may still be taken): set by sub.tail with drain, until the next sub.open
     drain: dict[int, list[int]] | None = None
+    # monotonic ns of the last call with the present epoch: its reader works; None: it said good-bye
+    heard_ns: int | None = None
     lock: Any = field(default_factory=threading.RLock)
 
     @property
@@ -80,6 +82,24 @@ def lost(found: Subscription, seq: int) -> Refused:
     """For a set that tasks of another checkpoint may have read."""
     text = f"set {seq} of subscription '{found.name}' was planned by an earlier reader, and this reader's checkpoint does not know it"
     return Refused("CHECKPOINT_LOST", f"{text}: start with the old checkpoint, or say onlost redeliver, or `sub.reset`")
+
+
+def planned(found: Subscription, seq: int) -> Refused:
+    """For an operator who gives back what tasks may have written."""
+    text = f"set {seq} of subscription '{found.name}' was planned: Spark may have written it, and its messages would come twice"
+    return Refused("MAY_DUPLICATE", f"{text}. Start its query once more, which commits what Spark has; or commit it; or say may_duplicate")
+
+
+def used(found: Subscription, active: bool) -> Refused:
+    """For a reader without a checkpoint, of a subscription that has served another one."""
+    text = f"subscription '{found.name}' has committed {found.committed} batches for another checkpoint, and this one is new"
+    return Refused("CHECKPOINT_NEW", f"{text}: its messages are gone from the queues{'; its query is running now' if active else ''}")
+
+
+def active(found: Subscription, heard_ms: int) -> Refused:
+    """For a reader without a checkpoint, while another one works."""
+    text = f"subscription '{found.name}' has a reader, which was heard of {heard_ms} ms ago"
+    return Refused("READER_ACTIVE", f"{text}: stop it, or take another name")
 
 
 def allowed(found: Subscription, queue_id: int) -> int:

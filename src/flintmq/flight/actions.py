@@ -12,14 +12,15 @@ from typing import Any
 from flintmq.flight.errors import BAD_ARGUMENT, PlaneError
 
 ACTIONS: dict[str, str] = {
-    "sub.open": "open a subscription: name, queues, mode create|attach, start",
+    "sub.open": "open a subscription: name, queues, mode create|attach, start, fresh refuse|continue, onlost",
     "sub.acquire": "prepare the next set: sub_id, epoch, seq, max_messages, max_bytes, max_wait_ms, onlost",
     "sub.plan": "tickets of a prepared set: sub_id, epoch, seq, slices",
     "sub.commit": "commit sets: sub_id, epoch, upto",
+    "sub.alive": "the reader works, or ends: sub_id, epoch, leave",
     "sub.tail": "what waits: sub_id, drain, epoch",
     "sub.list": "all subscriptions of the vhost",
     "sub.status": "one subscription: name",
-    "sub.reset": "for operators: name, action redeliver|commit|delete, seq",
+    "sub.reset": "for operators: name, action redeliver|commit|delete, seq, may_duplicate",
     "scope.open": "a number above all given out before: fences older writers",
     "scope.status": "one scope: scope",
     "scope.list": "all scopes of the vhost",

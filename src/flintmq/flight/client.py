@@ -160,9 +160,12 @@ class DataPlane:
         """One subscription, by name."""
         return _object(self.action("sub.status", name=name))
 
-    def sub_reset(self, name: str, action: str, *, seq: int | None = None) -> dict[str, Any]:
-        """For operators: `redeliver` rolls the prepared set back, `commit` commits it unread, `delete` forgets the subscription."""
-        arguments: dict[str, Any] = {} if seq is None else {"seq": seq}
+    def sub_reset(self, name: str, action: str, *, seq: int | None = None, may_duplicate: bool = True) -> dict[str, Any]:
+        """For operators: `redeliver` rolls the prepared set back, `commit` commits it unread, `delete` forgets the subscription.
+
+        Args: may_duplicate: False: a set that was planned is not given back. Raises: PlaneError MAY_DUPLICATE.
+        """
+        arguments: dict[str, Any] = {"may_duplicate": may_duplicate} | ({} if seq is None else {"seq": seq})
         return _object(self.action("sub.reset", name=name, action=action, **arguments))
 
     # --- stages -------------------------------------------------------------------------------------------------------

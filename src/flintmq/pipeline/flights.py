@@ -86,6 +86,11 @@ def build(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     )
 
 
+def _queue_options(plane: dict[str, str], out: Path) -> dict[str, str]:
+    """Of the source over the data plane. Each run has a directory, and so a checkpoint and files, of its own: it goes on behind another."""
+    return {**plane, "queue": QUEUE, "onNewCheckpoint": "continue", "checkpointLocation": str(out / "checkpoint")}
+
+
 def figures(spark: SparkSession, parquet: Path, airlines: Any) -> DataFrame:
     """carrier, name, flights, mean (arrival delay in minutes) of what the stream wrote."""
     from pyspark.sql import functions as f
@@ -215,7 +220,7 @@ def run(place: Place, out: Path, limit: int | None, transport: str = "flight") -
 
     over_amqp = transport == "amqp"
     plane = {} if over_amqp else plane_options(place)
-    source = source_options(place.url, QUEUE, out / "spool") if over_amqp else {**plane, "queue": QUEUE}
+    source = source_options(place.url, QUEUE, out / "spool") if over_amqp else _queue_options(plane, out)
     with ThreadPoolExecutor(1) as pool:
         # The JVM takes about ten seconds to come up: let it, while the flights are published.
         starting = pool.submit(spark_session, "flintmq flights", out)

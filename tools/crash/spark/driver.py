@@ -41,6 +41,7 @@ def source_frame(spark: Any, job: dict[str, Any], name: str) -> Any:
         "maxMessagesPerTrigger": job["rows"],
         "minPartitions": 2,
         "timeout": 60,
+        "checkpointLocation": str(Path(job["directory"]) / f"checkpoint.{name}"),
         "crashDir": job["crash"],
         "crashName": name,
     }

@@ -118,6 +118,9 @@ class ArchiveParameters(LogParameters):
             "maxMessagesPerTrigger": str(most),
             "maxBytesPerTrigger": str(size),
             "onLostCheckpoint": self.on_lost_checkpoint,
+            # A directory that has the batches of another checkpoint is refused by _check_checkpoint, so nothing is left out.
+            "onNewCheckpoint": "continue",
+            "checkpointLocation": str(self.checkpoint_directory),
         }
         if by_offset and not self.subscription:
             del options["subscription"]

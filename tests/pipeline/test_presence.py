@@ -1,0 +1,140 @@
+"""A batch is committed in the broker as soon as Spark's commit log has it, and never because of anything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flintmq.flight.errors import PlaneError
+from pyspark_flintmq import presence as presence_module
+from pyspark_flintmq.claim import Claim
+from pyspark_flintmq.commit_log import CommitLog
+from pyspark_flintmq.errors import SourceError
+from pyspark_flintmq.presence import Presence
+from pyspark_flintmq.queue_options import QueueOptions
+from tests.pipeline.fake_plane import FakePlane
+
+MESSAGES = [b"m%d" % i for i in range(10)]
+HEADER = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
+
+
+def spark_writes(checkpoint: Path, log: str, batch: int, *sources: Any) -> None:
+    """A file of one of Spark's logs, as version 1 has it: a line for each source."""
+    (checkpoint / log).mkdir(parents=True, exist_ok=True)
+    (checkpoint / log / str(batch)).write_text(HEADER + "\n".join(json.dumps(source, separators=(",", ":")) for source in sources))
+
+
+class Query:
+    """A claim that has planned its first batch, and the thread beside it, whose steps the test makes."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.plane = FakePlane({"q": MESSAGES})
+        self.now = 100.0
+        self.claim = Claim(QueueOptions.stream({"queue": "q"}), lambda: self.plane)
+        self.presence = Presence(self.claim, CommitLog(str(checkpoint)), lambda: self.now)
+        self.start = self.claim.initial()
+        self.end = self.claim.latest(self.start, 4, 10**6)
+
+    @property
+    def committed(self) -> int:
+        return self.plane.subs["spark:q"].committed
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    return Query(tmp_path)
+
+
+def test_a_batch_is_committed_when_the_commit_log_has_it_and_not_before(query: Query, tmp_path: Path) -> None:
+    assert query.presence.step()
+    spark_writes(tmp_path, "offsets", 0, query.end)
+    query.claim.tickets(query.start, query.end)
+    query.presence.step()
+    spark_writes(tmp_path, "commits", 7)
+    query.presence.step()
+    assert query.committed == 0, "batch 7 is another one"
+    spark_writes(tmp_path, "commits", 0)
+    query.presence.step()
+    assert query.committed == 1
+    calls = len(query.plane.calls)
+    query.presence.step()
+    assert len(query.plane.calls) == calls, "nothing is awaited"
+    assert query.claim.latest(query.end, 4, 10**6)["seq"] == 2
+    assert query.plane.calls.count("sub.commit") == 1, "Spark's next call finds it done"
+
+
+def test_a_batch_of_several_sources_and_of_a_newer_log_is_found(query: Query, tmp_path: Path) -> None:
+    query.claim.tickets(query.start, query.end)
+    spark_writes(tmp_path, "offsets", 11, {"logOffset": 3}, query.end)
+    spark_writes(tmp_path, "commits", 11)
+    query.presence.step()
+    assert query.committed == 1
+    second = query.claim.latest(query.end, 4, 10**6)
+    query.claim.tickets(query.end, second)
+    spark_writes(tmp_path, "offsets", 12, {"0": json.dumps(second), "1": '{"logOffset":3}'})
+    spark_writes(tmp_path, "commits", 12)
+    query.presence.step()
+    assert query.committed == 2
+
+
+def test_a_clean_stop_commits_what_spark_committed_last_and_says_good_bye(query: Query, tmp_path: Path) -> None:
+    query.claim.tickets(query.start, query.end)
+    query.presence.step()
+    assert query.plane.subs["spark:q"].heard_ms == 0
+    spark_writes(tmp_path, "offsets", 0, query.end)
+    spark_writes(tmp_path, "commits", 0)
+    query.presence.stop()
+    assert query.committed == 1
+    assert query.plane.subs["spark:q"].heard_ms is None
+
+
+def test_a_stop_in_the_middle_of_a_batch_commits_nothing(query: Query, tmp_path: Path) -> None:
+    query.claim.tickets(query.start, query.end)
+    spark_writes(tmp_path, "offsets", 0, query.end)
+    query.presence.stop()
+    assert query.committed == 0
+    assert query.plane.subs["spark:q"].prepared is not None
+
+
+def test_signs_of_life_come_once_a_second_until_another_reader_has_it(query: Query) -> None:
+    for _ in range(10):
+        assert query.presence.step()
+        query.now += 0.25
+    assert query.plane.calls.count("sub.alive") == 3
+    other = Claim(QueueOptions.stream({"queue": "q"}), lambda: query.plane)
+    other.tickets(query.start, query.end)
+    query.now += 1
+    assert not query.presence.step(), "it is fenced"
+
+
+def test_a_broker_that_is_away_for_a_while_ends_nothing(query: Query) -> None:
+    def away(name: str) -> None:
+        raise PlaneError("UNAVAILABLE", "nobody")
+
+    query.plane.failing = away
+    assert query.presence.step()
+    query.plane.failing = lambda name: None
+    query.now += 1
+    assert query.presence.step()
+    assert query.plane.subs["spark:q"].heard_ms == 0
+
+
+def test_a_reader_whose_driver_is_gone_is_not_kept_alive(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence_module.os, "getppid", lambda: 1)
+    assert not query.presence.step()
+    assert "sub.alive" not in query.plane.calls
+
+
+def test_where_a_checkpoint_is(tmp_path: Path) -> None:
+    end = {"sub_id": "a", "seq": 1}
+    spark_writes(tmp_path / "a b", "offsets", 0, end)
+    spark_writes(tmp_path / "a b", "commits", 0)
+    assert CommitLog(str(tmp_path / "a b")).has(end)
+    assert CommitLog((tmp_path / "a b").as_uri()).has(end)
+    assert not CommitLog(str(tmp_path / "none")).has(end)
+    with pytest.raises(SourceError, match="pyarrow has no file system for 'nowhere://' here") as error:
+        CommitLog("nowhere://bucket/checkpoint")
+    assert error.value.code == "OPTION_VALUE"
