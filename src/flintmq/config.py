@@ -332,16 +332,22 @@ class Limits:
     acquire_wait_ms_max: int = 5_000
     # slices of a set or of a browse; more are refused with BAD_ARGUMENT
     slices_max: int = 4_096
-    # scopes of the node, of one virtual host, of one user; for one more the longest unused one (of the node, the virtual host, the user) is
+    # scopes of queries: of the node, of one virtual host, of one user; for one more the longest unused one (of the node, vhost, user) is
     # forgotten if that is long ago, else it is refused with LIMIT
     scopes_max: int = 10_000
     scopes_vhost_max: int = 5_000
     scopes_user_max: int = 1_000
-    # seconds after its last commit that a scope is surely remembered: a batch that is repeated later may be written twice
+    # scopes of named writes (`txnId`) and of single ones: of the node, of one virtual host, of one user; for one more the one that was
+    # committed longest ago (of the node, the vhost, the user) is forgotten, and repeating that write publishes it again
+    writes_max: int = 20_000
+    writes_vhost_max: int = 10_000
+    writes_user_max: int = 5_000
+    # seconds after its last commit that a query's scope is surely remembered: a batch that is repeated later may be written twice
     scope_remember_s: int = 2_592_000
     # stages of the node, of one virtual host, of one user that are not committed or rolled back; one more is refused with LIMIT
-    stages_max: int = 4_096
-    stages_vhost_max: int = 3_072
+    # (all together are transactions, see dtx_branches_max)
+    stages_max: int = 6_144
+    stages_vhost_max: int = 4_096
     stages_user_max: int = 2_048
     # routes of one block of staged messages; more are refused with BAD_ARGUMENT
     block_routes_max: int = 65_536

@@ -88,6 +88,8 @@ class _Writer:
 
     def __init__(self, schema: StructType, raw: Mapping[str, str], *, streaming: bool) -> None:
         self._options = SinkOptions.parse(raw, streaming=streaming)
+        # How long the broker remembers what was committed: docs/DATAPLANE.md, Scopes.
+        self._kind = "query" if streaming else "write" if self._options.txnId else "once"
         self._plan: ColumnPlan = plan_columns(schema, self._options)
         # Checked here, on the driver before any task: is the broker there, may this user log in.
         with _opened(self._options.connection) as plane:
@@ -126,6 +128,7 @@ class _Writer:
                 attempt=place.attempt,
                 unroutable=self._options.unroutable,
                 over_limit=self._options.overLimit,
+                kind=self._kind,
             )
             if begun.already or begun.stage_id is None:
                 _drain(rows)

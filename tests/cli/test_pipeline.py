@@ -114,6 +114,30 @@ def test_reset_of_a_subscription_that_there_is_not(flintmq: Run, at: list[str]) 
     assert code == 69 and one_line(err).startswith("flintmq: FLINTMQ_NOT_FOUND: ")
 
 
+def test_forget_takes_scopes_by_name_or_by_age(flintmq: Run, at: list[str], plane_broker: Broker) -> None:
+    """Queries and writes apart; only with --yes where nobody can be asked; a name that is not there changes nothing."""
+    names = {kind: unique(kind) for kind in ("query", "write")}
+    with DataPlane(plane_broker.host, flight_port(plane_broker)) as plane:
+        for kind, name in names.items():
+            begun = plane.stage_begin(name, plane.scope_open(), 0, kind=kind)
+            plane.stage_prepare(begun.stage_id or "")
+
+    def there() -> set[str]:
+        found = json.loads(flintmq("pipeline", "status", *at, "--json")[1])["scopes"]
+        return {one["scope"] for one in found} & set(names.values())
+
+    assert flintmq("pipeline", "forget", names["query"], *at)[0] == 64
+    assert flintmq("pipeline", "forget", "--yes", *at)[0] == flintmq("pipeline", "forget", "x", "--kind", "write", *at)[0] == 64
+    code, _, err = flintmq("pipeline", "forget", names["query"], unique("none"), "--yes", *at)
+    assert code == 69 and "there is no scope none-" in one_line(err)
+    assert flintmq("pipeline", "forget", "--unused-days", "1", "--yes", *at)[0] == 0
+    assert there() == set(names.values())
+    code, out, _ = flintmq("pipeline", "forget", "--unused-days", "0", "--kind", "write", "--yes", "--json", *at)
+    assert code == 0 and names["write"] in json.loads(out)["forgotten"] and there() == {names["query"]}
+    assert flintmq("pipeline", "forget", names["query"], "--yes", *at)[:2] == (0, f"forgotten: scope {names['query']}\n")
+    assert there() == set()
+
+
 # --- run: errors before Spark -----------------------------------------------------------------------------------------------
 
 

@@ -234,6 +234,41 @@ def test_the_longest_unused_scope_makes_room_when_that_is_long_ago(tmp_path: Pat
         last.stop()
 
 
+def test_named_writes_make_room_for_each_other_and_not_for_queries(tmp_path: Path) -> None:
+    """A user's last writes are remembered, over a restart too; one without a name goes first, once its answer is not waited for."""
+    with Rig(tmp_path / "store", limits={"scopes_user_max": 1, "writes_user_max": 3}) as rig:
+        rig.declare("q")
+        mine = epoch(rig)
+
+        def write(rig: Rig, scope: str, kind: str) -> None:
+            stage = rig.stage(scope, mine, 0, "a", kind=kind)
+            rig.call("stage.commit", scope=scope, epoch=mine, batch=0, stage_ids=[stage])
+            rig.clock.advance(ms=1_000)
+
+        def known(rig: Rig) -> list[str]:
+            return [one["scope"] for one in rig.call("scope.list")["scopes"]]
+
+        write(rig, "q", "query")
+        for name in ("txn:a", "txn:b", "once:x"):
+            write(rig, name, "once" if name == "once:x" else "write")
+        write(rig, "txn:c", "write")
+        assert known(rig) == ["once:x", "q", "txn:b", "txn:c"], "the answer to once:x may be on its way"
+        rig.clock.advance(ms=rig.node.config.limits.stage_unprepared_s * 1000)
+        write(rig, "txn:d", "write")
+        assert known(rig) == ["q", "txn:b", "txn:c", "txn:d"]
+        assert rig.code("stage.begin", scope="q2", epoch=mine, batch=0) == "LIMIT"
+        assert rig.call("stage.begin", scope="txn:c", epoch=mine, batch=0) == {"already": True, "committed": 0}
+        assert rig.service.stages.figures()["scopes"] == {"query": 1, "write": 3, "once": 0}
+        assert rig.service.stages.figures()["forgotten"] == 2
+        open_ = [rig.stage(f"txn:{name}", mine, 0, prepare=False) for name in "xyz"]
+        assert known(rig) == ["q", "txn:x", "txn:y", "txn:z"] and len(open_) == 3
+        assert rig.code("stage.begin", scope="txn:w", epoch=mine, batch=0) == "LIMIT", "all are under way"
+        again = rig.kill()
+        assert known(again) == ["q"]
+        assert again.service.stages.figures()["scopes"] == {"query": 1, "write": 0, "once": 0}
+        again.stop()
+
+
 def test_forget_rolls_back_and_forgets_what_was_committed(rig: Rig) -> None:
     mine = epoch(rig)
     rig.call("stage.commit", scope="x", epoch=mine, batch=7, stage_ids=[])

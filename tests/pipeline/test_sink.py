@@ -267,9 +267,11 @@ class TestRefusals:
         assert bodies(broker) == ["b"]
 
     def test_options_reach_the_stage(self, broker: FakeStages) -> None:
-        """What becomes of unroutable and refused messages is the broker's to do, told when the stage begins."""
+        """What becomes of unroutable and refused messages is the broker's to do, told when the stage begins, as the kind of scope is."""
         attempt(stream(unroutable="exchange:lost", overLimit="exchange:full"), 0, 0, rows("a"))
-        assert [stage.options for stage in broker.stages.values()] == [{"unroutable": "exchange:lost", "over_limit": "exchange:full"}]
+        assert [stage.options for stage in broker.stages.values()] == [
+            {"unroutable": "exchange:lost", "over_limit": "exchange:full", "kind": "query"}
+        ]
 
     def test_a_row_that_is_no_message_fails_the_batch_at_once(self, broker: FakeStages) -> None:
         """A null body would be refused in each retry as well: the driver says it, once, and the input is drained."""

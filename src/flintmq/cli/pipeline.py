@@ -9,6 +9,7 @@ import contextlib
 import json
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,6 +196,36 @@ def reset(name: str, action: str | None, may_duplicate: bool, yes: bool, as_json
         seq = {"seq": before["prepared"]} if before["prepared"] is not None and action != "delete" else {}
         after = plane.sub_reset(name, action, may_duplicate=may_duplicate, **seq)
     click.echo(json.dumps({**after, "action": action, "messages": count}) if as_json else f"{name}: {what}")
+
+
+@pipeline.command()
+@click.argument("names", nargs=-1, metavar="[SCOPE]...")
+@click.option("--unused-days", type=click.FloatRange(0), metavar="DAYS", help="All whose last commit is so long ago, instead of names.")
+@click.option("--kind", type=click.Choice(("query", "write", "once")), help="With --unused-days: only queries, or only batch writes.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@_connection
+def forget(names: tuple[str, ...], unused_days: float | None, kind: str | None, yes: bool, as_json: bool, **options: Any) -> None:
+    """Forget scopes: queries and named writes (txn:NAME) that will not come again. What they staged is rolled back. One that does come
+    again publishes anew what it published before."""
+    if bool(names) == (unused_days is not None) or (kind and names):
+        raise click.UsageError("give names of scopes, or --unused-days (and --kind)")
+    with _plane(options) as plane:
+        known = {one["scope"]: one for one in plane.scope_list()}
+        if unused_days is not None:
+            before_ms = time.time() * 1000 - unused_days * 86_400_000
+            names = tuple(name for name, one in known.items() if one["used_ms"] <= before_ms and kind in (None, one["kind"]))
+        for name in names:
+            if name not in known:
+                raise OperatorError(f"there is no scope {name}: `flintmq pipeline status` lists them", 69)
+        what = f"{len(names):,} scopes" if unused_days is not None else f"scope {', '.join(names)}"
+        if names and not yes:
+            if not sys.stdin.isatty():
+                raise OperatorError(f"{what} would be forgotten: give --yes where nobody can be asked", 64)
+            click.confirm(f"{what}: what was published would be published again by a repetition. Go on?", abort=True)
+        for name in names:
+            plane.scope_forget(name)
+    click.echo(json.dumps({"forgotten": list(names)}) if as_json else f"forgotten: {what}")
 
 
 @pipeline.command()

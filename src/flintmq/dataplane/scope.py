@@ -16,6 +16,10 @@ from flintmq.dataplane.wire import Refused
 from flintmq.transactions import Xid
 
 OPEN, FAILED, PREPARED, ENDED = "open", "failed", "prepared", "ended"
+# A streaming query, which comes back; a named write, which may be repeated; a write without a name, which will not.
+QUERY, WRITE, ONCE = KINDS = ("query", "write", "once")
+# Names of those that were noted before they had a kind (the sink's prefixes).
+_KIND_OF = {"txn:": WRITE, "once": ONCE}
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +83,8 @@ class Stage:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """One scope. `committed`: -1 before the first commit; `epoch`: the highest that was seen; `user`: whose it is, "" nobody's yet."""
+    """One scope. `committed`: -1 before the first commit; `epoch`: the highest that was seen; `user`: whose it is, "" nobody's yet; `kind`:
+    of KINDS."""
 
     name: str
     vhost: str
@@ -89,6 +94,7 @@ class Scope:
     decided: list[str] = field(default_factory=list)
     noted: bool = False
     used_ms: int = 0  # wall clock
+    kind: str = QUERY
     forgotten: bool = False
     stages: dict[bytes, Stage] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
@@ -96,6 +102,11 @@ class Scope:
     @property
     def key(self) -> bytes:
         return f"{self.vhost}\0{self.name}".encode()
+
+
+def kind_of(name: str) -> str:
+    """Of a scope whose note says nothing about it."""
+    return _KIND_OF.get(name[:4], QUERY)
 
 
 def global_id(vhost: str, scope: str) -> bytes:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,7 +26,7 @@ from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.blocks import DROP, FAIL, Elsewhere, Router
 from flintmq.dataplane.plane import FORMAT_STAGE, NOTE_LIFE, NOTE_SCOPE, NOTE_STAGE, Caller, Plane, log, refusal_of
 from flintmq.dataplane.quotas import Quota
-from flintmq.dataplane.scope import ENDED, FAILED, OPEN, PREPARED, Scope, Stage
+from flintmq.dataplane.scope import ENDED, FAILED, KINDS, ONCE, OPEN, PREPARED, QUERY, Scope, Stage, kind_of
 from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError, StoreError
 from flintmq.ports import Verb
@@ -47,10 +48,17 @@ class Stages:
         self._stages: dict[bytes, Stage] = {}
         self._epoch = 0
         self._life_ticket = 0
+        self._made_room = 0  # scopes that were forgotten for others
         limits = plane.limits
-        self._scope_quota = Quota(
-            "scopes", "`scope.forget` some", node=limits.scopes_max, vhost=limits.scopes_vhost_max, user=limits.scopes_user_max
+        queries = Quota("scopes", "`scope.forget` some", node=limits.scopes_max, vhost=limits.scopes_vhost_max, user=limits.scopes_user_max)
+        writes = Quota(
+            "named writes under way",
+            "commit or abort some",
+            node=limits.writes_max,
+            vhost=limits.writes_vhost_max,
+            user=limits.writes_user_max,
         )
+        self._scope_quota = {kind: queries if kind == QUERY else writes for kind in KINDS}
         self._stage_quota = Quota(
             "stages", "commit or abort some", node=limits.stages_max, vhost=limits.stages_vhost_max, user=limits.stages_user_max
         )
@@ -77,6 +85,7 @@ class Stages:
                     list(value["stages"]),
                     True,
                     int(value["ms"]),
+                    str(value.get("kind", kind_of(name))),
                 )
                 self._enter_scope(scope)
             found = {identity: self._restored(identity, value) for identity, value in plane.notes(NOTE_STAGE)}
@@ -119,7 +128,7 @@ class Stages:
         coordinator = self._plane.coordinator
         scope = self._scopes.get((stage.vhost, stage.scope))
         if scope is None:
-            scope = self._enter_scope(Scope(stage.scope, stage.vhost, user=stage.user))
+            scope = self._enter_scope(Scope(stage.scope, stage.vhost, user=stage.user, kind=kind_of(stage.scope)))
         decided = stage.batch <= scope.committed
         if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
             # An operator decided it: `decide` knows what to do with it, until its batch is committed.
@@ -164,7 +173,7 @@ class Stages:
             scope = self._scopes.get((caller.vhost, name))
         if scope is not None:
             self._check_owner(caller, scope)
-        return self._status(scope if scope is not None else Scope(name, caller.vhost))
+        return self._status(scope if scope is not None else Scope(name, caller.vhost, kind=kind_of(name)))
 
     def list_all(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """scope.list: the caller's own; an administrator sees all."""
@@ -206,11 +215,12 @@ class Stages:
         attempt = arguments.integer("attempt", 0, _BATCH_MAX, 0)
         unroutable = _elsewhere(arguments, "unroutable", (FAIL, DROP), limits.name_bytes_max)
         over_limit = _elsewhere(arguments, "over_limit", (FAIL,), limits.name_bytes_max)
+        kind = arguments.choice("kind", KINDS, kind_of(name))
         arguments.done()
         plane.check_grants(caller, Verb.WRITE)
         plane.authorize(caller, Verb.WRITE, "exchange", [one.exchange for one in (unroutable, over_limit) if one.exchange])
         while True:
-            scope = self._scope(caller, name)
+            scope = self._scope(caller, name, kind)
             with scope.lock:
                 if scope.forgotten:
                     continue
@@ -318,7 +328,7 @@ class Stages:
         plane = self._plane
         ids = [stage.stage_id for stage in chosen]
         scope.used_ms = plane.now_ms()
-        value = {"committed": batch, "epoch": epoch, "user": user, "stages": ids, "ms": scope.used_ms}
+        value = {"committed": batch, "epoch": epoch, "user": user, "stages": ids, "ms": scope.used_ms, "kind": scope.kind}
         note = (NOTE_SCOPE, scope.key, plane.encode(value))
         commits, rollbacks = [stage.xid for stage in chosen], [stage.xid for stage in others]
         with ExitStack() as held:
@@ -422,49 +432,73 @@ class Stages:
             states = [stage.state for stage in self._stages.values()]
             return {"scopes": len(self._scopes), "open_stages": states.count(OPEN), "prepared_stages": states.count(PREPARED)}
 
+    def figures(self) -> dict[str, Any]:
+        """For metrics: scopes by kind; (vhost, user, state) -> stages; age in ms of the oldest prepared stage; scopes that made room."""
+        with self._lock:
+            stages = [(stage.vhost, stage.user, stage.state, stage.since_ms) for stage in self._stages.values()]
+            kinds = Counter(scope.kind for scope in self._scopes.values())
+        now = self._plane.now_ms()
+        return {
+            "scopes": {kind: kinds[kind] for kind in KINDS},
+            "stages": Counter((vhost, user, state) for vhost, user, state, _ in stages if state in (OPEN, PREPARED)),
+            "oldest_prepared_ms": max((now - since for _, _, state, since in stages if state == PREPARED), default=0),
+            "forgotten": self._made_room,
+        }
+
     # --- inside ---------------------------------------------------------------------------------------------------------
 
-    def _scope(self, caller: Caller, name: str) -> Scope:
+    def _scope(self, caller: Caller, name: str, kind: str = "") -> Scope:
         with self._lock:
             scope = self._scopes.get((caller.vhost, name))
             if scope is None:
                 self._plane.check_grants(caller, Verb.WRITE)
-                full = self._scope_quota.full(caller.user, caller.vhost)
-                if full and not self._forget_oldest(full, caller):
-                    raise self._scope_quota.refused(full, caller.user, caller.vhost)
-                scope = self._enter_scope(Scope(name, caller.vhost, user=caller.user, used_ms=self._plane.now_ms()))
+                kind = kind or kind_of(name)
+                quota = self._scope_quota[kind]
+                full = quota.full(caller.user, caller.vhost)
+                if full and not self._forget_oldest(full, caller, kind):
+                    raise quota.refused(full, caller.user, caller.vhost)
+                scope = self._enter_scope(Scope(name, caller.vhost, user=caller.user, used_ms=self._plane.now_ms(), kind=kind))
         self._check_owner(caller, scope)
         return scope
 
     def _enter_scope(self, scope: Scope) -> Scope:
         """Under `_lock`, or before anything is served."""
         self._scopes[scope.vhost, scope.name] = scope
-        self._scope_quota.enter(scope.key, scope.user, scope.vhost)
+        self._scope_quota[scope.kind].enter(scope.key, scope.user, scope.vhost)
         return scope
 
     def _leave_scope(self, scope: Scope) -> None:
         """Under `_lock`."""
         if self._scopes.pop((scope.vhost, scope.name), None) is not None:
-            self._scope_quota.leave(scope.key)
+            self._scope_quota[scope.kind].leave(scope.key)
 
-    def _forget_oldest(self, full: str, caller: Caller) -> bool:
-        """Makes room for a scope (under `_lock`): one-time jobs leave theirs behind. False when all of those whose places are taken
-        (`full`: the user's, the vhost's, the node's) were used lately."""
+    def _forget_oldest(self, full: str, caller: Caller, kind: str) -> bool:
+        """Makes room for a scope (under `_lock`) among those whose places are taken (`full`: the user's, the vhost's, the node's).
+
+        A write that will not be repeated goes first, then the one of longest ago; of queries only one that was not used for long. False:
+        there is none. O(scopes).
+        """
+        quota = self._scope_quota[kind]
         idle = (
             scope
             for scope in self._scopes.values()
-            if not scope.stages
+            if self._scope_quota[scope.kind] is quota
+            and not scope.stages
             and not scope.forgotten
             and (full != "user" or scope.user == caller.user)
             and (full != "vhost" or scope.vhost == caller.vhost)
         )
-        oldest = min(idle, key=lambda scope: scope.used_ms, default=None)
-        if oldest is None or self._plane.now_ms() - oldest.used_ms <= self._plane.limits.scope_remember_s * 1000:
+        now, limits = self._plane.now_ms(), self._plane.limits
+        # The answer to a commit may have been lost: it is asked for again within the time of a task.
+        over = now - limits.stage_unprepared_s * 1000
+        oldest = min(idle, key=lambda scope: (scope.kind != ONCE or scope.used_ms > over, scope.used_ms), default=None)
+        if oldest is None or (oldest.kind == QUERY and now - oldest.used_ms <= limits.scope_remember_s * 1000):
             return False
         if not oldest.lock.acquire(blocking=False):
             return False
         try:
             oldest.forgotten = True
+            self._made_room += 1
             self._leave_scope(oldest)
             if oldest.noted:
                 self._plane.store.note(NOTE_SCOPE, oldest.key, b"")
@@ -494,6 +528,8 @@ class Stages:
             "committed": _batch_of(scope),
             "epoch": scope.epoch,
             "user": scope.user,
+            "kind": scope.kind,
+            "used_ms": scope.used_ms,
             "open": sum(view["state"] == OPEN for view in views),
             "prepared": sum(view["state"] == PREPARED for view in views),
             "stages": views,

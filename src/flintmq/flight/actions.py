@@ -25,7 +25,7 @@ ACTIONS: dict[str, str] = {
     "scope.status": "one scope: scope",
     "scope.list": "all scopes of the vhost",
     "scope.forget": "forget a scope: scope",
-    "stage.begin": "begin the stage of one task attempt: scope, epoch, batch, part, attempt, unroutable, over_limit",
+    "stage.begin": "begin the stage of one task attempt: scope, epoch, batch, part, attempt, unroutable, over_limit, kind",
     "stage.prepare": "prepare a stage: stage_id",
     "stage.commit": "commit stages and roll back others up to the batch: scope, epoch, batch, stage_ids",
     "stage.abort": "roll back: scope, batch",
