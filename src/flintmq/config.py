@@ -320,8 +320,12 @@ class Limits:
     # milliseconds since the last call of a subscription's reader for which it counts as working: a reader without a checkpoint is refused
     # meanwhile. A reader of the Spark source calls once a second.
     subscription_alive_ms: int = 5_000
-    # queues of one subscription or browse; more are refused with BAD_ARGUMENT
+    # queues that one subscription names (its note has them all); more are refused with BAD_ARGUMENT
     subscription_queues_max: int = 256
+    # queues that one pattern reads: a subscription leaves out those that match besides, and says so; a look at queues is refused
+    subscription_matches_max: int = 4_096
+    # milliseconds between two looks at which queues match the pattern of a subscription
+    subscription_look_ms: int = 1_000
     # bytes of the name of a subscription or scope (UTF-8); longer ones are refused with BAD_ARGUMENT
     dataplane_name_max: int = 255
     # messages of one set, whatever its caller asks for (16 bytes of memory each while it is held)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pyspark_flintmq.errors import NEW_CHECKPOINT, SourceError
-from pyspark_flintmq.queue_options import QueueOptions, pattern_matches
+from pyspark_flintmq.queue_options import QueueOptions
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,8 @@ class Claim:
         self._committed = 0
         # What a query without a checkpoint looked at and has not opened: the subscription's identity and committed batch.
         self._looked_at: tuple[str, int] | None = None
+        # The subscription's name, for people: what the options say, until a checkpoint's is known.
+        self._name = options.subscription
         # Whether the broker was told that this reader ends.
         self._left = False
         # The last set that was planned: Spark may have it in its commit log.
@@ -230,24 +232,46 @@ class Claim:
         Looks before it opens: a query with a wrong checkpoint must not fence the one that works.
         """
         options = self._options
-        queues = {"queues": list(options.queues)} if options.queues else {}
         try:
-            status = self._call("sub.status", name=options.subscription)
-            if status["sub_id"] != checkpoint:
-                raise self._foreign(checkpoint, status["sub_id"])
-            if seq < int(status["committed"]):
-                self._committed = int(status["committed"])
-                raise self._behind(seq)
-            return self._call("sub.open", name=options.subscription, mode="attach", **queues)
+            # By the identity: the name that is made of the queues is another one when they are.
+            status = self._call("sub.status", sub_id=checkpoint)
         except SourceError as e:
             if e.code != "SUBSCRIPTION_MISSING":
                 raise
+            raise self._missing(checkpoint) from None
+        if "subscription" in options.given and status["name"] != options.subscription:
             raise SourceError(
                 "CHECKPOINT_FOREIGN",
-                f"the checkpoint belongs to a subscription that the broker at {options.connection.where} does not have: "
-                f"'{options.subscription}' was deleted, or option 'subscription' or the broker is another one, or its store was replaced. "
-                f"Correct that, or {NEW_CHECKPOINT}",
-            ) from None
+                f"the checkpoint belongs to subscription '{status['name']}', and option 'subscription' says '{options.subscription}': use "
+                f"the pair that belongs together, or {NEW_CHECKPOINT}",
+            )
+        self._name = status["name"]
+        if seq < int(status["committed"]):
+            self._committed = int(status["committed"])
+            raise self._behind(seq)
+        opened = self._when_free(lambda: self._call("sub.open", sub_id=checkpoint, mode="attach", **self._wanted()))
+        if opened["queues"] != status["queues"] and not options.pattern:
+            log.warning("subscription '%s' reads %s from now on", self._name, options.what)
+        return opened
+
+    def _wanted(self) -> dict[str, Any]:
+        """The queues that the options name."""
+        options = self._options
+        return {"pattern": options.pattern} if options.pattern else {"queues": list(options.queues)}
+
+    def _missing(self, checkpoint: str) -> SourceError:
+        """The error for a checkpoint whose subscription is not there."""
+        name, where = self._name, self._options.connection.where
+        try:
+            return self._foreign(checkpoint, self._call("sub.status", name=name)["sub_id"])
+        except SourceError as e:
+            if e.code != "SUBSCRIPTION_MISSING":
+                raise
+        return SourceError(
+            "CHECKPOINT_FOREIGN",
+            f"the checkpoint belongs to a subscription that the broker at {where} does not have: '{name}' was deleted, or option "
+            f"'subscription' or the broker is another one, or its store was replaced. Correct that, or {NEW_CHECKPOINT}",
+        )
 
     def _check_backlog(self) -> None:
         """Raises: SourceError OPTION_MISSING for a start that would empty a queue, which nobody expects who knows the word from a log."""
@@ -263,21 +287,10 @@ class Claim:
     def _begin_anew(self) -> None:
         """With a new checkpoint, on a subscription that is there: opens it, unless that would harm another query.
 
-        Raises: SourceError CHECKPOINT_NEW, CHECKPOINT_LOST; READER_ACTIVE, once that is sure: the reader of a query that was killed before
-        it had a batch is heard of for some seconds, and is waited for.
+        Raises: SourceError CHECKPOINT_NEW, CHECKPOINT_LOST, READER_ACTIVE.
         """
-        began, looked_at = self._now(), self._looked_at
-        while True:
-            try:
-                self._opened_as(self._create())
-                break
-            except SourceError as e:
-                if e.code != "READER_ACTIVE":
-                    raise
-                heard_ms = self._call("sub.status", name=self._options.subscription).get("heard_ms")
-                if heard_ms is not None and heard_ms <= LATELY_MS and self._now() - began >= SURE_S:
-                    raise
-            time.sleep(LOOK_S)
+        looked_at = self._looked_at
+        self._opened_as(self._when_free(self._create))
         if looked_at is not None and self._committed != looked_at[1]:
             raise SourceError("READER_ACTIVE", f"subscription '{self._options.subscription}' was read meanwhile: start this query again")
         if self._committed:
@@ -287,19 +300,28 @@ class Claim:
                 *(self._options.subscription, self._committed),
             )
 
+    def _when_free(self, opens: Callable[[], Any]) -> Any:
+        """What `opens` opens, while no other reader works.
+
+        Raises: SourceError READER_ACTIVE, once that is sure: a reader that was killed counts as working for seconds, and is waited for.
+        """
+        began = self._now()
+        while True:
+            try:
+                return opens()
+            except SourceError as e:
+                if e.code != "READER_ACTIVE":
+                    raise
+                heard_ms = self._call("sub.status", name=self._name).get("heard_ms")
+                if heard_ms is not None and heard_ms <= LATELY_MS and self._now() - began >= SURE_S:
+                    raise
+            time.sleep(LOOK_S)
+
     def _create(self) -> Any:
         """Opens the subscription for a query without a checkpoint; makes it when it is not there."""
         options = self._options
-        queues = self._matching() if options.pattern else list(options.queues)
         anew = {"name": options.subscription, "fresh": options.on_new, "onlost": options.on_lost}
-        try:
-            return self._call("sub.open", mode="create", queues=queues, start=options.start, **anew)
-        except SourceError as e:
-            if e.code != "QUEUES_DIFFER" or not options.pattern:
-                raise
-        # The subscription was made when the pattern matched other queues: it keeps those that it has.
-        log.warning("subscription '%s' keeps the queues it was made with; '%s' matches others now", options.subscription, options.pattern)
-        return self._call("sub.open", mode="attach", **anew)
+        return self._call("sub.open", mode="create", start=options.start, **anew, **self._wanted())
 
     def _mark(self) -> None:
         tail = self._set_call("sub.tail", drain=True)
@@ -316,10 +338,6 @@ class Claim:
         """Whether a queue still holds something that was there when the run began."""
         tail = self._set_call("sub.tail", drain=False)
         return any(0 < int(queue["next"]) <= self._marks.get(queue["queue"], 0) for queue in tail["queues"])
-
-    def _matching(self) -> list[str]:
-        with self._options.connection.errors():
-            return matching_queues(self._opened_plane(), self._options)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -396,7 +414,7 @@ class Claim:
 
     def _explained(self, error: SourceError, seq: int | None) -> SourceError:
         """What a refusal of the broker means for the owner of a query, and what to do."""
-        name = self._options.subscription
+        name = self._name
         at = "a batch" if seq is None else f"batch {seq}"
         if error.code == "FENCED":
             text = (
@@ -441,7 +459,7 @@ class Claim:
     def _behind(self, seq: int) -> SourceError:
         return SourceError(
             "CHECKPOINT_BEHIND",
-            f"the checkpoint stands at batch {seq}, but subscription '{self._options.subscription}' has committed "
+            f"the checkpoint stands at batch {seq}, but subscription '{self._name}' has committed "
             f"{f'batch {self._committed}' if self._committed > seq else 'that batch or a later one'}: an old copy of the checkpoint cannot "
             f"go on; {NEW_CHECKPOINT}",
         )
@@ -456,26 +474,12 @@ class Claim:
 
 
 def matching_queues(plane: Plane, options: QueueOptions) -> list[str]:
-    """Names of the queues that match `queuePattern`, sorted, without streams and queues that are exclusive to a connection: no pipeline may
-    read those. What lists queues is a snapshot of the log: for administrators only.
+    """Names of the queues that match `queuePattern` now and that the user may read, sorted; without streams and queues that are exclusive
+    to a connection: no pipeline may read those.
 
-    Raises: SourceError FORBIDDEN, QUEUE_MISSING.
+    Raises: SourceError QUEUE_MISSING.
     """
-    try:
-        snapshot = plane.action("log.snapshot", ttl_s=1, logs=["messages"])
-    except Exception as e:
-        if getattr(e, "code", "") != "FORBIDDEN":
-            raise
-        raise SourceError(
-            "FORBIDDEN", f"option 'queuePattern' needs a user with the tag administrator, '{options.connection.user}' is none: use 'queues'"
-        ) from None
-    try:
-        others = {str(number) for number in snapshot.get("unreadable", ())}
-        queues = (queue for number, queue in snapshot["queues"].items() if number not in others)
-        names = sorted(name for vhost, name in queues if vhost == options.connection.vhost)
-    finally:
-        plane.action("log.release", id=snapshot["id"])
-    names = [name for name in names if pattern_matches(options.pattern, name)]
+    names: list[str] = plane.action("queue.match", pattern=options.pattern)["queues"]
     if not names:
         raise SourceError("QUEUE_MISSING", f"no queue at {options.connection.where} matches '{options.pattern}'")
     return names

@@ -21,7 +21,8 @@ from pyspark_flintmq.schema import TABLE_OPTIONS, Table
 MIB = 1024 * 1024
 # The broker has a limit of its own (acquire_messages_max, 1,000,000) and gives no more: a prepared set blocks these messages for others.
 MAX_MESSAGES_LIMIT = 10_000_000
-QUEUES_MAX = 1_000
+# What one subscription of the broker names (subscription_queues_max); a pattern reads more.
+QUEUES_MAX = 256
 # As many slices as the broker cuts a set into.
 PARTITIONS_MAX = 4_096
 # Microseconds of 9999-12-31, the last day Spark can show.
@@ -166,24 +167,6 @@ def default_subscription(queues: tuple[str, ...], pattern: str) -> str:
     return f"spark:{len(queues)}-queues-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"
 
 
-def pattern_matches(pattern: str, name: str) -> bool:
-    """Whether `name` matches: * stands for any characters, ? for one. Takes time in proportion to both lengths."""
-    # The classic two-pointer walk: no expression is built from user input, and no pattern takes exponential time.
-    p = n = mark = 0
-    star = -1
-    while n < len(name):
-        if p < len(pattern) and (pattern[p] == "?" or (pattern[p] == name[n] and pattern[p] != "*")):
-            p, n = p + 1, n + 1
-        elif p < len(pattern) and pattern[p] == "*":
-            star, mark, p = p, n, p + 1
-        elif star >= 0:
-            mark += 1
-            p, n = star + 1, mark
-        else:
-            return False
-    return all(c == "*" for c in pattern[p:])
-
-
 def _take(raw: Mapping[str, str], allowed: tuple[str, ...]) -> tuple[dict[str, str], Connection, Table]:
     connection, rest = Connection.take(raw)
     table, rest = Table.take(rest)
@@ -222,7 +205,7 @@ def _queues(values: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     # A queue name may hold a comma: `queue` takes it as it is.
     names = [text] if given[0] == "queue" else sorted({name.strip() for name in text.split(",") if name.strip()})
     if not names or len(names) > QUEUES_MAX:
-        raise SourceError("OPTION_VALUE", f"option 'queues' must name 1..{QUEUES_MAX} queues, separated by commas")
+        raise SourceError("OPTION_VALUE", f"option 'queues' must name 1..{QUEUES_MAX} queues, separated by commas; queuePattern reads more")
     for name in names:
         if len(name.encode()) > 255:
             raise SourceError("OPTION_VALUE", f"option '{given[0]}' has a name longer than 255 bytes, which no queue name can be")

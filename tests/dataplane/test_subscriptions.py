@@ -247,7 +247,8 @@ def test_one_answer_to_rows_has_a_bounded_number_of_inline_bytes(tmp_path: Path)
         assert found == list(range(30)) and max(sizes) < 9000
 
 
-def test_a_deleted_queue_is_named_and_what_was_prepared_can_be_committed(rig: Rig) -> None:
+def test_a_deleted_queue_keeps_the_others_from_nothing_and_counts_again_when_it_is_back(rig: Rig) -> None:
+    """The query goes on with what is there; only when all of its queues are gone it hears that."""
     rig.declare("r")
     rig.put("q", "a")
     rig.put("r", "b")
@@ -255,9 +256,108 @@ def test_a_deleted_queue_is_named_and_what_was_prepared_can_be_committed(rig: Ri
     rig.call("sub.acquire", **reader, seq=1)
     rig.broker.vhosts["/"].delete_queue("r")
     assert rig.call("sub.commit", **reader, upto=1) == {"committed": 1}
-    assert rig.code("sub.acquire", **reader, seq=2) == "NOT_FOUND"
-    assert rig.code("sub.open", name="s", queues=["q", "r"]) == "NOT_FOUND"
+    rig.put("q", "c")
+    assert rig.call("sub.acquire", **reader, seq=2)["count"] == 1
+    assert rig.read(reader, 2) == ["c"]
     assert [one["queue"] for one in rig.call("sub.tail", sub_id=reader["sub_id"])["queues"]] == ["q"]
+    rig.call("sub.commit", **reader, upto=2)
+    assert rig.call("sub.open", name="s", mode="attach", queues=["q", "r"])["queues"] == ["q", "r"], "it was there before"
+    reader["epoch"] = 2
+    rig.declare("r")
+    rig.put("r", "d")
+    rig.call("sub.acquire", **reader, seq=3)
+    assert rig.read(reader, 3) == ["d"]
+    rig.call("sub.commit", **reader, upto=3)
+    for name in ("q", "r"):
+        rig.broker.vhosts["/"].delete_queue(name)
+    assert rig.code("sub.acquire", **reader, seq=4) == "NOT_FOUND"
+    assert rig.code("sub.open", name="s", mode="attach") == "NOT_FOUND"
+
+
+def test_a_reader_that_attaches_adds_and_removes_queues(rig: Rig) -> None:
+    """By the checkpoint's identity or by name; the set that is prepared stays as it is. Who has no checkpoint changes nothing."""
+    rig.declare("r", "t")
+    for name in "qrt":
+        rig.put(name, name)
+    reader = rig.open("s", "q", "r")
+    rig.call("sub.acquire", **reader, seq=1, max_messages=1)
+    assert rig.code("sub.open", name="s", queues=["q", "t"]) == "QUEUES_DIFFER"
+    assert rig.code("sub.open", sub_id=reader["sub_id"], mode="attach", queues=["q", "none"]) == "NOT_FOUND"
+    assert rig.code("sub.open", sub_id=reader["sub_id"], mode="attach", queues=["r", "t"]) == "READER_ACTIVE", "it is another query's"
+    rig.call("sub.alive", **reader, leave=True)
+    opened = rig.call("sub.open", sub_id=reader["sub_id"], mode="attach", queues=["r", "t"])
+    assert (opened["queues"], opened["epoch"], opened["prepared"]) == (["r", "t"], 2, 1)
+    reader["epoch"] = 2
+    assert rig.read(reader, 1) in (["q"], ["r"])
+    rig.call("sub.commit", **reader, upto=1)
+    with rig.kill() as again:
+        assert again.call("sub.status", sub_id=reader["sub_id"])["queues"] == ["r", "t"]
+        again.call("sub.acquire", **reader, seq=2)
+        assert "t" in again.read(reader, 2)
+        assert again.code("sub.open", sub_id=str(uuid.uuid4()), mode="attach") == "NOT_FOUND"
+        again.call("sub.alive", **reader, leave=True)
+        again.call("sub.commit", **{**reader, "epoch": again.call("sub.open", name="s", mode="attach")["epoch"]}, upto=2)
+        again.clock.advance(ms=60_000)
+        assert again.call("sub.open", name="s", queues=["q"], fresh="continue")["queues"] == ["q"]
+
+
+def test_queues_of_a_pattern_come_and_go_between_sets_by_the_rights_of_the_reader(rig: Rig) -> None:
+    rig.declare("o.a", "o.b", "secret")
+    rig.declare("o.stream", x_queue_type="stream")
+    rig.user_with("eve", read="^o[.]")
+    rig.put("o.a", "1")
+    rig.put("secret", "not hers")
+    rig.user = "eve"
+    assert rig.call("queue.match", pattern="*") == {"queues": ["o.a", "o.b"]}
+    assert rig.code("sub.open", name="p", pattern="none*") == "NOT_FOUND"
+    assert rig.code("sub.open", name="p", pattern="*", queues=["o.a"]) == "BAD_ARGUMENT"
+    opened = rig.call("sub.open", name="p", pattern="*")
+    assert (opened["queues"], opened["pattern"]) == (["o.a", "o.b"], "*")
+    reader = {key: opened[key] for key in ("sub_id", "epoch")}
+
+    def batch(rig: Rig, seq: int) -> list[str]:
+        rig.clock.advance(ms=rig.node.config.limits.subscription_look_ms)
+        count = rig.call("sub.acquire", **reader, seq=seq)["count"]
+        found = rig.read(reader, seq) if count else []
+        if count:
+            rig.call("sub.commit", **reader, upto=seq)
+        return found
+
+    assert batch(rig, 1) == ["1"]
+    rig.declare("o.c", "other")
+    rig.put("o.c", "2")
+    rig.put("other", "not hers either")
+    assert batch(rig, 2) == ["2"], "a new queue, and no start of the query"
+    for name in ("o.a", "o.b", "o.c"):
+        rig.broker.vhosts["/"].delete_queue(name)
+    assert batch(rig, 3) == []
+    with rig.kill() as again:
+        again.user = "eve"
+        again.declare("o.d")
+        again.put("o.d", "3")
+        assert again.code("sub.open", name="p", queues=["o.d"]) == "QUEUES_DIFFER"
+        reader["epoch"] = again.call("sub.open", name="p", mode="attach")["epoch"]
+        assert batch(again, 3) == ["3"]
+        again.put("o.d", "4")
+        again.call("sub.acquire", **reader, seq=4)
+        again.user_with("eve", read="^none$")
+        assert again.code("sub.plan", **reader, seq=4) == "FORBIDDEN", "what a set holds is hers only while she may read it"
+
+
+def test_a_pattern_reads_a_bounded_number_of_queues_and_says_so(tmp_path: Path) -> None:
+    with Rig(tmp_path / "store", limits={"subscription_matches_max": 2}) as rig:
+        rig.declare("b", "c")
+        reader = rig.call("sub.open", name="p", pattern="?")
+        rig.declare("a")
+        rig.clock.advance(ms=rig.node.config.limits.subscription_look_ms)
+        rig.call("sub.acquire", sub_id=reader["sub_id"], epoch=1, seq=1)
+        status = rig.call("sub.status", name="p")
+        assert (status["queues"], status["left_out"]) == (["b", "c"], 1), "those that it reads stay"
+        assert rig.code("queue.match", pattern="?") == "LIMIT"
+        rig.broker.vhosts["/"].delete_queue("b")
+        rig.clock.advance(ms=rig.node.config.limits.subscription_look_ms)
+        rig.call("sub.acquire", sub_id=reader["sub_id"], epoch=1, seq=1)
+        assert rig.call("sub.status", name="p")["queues"] == ["a", "c"]
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flintmq.dataplane.choice import matches
 from flintmq.flight.errors import PlaneError
 from pyspark_flintmq.claim import Claim
 from pyspark_flintmq.queue_options import QueueOptions
@@ -38,6 +39,7 @@ class Sub:
     drain: dict[str, int] | None = None
     # ms since its reader was heard of; None: it said good-bye, or was killed long ago
     heard_ms: int | None = None
+    pattern: str | None = None
 
 
 class FakePlane:
@@ -119,57 +121,76 @@ class FakePlane:
         return getattr(self, "_" + name.replace(".", "_"))(**arguments)
 
     def _sub(self, sub_id: str, epoch: int) -> Sub:
-        found = next((sub for sub in self.subs.values() if sub.sub_id == sub_id), None)
-        if found is None:
-            raise PlaneError("NOT_FOUND", f"there is no subscription with id {sub_id}")
+        found = self._by_id(sub_id)
         if epoch < found.epoch:
             raise PlaneError("FENCED", f"epoch {epoch}, now {found.epoch}")
         return found
 
     def _sub_open(
         self,
-        name: str,
         mode: str,
+        name: str = "",
+        sub_id: str = "",
         queues: list[str] | None = None,
+        pattern: str | None = None,
         start: Any = "earliest",
         fresh: str | None = None,
         onlost: str = "fail",
     ) -> Any:
-        sub, discarded = self.subs.get(name), 0
+        sub = self._by_id(sub_id) if sub_id else self.subs.get(name)
+        discarded = 0
         if sub is not None and fresh is not None:
-            if sub.committed and fresh == "refuse":
-                raise PlaneError("CHECKPOINT_NEW", f"subscription '{name}' has committed {sub.committed} batches for another checkpoint")
-            if sub.heard_ms is not None and sub.heard_ms < 5_000:
-                raise PlaneError("READER_ACTIVE", f"subscription '{name}' has a reader, which was heard of {sub.heard_ms} ms ago: stop it")
-            if sub.prepared is not None and sub.planned is not None and onlost == "fail":
-                raise PlaneError("CHECKPOINT_LOST", "planned by another")
+            self._check_fresh(sub, fresh, onlost)
         if sub is None:
             if mode == "attach":
                 raise PlaneError("NOT_FOUND", f"there is no subscription '{name}'")
-            assert queues
+            queues = self._matching(pattern) if pattern is not None else list(queues or ())
+            if not queues:
+                raise PlaneError("NOT_FOUND", f"no queue in vhost '/' matches '{pattern}'")
             for queue in queues:
                 if queue not in self.queues:
                     raise PlaneError("NOT_FOUND", f"no queue '{queue}' in vhost '/'")
             self._made += 1
-            sub = self.subs[name] = Sub(name, f"{name}-{self._made}", queues)
+            sub = self.subs[name] = Sub(name, f"{name}-{self._made}", queues, pattern=pattern)
             if start == "latest":
                 discarded = sum(len(self.queues[queue]) for queue in queues)
                 for queue in queues:
                     self.queues[queue].clear()
-        elif queues is not None and sorted(queues) != sorted(sub.queues):
-            raise PlaneError("QUEUES_DIFFER", f"subscription '{name}' reads {', '.join(sub.queues)}")
         else:
+            differ = pattern != sub.pattern or (queues is not None and sorted(queues) != sorted(sub.queues))
+            if mode == "create" and differ and fresh != "continue":
+                raise PlaneError("QUEUES_DIFFER", f"subscription '{sub.name}' reads {', '.join(sub.queues)}; take another name")
+            if queues is not None:
+                sub.queues, sub.pattern = queues, None
             sub.epoch += 1
         sub.drain = None
         prepared = None if sub.prepared is None else sub.committed + 1
         facts = {"sub_id": sub.sub_id, "epoch": sub.epoch, "committed": sub.committed}
         return {**facts, "prepared": prepared, "queues": sub.queues, "discarded": discarded}
 
-    def _sub_status(self, name: str) -> Any:
-        if name not in self.subs:
+    @staticmethod
+    def _check_fresh(sub: Sub, fresh: str, onlost: str) -> None:
+        if sub.committed and fresh == "refuse":
+            raise PlaneError("CHECKPOINT_NEW", f"subscription '{sub.name}' has committed {sub.committed} batches for another checkpoint")
+        if sub.heard_ms is not None and sub.heard_ms < 5_000:
+            raise PlaneError("READER_ACTIVE", f"subscription '{sub.name}' has a reader, which was heard of {sub.heard_ms} ms ago: stop it")
+        if sub.prepared is not None and sub.planned is not None and onlost == "fail":
+            raise PlaneError("CHECKPOINT_LOST", "planned by another")
+
+    def _by_id(self, sub_id: str) -> Sub:
+        found = next((sub for sub in self.subs.values() if sub.sub_id == sub_id), None)
+        if found is None:
+            raise PlaneError("NOT_FOUND", f"there is no subscription with id {sub_id}")
+        return found
+
+    def _matching(self, pattern: str) -> list[str]:
+        return sorted(name for name in self.queues if matches(pattern, name))
+
+    def _sub_status(self, name: str = "", sub_id: str = "") -> Any:
+        if not sub_id and name not in self.subs:
             raise PlaneError("NOT_FOUND", f"there is no subscription '{name}'")
-        sub = self.subs[name]
-        return {"name": name, "sub_id": sub.sub_id, "committed": sub.committed, "heard_ms": sub.heard_ms}
+        sub = self._by_id(sub_id) if sub_id else self.subs[name]
+        return {"name": sub.name, "sub_id": sub.sub_id, "committed": sub.committed, "heard_ms": sub.heard_ms, "queues": sub.queues}
 
     def _sub_alive(self, sub_id: str, epoch: int, leave: bool) -> Any:
         sub = self._sub(sub_id, epoch)
@@ -186,12 +207,14 @@ class FakePlane:
             if onlost == "fail":
                 raise PlaneError("CHECKPOINT_LOST", "planned by another")
             self._give_back(sub)
+        if sub.pattern is not None:
+            sub.queues = self._matching(sub.pattern)
         if sub.prepared is None:
             taken: list[tuple[str, Entry]] = []
             size = 0
             for queue in sub.queues:
                 while self.queues[queue] and len(taken) < max_messages and size < max_bytes:
-                    if sub.drain is not None and self.queues[queue][0].position > sub.drain[queue]:
+                    if sub.drain is not None and self.queues[queue][0].position > sub.drain.get(queue, 0):
                         break
                     entry = self.queues[queue].pop(0)
                     size += len(entry.body)
@@ -245,11 +268,8 @@ class FakePlane:
             ],
         }
 
-    def _log_snapshot(self, ttl_s: int, logs: list[str]) -> Any:
-        return {"id": "snap", "queues": {str(i): ["/", name] for i, name in enumerate(self.queues)}}
-
-    def _log_release(self, id: str) -> Any:
-        return {}
+    def _queue_match(self, pattern: str) -> Any:
+        return {"queues": self._matching(pattern)}
 
 
 @dataclass

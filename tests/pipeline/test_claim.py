@@ -392,21 +392,38 @@ def test_a_queue_that_is_not_there() -> None:
     assert code(error) == "QUEUE_MISSING"
 
 
-def test_a_pattern_takes_the_queues_of_its_first_start() -> None:
+def test_a_pattern_reads_new_queues_without_a_restart() -> None:
     plane = FakePlane({"orders.a": [b"1"], "orders.b": [b"2"], "other": [b"3"]})
     driver = FakeSpark(plane, options(queuePattern="orders.?"))
     driver.run()
     assert sorted(driver.bodies()) == [b"1", b"2"]
+    claim = Claim(options(queuePattern="orders.?"), lambda: plane)
+    end = driver.offsets[max(driver.offsets)]
+    assert claim.latest(end, *LIMITS) == end
     plane.queues["orders.c"] = []
-    plane.publish("orders.a", [b"4"])
-    driver.run()
-    fresh = FakeSpark(plane, options(queuePattern="orders.?", onNewCheckpoint="continue"))
-    fresh.run()
-    assert plane.subs["spark:orders.?"].queues == ["orders.a", "orders.b"]
-    assert driver.bodies()[2:] == [b"4"]
+    plane.publish("orders.c", [b"4"])
+    assert claim.latest(end, *LIMITS)["seq"] == end["seq"] + 1
+    assert plane.subs["spark:orders.?"].queues == ["orders.a", "orders.b", "orders.c"]
     with pytest.raises(SourceError) as error:
         Claim(options(queuePattern="none*"), lambda: plane).initial()
     assert code(error) == "QUEUE_MISSING"
+
+
+def test_the_queues_of_a_query_can_be_changed_with_its_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where the subscription is named after them: the checkpoint knows which one it is."""
+    plane = FakePlane({"a": [b"a1"], "b": [b"b1"], "c": [b"c1"]})
+    driver = FakeSpark(plane, options(queues="a,b"))
+    driver.run()
+    plane.publish("a", [b"a2"])
+    driver.options = options(queues="b,c")
+    driver.run()
+    assert driver.bodies() == [b"a1", b"b1", b"c1"]
+    assert "subscription 'spark:a,b' reads queues b, c from now on" in caplog.text
+    assert list(plane.subs) == ["spark:a,b"] and len(plane.queues["a"]) == 1
+    driver.options = options(queues="b,c", subscription="mine")
+    with pytest.raises(SourceError, match="belongs to subscription 'spark:a,b', and option 'subscription' says 'mine'") as error:
+        driver.run()
+    assert code(error) == "CHECKPOINT_FOREIGN"
 
 
 def test_min_messages_wait_for_the_delay_but_not_in_available_now() -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 import io
 import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.util import handle_worker_exception
 
 from flintmq.pipeline.jobs.failures import one_line
 from pyspark_flintmq.errors import ConnectionLost, SourceError
-from pyspark_flintmq.queue_options import QueueOptions, default_subscription, pattern_matches
+from pyspark_flintmq.queue_options import QueueOptions, default_subscription
 from pyspark_flintmq.source import FlintSource
 
 
@@ -129,16 +126,6 @@ def test_the_name_of_the_subscription_fits() -> None:
     long = default_subscription(tuple(f"queue number {i}" for i in range(100)), "")
     assert len(long.encode()) <= 200
     assert long != default_subscription(tuple(f"queue number {i}" for i in range(1, 101)), "")
-
-
-@given(st.text("ab*?.", max_size=8), st.text("ab.", max_size=8))
-def test_patterns_are_stars_and_question_marks(pattern: str, name: str) -> None:
-    assert pattern_matches(pattern, name) == fnmatch.fnmatchcase(name, pattern)
-
-
-def test_a_pattern_takes_no_exponential_time() -> None:
-    assert not pattern_matches("*a" * 100 + "b", "a" * 5_000)
-    assert pattern_matches("[a]*", "[a]b"), "nothing but * and ? is special"
 
 
 def loaded(**raw: str) -> FlintSource:

@@ -70,7 +70,7 @@ class Browses:
     def open(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """browse.open."""
         plane, limits = self._plane, self._plane.limits
-        names = arguments.texts("queues", limits.name_bytes_max, limits.subscription_queues_max)
+        names = arguments.texts("queues", limits.name_bytes_max, limits.subscription_matches_max)
         start = self._place(arguments, "start")
         end = self._place(arguments, "end")
         most = min(arguments.integer("max_messages", 1, _NUMBER_MAX, limits.browse_max), limits.browse_max)

@@ -84,6 +84,7 @@ class Service:
             "stage.prepare": stages.prepare,
             "stage.commit": stages.commit,
             "stage.abort": stages.abort,
+            "queue.match": subscriptions.match,
             "browse.open": self.browses.open,
             "browse.close": self.browses.close,
             "stream": self.streams.facts,

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flintmq.dataplane.arguments import Arguments
+from flintmq.dataplane.choice import checked, chosen, matching, readable
 from flintmq.dataplane.plane import FORMAT_SET, NOTE_SUBSCRIPTION, Caller, Plane, log
 from flintmq.dataplane.quotas import Quota
 from flintmq.dataplane.sets import MessageSet
@@ -31,6 +32,8 @@ from flintmq.ports import Verb
 from flintmq.transactions import BranchState, Outcome, TransactionRefused, Xid
 
 _BYTES_MAX = 2**62
+# a pattern, or names of queues; neither: those that it has
+_Wanted = tuple[str | None, list[str] | None]
 # seconds between two looks for messages in sub.acquire: the first, and the longest
 _LOOK_S, _LOOK_MAX_S = 0.001, 0.02
 
@@ -72,6 +75,7 @@ class Subscriptions:
                     list(value["queues"]),
                     int(value["created_ms"]),
                     None if planned is None else (int(planned[0]), int(planned[1]), int(planned[2])),
+                    pattern=value.get("pattern"),
                     user=str(value.get("user", "")),
                     # Its reader may be there: nobody knows until its next sign of life.
                     heard_ns=plane.clock.monotonic_ns(),
@@ -127,62 +131,104 @@ class Subscriptions:
 
     def open(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.open."""
-        plane, limits = self._plane, self._plane.limits
-        name = arguments.text("name", limits.dataplane_name_max)
+        limits = self._plane.limits
         mode = arguments.choice("mode", ("create", "attach"), "create")
-        queues = arguments.texts("queues", limits.name_bytes_max, limits.subscription_queues_max, None if mode == "attach" else [])
+        identity = arguments.identity("sub_id") if mode == "attach" and arguments.given("sub_id") else None
+        name = arguments.text("name", limits.dataplane_name_max, *(() if identity is None else (None,)))
+        pattern = arguments.text("pattern", limits.name_bytes_max, None)
+        queues = arguments.texts("queues", limits.name_bytes_max, limits.subscription_queues_max, None)
         start = self._start(arguments)
         fresh = arguments.choice("fresh", ("refuse", "continue"), None)
         on_lost = arguments.choice("onlost", ("fail", "redeliver"), "fail")
         arguments.done()
-        if queues == []:
+        if pattern is not None and queues is not None:
+            raise Refused("BAD_ARGUMENT", "sub.open: give queues or pattern, not both")
+        if mode == "create" and pattern is None and queues is None:
             raise Refused("BAD_ARGUMENT", "sub.open: queues is missing")
-        plane.authorize(caller, Verb.READ, "queue", queues or [])
+        wanted = (pattern, queues)
         while True:
             with self._lock:
-                found = self._by_name.get((caller.vhost, name))
+                found = self._by_name.get((caller.vhost, name)) if identity is None else self._by_id.get(identity)
             if found is None:
                 if mode == "attach":
-                    raise unknown(caller, name)
-                cores = [plane.queue(caller.vhost, queue).core for queue in queues]
-                created = Subscription(name, caller.vhost, uuid.uuid4(), 1, 0, queues, plane.now_ms(), user=caller.user)
-                with created.lock:
-                    if self._claim(created):
-                        try:
-                            discarded = self._create(created, cores, start)
-                        except BaseException:
-                            self._remove(created)
-                            raise
-                        created.heard_ns = plane.clock.monotonic_ns()
-                        if discarded:
-                            what = "subscription %s is new: %d messages that stood in its queues are committed unread, says user %s"
-                            log.warning(what, name, discarded, caller.user)
-                        return {**self._opened(created), "discarded": discarded}
+                    raise unknown(caller, name if identity is None else str(identity))
+                opened = self._open_new(caller, name, wanted, start)
+                if opened is not None:
+                    return opened
                 continue
+            if found.vhost != caller.vhost:
+                raise unknown(caller, str(identity))
             with found.lock:
                 if found.deleted:
                     continue
-                plane.authorize(caller, Verb.READ, "queue", found.queues)
-                if queues is not None and sorted(queues) != sorted(found.queues):
-                    text = f"subscription '{name}' reads {', '.join(found.queues)}: it can't be opened with {', '.join(queues)}"
-                    raise Refused("QUEUES_DIFFER", f"{text}; take another name, or `sub.reset` it with action delete")
-                for queue in found.queues:
-                    plane.queue(caller.vhost, queue)
+                if mode == "create" and fresh != "continue":
+                    self._check_same(found, wanted)
+                changes = self._changed(caller, found, wanted)
                 if fresh is not None:
                     self._check_fresh(found, fresh, on_lost)
+                elif found.is_other(changes) and (heard_ms := self._active_ms(found)) is not None:
+                    raise active(found, heard_ms)  # a query with other queues has the checkpoint of this one
                 found.drain = None
-                self._note(found, epoch=found.epoch + 1)
-                found.heard_ns = plane.clock.monotonic_ns()
+                self._note(found, epoch=found.epoch + 1, **changes)
+                self._hear(found, found.epoch)
                 return self._opened(found)
+
+    def _open_new(self, caller: Caller, name: str, wanted: _Wanted, start: tuple[str, int]) -> dict[str, Any] | None:
+        """None: somebody else was faster. Raises: Refused NOT_FOUND, FORBIDDEN, LIMIT, QUEUE_BUSY."""
+        plane = self._plane
+        created = Subscription(name, caller.vhost, uuid.uuid4(), 1, 0, [], plane.now_ms(), user=caller.user)
+        for field, value in self._changed(caller, created, wanted).items():
+            setattr(created, field, value)
+        if not created.queues:
+            raise Refused("NOT_FOUND", f"no queue in vhost '{caller.vhost}' that user '{caller.user}' may read matches '{created.pattern}'")
+        cores = [queue.core for queue in readable(plane, created)]
+        with created.lock:
+            if not self._claim(created):
+                return None
+            try:
+                discarded = self._create(created, cores, start)
+            except BaseException:
+                self._remove(created)
+                raise
+            self._hear(created, created.epoch)
+        if discarded:
+            what = "subscription %s is new: %d messages that stood in its queues are committed unread, says user %s"
+            log.warning(what, name, discarded, caller.user)
+        return {**self._opened(created), "discarded": discarded}
+
+    @staticmethod
+    def _check_same(found: Subscription, wanted: _Wanted) -> None:
+        """Raises: Refused QUEUES_DIFFER."""
+        pattern, queues = wanted
+        if pattern == found.pattern and (pattern is not None or sorted(queues or ()) == sorted(found.queues)):
+            return
+        has = ", ".join(found.queues) if found.pattern is None else f"'{found.pattern}'"
+        text = f"subscription '{found.name}' reads {has}: it can't be opened with {', '.join(queues or ()) if pattern is None else pattern}"
+        raise Refused("QUEUES_DIFFER", f"{text}; take another name, or `sub.reset` it with action delete")
+
+    def _changed(self, caller: Caller, found: Subscription, wanted: _Wanted) -> dict[str, Any]:
+        """What the queues of a subscription become; of named ones those that were read before may be gone.
+
+        Raises: Refused FORBIDDEN, NOT_FOUND, BAD_ARGUMENT.
+        """
+        pattern, queues = wanted
+        if pattern is None and queues is None:
+            pattern, queues = found.pattern, found.queues
+        if pattern is not None:
+            names, found.left_out = chosen(self._plane, caller, pattern, found.queues)
+            found.looked = (self._plane.clock.monotonic_ns(), caller.user)
+            return {"pattern": pattern, "queues": names}
+        names = queues or []
+        checked(self._plane, caller, names, found.queues)
+        return {"pattern": None, "queues": found.queues if sorted(names) == sorted(found.queues) else names}
 
     def _check_fresh(self, found: Subscription, fresh: str, on_lost: str) -> None:
         """U4. Raises: Refused CHECKPOINT_NEW, READER_ACTIVE, CHECKPOINT_LOST."""
-        heard_ms = self._heard_ms(found)
-        is_active = heard_ms is not None and heard_ms < self._plane.limits.subscription_alive_ms
+        active_ms = self._active_ms(found)
         if found.committed and fresh == "refuse":
-            raise used(found, is_active)
-        if heard_ms is not None and is_active:
-            raise active(found, heard_ms)
+            raise used(found, active_ms is not None)
+        if active_ms is not None:
+            raise active(found, active_ms)
         held = self._prepared(found)
         if held is not None and found.is_planned(held.seq) and on_lost == "fail":
             raise lost(found, held.seq)
@@ -191,6 +237,11 @@ class Subscriptions:
         """Milliseconds since its reader was heard of; None: it said good-bye, or there was none."""
         heard_ns = found.heard_ns
         return None if heard_ns is None else max(0, self._plane.clock.monotonic_ns() - heard_ns) // 1_000_000
+
+    def _active_ms(self, found: Subscription) -> int | None:
+        """The same, of a reader that works; None: there is none."""
+        heard_ms = self._heard_ms(found)
+        return heard_ms if heard_ms is not None and heard_ms < self._plane.limits.subscription_alive_ms else None
 
     def alive(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.alive: the reader of the present epoch works, or (`leave`) ends."""
@@ -224,6 +275,7 @@ class Subscriptions:
             "prepared": prepared,
             "planned": prepared is not None and found.is_planned(prepared),
             "queues": found.queues,
+            "pattern": found.pattern,
         }
 
     def acquire(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
@@ -376,9 +428,12 @@ class Subscriptions:
 
     def status(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.status."""
-        name = arguments.text("name", self._plane.limits.dataplane_name_max)
+        if arguments.given("sub_id"):
+            found = self._known(caller, arguments)
+        else:
+            found = self._named(caller, arguments.text("name", self._plane.limits.dataplane_name_max))
         arguments.done()
-        return self._status(self._named(caller, name))
+        return self._status(found)
 
     def reset(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
         """sub.reset: an operator decides. The reader that has the subscription open is fenced."""
@@ -410,6 +465,16 @@ class Subscriptions:
                 self._remove(found)
                 return {**self._status(found), "deleted": True}
             return self._status(found)
+
+    def match(self, caller: Caller, arguments: Arguments) -> dict[str, Any]:
+        """queue.match: names of the queues that match a pattern now and that the caller may read."""
+        limits = self._plane.limits
+        pattern = arguments.text("pattern", limits.name_bytes_max)
+        arguments.done()
+        found = matching(self._plane, caller, pattern)
+        if len(found) > limits.subscription_matches_max:
+            raise Refused("LIMIT", f"{len(found)} queues match '{pattern}', at most {limits.subscription_matches_max} are read at once")
+        return {"queues": found}
 
     def prepared_by_queue(self, vhost: str) -> dict[str, int]:
         """Queue name -> messages that prepared sets of subscriptions hold: neither ready nor lost."""
@@ -473,8 +538,32 @@ class Subscriptions:
             found = self._by_id.get(identity)
         if found is None or found.vhost != caller.vhost:
             raise Refused("NOT_FOUND", f"there is no subscription with id {identity} in vhost '{caller.vhost}': it was deleted")
-        self._plane.authorize(caller, Verb.READ, "queue", found.queues)
+        self._authorize(caller, found)
         return found
+
+    def _authorize(self, caller: Caller, found: Subscription) -> None:
+        """Every queue that is read, and those of which a set holds messages. Raises: Refused FORBIDDEN."""
+        plane, held = self._plane, found.prepared
+        if found.pattern is None:
+            plane.authorize(caller, Verb.READ, "queue", found.queues)
+        else:
+            self._look(caller, found)
+            plane.check_grants(caller, Verb.READ)
+        if held is not None:
+            there = plane.broker.queues
+            plane.authorize(caller, Verb.READ, "queue", [held.names[run.queue_id] for run in held.runs if run.queue_id in there])
+
+    def _look(self, caller: Caller, found: Subscription) -> None:
+        """The queues of a pattern come and go between sets."""
+        now, looked = self._plane.clock.monotonic_ns(), found.looked
+        if looked is not None and looked[1] == caller.user and now - looked[0] < self._plane.limits.subscription_look_ms * 1_000_000:
+            return
+        with found.lock:
+            assert found.pattern is not None
+            names, left_out = chosen(self._plane, caller, found.pattern, found.queues)
+            if left_out > found.left_out:
+                log.warning("subscription %s: %d queues more match '%s' than are read", found.name, left_out, found.pattern)
+            found.queues, found.left_out, found.looked = names, left_out, (now, caller.user)
 
     def _named(self, caller: Caller, name: str) -> Subscription:
         with self._lock:
@@ -564,12 +653,10 @@ class Subscriptions:
     def _acquire(self, found: Subscription, seq: int, messages: int, size: int) -> MessageSet | None:
         """Prepares a set of what is there; None when nothing is."""
         plane = self._plane
-        queues = []
-        for name in found.queues:
-            queue = plane.queue(found.vhost, name)
+        queues = readable(plane, found)
+        for queue in queues:
             plane.broker.vhosts[found.vhost].touch(queue)
-            queues.append(queue)
-        turn = seq % len(queues)  # another queue is first each time
+        turn = seq % max(1, len(queues))  # another queue is first each time
         queues = queues[turn:] + queues[:turn]
         ready = [min(queue.core.ready_count(), allowed(found, queue.queue_id)) for queue in queues]
         if not any(ready):
@@ -652,6 +739,7 @@ class Subscriptions:
             "vhost": found.vhost,
             **self._opened(found),
             "created_ms": found.created_ms,
+            "left_out": found.left_out,
             "heard_ms": self._heard_ms(found),
             "prepared_messages": 0 if held is None else held.count,
             "prepared_bytes": 0 if held is None else held.bytes,

@@ -29,10 +29,14 @@ class Subscription:
     incarnation: uuid.UUID
     epoch: int
     committed: int
-    queues: list[str]
+    queues: list[str]  # with a pattern: those that matched at the last look
     created_ms: int
     planned: tuple[int, int, int] | None = None
     prepared: MessageSet | None = None
+    pattern: str | None = None
+    # the last look at a pattern's queues: monotonic ns, for whom, and how many match beyond the limit
+    looked: tuple[int, str] | None = None
+    left_out: int = 0
     user: str = ""  # who made it; "": it was made before that was noted
     deleted: bool = False
     # queue id -> (last position, messages that may still be taken): set by sub.tail with drain, until the next sub.open
@@ -52,11 +56,18 @@ class Subscription:
             "epoch": self.epoch,
             "committed": self.committed,
             "planned": self.planned,
-            "queues": self.queues,
+            "queues": self.queues if self.pattern is None else [],
+            "pattern": self.pattern,
             "created_ms": self.created_ms,
             "user": self.user,
         }
         return {**value, **changes}
+
+    def is_other(self, changes: dict[str, Any]) -> bool:
+        """Whether it would read what it does not read now."""
+        if changes["pattern"] is not None or self.pattern is not None:
+            return bool(changes["pattern"] != self.pattern)
+        return bool(changes["queues"] != self.queues)
 
     def xid(self, seq: int) -> Xid:
         """Of the transaction of a set."""

@@ -12,14 +12,14 @@ from typing import Any
 from flintmq.flight.errors import BAD_ARGUMENT, PlaneError
 
 ACTIONS: dict[str, str] = {
-    "sub.open": "open a subscription: name, queues, mode create|attach, start, fresh refuse|continue, onlost",
+    "sub.open": "open a subscription: name or sub_id, queues or pattern, mode create|attach, start, fresh refuse|continue, onlost",
     "sub.acquire": "prepare the next set: sub_id, epoch, seq, max_messages, max_bytes, max_wait_ms, onlost",
     "sub.plan": "tickets of a prepared set: sub_id, epoch, seq, slices",
     "sub.commit": "commit sets: sub_id, epoch, upto",
     "sub.alive": "the reader works, or ends: sub_id, epoch, leave",
     "sub.tail": "what waits: sub_id, drain, epoch",
     "sub.list": "all subscriptions of the vhost",
-    "sub.status": "one subscription: name",
+    "sub.status": "one subscription: name or sub_id",
     "sub.reset": "for operators: name, action redeliver|commit|delete, seq, may_duplicate",
     "scope.open": "a number above all given out before: fences older writers",
     "scope.status": "one scope: scope",
@@ -32,6 +32,7 @@ ACTIONS: dict[str, str] = {
     "log.snapshot": "keep the containers of now readable: ttl_s, logs",
     "log.extend": "keep them longer: id, ttl_s",
     "log.release": "let them go: id",
+    "queue.match": "names of the queues that match and may be read: pattern",
     "browse.open": "tickets to read without consuming: queues, start, end, max_messages, slices",
     "browse.close": "let a browse go: id",
     "stream.open": "a stream's identity and bounds, and an offset: queue, start, stream",

@@ -9,6 +9,7 @@ from cython import NULL, address, bint, cast, cclass, nogil, p_char, pointer, uc
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.cpython.ref import Py_INCREF
+from cython.cimports.flintmq.core.atomics import at_load_ptr
 from cython.cimports.flintmq.core.content import (
     content_body,
     content_decref,
@@ -250,6 +251,10 @@ class QueueHandle:
 
     def consumer_count(self) -> int:
         return queue_consumer_count(self.queue)
+
+    def exclusive_use(self) -> bool:
+        """Whether an exclusive consumer is attached."""
+        return at_load_ptr(address(self.queue.manager.exclusive)) != NULL
 
     def priorities(self) -> int:
         return queue_priorities(self.queue)

@@ -46,7 +46,7 @@ class ArchiveParameters(LogParameters):
     )
     out: str = parameter("", "directory of the archive", metavar="DIR")
     format: str = parameter("parquet", "files: parquet, or a Delta table (pip install 'flintmq[delta]')", choices=("parquet", "delta"))
-    queue_pattern: str = parameter("", "instead of --queue: names with * and ? (needs the tag administrator)", metavar="PATTERN")
+    queue_pattern: str = parameter("", "instead of --queue: names with * and ?; those that the user may read", metavar="PATTERN")
     subscription: str = parameter("", "name of the subscription (archive: and the queues)", metavar="NAME")
     checkpoint: str = parameter("", "directory of the checkpoint (OUT/_checkpoint)", metavar="DIR")
     follow: bool = parameter(False, "go on until interrupted, instead of ending when the queues are empty")
@@ -122,8 +122,8 @@ class ArchiveParameters(LogParameters):
             "onNewCheckpoint": "continue",
             "checkpointLocation": str(self.checkpoint_directory),
         }
-        if by_offset and not self.subscription:
-            del options["subscription"]
+        if not self.subscription and (by_offset or _highest(self.checkpoint_directory / "commits") >= 0):
+            del options["subscription"]  # the checkpoint knows it, also when the queues are others now
         if by_offset and self.on_lost_checkpoint == "fail":
             del options["onLostCheckpoint"]
         return options

@@ -162,8 +162,7 @@ def _subscription(found: _Plan, plane: Any, name: str, queues: list[str]) -> Non
         found.line("subscription", f"{name}: new")
         return
     if sorted(status["queues"]) != sorted(queues):
-        text = f"subscription '{name}' reads {', '.join(status['queues'])}: take another --subscription"
-        raise OperatorError(f"FLINTMQ_QUEUES_DIFFER: {text}", CONFLICT)
+        found.line("queues", f"{', '.join(status['queues'])} until now, {', '.join(queues)} from the next batch on")
     held = f", batch {status['prepared']} of {status['prepared_messages']:,} messages is under way" if status.get("prepared") else ""
     found.line("subscription", f"{name}: {status['committed']:,} batches committed{held}")
     found.figures["subscription"] = {key: status.get(key) for key in ("name", "epoch", "committed", "prepared", "prepared_messages")}
