@@ -154,6 +154,17 @@ class Limits:
     sql_connect_ms: int = 10_000
     # milliseconds until the deletion of a queue or exchange that goes by itself (x-expires, auto-delete) is tried again after a refusal
     sql_retry_ms: int = 1_000
+    # changes of users, permissions, virtual hosts, policies and parameters that may wait for those before them; one more is refused (503)
+    definitions_line_max: int = 1_000
+    # users, virtual hosts, policies (and operator policies) of a virtual host, other parameters; one more is refused (400). All are in
+    # memory,
+    # some KiB each, a virtual host 30 KiB; a declaration asks each policy of its virtual host (0.3 us each)
+    users_max: int = 100_000
+    vhosts_max: int = 10_000
+    policies_vhost_max: int = 1_000
+    parameters_max: int = 100_000
+    # bytes of the value of a policy or parameter as JSON; a larger one is refused (400)
+    parameter_bytes_max: int = 64 * KIB
     # submissions that one SQL transaction takes together; more go into the next one
     sql_group_max: int = 1_024
     # bytes of a SQLite file that a start checks for damage (7 ms a MiB); a larger one is opened without, and the log says so

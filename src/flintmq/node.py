@@ -25,6 +25,7 @@ from flintmq.clock import Clock, SystemClock
 from flintmq.config import Config
 from flintmq.dataplane.node_part import DataPlane
 from flintmq.dataplane.plane import PIPELINE_FORMATS
+from flintmq.definitions.service import DefinitionsService
 from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
@@ -131,7 +132,8 @@ class Node:
         name = f"flintmq@{socket.gethostname()}"
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, name, self.memory_limit)
         self.broker.log = store_log
-        self._restore(definitions)
+        self.definitions = DefinitionsService(self.broker)
+        self._restore()
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)
         self.descriptors = shares(config.limits)
@@ -153,14 +155,16 @@ class Node:
         self.memory = MemoryKeeper(self.broker, self.loops, self.memory_limit)
         self.broker.memory = self.memory
 
-    def _restore(self, definitions: Definitions) -> None:
+    def _restore(self) -> None:
         """Definitions, then what the logs hold for them, then transactions in doubt."""
         if self.store is not None:
             self.broker.open_transactions(self.store.logs)
             self.broker.streams = StreamService(self.broker, self.store.logs.streams, self.actors)
         try:
-            for vhost in definitions.load_vhosts():
-                self.broker.add_vhost(vhost.name).restore()
+            for name in self.definitions.load():
+                vhost = self.broker.add_vhost(name)
+                self.definitions.prepare(vhost)
+                vhost.restore()
         except PeerError as error:  # a stream that can't be opened
             raise OperatorError(error.text, 69) from error
         if self.store is None:

@@ -251,6 +251,20 @@ class LimitsRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterRecord:
+    """A runtime parameter, in RabbitMQ's terms: a value of a component, in a virtual host or ("") of the node. Policies are parameters,
+    too.
+
+    `value`: what JSON can say.
+    """
+
+    component: str
+    vhost: str
+    name: str
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeRecord:
     """A durable exchange."""
 
@@ -304,7 +318,7 @@ class Definitions(Protocol):
 
     def save_vhost(self, record: VhostRecord) -> None: ...
     def delete_vhost(self, name: str) -> None:
-        """Deletes the vhost with all that is in it: permissions, limits, exchanges, queues, bindings."""
+        """Deletes the vhost with all that is in it: permissions, limits, parameters, exchanges, queues, bindings."""
         ...
 
     def load_vhosts(self) -> Sequence[VhostRecord]:
@@ -326,6 +340,12 @@ class Definitions(Protocol):
 
     def load_limits(self) -> Sequence[LimitsRecord]:
         """By kind and name."""
+        ...
+
+    def save_parameter(self, record: ParameterRecord) -> None: ...
+    def delete_parameter(self, record: ParameterRecord) -> None: ...
+    def load_parameters(self, component: str) -> Sequence[ParameterRecord]:
+        """By vhost and name."""
         ...
 
     def save_exchange(self, record: ExchangeRecord) -> None: ...

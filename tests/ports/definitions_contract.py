@@ -6,7 +6,17 @@ from abc import ABC, abstractmethod
 
 import pytest
 
-from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, LimitsRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
+from flintmq.ports import (
+    BindingRecord,
+    Definitions,
+    ExchangeRecord,
+    LimitsRecord,
+    ParameterRecord,
+    PermissionRecord,
+    QueueRecord,
+    UserRecord,
+    VhostRecord,
+)
 
 
 class DefinitionsContract(ABC):
@@ -112,6 +122,24 @@ class DefinitionsContract(ABC):
         definitions.delete_user("u")
         definitions.save_limits(LimitsRecord("vhost", "/"))
         assert list(definitions.load_limits()) == records[:1]
+
+    def test_parameters_go_with_their_vhost(self, definitions: Definitions) -> None:
+        definitions.save_vhost(VhostRecord("other"))
+        records = [
+            ParameterRecord("policy", "/", "p\0\udcff", {"a": [1, None, "\0", True]}),
+            ParameterRecord("policy", "other", "p", "x"),
+            ParameterRecord("policy", "other", "q", 0),
+        ]
+        definitions.save_parameter(ParameterRecord("policy", "other", "q", {}))
+        for record in (ParameterRecord("shovel", "", "p", {}), *reversed(records)):
+            definitions.save_parameter(record)
+        assert list(definitions.load_parameters("policy")) == records
+        definitions.delete_parameter(records[1])
+        definitions.delete_parameter(records[1])
+        assert list(definitions.load_parameters("policy")) == [records[0], records[2]]
+        definitions.delete_vhost("other")
+        assert list(definitions.load_parameters("policy")) == records[:1]
+        assert [record.vhost for record in definitions.load_parameters("shovel")] == [""]
 
     def test_users_and_permissions(self, definitions: Definitions) -> None:
         definitions.save_user(UserRecord("u", "hash", ("monitoring",)))

@@ -79,6 +79,11 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"not a regular expression: {error}") from None
 
 
+def _expanded(pattern: str, user: str, vhost: str) -> re.Pattern[str]:
+    """A pattern for routing keys, with RabbitMQ's variables filled in."""
+    return compile_pattern(pattern.replace("{username}", re.escape(user)).replace("{vhost}", re.escape(vhost)))
+
+
 class Permissions:
     """The one place where permission is decided. Threading: any thread; reads take no lock, because a record is replaced whole."""
 
@@ -88,30 +93,82 @@ class Permissions:
         # called after every change: what was granted before may not be granted any more
         self.on_changed: Callable[[], None] = lambda: None
         self._patterns: dict[tuple[str, str], _Patterns] = {}
+        self._records: dict[tuple[str, str], PermissionRecord] = {}
+        # (user, vhost, exchange) -> patterns for routing keys: to write, to read
+        self._topics: dict[tuple[str, str, str], tuple[re.Pattern[str], re.Pattern[str]]] = {}
         for record in definitions.load_permissions():
             self._patterns[record.user, record.vhost] = self._compile(record)
+            self._records[record.user, record.vhost] = record
 
     def set_permissions(self, record: PermissionRecord) -> None:
         """Grants (replaces). Raises: ValueError for a pattern that does not compile; then nothing has changed."""
-        patterns = self._compile(record)
+        self._compile(record)
         with self._lock:
             self._definitions.save_permission(record)
+        self.changed(record)
+
+    def changed(self, record: PermissionRecord) -> None:
+        """The definitions have this record now. Raises: ValueError for a pattern that does not compile."""
+        patterns = self._compile(record)
+        with self._lock:
             self._patterns[record.user, record.vhost] = patterns
+            self._records[record.user, record.vhost] = record
         self.on_changed()
 
     def clear_permissions(self, user: str, vhost: str) -> None:
         """Takes all permissions of the user in the vhost away, the right to open it included."""
         with self._lock:
             self._definitions.delete_permission(user, vhost)
-            self._patterns.pop((user, vhost), None)
-        self.on_changed()
+        self.gone(lambda key: key == (user, vhost))
 
     def forget_user(self, user: str) -> None:
         """The user is gone (Definitions.delete_user removed its records)."""
+        self.gone(lambda key: key[0] == user)
+
+    def gone(self, which: Callable[[tuple[str, str]], bool]) -> None:
+        """The definitions have the permissions of these (user, vhost) no more, nor the topic permissions."""
         with self._lock:
-            for key in [key for key in self._patterns if key[0] == user]:
-                del self._patterns[key]
+            for key in [key for key in self._patterns if which(key)]:
+                del self._patterns[key], self._records[key]
+            for topic in [key for key in self._topics if which(key[:2])]:
+                del self._topics[topic]
         self.on_changed()
+
+    def records(self) -> list[PermissionRecord]:
+        """By user and vhost. Any thread."""
+        with self._lock:
+            return [self._records[key] for key in sorted(self._records)]
+
+    def record(self, user: str, vhost: str) -> PermissionRecord | None:
+        return self._records.get((user, vhost))
+
+    def has_vhost(self, user: str, vhost: str) -> bool:
+        """Whether the user may open the vhost."""
+        return (user, vhost) in self._patterns
+
+    # --- topics ---------------------------------------------------------------------------------------------------------
+
+    def set_topic(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
+        """The definitions have these patterns for routing keys now. Raises: ValueError for one that does not compile."""
+        patterns = (_expanded(write, user, vhost), _expanded(read, user, vhost))
+        with self._lock:
+            self._topics[user, vhost, exchange] = patterns
+        self.on_changed()
+
+    def clear_topic(self, user: str, vhost: str, exchange: str) -> None:
+        with self._lock:
+            self._topics.pop((user, vhost, exchange), None)
+        self.on_changed()
+
+    def authorize_topic(self, user: str, vhost: str, verb: Verb, exchange: str, routing_key: str) -> None:
+        """Returns when the user may write (publish) or read (bind) this routing key of a topic exchange. Raises: PeerError 403.
+
+        As on RabbitMQ: an exchange for which nothing is set lets every key pass.
+        """
+        patterns = self._topics.get((user, vhost, exchange))
+        if patterns is not None and patterns[verb is Verb.READ].search(routing_key) is None:
+            text = f"{verb.value} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
+            raise PeerError(ReplyCode.ACCESS_REFUSED, text)
 
     def authorize_vhost(self, user: str, vhost: str) -> None:
         """Returns when the user may open the vhost. Raises: PeerError 530."""

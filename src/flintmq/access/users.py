@@ -23,6 +23,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from flintmq.access.checks import Answer, Check, Checks, source_of
+from flintmq.access.hashes import is_foreign, matches
 from flintmq.access.secret import Secret
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
@@ -103,6 +104,10 @@ class Users:
     def put(self, record: UserRecord) -> None:
         """Creates or replaces a user; what was verified of it is forgotten."""
         self._definitions.save_user(record)
+        self.changed(record)
+
+    def changed(self, record: UserRecord) -> None:
+        """The definitions have this record now; what was verified of the user is forgotten."""
         with self._lock:
             self._users[record.name] = record
             self._verified.pop(record.name, None)
@@ -115,6 +120,10 @@ class Users:
     def delete(self, name: str) -> bool:
         """False when there was no such user. Its permissions go too: tell Permissions.forget_user."""
         self._definitions.delete_user(name)  # first: a user that could not be deleted for good must not seem to be gone
+        return self.gone(name)
+
+    def gone(self, name: str) -> bool:
+        """The definitions have this user no more. False when there was none."""
         with self._lock:
             known = self._users.pop(name, None)
             self._verified.pop(name, None)
@@ -150,10 +159,13 @@ class Users:
         """The check itself, in this thread: tens of milliseconds. For management and the pool."""
         record = self._users.get(user)
         stored = record.password_hash if record is not None else ""
+        foreign = is_foreign(stored)
         try:
-            good: bool = _HASHER.verify(stored or _NOBODY, password)
+            good: bool = _HASHER.verify(_NOBODY if foreign else stored or _NOBODY, password)
         except (VerificationError, InvalidHashError):
             good = False
+        if foreign:  # I3
+            good = matches(stored, password)
         if not good or not stored:
             return False
         with self._lock:

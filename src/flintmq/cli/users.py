@@ -7,6 +7,7 @@ runs this is refused (on PostgreSQL by the broker's lock).
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import click
 
 from flintmq.access.permissions import compile_pattern
+from flintmq.access.tags import TAGS
 from flintmq.access.users import default_user, hash_password
 from flintmq.cli.store import store_locked, store_options
 from flintmq.config import Config
@@ -24,8 +26,6 @@ from flintmq.store.sql.definitions import SqlDefinitions
 from flintmq.store.sql.location import locate
 
 NAME_MAX = 255
-# what a tag lets a user do; others mean nothing
-TAGS = ("administrator", "monitoring")
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ tag_option = click.option(
     "tags",
     multiple=True,
     type=click.Choice(TAGS),
-    help="monitoring: figures over HTTP. administrator: that, the log, queue patterns.",
+    help="As on RabbitMQ; monitoring: figures over HTTP, too. administrator: that, the log, queue patterns, every change.",
 )
 
 
@@ -149,6 +149,9 @@ def delete(name: str, **options: Any) -> None:
     """Delete a user and its permissions. With the last one gone nobody can log in until `add`: guest is not made again."""
     with _opened(options) as definitions:
         definitions.delete_user(_user(definitions, name).name)
+        for record in definitions.load_parameters("topic-permission"):
+            if json.loads(record.name)[0] == name:
+                definitions.delete_parameter(record)
     click.echo(f"user {name} deleted")
 
 

@@ -98,7 +98,9 @@ class PullService:
         Raises: PullRefused.
         """
         self._check(group, most, bytes_max, visibility_ms, hold_ms)
-        self._broker.vhosts[queue.vhost].touch(queue)
+        vhost = self._broker.vhosts.get(queue.vhost)
+        if vhost is not None:
+            vhost.touch(queue)
         with self._lock:
             drawer = self._drawer(queue, group, start)
             pull = drawer.pull(answers, context, most, bytes_max, visibility_ms * _MS, hold_ms * _MS)

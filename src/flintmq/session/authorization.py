@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flintmq.ports import Verb
+
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
 
@@ -20,3 +22,10 @@ def authorize(handler: ConnectionHandler, method: str, **names: str | None) -> N
     Every verb calls this once, before it does anything; `names` are the resources it touches.
     """
     handler.broker.permissions.authorize_method(handler.user, handler.vhost.name, method, names)
+
+
+def authorize_topic(handler: ConnectionHandler, verb: Verb, exchange: str, routing_key: str) -> None:
+    """Asks for a routing key besides: only of exchanges with topic permissions (vhost.keyed), which are few. Raises PeerError(403)."""
+    vhost = handler.vhost
+    if exchange in vhost.keyed and exchange in vhost.exchanges and vhost.exchanges[exchange].kind == "topic":
+        handler.broker.permissions.authorize_topic(handler.user, vhost.name, verb, exchange, routing_key)

@@ -25,15 +25,8 @@ from flintmq.queue import kinds
 from flintmq.queue.handle import QueueHandle
 from flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from flintmq.queue.outside import new_outside
-from flintmq.routing.route_cache import (
-    DEST_DEAD_LETTERS,
-    DEST_LIMITED,
-    DEST_REJECT_DEAD_LETTER,
-    DEST_REJECT_OVER,
-    DEST_STREAM,
-    RouteCache,
-)
-from flintmq.session import sweeps
+from flintmq.routing.route_cache import DEST_LIMITED, DEST_STREAM, RouteCache
+from flintmq.session import live, sweeps
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
@@ -44,7 +37,7 @@ from flintmq.session.stream_service import StreamService
 from flintmq.transactions import TransactionCoordinator, TransactionStore
 from flintmq.transactions.effects import Session
 from flintmq.vhost.names import describe
-from flintmq.vhost.policy import DEFAULT_POLICY, DROP_HEAD, REJECT_PUBLISH_DLX
+from flintmq.vhost.policy import DEFAULT_POLICY
 from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
 from flintmq.vhost.weights import Allowance
@@ -165,6 +158,7 @@ class Broker:
         vhost.on_default_route_changed = partial(self._default_route_changed, name)
         vhost.on_queue_created = self._queue_created
         vhost.on_queue_deleted = self._queue_deleted
+        vhost.on_policy_changed = partial(live.follow_policy, self)
         vhost.on_exchange_deleted = lambda exchange: self._exchange_deleted(name, exchange.name)
         self.vhosts[name] = vhost
         return vhost
@@ -181,6 +175,12 @@ class Broker:
             return core
         if policy.is_stream:
             return self._new_stream(queue_id, spec)
+        core = self._new_ordinary(queue_id, spec)
+        live.configure(core, policy)
+        return core
+
+    def _new_ordinary(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
+        policy = spec.policy
         kind, rule = LIST_STANDARD if policy.levels == 1 else LIST_PRIORITY, LEVEL_RABBITMQ
         if policy.qpid_priorities is not None:
             kind, rule = LIST_PRIORITY, LEVEL_QPID
@@ -192,24 +192,6 @@ class Broker:
             if self.log is not None:
                 core.attach_log(self.log)
         core.watch(self.expiry.index)
-        core.dead_letters = policy.dead_letter_exchange is not None
-        limited = policy.overflow == DROP_HEAD and (policy.max_length is not None or policy.max_length_bytes is not None)
-        core.set_returns(policy.counts_deliveries, -1 if policy.delivery_limit is None else policy.delivery_limit, limited)
-        if policy.message_ttl_ms is not None:
-            core.ttl_ms = policy.message_ttl_ms
-        if policy.max_length is not None:
-            core.max_length = policy.max_length
-        if policy.max_length_bytes is not None:
-            core.max_bytes = policy.max_length_bytes
-        if policy.max_length is not None or policy.max_length_bytes is not None:
-            if policy.overflow != DROP_HEAD:
-                core.destination_flags = DEST_REJECT_OVER
-                if policy.overflow == REJECT_PUBLISH_DLX and core.dead_letters:
-                    core.destination_flags |= DEST_REJECT_DEAD_LETTER
-            elif core.dead_letters:
-                core.destination_flags = DEST_LIMITED | DEST_DEAD_LETTERS
-            else:
-                core.destination_flags = DEST_LIMITED
         return core
 
     def _new_outside(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
@@ -325,6 +307,8 @@ class Broker:
     def route_cache(self, vhost: Any, exchange_name: str) -> RouteCache:
         """The route cache of an exchange, made when first published to."""
         cache = self.route_caches.get((vhost.name, exchange_name))
+        if vhost.deleted:  # another one may have its name by now
+            raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {vhost.name} not found")
         if cache is None:
             fresh = RouteCache(exchange_name.encode("utf-8", "surrogateescape"), self.limits.route_cache_max)
             fresh.resolver = partial(self.handles_for, vhost, exchange_name)
@@ -393,7 +377,9 @@ class Broker:
             known = self.consumers.setdefault(queue.queue_id, collections.OrderedDict())
             known[consumer] = None
             first = len(known) == 1
-        self.vhosts[queue.vhost].consumer_added(queue)
+        vhost = self.vhosts.get(queue.vhost)
+        if vhost is not None:
+            vhost.consumer_added(queue)
         if first and queue.policy.single_active_consumer:
             self._activate(consumer)
         return True
@@ -424,7 +410,9 @@ class Broker:
                 del self.consumers[queue.queue_id]
         if following is not None:
             self._activate(following)
-        self.vhosts[queue.vhost].consumer_removed(queue)
+        vhost = self.vhosts.get(queue.vhost)
+        if vhost is not None:
+            vhost.consumer_removed(queue)
 
     def connection_opened(self, handler: ConnectionHandler) -> None:
         self.connections_opened += 1

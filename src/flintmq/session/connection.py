@@ -290,6 +290,12 @@ class Connection(ConnectionBase):
                 raise
         return True
 
+    def set_dead_letters(self, number: int, tag: bytes, handle: QueueHandle) -> None:
+        """The policy of a consumer's queue changed: what it is given from now on is dead-lettered when it is refused, or is not."""
+        subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
+        if subscription != NULL:
+            subscription.dead_letters = handle.dead_letters
+
     def _find(self, channel: pointer[channel_t], tag: bytes | None) -> pointer[subscription_t]:
         return subscription_find(channel, _octets(tag), len(tag))
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import caught, guarded
-from flintmq.ports import DequeueReason
+from flintmq.ports import DequeueReason, Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_properties_of
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.exchange import erlang_term
-from flintmq.session.authorization import REPLY_TO, authorize
+from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.placing import drop_over
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Fields, dead_letter_headers, without_cycles
 from flintmq.vhost.policy import DROP_HEAD
@@ -82,6 +82,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
     exchange_bytes, key, header, _ = connection.message(channel)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
     try:
+        authorize_topic(handler, Verb.WRITE, exchange_name, key.decode("utf-8", "surrogateescape"))
         _, properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)
         user_id = properties.get("user_id")
         if user_id is not None and user_id != handler.user:

@@ -43,6 +43,19 @@ class Quotas:
         self._of_vhosts: dict[str, int] = {}  # connections
         self._of_users: dict[str, dict[str, int]] = {CONNECTIONS: {}, CHANNELS: {}, CONSUMERS: {}}
 
+    def put(self, record: LimitsRecord) -> None:
+        """What the operator sets from now on (Q3); an empty record takes it away."""
+        with self._lock:
+            if record.limits:
+                self._set[record.kind, record.name] = dict(record.limits)
+            else:
+                self._set.pop((record.kind, record.name), None)
+
+    def records(self) -> list[LimitsRecord]:
+        """All that is set, by kind and name."""
+        with self._lock:
+            return [LimitsRecord(kind, name, dict(limits)) for (kind, name), limits in sorted(self._set.items())]
+
     def of_vhost(self, name: str) -> dict[str, int]:
         """What the operator set for a virtual host: name of the limit -> number, below 0: none."""
         return self._set.get(("vhost", name), {})

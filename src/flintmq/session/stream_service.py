@@ -129,6 +129,19 @@ class StreamService:
         self._vhosts[queue_id] = spec.vhost
         self._places[queue_id] = set(places)
 
+    def follow_policy(self, queue: Any) -> None:
+        """The policy of a stream in use changed."""
+        stream, policy = self._streams.get(queue.queue_id), queue.policy
+        if stream is None:
+            return
+        stream.set_rules(
+            policy.dead_letter_exchange is not None,
+            -1 if policy.delivery_limit is None else policy.delivery_limit,
+            policy.retry_delay_ms or 0,
+            policy.consumer_timeout_ms or 0,
+        )
+        self._store.set_bounds(queue.queue_id, policy.max_length_bytes or 0, policy.max_age_ms or 0)
+
     def _check_room(self, vhost: str, description: str) -> None:
         limits = self._broker.limits
         reason = ""

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq import ports
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.exchange import erlang_term
 from flintmq.session import streams, sweeps, works
-from flintmq.session.authorization import REPLY_TO, authorize
+from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.sweeps import LateAnswer
 from flintmq.session.weights import CHANNEL_BYTES
@@ -124,6 +125,7 @@ def exchange_delete(handler: ConnectionHandler, number: int, method: spec.Exchan
 
 def exchange_bind(handler: ConnectionHandler, number: int, method: spec.ExchangeBind) -> None:
     authorize(handler, "exchange.bind", destination=method.destination, source=method.source)
+    authorize_topic(handler, ports.Verb.READ, method.source, method.routing_key)
     verb = partial(handler.vhost.bind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
     handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeBindOk))
 
@@ -203,6 +205,7 @@ def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) 
     if not method.queue and not key:
         key = name  # specification 1.7.2.3: both empty means the queue's own name
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
+    authorize_topic(handler, ports.Verb.READ, method.exchange, key)
     verb = partial(handler.vhost.bind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
     handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.QueueBindOk))
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 
-from flintmq.ports import BindingRecord, ExchangeRecord, LimitsRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord, freeze
+from flintmq.ports import (
+    BindingRecord,
+    ExchangeRecord,
+    LimitsRecord,
+    ParameterRecord,
+    PermissionRecord,
+    QueueRecord,
+    UserRecord,
+    VhostRecord,
+    freeze,
+)
 
 
 def binding_record_key(record: BindingRecord) -> tuple[Hashable, ...]:
@@ -30,6 +40,7 @@ class MemoryDefinitions:
         self._users: dict[str, UserRecord] = {}
         self._permissions: dict[tuple[str, str], PermissionRecord] = {}
         self._limits: dict[tuple[str, str], LimitsRecord] = {}
+        self._parameters: dict[tuple[str, str, str], ParameterRecord] = {}  # vhost, component, name
         self._exchanges: dict[str, dict[str, ExchangeRecord]] = {}
         self._queues: dict[str, dict[str, QueueRecord]] = {}
         self._queue_of_id: dict[int, tuple[str, str]] = {}
@@ -54,6 +65,8 @@ class MemoryDefinitions:
         with self._lock:
             self._vhosts.pop(name, None)
             self._limits.pop(("vhost", name), None)
+            for parameter in [key for key in self._parameters if key[0] == name]:
+                del self._parameters[parameter]
             self._exchanges.pop(name, None)
             for queue in self._queues.pop(name, {}).values():
                 del self._queue_of_id[queue.queue_id]
@@ -104,6 +117,18 @@ class MemoryDefinitions:
     def load_limits(self) -> Sequence[LimitsRecord]:
         with self._lock:
             return [self._limits[key] for key in sorted(self._limits)]
+
+    def save_parameter(self, record: ParameterRecord) -> None:
+        with self._lock:
+            self._parameters[record.vhost, record.component, record.name] = record
+
+    def delete_parameter(self, record: ParameterRecord) -> None:
+        with self._lock:
+            self._parameters.pop((record.vhost, record.component, record.name), None)
+
+    def load_parameters(self, component: str) -> Sequence[ParameterRecord]:
+        with self._lock:
+            return [record for (_, known, _), record in sorted(self._parameters.items()) if known == component]
 
     def save_exchange(self, record: ExchangeRecord) -> None:
         with self._lock:

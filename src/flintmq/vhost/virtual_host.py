@@ -8,7 +8,7 @@ I2  A durable thing is in Definitions before a verb returns; a binding is durabl
     leaves that to the database's own thread and nobody waits for it here (changes.py).
 I3  Every change that can alter a route calls `on_routes_changed` for each exchange it may concern, over exchange-to-exchange
     bindings and alternates, after the change is in place; queues coming and going call `on_default_route_changed`.
-I4  A routing walk visits an exchange once, so cycles of bindings or alternates end; a queue is listed once.
+I4  A routing walk visits an exchange once, so cycles of bindings or alternates end; a queue is listed once (walk.py).
 I5  Names with "amq." are the broker's; the default exchange can be neither declared, deleted nor bound.
 I6  What goes by itself (x-expires, auto-delete) and can't be deleted now, because the database refuses, stays as it is and is tried
     again; nothing else is held up by it.
@@ -22,7 +22,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
@@ -32,10 +32,11 @@ from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecor
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
 from flintmq.routing.exchange import DEFAULT_EXCHANGE, EXCHANGE_KINDS, DefaultExchange, Exchange, Headers, erlang_term
 from flintmq.store.sql.changes import Delete, Save
-from flintmq.vhost import equivalence
+from flintmq.vhost import equivalence, walk
 from flintmq.vhost.changes import Call, Changes, Finished
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusive_lock_text, generate_queue_name
-from flintmq.vhost.policy import parse_queue_arguments
+from flintmq.vhost.policies import Policies
+from flintmq.vhost.policy import QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.stream_arguments import check_stream_properties
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
@@ -68,7 +69,8 @@ class VirtualHost:
     memory for definitions (None: any amount); quotas: what the operator set for this vhost (ports.LimitsRecord).
 
     Hooks (plain attributes; called under the lock, must not wait): on_routes_changed(exchange), on_default_route_changed(queue
-    name), on_queue_created(queue), on_queue_deleted(queue), on_exchange_created(exchange), on_exchange_deleted(exchange).
+    name), on_queue_created(queue), on_queue_deleted(queue), on_exchange_created(exchange), on_exchange_deleted(exchange),
+    on_policy_changed(queue).
     """
 
     def __init__(
@@ -92,6 +94,12 @@ class VirtualHost:
         self.on_queue_deleted: Callable[[Queue], None] = _ignore
         self.on_exchange_created: Callable[[Exchange], None] = _ignore
         self.on_exchange_deleted: Callable[[Exchange], None] = _ignore
+        self.on_policy_changed: Callable[[Queue], None] = _ignore
+        self.policies = Policies()
+        # exchanges for which some user has topic permissions: each publish to them asks for its routing key
+        self.keyed: set[str] = set()
+        # its definitions are gone: nothing is saved any more, and what is declared is refused
+        self.deleted = False
         self._definitions = definitions
         self._queue_factory = queue_factory
         self._limits = limits or Limits()
@@ -105,8 +113,9 @@ class VirtualHost:
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
         # when a queue with x-expires may be unused for so long: (monotonic nanoseconds, number, queue); one for each of them
         self._expiring: list[tuple[int, int, Queue]] = []
-        self._expiring_numbers = itertools.count()
+        self._expiring_numbers = itertools.count(1)
         self._expiring_count = 0  # of them that are not deleted
+        self._watched_anew: dict[Queue, int] = {}  # their x-expires changed -> number of the one entry that counts, 0: none does
         self.expiry_visits = 0  # queues that were looked at for their x-expires
         # What should be gone and is not: the database refused its deletion. -> when it is tried again (monotonic, ns)
         self._put_off: dict[Queue | Exchange, int] = {}
@@ -132,7 +141,7 @@ class VirtualHost:
                     )
                 )
             for queue in self._definitions.load_queues(self.name):
-                policy = parse_queue_arguments(queue.arguments, self.describe(QUEUE, queue.name), restored=True)
+                policy = self._queue_policy(queue.name, queue.arguments, restored=True)
                 spec = QueueSpec(self.name, queue.name, True, queue.auto_delete, None, queue.arguments, policy)
                 self._add_queue(queue.queue_id, spec)
             for binding in self._definitions.load_bindings(self.name):
@@ -142,6 +151,8 @@ class VirtualHost:
                 if source is not None and destination is not None:
                     made = Binding(source, destination, binding.routing_key, binding.arguments)
                     guarded("bindings that are restored", f"binding of {source.name!r} and {destination.name!r}", self._add_binding, made)
+            for name in [one.name for one in self.exchanges.values()] if self.policies else ():
+                self.follow_policies(EXCHANGE, [name])
 
     # --- verbs that nobody waits for ------------------------------------------------------------------------------------
 
@@ -202,58 +213,20 @@ class VirtualHost:
         An exchange whose bindings match nothing hands over to its alternate exchange, if that exists. Raises: PeerError 404.
         """
         with self._lock:
-            return self._walk(self.exchange(exchange_name), (routing_key,), headers)
+            return walk.queues_of(self.exchanges, self.exchange(exchange_name), (routing_key,), headers)
 
     def route_keys(self, exchange_name: str, routing_keys: Iterable[bytes], headers: Headers | None = None) -> list[Queue]:
         """`route` for several keys (CC, BCC): each queue once. The alternate is asked only when no key matched anything."""
         with self._lock:
-            return self._walk(self.exchange(exchange_name), tuple(routing_keys), headers)
-
-    def _walk(self, first: Exchange, routing_keys: tuple[bytes, ...], headers: Headers | None) -> list[Queue]:
-        if not first.downstream and first.alternate is None and len(routing_keys) == 1:
-            # Only queues are bound to it.
-            return list(dict.fromkeys(cast(Iterable[Queue], first.match(routing_keys[0], headers))))
-        queues: dict[Queue, None] = {}
-        seen = {first}
-        pending = [first]
-        while pending:
-            exchange = pending.pop()
-            matched = False
-            for key in routing_keys:
-                for destination in exchange.match(key, headers):
-                    matched = True
-                    if isinstance(destination, Queue):
-                        queues[destination] = None
-                    elif isinstance(destination, Exchange) and destination not in seen:
-                        seen.add(destination)
-                        pending.append(destination)
-            if not matched and exchange.alternate is not None:
-                alternate = self.exchanges.get(exchange.alternate)
-                if alternate is not None and alternate not in seen:
-                    seen.add(alternate)
-                    pending.append(alternate)
-        return list(queues)
+            return walk.queues_of(self.exchanges, self.exchange(exchange_name), tuple(routing_keys), headers)
 
     def route_is_cacheable(self, exchange_name: str) -> bool:
         """Whether (exchange, routing key) alone decides the route: no headers exchange can be reached. Raises: PeerError 404."""
         with self._lock:
             first = self.exchange(exchange_name)
-            if not first.downstream and first.alternate is None:
-                return not first.needs_headers
-            seen = {first}
-            pending = [first]
-            while pending:
-                exchange = pending.pop()
-                if exchange.needs_headers:
-                    return False
-                following = set(exchange.downstream)
-                alternate = self.exchanges.get(exchange.alternate) if exchange.alternate is not None else None
-                if alternate is not None:
-                    following.add(alternate)
-                for target in following - seen:
-                    seen.add(target)
-                    pending.append(target)
-            return True
+            if first.name in self.keyed:  # each message's key is asked for, as if its headers decided
+                return False
+            return walk.is_decided_by_key(self.exchanges, first)
 
     def _routes_changed(self, *changed: Exchange) -> None:
         """Tells the hook of these exchanges and of all that lead to them."""
@@ -273,6 +246,64 @@ class VirtualHost:
         leading = self._alternate_of.get(DEFAULT_EXCHANGE)
         if leading:
             self._routes_changed(*leading)
+
+    # --- what an operator changes ---------------------------------------------------------------------------------------
+
+    def _queue_policy(self, name: str, arguments: Mapping[str, Any] | None, *, restored: bool = False) -> QueuePolicy:
+        """What arguments and policies ask for. Raises: PeerError 406, unless it is restored."""
+        own = parse_queue_arguments(arguments, self.describe(QUEUE, name), restored=restored)
+        return self.policies.queue_policy(name, own, arguments or {})
+
+    def set_quotas(self, quotas: Mapping[str, int]) -> None:
+        """What the operator sets for this vhost from now on."""
+        self._quotas = quotas
+
+    def follow_policies(self, kind: str, names: Iterable[str]) -> None:
+        """Queues, or exchanges, are what the policies of now make of them. O(names), and the routes of the vhost are forgotten."""
+        with self._lock:
+            changed = False
+            for name in names:
+                if kind == QUEUE:
+                    changed = self._follow_policies(name) or changed
+                elif (exchange := self.exchanges.get(name)) is not None:
+                    self._lead_to(exchange, self.policies.alternate(name, exchange.arguments))
+            if changed:
+                self._routes_changed(*self.exchanges.values())
+
+    def _follow_policies(self, name: str) -> bool:
+        queue = self.queues.get(name)
+        if queue is None:
+            return False
+        policy, before = self._queue_policy(name, queue.arguments, restored=True), queue.policy
+        if policy == before:
+            return False
+        queue.policy = policy
+        if policy.expires_ms != before.expires_ms:
+            queue.used_ns = self._clock.monotonic_ns() if before.expires_ms is None else queue.used_ns
+            self._expiring_count += (policy.expires_ms is not None) - (before.expires_ms is not None)
+            self._watched_anew[queue] = 0
+            if policy.expires_ms is not None:
+                self._watch_unused(queue, self._unused_at(queue))
+        self.on_policy_changed(queue)
+        return True
+
+    def set_keyed(self, names: Iterable[str]) -> None:
+        """Exchanges for which some user has topic permissions."""
+        with self._lock:
+            before, self.keyed = self.keyed, set(names)
+            self._routes_changed(*(self.exchanges[name] for name in before ^ self.keyed if name in self.exchanges))
+
+    def end_some(self, most: int) -> bool:
+        """Some of a vhost whose definitions are gone ends. True: all has. Hooks are called as for single deletions."""
+        with self._lock:
+            self.deleted = True
+            for queue in list(itertools.islice(self.queues.values(), most)):
+                guarded("queues of a deleted virtual host", queue, self._remove_queue, queue)
+                self.queues.pop(queue.name, None)
+            if not self.queues:
+                for exchange in list(self.exchanges.values()):
+                    self.on_exchange_deleted(exchange)
+            return not self.queues
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
 
@@ -343,10 +374,25 @@ class VirtualHost:
         exchange.limit(self._limits)
         self.exchanges[exchange.name] = exchange
         self.holding.add(exchange_bytes(exchange))
-        if exchange.alternate is not None:
-            self._alternate_of.setdefault(exchange.alternate, {})[exchange] = None
+        exchange.alternate, alternate = None, self.policies.alternate(exchange.name, exchange.arguments)
+        self._lead_to(exchange, alternate)
         self.on_exchange_created(exchange)
         self._routes_changed(exchange)  # those that named it as their alternate before it existed
+
+    def _lead_to(self, exchange: Exchange, alternate: str | None) -> None:
+        """From now on what the exchange has no queue for goes to `alternate`."""
+        before = exchange.alternate
+        if before == alternate:
+            return
+        if before is not None:
+            others = self._alternate_of[before]
+            del others[exchange]
+            if not others:
+                del self._alternate_of[before]
+        exchange.alternate = alternate
+        if alternate is not None:
+            self._alternate_of.setdefault(alternate, {})[exchange] = None
+        self._routes_changed(exchange)
 
     def _remove_exchange(self, exchange: Exchange) -> None:
         """Removes the exchange, its bindings, and the auto-delete exchanges that lose their last binding by that."""
@@ -354,7 +400,7 @@ class VirtualHost:
         self._auto_delete_exchanges(self._drop_exchange(exchange))
 
     def _save_end_of_exchange(self, exchange: Exchange) -> None:
-        if exchange.durable:
+        if exchange.durable and not self.deleted:
             record = ExchangeRecord(self.name, exchange.name, exchange.kind, exchange.auto_delete, exchange.internal, {})
             self._changes.save(lambda: Delete(record), [(EXCHANGE, exchange.name)])
 
@@ -576,7 +622,7 @@ class VirtualHost:
             else:
                 name = server_name or generate_queue_name()
             description = self.describe(QUEUE, name)
-            policy = parse_queue_arguments(arguments, description)
+            policy = self._queue_policy(name, arguments)
             if exclusive and connection_id is None:
                 raise ValueError("an exclusive queue needs the connection it belongs to")
             owner = connection_id if exclusive else None
@@ -713,8 +759,8 @@ class VirtualHost:
                 self._delete_late(now)
             expired = 0
             while self._expiring and self._expiring[0][0] <= now:
-                queue = heapq.heappop(self._expiring)[2]
-                if queue.deleted:
+                _, number, queue = heapq.heappop(self._expiring)
+                if queue.deleted or self._watched_anew.get(queue, number) != number:
                     continue
                 self.expiry_visits += 1
                 if queue.core.consumer_count():
@@ -732,7 +778,10 @@ class VirtualHost:
         return queue.used_ns + (queue.policy.expires_ms or 0) * 1_000_000
 
     def _watch_unused(self, queue: Queue, at_ns: int) -> None:
-        heapq.heappush(self._expiring, (at_ns, next(self._expiring_numbers), queue))
+        number = next(self._expiring_numbers)
+        if queue in self._watched_anew:
+            self._watched_anew[queue] = number
+        heapq.heappush(self._expiring, (at_ns, number, queue))
 
     def _delete_late(self, now: int) -> None:
         """What was put off and is due."""
@@ -745,6 +794,8 @@ class VirtualHost:
                 self.consumer_removed(what)
 
     def _add_queue(self, queue_id: int, spec: QueueSpec) -> Queue:
+        if self.deleted:
+            raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {self.name} not found")
         core = self._queue_factory(queue_id, spec)
         queue = Queue(queue_id, spec, core)
         self.queues[queue.name] = queue
@@ -762,7 +813,7 @@ class VirtualHost:
 
     def _remove_queue(self, queue: Queue, undo: Callable[[], None] | None = None) -> int:
         messages: int = queue.core.ready_count()
-        if queue.durable:
+        if queue.durable and not self.deleted:
             record = QueueRecord(self.name, queue.name, queue.queue_id, queue.auto_delete, {})
             self._changes.save(lambda: Delete(record), [(QUEUE, queue.name)], undo=undo)
         del self.queues[queue.name]
@@ -777,6 +828,7 @@ class VirtualHost:
             sources[binding.source] = None
             self._drop_binding(binding)
         queue.deleted = True
+        self._watched_anew.pop(queue, None)
         if queue.policy.expires_ms is not None:
             self._expiring_count -= 1
             if len(self._expiring) > 2 * self._expiring_count + 64:  # most of them are deleted queues, which it must not keep

@@ -10,11 +10,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from flintmq.ports import BindingRecord, ExchangeRecord, LimitsRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
+from flintmq.ports import (
+    BindingRecord,
+    ExchangeRecord,
+    LimitsRecord,
+    ParameterRecord,
+    PermissionRecord,
+    QueueRecord,
+    UserRecord,
+    VhostRecord,
+)
 from flintmq.store.sql.driver import Operation
 from flintmq.store.sql.values import binding_identity, encode_name, encode_table
 
-Record = VhostRecord | UserRecord | PermissionRecord | ExchangeRecord | QueueRecord | BindingRecord
+Record = VhostRecord | UserRecord | PermissionRecord | LimitsRecord | ParameterRecord | ExchangeRecord | QueueRecord | BindingRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,18 @@ def save_limits(record: LimitsRecord) -> list[Operation]:
     if not record.limits:
         return [("delete_parameter", key)]
     return [("save_parameter", {**key, "value": json.dumps(dict(record.limits), sort_keys=True)})]
+
+
+def _parameter_key(record: ParameterRecord) -> dict[str, str]:
+    return {"vhost": encode_name(record.vhost), "component": record.component, "name": encode_name(record.name)}
+
+
+def save_parameter(record: ParameterRecord) -> list[Operation]:
+    return [("save_parameter", {**_parameter_key(record), "value": json.dumps(record.value, sort_keys=True)})]
+
+
+def delete_parameter(record: ParameterRecord) -> list[Operation]:
+    return [("delete_parameter", _parameter_key(record))]
 
 
 def save_exchange(record: ExchangeRecord) -> list[Operation]:
@@ -139,6 +160,8 @@ _SAVE: dict[type, _Maker] = {
     VhostRecord: save_vhost,
     UserRecord: save_user,
     PermissionRecord: save_permission,
+    LimitsRecord: save_limits,
+    ParameterRecord: save_parameter,
     ExchangeRecord: save_exchange,
     QueueRecord: save_queue,
     BindingRecord: save_binding,
@@ -147,6 +170,8 @@ _DELETE: dict[type, _Maker] = {
     VhostRecord: lambda record: delete_vhost(record.name),
     UserRecord: lambda record: delete_user(record.name),
     PermissionRecord: lambda record: delete_permission(record.user, record.vhost),
+    LimitsRecord: lambda record: save_limits(LimitsRecord(record.kind, record.name)),
+    ParameterRecord: delete_parameter,
     ExchangeRecord: lambda record: delete_exchange(record.vhost, record.name),
     QueueRecord: lambda record: delete_queue(record.vhost, record.name),
     BindingRecord: delete_binding,

@@ -22,7 +22,16 @@ from typing import Any
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode, StoreError
-from flintmq.ports import BindingRecord, ExchangeRecord, LimitsRecord, PermissionRecord, QueueRecord, UserRecord, VhostRecord
+from flintmq.ports import (
+    BindingRecord,
+    ExchangeRecord,
+    LimitsRecord,
+    ParameterRecord,
+    PermissionRecord,
+    QueueRecord,
+    UserRecord,
+    VhostRecord,
+)
 from flintmq.store.sql import changes
 from flintmq.store.sql.changes import Change, Save
 from flintmq.store.sql.driver import SCHEMA_VERSION, STORE_FORMAT, Driver, Location, Operation, State, check_state
@@ -249,6 +258,19 @@ class SqlDefinitions:
             for vhost, name, value in self._rows("load_parameters", component=component):
                 records.append(LimitsRecord(kind, decode_name(vhost if kind == "vhost" else name), json.loads(value)))
         return sorted(records, key=lambda record: (record.kind, record.name))
+
+    def save_parameter(self, record: ParameterRecord) -> None:
+        self._run(changes.save_parameter(record))
+
+    def delete_parameter(self, record: ParameterRecord) -> None:
+        self._run(changes.delete_parameter(record))
+
+    def load_parameters(self, component: str) -> Sequence[ParameterRecord]:
+        records = [
+            ParameterRecord(component, decode_name(vhost), decode_name(name), json.loads(value))
+            for vhost, name, value in self._rows("load_parameters", component=component)
+        ]
+        return sorted(records, key=lambda record: (record.vhost, record.name))
 
     def save_exchange(self, record: ExchangeRecord) -> None:
         self._run(changes.save_exchange(record))

@@ -211,6 +211,12 @@ class StreamStore:
         for stream in streams:
             stream.forget_hot()
 
+    def set_bounds(self, queue_id: int, max_bytes: int, max_age_ms: int) -> None:
+        """What a stream may keep from now on; 0: no bound. The next pass of the maintenance follows it."""
+        with self._lock:
+            if queue_id in self._bounds:
+                self._bounds[queue_id] = (max_bytes, max_age_ms)
+
     def maintain(self) -> bool:
         """One pass over all streams, on the maintenance's thread. True: it should come again soon. Raises: OSError."""
         busy = False

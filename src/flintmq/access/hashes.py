@@ -1,0 +1,67 @@
+"""Password hashes of RabbitMQ: what its definitions files bring along, kept as they are and checked.
+
+in: base64 of a salt and a digest, with the name of RabbitMQ's algorithm. out: text for UserRecord.password_hash, yes or no to a password.
+
+Ours are argon2id in PHC form. One of RabbitMQ is kept as "algorithm$base64"; its user logs in as before, and a new password is argon2id.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+
+# our own: what the definitions that are exported call it
+ARGON2 = "flintmq_argon2id"
+_PREFIX = "$argon2"
+_SALT_BYTES = 4
+_DIGESTS = {
+    "rabbit_password_hashing_sha256": "sha256",
+    "rabbit_password_hashing_sha512": "sha512",
+    "rabbit_password_hashing_md5": "md5",
+}
+
+
+def stored_hash(algorithm: str, text: str) -> str:
+    """The hash of a definitions file as it is kept. Args: text: base64, or a PHC string of ours. Raises: ValueError with the reason."""
+    if algorithm == ARGON2:
+        if not text.startswith(_PREFIX + "id$") or len(text) > 255:
+            raise ValueError("the password hash is no argon2id string")
+        return text
+    name = _DIGESTS.get(algorithm)
+    if name is None:
+        raise ValueError(f"unknown password hashing algorithm '{algorithm[:80]}': known are {', '.join((*_DIGESTS, ARGON2))}")
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("the password hash is no base64") from None
+    if len(raw) != _SALT_BYTES + hashlib.new(name, usedforsecurity=False).digest_size:
+        raise ValueError(f"the password hash has {len(raw)} bytes, which is no salt and digest of {algorithm}")
+    return f"{algorithm}${text}"
+
+
+def shown_hash(stored: str) -> tuple[str, str]:
+    """(hash, algorithm) as definitions files have them."""
+    algorithm, dollar, text = stored.partition("$")
+    if dollar and algorithm in _DIGESTS:
+        return text, algorithm
+    return stored, ARGON2 if stored else "rabbit_password_hashing_sha256"
+
+
+def is_foreign(stored: str) -> bool:
+    """Whether `matches` checks it; else argon2 does."""
+    return stored.partition("$")[0] in _DIGESTS
+
+
+def matches(stored: str, password: str) -> bool:
+    """Whether a password is that of a hash of RabbitMQ. Microseconds: the caller adds the work that hides it."""
+    algorithm, _, text = stored.partition("$")
+    raw = base64.b64decode(text)
+    digest = hashlib.new(_DIGESTS[algorithm], raw[:_SALT_BYTES] + password.encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    return hmac.compare_digest(digest.digest(), raw[_SALT_BYTES:])
+
+
+def rabbitmq_hash(password: str, salt: bytes) -> str:
+    """What `rabbitmqctl hash_password` prints: base64 of the salt and SHA-256 of salt and password. Args: salt: 4 bytes."""
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()

@@ -1,0 +1,107 @@
+"""What a request about definitions may say: names, tags, limits, values of parameters. Texts are RabbitMQ's where it has some.
+
+in: values of JSON. out: the same, checked, or Refused("bad_request").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flintmq.access.permissions import compile_pattern
+from flintmq.definitions.line import Refused
+from flintmq.vhost.policies import APPLY_TO, check_definition, check_pattern
+
+NAME_BYTES_MAX = 255
+TAGS_MAX = 32
+LIMITS = {
+    "vhost": ("max-connections", "max-queues", "max-exchanges", "max-bindings"),
+    "user": ("max-connections", "max-channels", "max-consumers"),
+}
+# parameters that are kept; nothing follows from them before shovels and federation are built
+COMPONENTS = ("federation-upstream", "federation-upstream-set", "shovel")
+
+
+def bad(reason: str) -> Refused:
+    return Refused("bad_request", reason)
+
+
+def check_name(name: Any, what: str) -> str:
+    """A name of 1 to 255 bytes of UTF-8."""
+    if not isinstance(name, str):
+        raise bad(f"the name of the {what} must be a text")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise bad(f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
+    return name
+
+
+def parse_tags(tags: Any) -> tuple[str, ...]:
+    """Tags of a list, or of a text with commas."""
+    parts = [part.strip() for part in tags.split(",")] if isinstance(tags, str) else tags
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise bad("tags must be a list of texts, or a text with commas")
+    found = tuple(dict.fromkeys(part for part in parts if part))
+    if len(found) > TAGS_MAX or any(len(part) > NAME_BYTES_MAX for part in found):
+        raise bad(f"at most {TAGS_MAX} tags, of at most {NAME_BYTES_MAX} characters each")
+    return found
+
+
+def check_patterns(patterns: Mapping[str, Any]) -> None:
+    """Regular expressions of permissions."""
+    for name, pattern in patterns.items():
+        if not isinstance(pattern, str) or len(pattern) > 4096:
+            raise bad(f"'{name}' must be a regular expression of at most 4096 characters")
+        try:
+            compile_pattern(pattern)
+        except (ValueError, RecursionError, OverflowError) as error:
+            raise bad(f"'{name}': {error}") from None
+
+
+def check_limit(kind: str, limit: str, value: Any) -> int:
+    """Args: kind: "user" or "vhost"."""
+    if limit not in LIMITS[kind]:
+        raise bad(f"Validation failed\n\nUnrecognised terms [{limit}] in limits\n")
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < 2**31:
+        raise bad(f"Validation failed\n\n{limit} should be a number, actually was {str(value)[:80]}\n")
+    return value
+
+
+def check_policy(value: Mapping[str, Any], *, operator: bool, trusted: bool) -> dict[str, Any]:
+    """The value of a policy as it is kept. Args: trusted: an administrator asks."""
+    pattern, apply_to, priority = value.get("pattern"), value.get("apply-to", "all"), value.get("priority", 0)
+    if not isinstance(pattern, str):
+        raise bad("Validation failed\n\npattern should be a text\n")
+    reason = check_pattern(pattern, trusted)
+    if reason is not None:
+        raise bad(f"Validation failed\n\npattern should be regular expression but is invalid: {reason}\n")
+    if apply_to not in APPLY_TO:
+        raise bad(f"Validation failed\n\napply-to '{str(apply_to)[:80]}' unrecognised; should be 'queues', 'exchanges' or 'all'\n")
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 2**31:
+        raise bad(f"Validation failed\n\npriority should be a number, actually was {str(priority)[:80]}\n")
+    definition = value.get("definition")
+    reason = check_definition(definition, operator)
+    if reason is not None:
+        raise bad(reason)
+    assert isinstance(definition, Mapping)
+    return {"pattern": pattern, "apply-to": apply_to, "priority": priority, "definition": dict(definition)}
+
+
+def check_value(value: Any, bytes_max: int) -> Any:
+    """A value of a parameter."""
+    if len(json.dumps(value)) > bytes_max:
+        raise bad(f"a value has at most {bytes_max} bytes as JSON")
+    return value
+
+
+def members(value: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
+    """The members that must be there, in order. Refused with RabbitMQ's text when some are not."""
+    names = tuple(names)
+    missing = [f"{{key_missing,{name}}}" for name in names if name not in value]
+    if missing:
+        raise bad(f"[{','.join(missing)}]")
+    return [value[name] for name in names]

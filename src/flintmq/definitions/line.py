@@ -1,0 +1,182 @@
+"""Changes of definitions, one after the other: authorised, made durable, made visible, told.
+
+in: jobs of the service. out: the database's answer first, then the change in memory; one line of the log for each, refusals included.
+
+L1  One change is under way at a time: what a job checks still holds when it is saved, and memory has the changes in the database's order.
+L2  A job changes nothing in memory before the database has its records; a crash in between leaves the change whole, found at the start.
+L3  Nobody waits: the database's writer thread goes on with a job when its records are durable (without such a thread, at once).
+L4  What a job says of itself has no secret in it. It goes to the log with the user and the address it came from.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from flintmq.access.tags import NotAuthorised
+from flintmq.errors import PeerError, StoreError
+from flintmq.ports import (
+    Definitions,
+    LimitsRecord,
+    ParameterRecord,
+    PermissionRecord,
+    UserRecord,
+    VhostRecord,
+)
+from flintmq.store.sql.changes import Change, Save
+
+log = logging.getLogger("flintmq.definitions")
+
+# (result, error): one of them
+Done = Callable[[Any, Exception | None], None]
+
+
+class Refused(Exception):
+    """A change that is refused. Args: kind: bad_request, not_found, busy, not_authorised; reason: RabbitMQ's words where it has some."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+class Actor(NamedTuple):
+    """Who asks. Args: user: None: the broker itself, which may do everything; peer: the address."""
+
+    user: str | None
+    peer: str = ""
+
+
+BROKER = Actor(None, "broker")
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a job does once it was allowed. Args: changes: records, all or nothing; apply: changes memory; after: work that goes on in
+    slices
+    and calls what it is given; result: for whoever asked."""
+
+    changes: Sequence[Change]
+    apply: Callable[[], object]
+    result: Any = None
+    after: Callable[[Callable[[], None]], None] | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """Args: actor; what: for the log (L4); allow: asks for authorization; plan: checks, and says what is to be done; done."""
+
+    actor: Actor
+    what: str
+    allow: Callable[[], None]
+    plan: Callable[[], Plan]
+    done: Done
+    made: Plan | None = field(default=None)
+
+
+def _apply_now(definitions: Definitions, change: Change) -> None:
+    """One change, durable when this returns: definitions without a writer thread."""
+    record, saves = change.record, isinstance(change, Save)
+    if isinstance(record, UserRecord):
+        definitions.save_user(record) if saves else definitions.delete_user(record.name)
+    elif isinstance(record, PermissionRecord):
+        definitions.save_permission(record) if saves else definitions.delete_permission(record.user, record.vhost)
+    elif isinstance(record, LimitsRecord):
+        definitions.save_limits(record if saves else LimitsRecord(record.kind, record.name))
+    elif isinstance(record, ParameterRecord):
+        definitions.save_parameter(record) if saves else definitions.delete_parameter(record)
+    elif isinstance(record, VhostRecord):
+        definitions.save_vhost(record) if saves else definitions.delete_vhost(record.name)
+    else:
+        raise TypeError(f"no verb of the service changes a {type(record).__name__}")
+
+
+class Line:
+    """Args: definitions: the port; line_max: changes that may wait. Any thread."""
+
+    def __init__(self, definitions: Definitions, line_max: int) -> None:
+        self._definitions = definitions
+        self._submit: Any = getattr(definitions, "submit", None)
+        self._line_max = line_max
+        self._lock = threading.Lock()
+        self._waiting: deque[Job] = deque()
+        self._busy = False
+        self._here = threading.local()
+
+    def perform(self, job: Job) -> None:
+        """`job.done` is called once: before this returns, or from another thread."""
+        with self._lock:
+            full = len(self._waiting) >= self._line_max
+            if not full:
+                self._waiting.append(job)
+        if full:
+            job.done(None, Refused("busy", f"{self._line_max} changes of definitions wait already"))
+            return
+        self._pump()
+
+    def _pump(self) -> None:
+        if getattr(self._here, "pumping", False):
+            return  # whoever pumps here goes on
+        self._here.pumping = True
+        try:
+            while True:
+                with self._lock:
+                    if self._busy or not self._waiting:
+                        return
+                    self._busy = True
+                    job = self._waiting.popleft()
+                self._begin(job)
+        finally:
+            self._here.pumping = False
+
+    def _begin(self, job: Job) -> None:
+        try:
+            job.allow()
+            job.made = job.plan()
+            if not job.made.changes:
+                self._durable(job, None)
+            elif self._submit is not None:
+                self._submit(job.made.changes, partial(self._durable, job))
+            else:
+                for change in job.made.changes:
+                    _apply_now(self._definitions, change)
+                self._durable(job, None)
+        except Exception as error:
+            self._end(job, error)
+
+    def _durable(self, job: Job, error: Exception | None) -> None:
+        """The database has the records, or `error`."""
+        plan = job.made
+        assert plan is not None
+        if error is None:
+            try:
+                plan.apply()
+                if plan.after is not None:
+                    plan.after(partial(self._end, job, None))
+                    return
+            except Exception as caught:
+                error = caught
+        self._end(job, error)
+
+    def _end(self, job: Job, error: Exception | None) -> None:
+        who = "the broker" if job.actor.user is None else f"user {job.actor.user!r} at {job.actor.peer}"
+        if error is None:
+            if job.made is not None and job.made.changes:
+                log.info("%s: %s", who, job.what)
+        elif isinstance(error, NotAuthorised | Refused | PeerError):
+            log.warning("%s: refused: %s: %s", who, job.what, error)
+        elif isinstance(error, StoreError):
+            log.error("%s: not saved: %s: %s", who, job.what, error)
+        else:
+            log.error("%s: failed: %s", who, job.what, exc_info=error)
+        with self._lock:
+            self._busy = False
+        try:
+            job.done(None if error is not None or job.made is None else job.made.result, error)
+        finally:
+            self._pump()

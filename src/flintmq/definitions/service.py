@@ -1,0 +1,466 @@
+"""The one service through which users, permissions, limits, virtual hosts, policies and parameters change while the broker runs.
+
+in: verbs, each with the actor who asks. out: durable changes that connections see at their next command; what everybody may read.
+
+S1  Every verb asks `access.tags.authorize` once, when its turn comes; nothing was looked up for it before.
+S2  What is read (`users`, `permissions`, the dicts below) is what the database has; dicts are changed by one thread at a time (line.L1).
+S3  Who loses a right loses it for the next command: caches of connections are made anew (Permissions.on_changed). The connections of a
+    deleted user, or virtual host, are closed with RabbitMQ's text.
+S4  A policy is applied to queues in slices; the verb is over when all queues have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from flintmq.access import tags as rules
+from flintmq.access.hashes import stored_hash
+from flintmq.definitions import checks
+from flintmq.definitions.checks import bad, members
+from flintmq.definitions.line import Actor, Done, Job, Line, Plan, Refused
+from flintmq.guard import guarded
+from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
+from flintmq.routing.binding import EXCHANGE, QUEUE
+from flintmq.session import live
+from flintmq.store.sql.changes import Change, Delete, Save
+from flintmq.vhost.policies import made
+
+POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA = "policy", "operator_policy", "topic-permission", "global", "vhost-metadata"
+_KEPT = (POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA, *checks.COMPONENTS)
+CLUSTER_NAME = "cluster_name"
+# queues that one slice gives their policy (10 us each or so)
+FOLLOW_AT_ONCE = 32
+
+Key = tuple[str, str, str]  # component, vhost, name
+
+
+def _not_found() -> Refused:
+    return Refused("not_found", "Not Found")
+
+
+def topic_name(user: str, exchange: str) -> str:
+    """The name under which a topic permission is kept."""
+    return json.dumps([user, exchange])
+
+
+class DefinitionsService:
+    """Args: broker: session.broker.Broker, with its definitions, users, permissions and quotas. `load` comes first."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        self._limits = broker.limits
+        self._line = Line(broker.definitions, broker.limits.definitions_line_max)
+        self.parameters: dict[Key, ParameterRecord] = {}
+        self.vhosts: dict[str, VhostRecord] = {}
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    def load(self) -> list[str]:
+        """Reads what is kept; the names of the virtual hosts. Once, before `prepare`."""
+        definitions = self._broker.definitions
+        self.vhosts = {record.name: record for record in definitions.load_vhosts()}
+        for component in _KEPT:
+            for record in definitions.load_parameters(component):
+                self.parameters[component, record.vhost, record.name] = record
+        name = self.parameters.get((GLOBAL, "", CLUSTER_NAME))
+        if name is not None:
+            self._broker.cluster_name = str(name.value)
+        return list(self.vhosts)
+
+    def prepare(self, vhost: Any) -> None:
+        """Gives a virtual host that is about to be restored its policies and topic permissions. A record that can't be read is left out."""
+        for record in [one for one in self.parameters.values() if one.vhost == vhost.name]:
+            if record.component in (POLICY, OPERATOR_POLICY, TOPIC):
+                guarded("definitions at the start", f"{record.component} {record.name!r}", self._prepare, vhost, record)
+        vhost.keyed = self._keyed(vhost.name)
+
+    def _prepare(self, vhost: Any, record: ParameterRecord) -> None:
+        if record.component == TOPIC:
+            user, exchange = json.loads(record.name)
+            self._broker.permissions.set_topic(user, record.vhost, exchange, record.value["write"], record.value["read"])
+        else:
+            vhost.policies.put(made(record.name, record.value), record.component == OPERATOR_POLICY)
+
+    def _keyed(self, vhost: str) -> set[str]:
+        return {json.loads(name)[1] for component, where, name in list(self.parameters) if component == TOPIC and where == vhost}
+
+    # --- around every verb ------------------------------------------------------------------------------------------
+
+    def allow(self, actor: Actor, verb: str, vhost: str | None = None) -> None:
+        """The one question of each verb (S1). Raises: NotAuthorised."""
+        if actor.user is None:
+            return
+        record = self._broker.users.get(actor.user)
+        has_vhost = vhost is None or self._broker.permissions.has_vhost(actor.user, vhost)
+        rules.authorize(verb, () if record is None else record.tags, has_vhost)
+
+    def _perform(self, actor: Actor, verb: str, vhost: str | None, what: str, plan: Callable[[], Plan], done: Done) -> None:
+        self._line.perform(Job(actor, what, partial(self.allow, actor, verb, vhost), plan, done))
+
+    def _is_administrator(self, actor: Actor) -> bool:
+        record = None if actor.user is None else self._broker.users.get(actor.user)
+        return actor.user is None or (record is not None and rules.ADMINISTRATOR in record.tags)
+
+    def _need_vhost(self, name: str) -> VhostRecord:
+        record = self.vhosts.get(name)
+        if record is None:
+            raise Refused("not_found", "vhost_not_found")
+        return record
+
+    def value(self, component: str, vhost: str, name: str) -> Any:
+        """The value of a parameter, or None."""
+        record = self.parameters.get((component, vhost, name))
+        return None if record is None else record.value
+
+    def of(self, component: str, vhost: str | None = None) -> list[ParameterRecord]:
+        """Parameters of a component, of one virtual host or of all, by vhost and name."""
+        chosen = [one for one in list(self.parameters.values()) if one.component == component and vhost in (None, one.vhost)]
+        return sorted(chosen, key=lambda one: (one.vhost, one.name))
+
+    # --- users ------------------------------------------------------------------------------------------------------
+
+    def put_user(self, actor: Actor, name: str, tags: Any, done: Done, *, password_hash: str = "", algorithm: str = "") -> None:
+        """Creates or replaces a user; True: it is new. Args: password_hash: as stored, or with `algorithm` as definitions files have it."""
+
+        def plan() -> Plan:
+            hashed = password_hash
+            try:
+                if hashed and algorithm:
+                    hashed = stored_hash(algorithm, hashed)
+            except ValueError as error:
+                raise bad(str(error)) from None
+            record = UserRecord(checks.check_name(name, "user"), hashed, checks.parse_tags(tags))
+            new = self._broker.users.get(name) is None
+            if new and len(self._broker.users) >= self._limits.users_max:
+                raise bad(f"there are {self._limits.users_max} users, which is the limit")
+            return Plan([Save(record)], partial(self._broker.users.changed, record), new)
+
+        self._perform(actor, "user.change", None, f"user {name!r} with tags {tags!r} is set", plan, done)
+
+    def delete_users(self, actor: Actor, names: Sequence[str], done: Done) -> None:
+        """All or none. Their connections are closed."""
+
+        def plan() -> Plan:
+            for name in names:
+                if self._broker.users.get(name) is None:
+                    raise _not_found() if len(names) == 1 else bad(f"no_such_user: {name}")
+            topics = [one for one in self.of(TOPIC) if json.loads(one.name)[0] in names]
+            changes: list[Change] = [Delete(UserRecord(name)) for name in names]
+            changes += [Delete(one) for one in topics]
+            return Plan(changes, partial(self._users_gone, names, topics))
+
+        self._perform(actor, "user.change", None, f"users {list(names)!r} are deleted", plan, done)
+
+    def _users_gone(self, names: Sequence[str], topics: Iterable[ParameterRecord]) -> None:
+        broker = self._broker
+        self._forget(topics)
+        for name in names:
+            broker.users.gone(name)
+            broker.permissions.forget_user(name)
+            broker.quotas.put(LimitsRecord("user", name))
+            live.close_connections(broker, partial(_is_of, name), f"user '{name}' is deleted")
+
+    # --- permissions ------------------------------------------------------------------------------------------------
+
+    def put_permission(self, actor: Actor, vhost: str, user: str, patterns: Mapping[str, Any], done: Done) -> None:
+        """Args: patterns: configure, write, read. True: the user had none there."""
+
+        def plan() -> Plan:
+            configure, write, read = members(patterns, ("configure", "write", "read"))
+            checks.check_patterns({"configure": configure, "write": write, "read": read})
+            self._need_both(vhost, user)
+            record = PermissionRecord(user, vhost, configure, write, read)
+            new = not self._broker.permissions.has_vhost(user, vhost)
+            return Plan([Save(record)], partial(self._broker.permissions.changed, record), new)
+
+        self._perform(actor, "permission.change", None, f"permissions of user {user!r} in vhost {vhost!r}: {dict(patterns)!r}", plan, done)
+
+    def _need_both(self, vhost: str, user: str) -> None:
+        if vhost not in self.vhosts or self._broker.users.get(user) is None:
+            raise bad("vhost_or_user_not_found")
+
+    def clear_permission(self, actor: Actor, vhost: str, user: str, done: Done) -> None:
+        def plan() -> Plan:
+            if not self._broker.permissions.has_vhost(user, vhost):
+                raise _not_found()
+            topics = [one for one in self.of(TOPIC, vhost) if json.loads(one.name)[0] == user]
+            changes: list[Change] = [Delete(PermissionRecord(user, vhost)), *(Delete(one) for one in topics)]
+            return Plan(changes, partial(self._cleared, vhost, user, topics))
+
+        self._perform(actor, "permission.change", None, f"permissions of user {user!r} in vhost {vhost!r} are cleared", plan, done)
+
+    def _cleared(self, vhost: str, user: str, topics: Iterable[ParameterRecord]) -> None:
+        self._forget(topics)
+        self._broker.permissions.gone(lambda key: key == (user, vhost))
+
+    def put_topic(self, actor: Actor, vhost: str, user: str, exchange: str, patterns: Mapping[str, Any], done: Done) -> None:
+        """Patterns for routing keys of a topic exchange. True: the user had none for it."""
+
+        def plan() -> Plan:
+            write, read = members(patterns, ("write", "read"))
+            checks.check_patterns({"write": write, "read": read})
+            checks.check_name(exchange, "exchange")
+            self._need_both(vhost, user)
+            record = ParameterRecord(TOPIC, vhost, topic_name(user, exchange), {"write": write, "read": read})
+            new = (TOPIC, vhost, record.name) not in self.parameters
+
+            def apply() -> None:
+                self._keep(record)
+                self._broker.permissions.set_topic(user, vhost, exchange, write, read)
+                self._keys_changed(vhost)
+
+            return Plan([Save(record)], apply, new)
+
+        what = f"topic permissions of user {user!r} for exchange {exchange!r} in vhost {vhost!r}: {dict(patterns)!r}"
+        self._perform(actor, "permission.change", None, what, plan, done)
+
+    def clear_topics(self, actor: Actor, vhost: str, user: str, exchange: str | None, done: Done) -> None:
+        """Args: exchange: None: all of them."""
+
+        def plan() -> Plan:
+            found = [one for one in self.of(TOPIC, vhost) if json.loads(one.name)[0] == user]
+            if exchange is not None:
+                found = [one for one in found if json.loads(one.name)[1] == exchange]
+            if not found:
+                raise _not_found()
+            return Plan([Delete(one) for one in found], partial(self._forget, found))
+
+        self._perform(actor, "permission.change", None, f"topic permissions of user {user!r} in vhost {vhost!r} are cleared", plan, done)
+
+    def _keep(self, record: ParameterRecord) -> None:
+        self.parameters[record.component, record.vhost, record.name] = record
+
+    def _forget(self, records: Iterable[ParameterRecord]) -> None:
+        records = list(records)
+        for record in records:
+            self.parameters.pop((record.component, record.vhost, record.name), None)
+            if record.component == TOPIC:
+                user, exchange = json.loads(record.name)
+                self._broker.permissions.clear_topic(user, record.vhost, exchange)
+        for vhost in {record.vhost for record in records if record.component == TOPIC}:
+            self._keys_changed(vhost)
+
+    def _keys_changed(self, name: str) -> None:
+        vhost = self._broker.vhosts.get(name)
+        if vhost is not None:
+            vhost.set_keyed(self._keyed(name))
+
+    # --- limits -----------------------------------------------------------------------------------------------------
+
+    def put_limit(self, actor: Actor, kind: str, name: str, limit: str, value: Any, done: Done) -> None:
+        """Sets one limit of a "user" or "vhost". Args: value: None: takes it away."""
+
+        def plan() -> Plan:
+            if kind == "vhost":
+                self._need_vhost(name)
+            elif self._broker.users.get(name) is None:
+                raise Refused("not_found", "user_not_found")
+            limits = dict(next((one.limits for one in self._broker.quotas.records() if (one.kind, one.name) == (kind, name)), {}))
+            if value is None:
+                limits.pop(limit, None)
+            else:
+                limits[limit] = checks.check_limit(kind, limit, value)
+            record = LimitsRecord(kind, name, limits)
+            return Plan([Save(record)], partial(self._limits_changed, record))
+
+        self._perform(actor, "limit.change", None, f"limit {limit} of {kind} {name!r}: {value}", plan, done)
+
+    def _limits_changed(self, record: LimitsRecord) -> None:
+        self._broker.quotas.put(record)
+        vhost = self._broker.vhosts.get(record.name) if record.kind == "vhost" else None
+        if vhost is not None:
+            vhost.set_quotas(self._broker.quotas.of_vhost(record.name))
+
+    # --- virtual hosts ----------------------------------------------------------------------------------------------
+
+    def put_vhost(self, actor: Actor, name: str, value: Mapping[str, Any], done: Done) -> None:
+        """Creates a virtual host, in which the actor gets all permissions, or changes its description and tags. True: it is new."""
+
+        def plan() -> Plan:
+            checks.check_name(name, "virtual host")
+            if value.get("tracing"):
+                raise bad("tracing is not there yet: leave it out, or false")
+            if value.get("default_queue_type") not in (None, "", "undefined", "classic"):
+                raise bad("default_queue_type: only 'classic' has an effect here, declare queues with x-queue-type")
+            known = self.vhosts.get(name)
+            if known is None and len(self.vhosts) >= self._limits.vhosts_max:
+                raise bad(f"there are {self._limits.vhosts_max} virtual hosts, which is the limit")
+            description = value.get("description", "" if known is None else known.description)
+            if not isinstance(description, str) or len(description) > 4096:
+                raise bad("the description must be a text of at most 4096 characters")
+            record = VhostRecord(name, description)
+            changes: list[Change] = [Save(record)]
+            metadata = None
+            if "tags" in value:
+                metadata = ParameterRecord(VHOST_METADATA, name, "metadata", {"tags": list(checks.parse_tags(value["tags"]))})
+                changes.append(Save(metadata))
+            permission = None
+            if known is None and actor.user is not None and self._broker.users.get(actor.user) is not None:
+                permission = PermissionRecord(actor.user, name, ".*", ".*", ".*")
+                changes.append(Save(permission))
+            return Plan(changes, partial(self._vhost_changed, record, metadata, permission), known is None)
+
+        self._perform(actor, "vhost.change", None, f"vhost {name!r} is set", plan, done)
+
+    def _vhost_changed(self, record: VhostRecord, metadata: ParameterRecord | None, permission: PermissionRecord | None) -> None:
+        self.vhosts[record.name] = record
+        if metadata is not None:
+            self._keep(metadata)
+        if permission is not None:
+            self._broker.permissions.changed(permission)
+        if record.name not in self._broker.vhosts:
+            self._broker.add_vhost(record.name)
+
+    def delete_vhost(self, actor: Actor, name: str, done: Done) -> None:
+        """With all that is in it; connections are closed, queues end in slices."""
+
+        def plan() -> Plan:
+            if name not in self.vhosts:
+                raise _not_found()
+
+            def after(over: Callable[[], None]) -> None:
+                live.end_vhost(self._broker, name, lambda whole: over())
+
+            return Plan([Delete(VhostRecord(name))], partial(self._vhost_gone, name), None, after)
+
+        self._perform(actor, "vhost.change", None, f"vhost {name!r} is deleted", plan, done)
+
+    def _vhost_gone(self, name: str) -> None:
+        del self.vhosts[name]
+        self._forget([one for one in self.parameters.values() if one.vhost == name])
+        self._broker.permissions.gone(lambda key: key[1] == name)
+        self._broker.quotas.put(LimitsRecord("vhost", name))
+
+    # --- policies ---------------------------------------------------------------------------------------------------
+
+    def put_policy(self, actor: Actor, vhost: str, name: str, value: Mapping[str, Any], done: Done, *, operator: bool = False) -> None:
+        """Creates or replaces a policy, or an operator policy, and applies it. True: it is new. Args: value: RabbitMQ's members."""
+        component = OPERATOR_POLICY if operator else POLICY
+
+        def plan() -> Plan:
+            checks.check_name(name, "policy")
+            self._need_vhost(vhost)
+            members(value, ("pattern", "definition"))
+            checked = checks.check_policy(value, operator=operator, trusted=self._is_administrator(actor))
+            new = (component, vhost, name) not in self.parameters
+            if new and len(self.of(component, vhost)) >= self._limits.policies_vhost_max:
+                raise bad(f"vhost '{vhost}' has {self._limits.policies_vhost_max} policies, which is the limit")
+            checks.check_value(checked, self._limits.parameter_bytes_max)
+            record = ParameterRecord(component, vhost, name, checked)
+
+            def apply() -> None:
+                self._keep(record)
+                self._broker.vhosts[vhost].policies.put(made(name, checked), operator)
+
+            return Plan([Save(record)], apply, new, partial(self._follow, vhost))
+
+        self._perform(actor, f"{_verb_of(operator)}.change", vhost, f"{component} {name!r} in vhost {vhost!r}: {dict(value)!r}", plan, done)
+
+    def delete_policy(self, actor: Actor, vhost: str, name: str, done: Done, *, operator: bool = False) -> None:
+        component = OPERATOR_POLICY if operator else POLICY
+
+        def plan() -> Plan:
+            record = self.parameters.get((component, vhost, name))
+            if record is None:
+                raise _not_found()
+
+            def apply() -> None:
+                self._forget([record])
+                self._broker.vhosts[vhost].policies.remove(name, operator)
+
+            return Plan([Delete(record)], apply, None, partial(self._follow, vhost))
+
+        self._perform(actor, f"{_verb_of(operator)}.change", vhost, f"{component} {name!r} in vhost {vhost!r} is deleted", plan, done)
+
+    def _follow(self, name: str, over: Callable[[], None]) -> None:
+        """S4. Queues that are declared meanwhile have the new policies from the start."""
+        vhost = self._broker.vhosts.get(name)
+        if vhost is None:
+            over()
+            return
+        queues, exchanges = iter(list(vhost.queues)), iter(list(vhost.exchanges))
+
+        def step() -> bool:
+            some = list(islice(queues, FOLLOW_AT_ONCE))
+            guarded("policies", f"queues of vhost {name!r}", vhost.follow_policies, QUEUE, some)
+            for queue in [vhost.queues.get(one) for one in some]:
+                if queue is not None:
+                    live.keep_limits(self._broker, queue)
+            if some:
+                return False
+            some = list(islice(exchanges, FOLLOW_AT_ONCE))
+            guarded("policies", f"exchanges of vhost {name!r}", vhost.follow_policies, EXCHANGE, some)
+            return not some
+
+        self._broker.in_slices(step, lambda whole: over())
+
+    # --- parameters -------------------------------------------------------------------------------------------------
+
+    def put_parameter(self, actor: Actor, component: str, vhost: str, name: str, value: Any, done: Done) -> None:
+        """A parameter of a virtual host. True: it is new."""
+
+        def plan() -> Plan:
+            if component not in checks.COMPONENTS:
+                raise bad(f"Validation failed\n\ncomponent {component} not found\n")
+            checks.check_name(name, "parameter")
+            self._need_vhost(vhost)
+            return self._parameter(ParameterRecord(component, vhost, name, value))
+
+        self._perform(actor, "parameter.change", vhost, f"parameter {component} {name!r} in vhost {vhost!r} is set", plan, done)
+
+    def _parameter(self, record: ParameterRecord) -> Plan:
+        checks.check_value(record.value, self._limits.parameter_bytes_max)
+        new = (record.component, record.vhost, record.name) not in self.parameters
+        if new and len(self.parameters) >= self._limits.parameters_max:
+            raise bad(f"there are {self._limits.parameters_max} parameters, which is the limit")
+        return Plan([Save(record)], partial(self._keep, record), new)
+
+    def delete_parameter(self, actor: Actor, component: str, vhost: str, name: str, done: Done) -> None:
+        def plan() -> Plan:
+            record = self.parameters.get((component, vhost, name)) if component in checks.COMPONENTS else None
+            if record is None:
+                raise _not_found()
+            return Plan([Delete(record)], partial(self._forget, [record]))
+
+        self._perform(actor, "parameter.change", vhost, f"parameter {component} {name!r} in vhost {vhost!r} is deleted", plan, done)
+
+    def put_global(self, actor: Actor, name: str, value: Any, done: Done) -> None:
+        """A parameter of the node; `cluster_name` is told to clients that connect from then on. True: it is new."""
+
+        def plan() -> Plan:
+            checks.check_name(name, "parameter")
+            if name == CLUSTER_NAME:
+                checks.check_name(value, "cluster")
+            made_plan = self._parameter(ParameterRecord(GLOBAL, "", name, value))
+            if name == CLUSTER_NAME:
+                return replace(made_plan, apply=partial(self._cluster_named, ParameterRecord(GLOBAL, "", name, value)))
+            return made_plan
+
+        verb = "node.change" if name == CLUSTER_NAME else "global-parameter.change"
+        self._perform(actor, verb, None, f"global parameter {name!r} is set", plan, done)
+
+    def _cluster_named(self, record: ParameterRecord) -> None:
+        self._keep(record)
+        self._broker.cluster_name = record.value
+
+    def delete_global(self, actor: Actor, name: str, done: Done) -> None:
+        def plan() -> Plan:
+            record = self.parameters.get((GLOBAL, "", name))
+            if record is None:
+                raise _not_found()
+            return Plan([Delete(record)], partial(self._forget, [record]))
+
+        self._perform(actor, "global-parameter.change", None, f"global parameter {name!r} is deleted", plan, done)
+
+
+def _is_of(user: str, handler: Any) -> bool:
+    return bool(handler.user == user)
+
+
+def _verb_of(operator: bool) -> str:
+    return "operator-policy" if operator else "policy"

@@ -1,0 +1,237 @@
+"""Policies and operator policies of one virtual host: which of them a queue or exchange has, and what they ask for.
+
+in: policies as RabbitMQ keeps them (name, pattern, apply-to, definition, priority); names. out: the policy and the operator policy of a
+name,
+their merged definition, and the QueuePolicy that arguments and definition make together.
+
+P1  Of the policies that match, the one of the highest priority counts, of several the first by name; so it is with operator policies.
+P2  Policy and operator policy are merged key by key: of two numbers the lower one counts, else the operator's.
+P3  An argument of the queue beats its policy, but of two numbers the lower one counts (RabbitMQ).
+P4  A pattern is an operator's regular expression, searched in the name. A policymaker is no operator: `check_pattern` bounds what its
+    patterns may cost, since they are searched in names on the I/O loops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any, NamedTuple
+
+from flintmq.routing.binding import EXCHANGE, QUEUE
+from flintmq.vhost.policy import DELIVERY_LIMIT_MAX, QUEUE_ARGUMENTS, QueuePolicy
+from flintmq.vhost.stream_arguments import age_ms
+
+APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
+ALTERNATE = "alternate-exchange"
+# key -> (field of QueuePolicy, argument); those that have an effect here
+_FIELDS: Mapping[str, str] = {
+    "message-ttl": "message_ttl_ms",
+    "expires": "expires_ms",
+    "max-length": "max_length",
+    "max-length-bytes": "max_length_bytes",
+    "overflow": "overflow",
+    "dead-letter-exchange": "dead_letter_exchange",
+    "dead-letter-routing-key": "dead_letter_routing_key",
+    "dead-letter-strategy": "dead_letter_strategy",
+    "delivery-limit": "delivery_limit",
+    "consumer-timeout": "consumer_timeout_ms",
+    "max-age": "max_age",
+}
+# kept and shown, so that files of RabbitMQ can be read; nothing follows from them here
+NO_EFFECT = frozenset(
+    (
+        *("ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure"),
+        *("queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "max-in-memory-length", "max-in-memory-bytes"),
+        *("stream-max-segment-size-bytes", "initial-cluster-size", "federation-upstream", "federation-upstream-set"),
+        "federation-upstream-pattern",
+    )
+)
+# what an operator policy may say (RabbitMQ)
+OPERATOR_KEYS = frozenset(
+    (
+        *("expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes"),
+        *("delivery-limit", "overflow"),
+    )
+)
+# unbounded repeats in a policymaker's pattern: three of them in a name of 255 bytes cost some milliseconds at worst
+REPEATS_MAX = 3
+PATTERN_MAX = 512
+
+
+class Policy(NamedTuple):
+    """A policy that was checked. `pattern` is compiled; `source` is its text."""
+
+    name: str
+    source: str
+    pattern: re.Pattern[str]
+    apply_to: str
+    priority: int
+    definition: Mapping[str, Any]
+
+    def is_for(self, kind: str, name: str, queue_type: str) -> bool:
+        """Args: kind: QUEUE or EXCHANGE; queue_type: of a queue."""
+        if kind == EXCHANGE:
+            applies = self.apply_to in ("all", "exchanges")
+        else:
+            types = {"classic_queues": "classic", "quorum_queues": "quorum", "streams": "stream"}
+            applies = self.apply_to in ("all", "queues") or types.get(self.apply_to) == queue_type
+        return applies and self.pattern.search(name) is not None
+
+
+def check_pattern(pattern: str, trusted: bool) -> str | None:
+    """Why a pattern is refused; None: it is not. Args: trusted: it comes from an administrator."""
+    if len(pattern) > PATTERN_MAX:
+        return f"a pattern has at most {PATTERN_MAX} characters"
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"not a regular expression: {error}"
+    if not trusted:
+        repeats = _repeats(_parser.parse(pattern), False)
+        if repeats is None:
+            return "repeats within repeats, references and assertions are for administrators: they may take any time"
+        if repeats > REPEATS_MAX:
+            return f"more than {REPEATS_MAX} repeats are for administrators: they may take any time"
+    return None
+
+
+def _repeats(tree: Iterable[Any], inside: bool) -> int | None:
+    """Repeats of a parsed pattern; None: it has one within another, or something whose cost is not bounded."""
+    count = 0
+    for operation, argument in tree:
+        below: list[Iterable[Any]] = []
+        if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            _, most, body = argument
+            if most != 1:
+                if inside:
+                    return None
+                count += 1
+            found = _repeats(body, inside or most != 1)
+            if found is None:
+                return None
+            count += found
+        elif operation == _constants.SUBPATTERN:
+            below = [argument[3]]
+        elif operation == _constants.BRANCH:
+            if inside:
+                return None
+            below = list(argument[1])
+        elif operation not in (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT):
+            return None
+        for part in below:
+            found = _repeats(part, inside)
+            if found is None:
+                return None
+            count += found
+    return count
+
+
+def check_definition(definition: Any, operator: bool) -> str | None:
+    """Why a definition is refused, in RabbitMQ's words where it has some; None: it is not."""
+    if not isinstance(definition, Mapping) or not definition:
+        return "Validation failed\n\nno policy provided\n" if definition == {} else "the definition must be an object"
+    unknown = [key for key in definition if key not in _FIELDS and key not in NO_EFFECT and key != ALTERNATE]
+    if operator:
+        unknown = [key for key in definition if key not in OPERATOR_KEYS]
+    if unknown:
+        return (
+            f"Validation failed\n\n{', '.join(sorted(unknown))[:200]} are not recognised {'operator ' if operator else ''}policy settings\n"
+        )
+    arguments = {f"x-{key}": value for key, value in definition.items()}
+    for key, value in definition.items():
+        check = QUEUE_ARGUMENTS.get(f"x-{key}") if key in _FIELDS else None
+        reason = None
+        if check is not None:
+            reason = check(value, {"x-dead-letter-exchange": "", **arguments})
+        elif key == ALTERNATE and not isinstance(value, str):
+            reason = "it must be a text"
+        if reason is not None:
+            return f"Validation failed\n\ninvalid value for '{key}': {reason}\n"
+    return None
+
+
+def made(name: str, value: Mapping[str, Any]) -> Policy:
+    """The policy of a stored value (RabbitMQ's members). Raises: ValueError, KeyError when it is none."""
+    try:
+        pattern = re.compile(value["pattern"])
+    except re.error as error:
+        raise ValueError(f"policy '{name}': {error}") from None
+    return Policy(name, value["pattern"], pattern, value.get("apply-to", "all"), int(value.get("priority", 0)), dict(value["definition"]))
+
+
+class Policies:
+    """The policies of a virtual host. Changed and read under its lock, or read for show by anybody: the tuples are replaced whole."""
+
+    def __init__(self) -> None:
+        # in the order in which they are asked (P1)
+        self.ordinary: tuple[Policy, ...] = ()
+        self.operator: tuple[Policy, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ordinary or self.operator)
+
+    def put(self, policy: Policy, operator: bool) -> None:
+        """Creates or replaces one."""
+        self._set([one for one in self._of(operator) if one.name != policy.name] + [policy], operator)
+
+    def remove(self, name: str, operator: bool) -> None:
+        self._set([one for one in self._of(operator) if one.name != name], operator)
+
+    def _of(self, operator: bool) -> tuple[Policy, ...]:
+        return self.operator if operator else self.ordinary
+
+    def _set(self, policies: list[Policy], operator: bool) -> None:
+        ordered = tuple(sorted(policies, key=lambda one: (-one.priority, one.name)))
+        if operator:
+            self.operator = ordered
+        else:
+            self.ordinary = ordered
+
+    def of(self, kind: str, name: str, queue_type: str = "") -> tuple[Policy | None, Policy | None]:
+        """The policy and the operator policy of a name."""
+        ordinary = next((one for one in self.ordinary if one.is_for(kind, name, queue_type)), None)
+        operator = next((one for one in self.operator if one.is_for(kind, name, queue_type)), None)
+        return ordinary, operator
+
+    def definition(self, kind: str, name: str, queue_type: str = "") -> dict[str, Any]:
+        """What the two say together (P2)."""
+        ordinary, operator = self.of(kind, name, queue_type)
+        merged = {} if ordinary is None else dict(ordinary.definition)
+        for key, value in () if operator is None else operator.definition.items():
+            known = merged.get(key)
+            merged[key] = min(known, value) if type(known) is int and type(value) is int else value
+        return merged
+
+    def queue_policy(self, name: str, own: QueuePolicy, arguments: Mapping[str, Any]) -> QueuePolicy:
+        """What a queue does. Args: own: what its arguments ask for (P3)."""
+        if not self:
+            return own
+        changed: dict[str, Any] = {}
+        for key, value in self.definition(QUEUE, name, own.queue_type).items():
+            field = _FIELDS.get(key)
+            if field is None:
+                continue
+            if key == "dead-letter-routing-key":
+                value = value.encode("utf-8", "surrogateescape")
+            elif key == "delivery-limit":
+                value = min(value, DELIVERY_LIMIT_MAX)
+            if f"x-{key}" in arguments:
+                known = getattr(own, field)
+                if type(value) is int and type(known) is int:
+                    value = min(known, value)
+                elif key == "max-age":
+                    value = min(known, value, key=lambda age: age_ms(age) or 0)
+                else:
+                    continue
+            changed[field] = value
+        return replace(own, **changed) if changed else own
+
+    def alternate(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """The alternate exchange of an exchange."""
+        asked = arguments.get(ALTERNATE)
+        if isinstance(asked, str):
+            return asked
+        found = self.definition(EXCHANGE, name).get(ALTERNATE) if self else None
+        return found if isinstance(found, str) else None

@@ -1,0 +1,326 @@
+"""What an operator changes holds for clients that work: at their next command, for their queues, or by the end of their connections."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pika
+import pytest
+from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker, ProbableAccessDeniedError
+
+from flintmq.access.hashes import rabbitmq_hash
+from flintmq.access.tags import NotAuthorised
+from flintmq.definitions.line import BROKER, Actor, Refused
+from flintmq.testing.broker import Broker
+from tests.definitions.rig import Answer
+from tests.support.broker import wait_until
+
+HASH = "rabbit_password_hashing_sha256"
+
+
+class Operator:
+    """A broker, and verbs of its definitions service that are waited for."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.node = broker.node
+
+    def do(self, verb: str, *arguments: Any, actor: Actor = BROKER, **options: Any) -> Any:
+        answer = Answer()
+        getattr(self.node.definitions, verb)(actor, *arguments, answer.done, **options)
+        return answer.wait()
+
+    def user(self, name: str, vhost: str = "/", write: str = ".*", tags: str = "") -> None:
+        """A user with a password of its own name, in RabbitMQ's hash."""
+        self.do("put_user", name, tags, password_hash=rabbitmq_hash(name, b"salt"), algorithm=HASH)
+        self.do("put_permission", vhost, name, {"configure": ".*", "write": write, "read": ".*"})
+
+    def connect(self, user: str = "guest", vhost: str = "/") -> Any:
+        login = pika.PlainCredentials(user, user)
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.broker.port, vhost, login))
+
+
+@pytest.fixture(scope="module")
+def operator() -> Iterator[Operator]:
+    with Broker(limits={"housekeeping_ms": 20}) as broker:
+        yield Operator(broker)
+
+
+@pytest.fixture
+def connect(operator: Operator) -> Iterator[Callable[..., Any]]:
+    opened: list[Any] = []
+
+    def make(*arguments: str) -> Any:
+        opened.append(operator.connect(*arguments))
+        return opened[-1]
+
+    yield make
+    for connection in opened:
+        with contextlib.suppress(AMQPError):  # the broker may have closed it
+            connection.close()
+
+
+def confirmed(connection: Any) -> Any:
+    channel = connection.channel()
+    channel.confirm_delivery()
+    return channel
+
+
+def test_a_revoked_permission_holds_for_the_next_command(operator: Operator, connect: Callable[..., Any]) -> None:
+    """A channel that has published, whose exchange and route are known to it, asks again."""
+    operator.user("writer")
+    channel = confirmed(connect("writer"))
+    channel.queue_declare("revoked")
+    for _ in range(3):
+        channel.basic_publish("", "revoked", b"x")
+    operator.do("put_permission", "/", "writer", {"configure": ".*", "write": "^other$", "read": ".*"})
+    with pytest.raises(ChannelClosedByBroker, match=r"write access to exchange 'amq\.default' in vhost '/' refused for user 'writer'"):
+        channel.basic_publish("", "revoked", b"x")
+    assert operator.node.broker.vhosts["/"].queues["revoked"].core.ready_count() == 3
+
+
+def test_a_deleted_users_connections_are_closed(operator: Operator, connect: Callable[..., Any]) -> None:
+    operator.user("leaver")
+    connection, other = connect("leaver"), connect()
+    channel = connection.channel()
+    operator.do("delete_users", ["leaver"])
+    with pytest.raises(ConnectionClosedByBroker) as closed:
+        while True:
+            channel.queue_declare("", exclusive=True)
+    assert (closed.value.reply_code, closed.value.reply_text) == (320, "CONNECTION_FORCED - user 'leaver' is deleted")
+    other.channel()
+    assert operator.node.permissions.record("leaver", "/") is None
+
+
+def test_a_password_hash_of_rabbitmq(operator: Operator, connect: Callable[..., Any]) -> None:
+    """The user logs in as before, not with another password, and no more once its password changed."""
+    operator.user("hashed")
+    assert connect("hashed").is_open
+    users = operator.node.users
+    assert users.check("hashed", "hashed") and not users.check("hashed", "guest") and not users.check("hashed", "")
+    operator.do("put_user", "hashed", "")
+    assert not users.check("hashed", "hashed") and users.check_cached("hashed", "hashed") is None
+    with pytest.raises(Refused, match="unknown password hashing algorithm 'foo'"):
+        operator.do("put_user", "hashed", "", password_hash="YWJj", algorithm="foo")
+
+
+def test_a_virtual_host_comes_and_goes(operator: Operator, connect: Callable[..., Any]) -> None:
+    """Its queues and connections go with it; one that is made by the same name afterwards is empty."""
+    assert operator.do("put_vhost", "tenant", {"description": "d"}, actor=Actor("guest", "here")) is True
+    assert operator.do("put_vhost", "tenant", {"description": "e"}) is False
+    connection = connect("guest", "tenant")
+    channel = confirmed(connection)
+    for number in range(100):
+        channel.queue_declare(f"q{number}", durable=True)
+    channel.queue_bind("q1", "amq.topic", "k")
+    channel.basic_publish("amq.topic", "k", b"x")
+    broker = operator.node.broker
+    ids = [queue.queue_id for queue in broker.vhosts["tenant"].queues.values()]
+    operator.do("put_policy", "tenant", "p", {"pattern": "", "definition": {"max-length": 3}})
+    operator.do("delete_vhost", "tenant")
+    assert "tenant" not in broker.vhosts and not any(one in broker.queues for one in ids)
+    with pytest.raises(ConnectionClosedByBroker) as closed:
+        while True:
+            channel.basic_publish("amq.topic", "k", b"x")
+    assert (closed.value.reply_code, closed.value.reply_text) == (320, "CONNECTION_FORCED - vhost 'tenant' is deleted")
+    with pytest.raises(ProbableAccessDeniedError, match="vhost tenant not found"):
+        connect("guest", "tenant")
+    operator.do("put_vhost", "tenant", {}, actor=Actor("guest", "here"))
+    channel = connect("guest", "tenant").channel()
+    assert not broker.vhosts["tenant"].queues and not operator.node.definitions.of("policy", "tenant")
+    with pytest.raises(ChannelClosedByBroker, match="no queue 'q1' in vhost 'tenant'"):
+        channel.queue_declare("q1", passive=True)
+    operator.do("delete_vhost", "tenant")
+
+
+def test_a_limit_of_length_comes_and_goes(operator: Operator, connect: Callable[..., Any]) -> None:
+    """What is above it goes at once; a publisher whose route is known keeps to it; the operator's lower number counts."""
+    channel = confirmed(connect())
+    channel.queue_declare("long.1")
+    core = operator.node.broker.vhosts["/"].queues["long.1"].core
+    for _ in range(8):
+        channel.basic_publish("", "long.1", b"x")
+    operator.do("put_policy", "/", "len", {"pattern": "^long", "definition": {"max-length": 5}, "apply-to": "queues"})
+    wait_until(lambda: core.ready_count() == 5)
+    operator.do("put_policy", "/", "oplen", {"pattern": "^long", "definition": {"max-length": 3}}, operator=True)
+    for _ in range(4):
+        channel.basic_publish("", "long.1", b"x")
+    wait_until(lambda: core.ready_count() == 3)
+    channel.queue_declare("long.2")
+    assert operator.node.broker.vhosts["/"].queues["long.2"].policy.max_length == 3
+    operator.do("delete_policy", "/", "oplen", operator=True)
+    operator.do("delete_policy", "/", "len")
+    for _ in range(9):
+        channel.basic_publish("", "long.1", b"x")
+    assert core.ready_count() == 12
+
+
+def test_a_queue_that_refuses(operator: Operator, connect: Callable[..., Any]) -> None:
+    channel = confirmed(connect())
+    channel.queue_declare("full")
+    channel.basic_publish("", "full", b"x")
+    value = {"pattern": "^full$", "definition": {"max-length": 1, "overflow": "reject-publish"}}
+    operator.do("put_policy", "/", "refuse", value)
+    with pytest.raises(pika.exceptions.NackError):
+        channel.basic_publish("", "full", b"x")
+    operator.do("delete_policy", "/", "refuse")
+    channel.basic_publish("", "full", b"x")
+
+
+def test_dead_letters_of_a_consumer_that_was_there_before(operator: Operator, connect: Callable[..., Any]) -> None:
+    """The policy's exchange and key, the argument's where there is one; time to live by the policy."""
+    channel = confirmed(connect())
+    channel.queue_declare("letters")
+    channel.queue_declare("work")
+    channel.queue_declare("work.args", arguments={"x-dead-letter-exchange": "amq.fanout"})
+    got: list[int] = []
+    channel.basic_consume("work", lambda _, method, *rest: got.append(method.delivery_tag))
+    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "letters"}
+    operator.do("put_policy", "/", "dlx", {"pattern": "^work", "definition": definition})
+    queues = operator.node.broker.vhosts["/"].queues
+    assert queues["work"].policy.dead_letter_exchange == ""
+    assert queues["work.args"].policy.dead_letter_exchange == "amq.fanout"
+    channel.basic_publish("", "work", b"x")
+    wait_until(lambda: channel.connection.process_data_events(0) or got)
+    channel.basic_reject(got[0], requeue=False)
+    wait_until(lambda: queues["letters"].core.ready_count() == 1)
+    channel.cancel()
+    operator.do("put_policy", "/", "dlx", {"pattern": "^work", "definition": {**definition, "message-ttl": 1}})
+    channel = confirmed(connect())
+    channel.basic_publish("", "work.args", b"x")
+    wait_until(lambda: queues["work.args"].core.ready_count() == 0)
+    operator.do("delete_policy", "/", "dlx")
+
+
+def test_a_queue_expires_by_policy(operator: Operator, connect: Callable[..., Any]) -> None:
+    channel = connect().channel()
+    channel.queue_declare("unused.1")
+    channel.queue_declare("unused.2", arguments={"x-expires": 3_600_000})
+    queues = operator.node.broker.vhosts["/"].queues
+    operator.do("put_policy", "/", "exp", {"pattern": "^unused", "definition": {"expires": 1_000_000}})
+    operator.do("put_policy", "/", "exp", {"pattern": "^unused.2", "definition": {"expires": 1}})
+    wait_until(lambda: "unused.2" not in queues)
+    assert "unused.1" in queues and queues["unused.1"].policy.expires_ms is None
+    operator.do("put_policy", "/", "exp", {"pattern": "^unused", "definition": {"expires": 1}})
+    wait_until(lambda: "unused.1" not in queues)
+
+
+def test_an_alternate_exchange_by_policy(operator: Operator, connect: Callable[..., Any]) -> None:
+    channel = confirmed(connect())
+    channel.exchange_declare("front", "direct")
+    channel.queue_declare("rest")
+    channel.queue_bind("rest", "amq.fanout")
+    channel.basic_publish("front", "nobody", b"x")
+    core = operator.node.broker.vhosts["/"].queues["rest"].core
+    assert core.ready_count() == 0
+    operator.do(
+        "put_policy", "/", "ae", {"pattern": "^front$", "definition": {"alternate-exchange": "amq.fanout"}, "apply-to": "exchanges"}
+    )
+    channel.basic_publish("front", "nobody", b"x")
+    assert core.ready_count() == 1
+    operator.do("delete_policy", "/", "ae")
+    channel.basic_publish("front", "nobody", b"x")
+    assert core.ready_count() == 1
+
+
+def test_topic_permissions(operator: Operator, connect: Callable[..., Any]) -> None:
+    """Of the routing key, for publishes whose route is known too, and for bindings; of that exchange alone."""
+    operator.user("topical")
+    channel = confirmed(connect("topical"))
+    channel.queue_declare("t")
+    channel.queue_bind("t", "amq.topic", "#")
+    channel.basic_publish("amq.topic", "b.1", b"x")
+    operator.do("put_topic", "/", "topical", "amq.topic", {"write": "^{username}\\.", "read": "^a"})
+    channel.basic_publish("amq.topic", "topical.1", b"x")
+    channel.basic_publish("amq.direct", "b.1", b"x")
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        channel.basic_publish("amq.topic", "b.1", b"x")
+    text = "ACCESS_REFUSED - write access to topic 'b.1' in exchange 'amq.topic' in vhost '/' refused for user 'topical'"
+    assert refused.value.reply_text == text
+    channel = confirmed(connect("topical"))
+    with pytest.raises(ChannelClosedByBroker, match="read access to topic 'b'"):
+        channel.queue_bind("t", "amq.topic", "b")
+    confirmed(connect()).basic_publish("amq.topic", "b.1", b"x")
+    operator.do("clear_topics", "/", "topical", None)
+    channel = confirmed(connect("topical"))
+    channel.basic_publish("amq.topic", "b.1", b"x")
+    assert operator.node.broker.vhosts["/"].queues["t"].core.ready_count() == 4
+
+
+def test_limits_of_users_and_virtual_hosts(operator: Operator, connect: Callable[..., Any]) -> None:
+    operator.user("limited")
+    operator.do("put_limit", "user", "limited", "max-connections", 1)
+    connect("limited")
+    with pytest.raises(ProbableAccessDeniedError, match=r"user connection limit \(1\) is reached"):
+        connect("limited")
+    operator.do("put_limit", "user", "limited", "max-connections", None)
+    connect("limited")
+    operator.do("put_limit", "vhost", "/", "max-queues", 1)
+    with pytest.raises(ChannelClosedByBroker, match="queue limit in vhost '/'"):
+        connect().channel().queue_declare("one-too-many")
+    operator.do("put_limit", "vhost", "/", "max-queues", None)
+    connect().channel().queue_declare("one-too-many")
+
+
+def test_a_policymakers_pattern_is_bounded(operator: Operator) -> None:
+    """Its patterns are searched on the I/O loops; an administrator's may be any."""
+    operator.user("maker", tags="policymaker")
+    maker = Actor("maker", "here")
+    for pattern in ("(a+)+$", "(a|aa)+$", r"(a*)\1", "(?=a)", "a*b*c*d*", ".{1,9}.{1,9}.{1,9}.{1,9}", "x" * 600, "["):
+        with pytest.raises(Refused, match="pattern should be"):
+            operator.do("put_policy", "/", "slow", {"pattern": pattern, "definition": {"max-length": 1}}, actor=maker)
+    for pattern in (r"^(amq\.|celery.*|.*\.reply\..*)$", "^orders", "", "(?:ab?c)", "^[a-z]+$"):
+        assert operator.do("put_policy", "/", f"good {pattern}", {"pattern": pattern, "definition": {"max-length": 9999}}, actor=maker)
+        operator.do("delete_policy", "/", f"good {pattern}", actor=maker)
+    assert operator.do(
+        "put_policy", "/", "slow", {"pattern": "(never+)+$", "definition": {"max-length": 9999}}, actor=Actor("guest", "here")
+    )
+    operator.do("delete_policy", "/", "slow")
+    with pytest.raises(NotAuthorised):
+        operator.do("put_policy", "/", "op", {"pattern": "", "definition": {"max-length": 1}}, actor=maker, operator=True)
+
+
+def test_every_change_is_in_the_log_and_no_secret(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "flintmq.definitions")
+    secret = rabbitmq_hash("topsecret", b"salt")
+    operator.do("put_user", "audited", "management", password_hash=secret, algorithm=HASH, actor=Actor("guest", "10.1.2.3"))
+    with pytest.raises(NotAuthorised):
+        operator.do("delete_users", ["guest"], actor=Actor("audited", "10.1.2.4"))
+    value = {"uri": "amqp://u:topsecret@h"}
+    operator.do("put_parameter", "federation-upstream", "/", "up", value, actor=Actor("guest", "10.1.2.3"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert "user 'guest' at 10.1.2.3: user 'audited' with tags 'management' is set" in lines
+    assert any("user 'audited' at 10.1.2.4: refused: users ['guest'] are deleted" in line for line in lines)
+    assert not any("topsecret" in line or secret in line for line in lines)
+
+
+def test_it_is_all_there_after_a_restart(tmp_path: Any) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        operator = Operator(broker)
+        operator.do("put_vhost", "kept", {"description": "d", "tags": "a,b"})
+        operator.user("stays", "kept", tags="monitoring")
+        operator.do("put_topic", "kept", "stays", "amq.topic", {"write": "^a", "read": ""})
+        operator.do("put_policy", "kept", "p", {"pattern": "^q", "definition": {"max-length": 2}})
+        operator.do("put_policy", "kept", "o", {"pattern": "^q", "definition": {"message-ttl": 7}}, operator=True)
+        operator.do("put_policy", "kept", "a", {"pattern": "^amq.fanout$", "definition": {"alternate-exchange": "x"}})
+        operator.do("put_global", "cluster_name", "named")
+        operator.do("put_vhost", "gone", {})
+        with operator.connect("stays", "kept") as connection:
+            connection.channel().queue_declare("q1", durable=True)
+        operator.do("put_permission", "gone", "stays", {"configure": ".*", "write": ".*", "read": ".*"})
+        channel = confirmed(operator.connect("stays", "gone"))
+        channel.queue_declare("q1", durable=True)
+        channel.basic_publish("", "q1", b"x", pika.BasicProperties(delivery_mode=2))
+        operator.do("delete_vhost", "gone")
+    with Broker(data_dir=tmp_path) as broker:
+        operator = Operator(broker)
+        vhost = broker.node.broker.vhosts["kept"]
+        policy = vhost.queues["q1"].policy
+        assert (policy.max_length, policy.message_ttl_ms, vhost.exchanges["amq.fanout"].alternate) == (2, 7, "x")
+        assert "gone" not in broker.node.broker.vhosts and broker.node.broker.cluster_name == "named"
+        assert operator.node.definitions.value("vhost-metadata", "kept", "metadata") == {"tags": ["a", "b"]}
+        with pytest.raises(ChannelClosedByBroker, match="write access to topic 'b'"), operator.connect("stays", "kept") as connection:
+            confirmed(connection).basic_publish("amq.topic", "b", b"x")
