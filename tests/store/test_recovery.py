@@ -9,8 +9,9 @@ import pytest
 
 from flintmq.errors import StoreError
 from flintmq.store import decisions
+from flintmq.store.log.containers import container_name
 from flintmq.store.log.file_port import OsFiles
-from flintmq.store.log.scan import LogScan, container_name
+from flintmq.store.log.scan import LogScan
 from flintmq.store.recovery import COMMITTED, PREPARED, ROLLED_BACK, Recovery
 from tests.drivers.recovered import entries_of, live_messages, named_transactions
 from tests.support import logbytes as lb

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flintmq.errors import StoreError
+from flintmq.store.log.containers import container_name, sequence_of
 from flintmq.store.log.file_port import OsFiles
-from flintmq.store.log.scan import LogScan, container_name, container_sequence
+from flintmq.store.log.scan import LogScan
 from tests.support import logbytes as lb
 
 
@@ -72,9 +73,9 @@ def test_an_empty_directory_is_an_empty_log(tmp_path: Path) -> None:
 
 def test_container_names() -> None:
     """A name of 20 decimal digits and the suffix is a container's, nothing else is."""
-    assert container_sequence(container_name(123456)) == 123456
+    assert sequence_of(container_name(123456)) == 123456
     for name in ("1.flog", "0000000000000000001.flog", "0000000000000000000x.flog", "00000000000000000001.tmp", "٠" * 20 + ".flog"):
-        assert container_sequence(name) == 0
+        assert sequence_of(name) is None
 
 
 def test_containers_without_blocks_are_a_new_log(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from cython import (
 )
 from cython import int as c_int
 from cython.cimports.flintmq.core.crc32c import crc32c
-from cython.cimports.flintmq.store.log.reader import log_reader_t, reader_following
+from cython.cimports.flintmq.store.log.reader import block_search, log_reader_t, reader_following
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     CONTAINER_HEADER,
@@ -51,7 +51,6 @@ from cython.cimports.flintmq.store.log.record import (
     head_t,
     le32,
     le64,
-    record_decode,
     record_t,
 )
 from cython.cimports.libc.errno import EINTR, ENOENT, errno
@@ -64,11 +63,10 @@ from cython.cimports.posix.fcntl import open as c_open
 from cython.cimports.posix.unistd import close as c_close
 from cython.cimports.posix.unistd import pread
 
+from flintmq.store.log.containers import HEADER_SIZE, SIZE_MAX, SIZE_MIN, read_header, sequence_of
+
 # bytes that are read at least
 PIECE = declare(uint64_t, 65536)
-# bytes; what the format allows, a header that says more is not believed
-SIZE_MIN = declare(uint64_t, 4096)
-SIZE_MAX = declare(uint64_t, 1 << 30)
 # The chunks of a message are written one behind the other, with other threads' records between: a chunk that is not found within this
 # many containers does not exist.
 CHUNK_CONTAINERS = declare(uint64_t, 16)
@@ -191,22 +189,19 @@ class Containers:
         if self.container_size or not self.directory:
             return 0
         for name in sorted(os.listdir(self.directory)):
-            if not name.endswith(".flog") or len(name) != 25:
+            if sequence_of(name) is None:
                 continue
             try:
                 with open(os.path.join(self.directory, name), "rb") as file:
-                    header: bytes = file.read(CONTAINER_HEADER)
+                    header = read_header(file.read(HEADER_SIZE))
             except FileNotFoundError:
                 continue
-            if len(header) == CONTAINER_HEADER and header[:8] == b"FLNTLOG1":
-                size = int.from_bytes(header[48:56], "little")
-                good = crc32c(0, cast(p_char, header), 508) == int.from_bytes(header[508:512], "little")
-                if good and SIZE_MIN <= size <= SIZE_MAX and size % SIZE_MIN == 0:
-                    if not self.has_uuid:
-                        memcpy(self.uuid, cast(p_char, header) + 16, 16)
-                        self.has_uuid = True
-                    self._set_size(size)
-                    return 0
+            if header is not None and header.known:
+                if not self.has_uuid:
+                    memcpy(self.uuid, cast(p_char, header.store_uuid), 16)
+                    self.has_uuid = True
+                self._set_size(header.size)
+                return 0
         return 0
 
     def raise_error(self) -> c_int:
@@ -397,12 +392,7 @@ class Containers:
         view.span_last = low - 1
         return span
 
-    # --- for Python callers (log.py); the lock is held
-
-    def learned_size(self) -> int:
-        """The container size, once a container with a good header is there; else 0. Raises: OSError."""
-        self.learn()
-        return self.container_size
+    # --- for Python callers
 
     def headers_in(self, sequence: int) -> list[tuple[int, int, int, int, int, int, int]]:
         """Every block header of a container that checks, ascending: (lsn, end without padding, epoch, durable hint, previous, base,
@@ -417,46 +407,14 @@ class Containers:
         if view != NULL:
             self.load(view, 0, size)
         self.raise_error()
-        while view != NULL and offset + BLOCK_HEADER <= size:
-            if block_decode(view.bytes + offset, start + offset, size - offset, self.log, address(block)):
-                end = block.lsn + block.length
-                found.append((block.lsn, end, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
-                offset = align_sector(offset + block.length)
-            else:
-                offset += SECTOR
+        while view != NULL:
+            offset = block_search(view.bytes, start, offset, size, size, self.log, 0, address(block))
+            if offset == size:
+                break
+            end = block.lsn + block.length
+            found.append((block.lsn, end, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
+            offset = align_sector(end - start)
         return found
-
-    def block_good(self, lsn: int) -> bool:
-        """Whether the block at this LSN and all of its records check. Raises: OSError."""
-        record: record_t
-        block: block_t
-        size: uint64_t = self.container_size
-        at: uint64_t = BLOCK_HEADER
-        where: uint64_t = lsn
-        offset: uint64_t = where % size
-        count: uint32_t = 0
-        view: pointer[view_t] = self.open(where // size)
-        if view == NULL or not self.load(view, 0, size):
-            self.raise_error()
-            return False
-        if offset + BLOCK_HEADER > size or not block_decode(view.bytes + offset, where, size - offset, self.log, address(block)):
-            return False
-        while at < block.length:
-            if not record_decode(view.bytes + offset + at, where + at, block.length - at, 0, True, address(record)):
-                return False
-            at += align8(record.length)
-            count += 1
-        return count == block.records
-
-    def begun_at(self, lsn: int) -> bool:
-        """Whether a block was begun at this LSN, good or not: what stands there names the LSN."""
-        size: uint64_t = self.container_size
-        where: uint64_t = lsn
-        offset: uint64_t = where % size
-        view: pointer[view_t] = self.open(where // size)
-        if view == NULL or offset + BLOCK_HEADER > size or not self.load(view, offset, BLOCK_HEADER):
-            return False
-        return le64(view.bytes + offset + 8) == where
 
     # --- contents
 

@@ -18,20 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flintmq.arrow import schema
-from flintmq.arrow.containers import Containers
 from flintmq.arrow.records import OUTCOMES, STATES
 from flintmq.arrow.scan import scan_container
-from flintmq.core.checksum import crc32c_of
+from flintmq.errors import StoreError
+from flintmq.store.log.containers import HEADER_SIZE, read_header, sequence_of
+from flintmq.store.log.file_port import OsFiles
+from flintmq.store.log.scan import LogScan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUFFIX = ".flog"
-SECTOR = 512
-_HEADER = struct.Struct("<8sII16sIIQQQ")
 _PAIR = struct.Struct("<II")
 _ROW = struct.Struct("<QQQ")
-_CLEAN = 1
 
 
 class StoreBusy(Exception):
@@ -69,23 +67,20 @@ def list_log(directory: str | os.PathLike[str]) -> list[ContainerFacts]:
     """The log's containers in order; only headers are read. Raises: OSError."""
     found: list[ContainerFacts] = []
     for name in sorted(os.listdir(directory)):
-        digits = name.removesuffix(SUFFIX)
-        if len(name) != 20 + len(SUFFIX) or not (digits.isascii() and digits.isdigit()) or not 0 < int(digits) < 1 << 33:
+        number = sequence_of(name) or 0
+        if not 0 < number < 1 << 33:
             continue
         path = os.path.join(os.fspath(directory), name)
         try:
             with open(path, "rb") as file:
-                header = file.read(SECTOR)
+                header = read_header(file.read(HEADER_SIZE))
                 length = os.fstat(file.fileno()).st_size
         except FileNotFoundError:  # recycled since the directory was listed
             continue
-        number = int(digits)
-        if len(header) == SECTOR and crc32c_of(header[:508]) == int.from_bytes(header[508:], "little"):
-            magic, version, sector, uuid, _, epoch, sequence, size, time_us = _HEADER.unpack_from(header)
-            if magic == b"FLNTLOG1" and version in (1, 2) and sector == SECTOR and sequence == number and 4096 <= size <= 1 << 30:
-                found.append(ContainerFacts(number, path, size, number * size, epoch, time_us, uuid))
-                continue
-        found.append(ContainerFacts(number, path, length, 0, 0, 0, b"", False))
+        if header is not None and header.known and header.sequence == number:
+            found.append(ContainerFacts(number, path, header.size, number * header.size, header.epoch, header.time_us, header.store_uuid))
+        else:
+            found.append(ContainerFacts(number, path, length, 0, 0, 0, b"", False))
     sizes = {facts.size for facts in found if facts.good}
     size = min(sizes) if len(sizes) == 1 else 0
     return [
@@ -103,47 +98,14 @@ def log_ends(directory: str | os.PathLike[str], log: int = 0) -> LogEnds:
 
     Args: log: 1 messages, 2 transactions; 0: as the directory's name says. Raises: OSError.
     """
-    sequences = [facts.sequence for facts in list_log(directory)]
-    containers = Containers(os.fspath(directory), None, log or _log_number(directory))
-    with containers.users:
-        size = containers.learned_size()
-        if not sequences or not size:
-            return LogEnds(0, 0, 0, 0, False)
-        return _ends(containers, sequences, size)
-
-
-def _ends(containers: Containers, sequences: list[int], size: int) -> LogEnds:
-    found: list[tuple[int, int, int, int, int, int, int]] = []
-    for sequence in reversed(sequences):
-        found = containers.headers_in(sequence) + found
-        if found and found[0][1] <= max(block[3] for block in found):
-            break
-    epoch, chain = 0, []
-    for block in found:
-        if block[2] >= epoch:  # else it was cut off by a later epoch
-            epoch = block[2]
-            chain.append(block)
-    start = sequences[0] * size + SECTOR
-    if not chain:
-        return LogEnds(start, start, start, 0, False)
-    durable = max(block[3] for block in chain)
-    index = max((i for i, block in enumerate(chain) if block[1] <= durable), default=-1)
-    last = chain[index] if index >= 0 else None
-    for block in chain[index + 1 :]:
-        if last is not None and (block[4] != last[0] or block[0] not in (_sector(last[1]), (last[0] // size + 1) * size + SECTOR)):
-            break
-        if not containers.block_good(block[0]):
-            break
-        last = block
-    if last is None:
-        return LogEnds(start, start, durable, chain[0][0], False)
-    tail = _sector(last[1])
-    torn = tail if chain[-1][0] > last[0] or containers.begun_at(tail) else 0
-    return LogEnds(last[5], tail, durable, torn, bool(last[6] & _CLEAN) and not torn)
-
-
-def _sector(lsn: int) -> int:
-    return -(-lsn // SECTOR) * SECTOR
+    scan = LogScan(OsFiles(), os.fspath(directory), log or _log_number(directory))
+    try:
+        scan.ends()
+    except StoreError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from error
+        return LogEnds(0, 0, 0, 0, False)  # no container with a good header
+    return LogEnds(scan.base, scan.block_end, scan.hint or scan.block_end, scan.torn_at, scan.clean)
 
 
 @contextmanager

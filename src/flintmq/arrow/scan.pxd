@@ -44,5 +44,4 @@ cdef class ContainerScan:
     cdef int _damaged(self, uint64_t lsn, uint64_t upto, str text) except -1
     cdef bint _next_block(self) except? False
     cdef bint _enter(self) except? False
-    cdef uint32_t _good_record(self, uint32_t at) noexcept nogil
     cdef uint32_t _fill(self, Table table) except? 0xFFFFFFFF

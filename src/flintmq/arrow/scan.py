@@ -24,11 +24,11 @@ from cython.cimports.flintmq.arrow.records import PUT_DONE, PUT_MORE, PUT_SHORT,
 from cython.cimports.flintmq.arrow.table import Table, column_t
 from cython.cimports.flintmq.arrow.text import M_BODY
 from cython.cimports.flintmq.core.crc32c import crc32c
+from cython.cimports.flintmq.store.log.reader import block_check, block_salvage, block_search
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
     CONTAINER_HEADER,
-    RECORD_HEADER,
     SALVAGE_EFFORT,
     SECTOR,
     align8,
@@ -44,6 +44,7 @@ from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp
 
 from flintmq.arrow import schema
+from flintmq.store.log.containers import read_header, sequence_of
 
 LOGS = {"messages": 1, "transactions": 2}
 STREAMS = {"records": "records", "messages": "log_messages"}
@@ -75,7 +76,6 @@ class ContainerScan:
     """
 
     def __init__(self, path, log, stream, columns, body, base, end, mode, rows_max, memory, store_uuid):
-        header: bytes
         if log not in LOGS or stream not in STREAMS or mode not in MODES:
             raise ValueError(f"log {log!r}, stream {stream!r}, mode {mode!r}: not among {list(LOGS)}, {list(STREAMS)}, {list(MODES)}")
         if stream == "messages" and log != "messages":
@@ -97,39 +97,32 @@ class ContainerScan:
         if isinstance(path, (bytes, bytearray, memoryview)):
             data = bytes(path)
             self.path = ""
-            header = data[:512]
+            header = read_header(data)
         else:
             data = None
             self.path = os.fspath(path)
             try:
                 with open(self.path, "rb") as file:
-                    header = file.read(CONTAINER_HEADER)
+                    header = read_header(file.read(CONTAINER_HEADER))
             except FileNotFoundError as error:
                 raise ContainerGone(f"{self.path} is gone") from error
-        number = _sequence_of(self.path)
-        size = int.from_bytes(header[48:56], "little")
-        if (
-            len(header) < CONTAINER_HEADER
-            or header[:12] not in (b"FLNTLOG1\1\0\0\0", b"FLNTLOG1\2\0\0\0")
-            or crc32c(0, cast(p_char, header), 508) != int.from_bytes(header[508:512], "little")
-            or size % 4096
-            or not 4096 <= size <= 1 << 30
-            or int.from_bytes(header[12:16], "little") != SECTOR
-        ):
+        number = sequence_of(os.path.basename(self.path)) or 0
+        if header is None or not header.known:
             self.ended = True
             self._damaged(0, 0, "the container's header does not check")
             return
-        if int.from_bytes(header[32:36], "little") != LOGS[log]:
+        if header.log_id != LOGS[log]:
             raise ValueError(f"{self.path or 'the container'} belongs to another log than {log}")
-        if store_uuid is not None and header[16:32] != store_uuid:
+        if store_uuid is not None and header.store_uuid != store_uuid:
             raise ContainerGone(f"{self.path or 'the container'} belongs to another store")
-        self.sequence = int.from_bytes(header[40:48], "little")
+        self.sequence = header.sequence
         if number and self.sequence != number:
             raise ContainerGone(f"{self.path} holds container {self.sequence} by now")
         if not 0 < self.sequence < 1 << 33:
             raise ValueError(f"{self.path or 'the container'} has the impossible sequence number {self.sequence}")
+        size = header.size
         directory = os.path.dirname(os.path.abspath(self.path)) if self.path else ""
-        self.containers = Containers(directory, header[16:32], LOGS[log], memory, size)
+        self.containers = Containers(directory, header.store_uuid, LOGS[log], memory, size)
         self.maker = RowMaker(self.containers, self.sequence, stream == "messages", self.wanted, body_max)
         self.start = self.sequence * size
         self.offset = CONTAINER_HEADER
@@ -219,14 +212,12 @@ class ContainerScan:
             first = 0
             hint = 0
             found = self.offset
-            while found + BLOCK_HEADER <= size:
-                if (
-                    block_decode(self.view.bytes + found, self.start + found, size - found, self.containers.log, address(other))
-                    and other.epoch >= self.epoch
-                    and not (self.end_known and other.lsn >= self.end)
-                ):
-                    hint = max(hint, other.durable_hint)
-                    first = first or found
+            while True:
+                found = block_search(self.view.bytes, self.start, found, size, size, self.containers.log, self.epoch, address(other))
+                if found == size or (self.end_known and other.lsn >= self.end):
+                    break
+                hint = max(hint, other.durable_hint)
+                first = first or found
                 found += SECTOR
             if first == 0:
                 self._chain_end(lsn)
@@ -280,27 +271,22 @@ class ContainerScan:
     def _enter(self) -> bint:
         """Checks the records of the block that was found; false: it is torn, the container ends before it."""
         p: pointer[cython.const[uint8_t]] = self.view.bytes + self.offset
-        at: uint32_t = BLOCK_HEADER
         count: uint32_t = 0
-        good: bint = True
+        good: bint
         hint: uint64_t = self.end
         offset: uint64_t
-        record: record_t
         other: block_t
         size: uint64_t = self.containers.container_size
         with nogil:
-            while at < self.block.length:
-                if not record_decode(p + at, self.block.lsn + at, self.block.length - at, 0, True, address(record)):
-                    good = False
-                    break
-                at += cast(uint32_t, align8(record.length))
-                count += 1
+            good = block_check(p, address(self.block), address(count)) == self.block.length
         self.salvaging = False
         if not good and not self.end_known:
             offset = align_sector(self.offset + self.block.length)
-            while offset + BLOCK_HEADER <= size:
-                if block_decode(self.view.bytes + offset, self.start + offset, size - offset, self.containers.log, address(other)):
-                    hint = max(hint, other.durable_hint)
+            while True:
+                offset = block_search(self.view.bytes, self.start, offset, size, size, self.containers.log, 0, address(other))
+                if offset == size:
+                    break
+                hint = max(hint, other.durable_hint)
                 offset += SECTOR
             if hint <= self.block.lsn:
                 self._torn_at(self.block.lsn)
@@ -316,20 +302,6 @@ class ContainerScan:
         self.at = BLOCK_HEADER
         self.maker.item = 0
         return True
-
-    def _good_record(self, at: uint32_t) -> uint32_t:
-        """Offset in the block of the first record from `at` on that checks; the block's length: none."""
-        p: pointer[cython.const[uint8_t]] = self.view.bytes + self.offset
-        record: record_t
-        while at + RECORD_HEADER <= self.block.length:
-            if record_decode(p + at, self.block.lsn + at, self.block.length - at, 0, False, address(record)):
-                if self.effort < record.length:
-                    break
-                self.effort -= record.length
-                if record_decode(p + at, self.block.lsn + at, self.block.length - at, 0, True, address(record)):
-                    return at
-            at += 8
-        return self.block.length
 
     def _fill(self, table: Table | None) -> uint32_t:
         """Rows from the next record on, until the table is full or the container has ended."""
@@ -363,7 +335,7 @@ class ContainerScan:
                     self.salvaging and self.maker.item == 0,
                     address(record),
                 ):
-                    good = self._good_record(self.at + 8)
+                    good = block_salvage(self.view.bytes + self.offset, address(self.block), self.at + 8, address(self.effort))
                     with gil:
                         self._damaged(lsn, self.block.lsn + good, "records do not check")
                     self.at = good
@@ -430,7 +402,7 @@ class ContainerScan:
                 self.salvaging,
                 address(record),
             ):
-                good = self._good_record(self.at + 8)
+                good = block_salvage(self.view.bytes + self.offset, address(self.block), self.at + 8, address(self.effort))
                 self._damaged(self.block.lsn + self.at, self.block.lsn + good, "records do not check")
                 self.at = good
                 continue
@@ -445,13 +417,6 @@ class ContainerScan:
         self.epoch = self.block.epoch
         self.offset = align_sector(self.offset + self.block.length)
         return found
-
-
-def _sequence_of(path: str) -> int:
-    """Sequence number that a container's file name says; 0: another name."""
-    name = os.path.basename(path)
-    digits = name.removesuffix(".flog")
-    return int(digits) if len(name) == 25 and len(digits) == 20 and digits.isascii() and digits.isdigit() else 0
 
 
 def scan_container(

@@ -16,6 +16,11 @@ from flintmq.core.checksum import crc32c_of
 
 MAGIC = b"FLNTLOG1"
 FORMAT_VERSION = 2
+# 1: without Queue-Purge; its containers are read as they are
+FORMAT_VERSIONS = (1, 2)
+# bytes of a container, and what they are a multiple of; a header that says something else is not believed
+SIZE_MIN = 4096
+SIZE_MAX = 1 << 30
 SECTOR = 512
 HEADER_SIZE = 512
 SUFFIX = ".flog"
@@ -41,6 +46,12 @@ class ContainerHeader:
     format_version: int = FORMAT_VERSION
     sector: int = SECTOR
 
+    @property
+    def known(self) -> bool:
+        """Whether this version and these sizes are those of docs/FORMAT.md."""
+        sizes = self.sector == SECTOR and SIZE_MIN <= self.size <= SIZE_MAX and self.size % SIZE_MIN == 0
+        return self.format_version in FORMAT_VERSIONS and sizes
+
     def encode(self) -> bytes:
         """512 bytes."""
         fields = _HEADER.pack(
@@ -58,16 +69,21 @@ class ContainerHeader:
         return body + struct.pack("<I", crc32c_of(body))
 
 
+def read_header(data: bytes) -> ContainerHeader | None:
+    """What the first bytes of a container say; None when there are too few, or magic number or CRC are not right."""
+    if len(data) < HEADER_SIZE or data[:8] != MAGIC or crc32c_of(data[:508]) != int.from_bytes(data[508:HEADER_SIZE], "little"):
+        return None
+    _, version, sector, uuid, log_id, epoch, sequence, size, time_us = _HEADER.unpack_from(data)
+    return ContainerHeader(uuid, log_id, epoch, sequence, size, time_us, version, sector)
+
+
 def in_present_format(data: bytes) -> bytes:
     """A container's bytes, its header saying the present format version: what is added to an old one may be what old programs don't know.
     One whose header is damaged stays as it is."""
-    head = data[: HEADER_SIZE - 4]
-    if (
-        len(data) < HEADER_SIZE
-        or struct.unpack_from("<I", data, HEADER_SIZE - 4)[0] != crc32c_of(head)
-        or struct.unpack_from("<I", head, 8)[0] >= FORMAT_VERSION
-    ):
+    header = read_header(data)
+    if header is None or header.format_version >= FORMAT_VERSION:
         return data
+    head = data[: HEADER_SIZE - 4]
     head = head[:8] + struct.pack("<I", FORMAT_VERSION) + head[12:]
     return head + struct.pack("<I", crc32c_of(head)) + data[HEADER_SIZE:]
 
@@ -80,7 +96,7 @@ def container_name(sequence: int) -> str:
 def sequence_of(name: str) -> int | None:
     """Sequence number of a container's file name; None for other names."""
     stem = name.removesuffix(SUFFIX)
-    return int(stem) if name.endswith(SUFFIX) and len(stem) == 20 and stem.isdigit() else None
+    return int(stem) if name.endswith(SUFFIX) and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
 def round_container_size(size: int, least: int) -> int:

@@ -240,14 +240,13 @@ def block_search(
 
 def block_check(p: pointer[cython.const[uint8_t]], block: pointer[block_t], count: pointer[uint32_t]) -> uint32_t:
     at: uint32_t = BLOCK_HEADER
+    good: uint32_t = 0
     record: record_t
-    count[0] = 0
-    while at < block.length:
-        if not record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
-            return at
+    while at < block.length and record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
         at += cast(uint32_t, align8(record.length))
-        count[0] += 1
-    return block.length
+        good += 1
+    count[0] = good
+    return min(at, block.length)
 
 
 def block_salvage(p: pointer[cython.const[uint8_t]], block: pointer[block_t], at: uint32_t, effort: pointer[uint64_t]) -> uint32_t:

@@ -29,8 +29,12 @@ cdef class LogScan:
     cdef readonly uint64_t bytes_read
     # --- private
     cdef dict _names                          # sequence -> file name, of good and unusable containers
-    cdef list _candidates                     # block headers near the end of the log: (lsn, end, epoch, hint, previous, base)
+    cdef list _candidates                     # block headers near the end of the log: (lsn, end, epoch, hint, previous, base, flags)
     cdef uint64_t _last                       # LSN of the block that told the base
+    cdef uint64_t _proven                     # LSN of the last good block, 0: none; the sector behind it; where the next one would begin; its flags
+    cdef uint64_t _behind
+    cdef uint64_t _ends_at
+    cdef uint32_t _flags
     cdef uint64_t _loaded                     # sequence that `_bytes` holds; 0 = none
     cdef uint8_t *_bytes
     cdef uint64_t _filled                     # bytes of `_bytes` that may not be zero
@@ -42,9 +46,9 @@ cdef class LogScan:
     cdef int _load(self, uint64_t sequence) except -1
     cdef bint _block_at(self, uint64_t offset, uint64_t lsn, block_t *out) noexcept
     cdef bint _next(self, uint64_t *at, uint64_t last, uint32_t epoch, bint any_previous, block_t *out) except -1
-    cdef uint32_t _bad(self, block_t *block) noexcept
+    cdef uint64_t _search(self, uint64_t offset, uint64_t start, uint32_t epoch, block_t *out) noexcept
+    cdef bint _is_bad(self, block_t *block) noexcept
     cdef int _end(self, uint64_t at, uint32_t flags) except -1
     cdef int _note(self, uint64_t lsn, uint64_t upto, str reason) except -1
-    cdef uint64_t _resume_in(self, uint64_t at) noexcept
     cdef uint64_t _resume(self, uint64_t at) except? 0
-    cdef int _salvage(self, block_t *block, uint32_t bad, scan_record_t on_record, void *context) except -1
+    cdef int _salvage(self, block_t *block, scan_record_t on_record, void *context) except -1

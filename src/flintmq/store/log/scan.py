@@ -22,8 +22,8 @@ import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, gil, long, nogil, p_char, p_void, pointer, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.store.log.file_port import FilePort
+from cython.cimports.flintmq.store.log.reader import block_check, block_salvage, block_search
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_CLEAN,
     BLOCK_HEADER,
@@ -45,13 +45,18 @@ from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import FORMAT_VERSION, MAGIC, SUFFIX
+from flintmq.store.log.containers import (
+    FORMAT_VERSION,
+    FORMAT_VERSIONS,
+    MAGIC,
+    SIZE_MAX,
+    SIZE_MIN,
+    ContainerHeader,
+    container_name,
+    read_header,
+    sequence_of,
+)
 
-# 1: without Queue-Purge; its containers are read as they are
-FORMAT_VERSIONS = (1, 2)
-# bytes of a container: what the format allows; a header that says something else is not believed
-CONTAINER_MIN = 4096
-CONTAINER_MAX = 1 << 30
 # bytes of one read call: long enough for the disk, short enough that a signal gets through
 READ_PIECE = declare(uint64_t, 4 << 20)
 
@@ -70,35 +75,13 @@ class Damage:
         return f"{self.file}: damaged at offset {self.offset} (LSN {self.lsn}, next good LSN {self.next_lsn}): {self.reason}"
 
 
-def container_name(sequence: int) -> str:
-    """File name of a container."""
-    return f"{sequence:020d}{SUFFIX}"
-
-
-def container_sequence(name: str) -> int:
-    """Sequence number of a container's file name; 0 when it is none (also for names of containers that are being made)."""
-    digits = name.removesuffix(SUFFIX)
-    if len(digits) != 20 or len(name) != 20 + len(SUFFIX) or not (digits.isascii() and digits.isdigit()):
-        return 0
-    return int(digits)
-
-
 @cfunc
 @nogil
 @exceptval(check=False)
-def _bad_record(p: pointer[cython.const[uint8_t]], block: pointer[block_t]) -> uint32_t:
-    """Checks every record of the block at `p`: 0 when all are good, else the offset of the first that is not (in the block)."""
-    at: uint32_t = BLOCK_HEADER
+def _bad(p: pointer[cython.const[uint8_t]], block: pointer[block_t]) -> bint:
+    """Whether a record of the block at `p` does not check, or their number is not the header's."""
     count: uint32_t = 0
-    record: record_t
-    while at < block.length:
-        if not record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
-            return at
-        at += cast(uint32_t, align8(record.length))
-        count += 1
-    if count != block.records:
-        return BLOCK_HEADER
-    return 0
+    return block_check(p, block, address(count)) < block.length or count != block.records
 
 
 @cfunc
@@ -122,25 +105,6 @@ def _hand_out(
             on_record(context, address(record))
             count += 1
     return count
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _next_good_record(p: pointer[cython.const[uint8_t]], block: pointer[block_t], at: uint32_t, effort: pointer[uint64_t]) -> uint32_t:
-    """Offset in the block of the first record at or after `at` that checks; the block's length when there is none."""
-    record: record_t
-    cost: uint64_t
-    while at + 24 <= block.length:
-        if record_decode(p + at, block.lsn + at, block.length - at, 0, False, address(record)):
-            cost = record.length
-            if effort[0] < cost:
-                break
-            effort[0] -= cost
-            if record_decode(p + at, block.lsn + at, block.length - at, 0, True, address(record)):
-                return at
-        at += 8
-    return block.length
 
 
 @cfunc
@@ -203,7 +167,8 @@ class LogScan:
         self._names = {}
         self._candidates = []
         self.hint = 0
-        self._last = 0
+        self._last = self._proven = self._behind = self._ends_at = 0
+        self._flags = 0
         self._loaded = 0
 
     # --- for Python callers
@@ -211,6 +176,19 @@ class LogScan:
     def check(self) -> None:
         """Reads everything and hands out nothing: fills the attributes in."""
         self.run(_ignore, NULL)
+
+    def ends(self) -> None:
+        """Reads the last containers alone: fills in base, tail, hint, last_block, block_end, torn_at, clean. Earlier damage is not seen."""
+        self._reset()
+        self._headers()
+        if self._names:
+            first = min(self._names) * self.container_size + CONTAINER_HEADER
+            there = self._find_base()
+            self.last_block = self._proven
+            self.tail = self.block_end = self._behind if self._proven else first
+            self.base = self.base if self._proven else first
+            if there:
+                self._end(self._ends_at, self._flags)
 
     def collect(self) -> list:
         """Every good record as (lsn, type, flags, undo_prev, tx, expires_at_ms, time_us, own fields)."""
@@ -225,11 +203,10 @@ class LogScan:
 
     def _headers(self) -> None:
         """Reads the header of every container: names, sizes, store. Raises StoreError: see module."""
-        versions: dict = {}
-        sizes: dict = {}
+        strange: str | None = None
         names: dict = {}
         for name in self.files.list_dir(self.directory):
-            sequence = container_sequence(name)
+            sequence = sequence_of(name) or 0
             if 0 < sequence < 1 << 44:
                 names[sequence] = name
         for sequence in sorted(names):
@@ -237,51 +214,46 @@ class LogScan:
             try:
                 fd = self.files.open(path)
                 try:
-                    header = self.files.read(fd, CONTAINER_HEADER, 0)
+                    data = self.files.read(fd, CONTAINER_HEADER, 0)
                 finally:
                     self.files.close(fd)
             except OSError as error:
                 raise StoreError(f"cannot read {path}: {error.strerror}") from error
             self._names[sequence] = names[sequence]
-            good = len(header) == CONTAINER_HEADER and header[:8] == MAGIC
-            version = int.from_bytes(header[8:12], "little")
-            if not good or crc32c(0, cast(p_char, header), 508) != int.from_bytes(header[508:512], "little"):
-                if good and version not in FORMAT_VERSIONS:
-                    versions[path] = version
+            header = read_header(data)
+            if header is None:
+                version = int.from_bytes(data[8:12], "little")
+                if data[:8] == MAGIC and version not in FORMAT_VERSIONS:
+                    strange = strange or _version_text(path, version)
                 self.unusable.append(sequence)
                 continue
-            if version not in FORMAT_VERSIONS:
-                raise StoreError(f"{path} has format version {version}; this FlintMQ reads versions up to {FORMAT_VERSION}")
-            self._check_header(path, sequence, header, sizes)
-        if versions and not self.containers:
-            path, version = next(iter(versions.items()))
-            raise StoreError(f"{path} has format version {version}; this FlintMQ reads versions up to {FORMAT_VERSION}")
+            self._check_header(path, sequence, header)
+        if strange and not self.containers:
+            raise StoreError(strange)
         if self.unusable and not self.containers:
             raise StoreError(f"{self._path(self.unusable[0])}: no container of this log has a good header")
 
-    def _check_header(self, path: str, sequence: int, header: bytes, sizes: dict) -> None:
-        uuid = header[16:32]
-        size = int.from_bytes(header[48:56], "little")
+    def _check_header(self, path: str, sequence: int, header: ContainerHeader | None) -> None:
+        if header.format_version not in FORMAT_VERSIONS:
+            raise StoreError(_version_text(path, header.format_version))
         if self.store_uuid is None:
-            self.store_uuid = uuid
-        if uuid != self.store_uuid:
-            raise StoreError(f"{path} belongs to the store {uuid.hex()}, not to {self.store_uuid.hex()}")
-        log_id = int.from_bytes(header[32:36], "little")
-        if log_id != self.log_id:
-            raise StoreError(f"{path} belongs to log {log_id}, not to log {self.log_id}")
-        if size % CONTAINER_MIN or not CONTAINER_MIN <= size <= CONTAINER_MAX:
-            raise StoreError(f"{path} says its container size is {size}: not a multiple of {CONTAINER_MIN} up to {CONTAINER_MAX}")
-        sector = int.from_bytes(header[12:16], "little")
-        if sector != SECTOR:
-            raise StoreError(f"{path} has blocks aligned to {sector} bytes; this FlintMQ reads {SECTOR}")
-        if self.container_size and size != self.container_size:
-            raise StoreError(f"{path} has container size {size}, others of the log {self.container_size}")
-        if int.from_bytes(header[40:48], "little") != sequence:
+            self.store_uuid = header.store_uuid
+        if header.store_uuid != self.store_uuid:
+            raise StoreError(f"{path} belongs to the store {header.store_uuid.hex()}, not to {self.store_uuid.hex()}")
+        if header.log_id != self.log_id:
+            raise StoreError(f"{path} belongs to log {header.log_id}, not to log {self.log_id}")
+        if header.sector != SECTOR:
+            raise StoreError(f"{path} has blocks aligned to {header.sector} bytes; this FlintMQ reads {SECTOR}")
+        if not header.known:
+            raise StoreError(f"{path} says its container size is {header.size}: not a multiple of {SIZE_MIN} up to {SIZE_MAX}")
+        if self.container_size and header.size != self.container_size:
+            raise StoreError(f"{path} has container size {header.size}, others of the log {self.container_size}")
+        if header.sequence != sequence:
             self.unusable.append(sequence)  # another container's file under this name
             return
-        self.container_size = size
+        self.container_size = header.size
         self.containers.append(sequence)
-        if self.files.size(path) < size:  # its size was durable before it had its name
+        if self.files.size(path) < header.size:  # its size was durable before it had its name
             self.unusable.append(sequence)
 
     def _load(self, sequence: uint64_t) -> c_int:
@@ -362,8 +334,12 @@ class LogScan:
             return True
         return False
 
+    def _search(self, offset: uint64_t, start: uint64_t, epoch: uint32_t, out: pointer[block_t]) -> uint64_t:
+        """Offset of the first good header from there on in the loaded container, whose LSN is `start`; `_filled` or more: none."""
+        return block_search(self._bytes, start, offset, self._filled, self.container_size, self.log_id, epoch, out)
+
     def _headers_in(self, sequence: int) -> list:
-        """Every block header of a container that checks, ascending: (lsn, end, epoch, hint, previous, base)."""
+        """Every block header of a container that checks, ascending: (lsn, end, epoch, hint, previous, base, flags)."""
         found: list = []
         block: block_t
         size: uint64_t = self.container_size
@@ -371,11 +347,12 @@ class LogScan:
         start: uint64_t = sequence
         start *= size
         self._load(sequence)
-        while offset < self._filled:
-            if le32(self._bytes + offset) == BLOCK_MAGIC and self._block_at(offset, start + offset, address(block)):
-                found.append((block.lsn, block.lsn + block.length, block.epoch, block.durable_hint, block.previous, block.base))
+        while True:
+            offset = self._search(offset, start, 0, address(block))
+            if offset >= self._filled:
+                return found
+            found.append((block.lsn, block.lsn + block.length, block.epoch, block.durable_hint, block.previous, block.base, block.flags))
             offset += SECTOR
-        return found
 
     def _find_base(self) -> bool:
         """Looks at the last containers: the highest durable hint, then the end of the good chain above it and the base it tells.
@@ -401,24 +378,30 @@ class LogScan:
                 start = block
         self.base = start[5]
         self._last = start[0]
+        self._ends_at = start[0]
+        self._flags = start[6]
         last: uint64_t = start[0]
         last_epoch: uint32_t = start[2]
         at: uint64_t = align_sector(start[1])
         header: block_t
         if start[1] > self.hint:  # nothing is known durable: the first block has to prove itself, too
             at = start[0]
-            if not self._next(address(at), 0, 0, True, address(header)) or self._bad(address(header)):
+            if not self._next(address(at), 0, 0, True, address(header)) or self._is_bad(address(header)):
                 return True
             at = align_sector(start[1])
-        while self._next(address(at), last, last_epoch, False, address(header)) and not self._bad(address(header)):
+        self._proven = start[0]
+        self._behind = at
+        while self._next(address(at), last, last_epoch, False, address(header)) and not self._is_bad(address(header)):
             self.base = header.base
-            last = self._last = header.lsn
+            self._flags = header.flags
+            last = self._last = self._proven = header.lsn
             last_epoch = header.epoch
-            at = align_sector(header.lsn + header.length)
+            at = self._behind = align_sector(header.lsn + header.length)
+        self._ends_at = at
         return True
 
-    def _bad(self, block: pointer[block_t]) -> uint32_t:
-        return _bad_record(self._bytes + block.lsn % self.container_size, block)
+    def _is_bad(self, block: pointer[block_t]) -> bint:
+        return _bad(self._bytes + block.lsn % self.container_size, block)
 
     # --- reading
 
@@ -442,7 +425,7 @@ class LogScan:
         at: uint64_t = min(self.base, self._last) // size * size + CONTAINER_HEADER
         block: block_t
         p: pointer[uint8_t]
-        bad: uint32_t
+        bad: bint
         any_previous: bint = True
         last_flags: uint32_t = 0
         while True:
@@ -458,13 +441,13 @@ class LogScan:
             p = self._bytes + block.lsn % size
             if block.lsn + block.length > self.base or block.lsn >= self.hint:
                 with nogil:
-                    bad = _bad_record(p, address(block))
+                    bad = _bad(p, address(block))
                     if not bad:
                         self.records += _hand_out(p, address(block), self.base, on_record, context)
                 if bad:
                     if block.lsn >= self.hint:
                         break
-                    self._salvage(address(block), bad, on_record, context)
+                    self._salvage(address(block), on_record, context)
             self.blocks += 1
             self.last_block = block.lsn
             self.epoch = block.epoch
@@ -512,26 +495,12 @@ class LogScan:
         self.damage.append(Damage(self._path(lsn // size), lsn % size, lsn, upto, reason))
         return 0
 
-    def _resume_in(self, at: uint64_t) -> uint64_t:
-        """LSN of the first block header in the loaded container from `at` on that checks and whose epoch did not fall; 0: none."""
-        block: block_t
-        size: uint64_t = self.container_size
-        offset: uint64_t = align_sector(at % size)
-        start: uint64_t = at - at % size
-        while offset < self._filled:
-            if (
-                le32(self._bytes + offset) == BLOCK_MAGIC
-                and self._block_at(offset, start + offset, address(block))
-                and block.epoch >= self.epoch
-            ):
-                return start + offset
-            offset += SECTOR
-        return 0
-
     def _resume(self, at: uint64_t) -> uint64_t:
         """The chain is broken at `at`, which was durable: notes the damage; returns the LSN of the next good block, 0 if there is none."""
         size: uint64_t = self.container_size
         found: uint64_t = 0
+        offset: uint64_t
+        block: block_t
         sequence: uint64_t = at // size
         last: uint64_t = max(self._names)
         reason = "no commit block where the last one says the next begins"
@@ -539,8 +508,9 @@ class LogScan:
         while sequence <= last:
             if sequence in self._names:
                 self._load(sequence)
-                found = self._resume_in(start)
-                if found:
+                offset = self._search(align_sector(start % size), start - start % size, self.epoch, address(block))
+                if offset < self._filled:
+                    found = start - start % size + offset
                     break
                 if sequence + 1 <= last and sequence + 1 not in self._names and start == at:
                     reason = f"the chain breaks here and the next container, {container_name(sequence + 1)}, is missing"
@@ -549,7 +519,7 @@ class LogScan:
         self._note(at, found, reason)
         return found
 
-    def _salvage(self, block: pointer[block_t], bad: uint32_t, on_record: scan_record_t, context: p_void) -> c_int:
+    def _salvage(self, block: pointer[block_t], on_record: scan_record_t, context: p_void) -> c_int:
         """A block that was durable holds records that do not check: hands out the good ones and notes the stretches between."""
         p: pointer[cython.const[uint8_t]] = self._bytes + block.lsn % self.container_size
         effort: uint64_t = SALVAGE_EFFORT * block.length
@@ -564,13 +534,17 @@ class LogScan:
                     on_record(context, address(record))
                     self.records += 1
                 continue
-            good = _next_good_record(p, block, at + 8, address(effort))
+            good = block_salvage(p, block, at + 8, address(effort))
             self._note(block.lsn + at, block.lsn + good, "records do not check")
             noted = True
             at = good
         if not noted:
             self._note(block.lsn, block.lsn + block.length, f"the block header speaks of {block.records} records, there are others")
         return 0
+
+
+def _version_text(path: str, version: int) -> str:
+    return f"{path} has format version {version}; this FlintMQ reads versions up to {FORMAT_VERSION}"
 
 
 def _highest_hint(blocks: list) -> int:
