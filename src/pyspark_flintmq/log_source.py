@@ -370,7 +370,9 @@ def _consumers(options: LogOptions, batch: pa.RecordBatch, path: str, start: int
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from flintmq.store.log.inspect_records import MESSAGES, Record, fields_of, read_record
+    from flintmq.store.log.containers import MESSAGES
+    from flintmq.store.log.inspect_records import Record, fields_of
+    from flintmq.store.log.reader import record_in
 
     rows = []
     named = batch.filter(pc.equal(batch.column("kind"), _NAME)).column("lsn").to_pylist()
@@ -380,8 +382,8 @@ def _consumers(options: LogOptions, batch: pa.RecordBatch, path: str, start: int
                 file.seek(lsn - start)
                 head = file.read(24)
                 raw = head + file.read(max(0, min(int.from_bytes(head[:4], "little"), 4096) - 24))
-                record = read_record(raw, 0, len(raw), lsn, 0)
-                values = fields_of(record, MESSAGES) if isinstance(record, Record) else {}
+                record = record_in(raw, lsn)
+                values = fields_of(Record(*record), MESSAGES) if record else {}
                 if values.get("kind") == 1:
                     tag, group = values["tag"].decode(errors="replace"), values["group"].decode(errors="replace")
                     rows.append({"consumer_id": values["id"], "tag": tag, "group": group, "lsn": lsn})

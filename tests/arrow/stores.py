@@ -1,4 +1,4 @@
-"""Rows of the broker's `rows` answer, made from a store by the independent reader (store/log/inspect*)."""
+"""Rows of the broker's `rows` answer, made from a store by the independent reader (tests/oracle)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flintmq.store.log import inspect_records as kinds
-from flintmq.store.log.inspect import Damage, open_store
-from flintmq.store.log.inspect_records import content_parts, fields_of
+from tests.oracle import records as kinds
+from tests.oracle.log import Damage, open_store
+from tests.oracle.records import content_parts, fields_of
 
 ROW = struct.Struct("<QQQIHBB")
 

@@ -1,4 +1,4 @@
-"""Containers of a log as record batches, against the independent reader (store/log/inspect*)."""
+"""Containers of a log as record batches, against the independent reader (tests/oracle)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flintmq.arrow.containers import Containers
 from flintmq.arrow.log import ContainerFacts, StoreBusy, list_log, log_ends, offline_lock, transactions
 from flintmq.arrow.messages import Moved, rows_to_batches
 from flintmq.arrow.scan import ContainerGone, LogDamaged, scan_container
-from flintmq.store.log import inspect_records as kinds
-from flintmq.store.log.inspect import Damage, open_store
-from flintmq.store.log.inspect_records import content_parts, fields_of
 from tests.arrow.stores import found_in, row
+from tests.oracle import records as kinds
+from tests.oracle.log import Damage, open_store
+from tests.oracle.records import content_parts, fields_of
 from tests.support import logbytes as lb
 from tests.support.logstore import StoreBytes, sample
 

@@ -1,4 +1,4 @@
-"""What the jobs should find, worked out record by record in plain Python with the independent reader (store/log/inspect*)."""
+"""What the jobs should find, worked out record by record in plain Python with the independent reader (tests/oracle)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flintmq.store.log import inspect_records as kinds
-from flintmq.store.log.inspect import Damage, open_store
-from flintmq.store.log.inspect_records import fields_of
+from tests.oracle import records as kinds
+from tests.oracle.log import Damage, open_store
+from tests.oracle.records import fields_of
 
 
 @dataclass

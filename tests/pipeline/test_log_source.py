@@ -19,7 +19,6 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 from flintmq.arrow.log import StoreBusy, offline_lock
 from flintmq.pipeline.jobs.job import LogParameters
 from flintmq.pipeline.jobs.reading import LogReading
-from flintmq.store.log.inspect import Damage, open_store
 from flintmq.testing import broker as in_process
 from pyspark_flintmq import log_source
 from pyspark_flintmq.errors import SourceError
@@ -27,6 +26,7 @@ from pyspark_flintmq.log_options import STREAMS, LogOptions
 from pyspark_flintmq.log_source import LogPartition, LogReader, PushingLogReader, log_reader, log_schema
 from pyspark_flintmq.log_view import LogView, _of_snapshot, open_view, take_view
 from tests.jobs.stores import broker, channel_of, consume, distributed, put, shared_busy_store
+from tests.oracle.log import Damage, open_store
 from tests.pipeline.plane import channel_of as pika_channel
 from tests.pipeline.plane import source_options
 from tests.support.broker import Broker

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flintmq.store.copy_forward import copy_container
-from flintmq.store.log.inspect import Damage, open_store
-from flintmq.store.log.inspect_records import MESSAGES, fields_of
+from tests.oracle.log import Damage, open_store
+from tests.oracle.records import MESSAGES, fields_of
 from tests.store.rig import Rig
 from tests.twins.sim_disk import SimDisk
 

@@ -1,9 +1,13 @@
-"""The independent reader and the repair: they read what docs/FORMAT.md says, and no damage passes for a good store."""
+"""`flintmq log`'s view of a store and the repair: they read what docs/FORMAT.md says, and no damage passes for a good store.
+
+Whatever is looked at is read by the independent reader (tests/oracle), too, and the two agree.
+"""
 
 from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,8 @@ from flintmq.store.log import repair
 from flintmq.store.log.inspect import Damage, Log, StoreView, open_store
 from flintmq.store.log.inspect_state import read_state
 from tests.drivers.recovered import entries_of
+from tests.oracle import log as oracle
+from tests.oracle.records import Record, aligned, fields_of, read_record
 from tests.support import logbytes as lb
 from tests.support.logstore import ROUTE, StoreBytes, sample
 
@@ -25,8 +31,26 @@ Recovery = pytest.importorskip("flintmq.store.recovery").Recovery
 
 def findings(path: Path) -> tuple[StoreView, list[Damage]]:
     view = open_store(path)
+    compared(view)
     state = read_state(view)
     return view, [found for log in view.logs.values() for found in log.damage] + state.damage
+
+
+def compared(view: StoreView) -> None:
+    """Both readers found the same blocks, records and damage, and the same ends."""
+    others = oracle.open_store(view.path, tuple(view.logs), view.live).logs
+    for name, log in view.logs.items():
+        other = others[name]
+        assert (log.base, log.tail, log.torn_at, log.clean) == (other.base, other.tail, other.torn_at, other.clean)
+        assert [astuple(block) for block in log.blocks] == [astuple(block) for block in other.blocks]
+        for mine, its in ((log.damage, other.damage), (list(log.records()), list(other.records()))):
+            assert [told(item) for item in mine] == [told(item) for item in its]
+
+
+def told(item: object) -> tuple:
+    """All fields of a record; of damage all but the last, its words."""
+    fields = astuple(item)  # type: ignore[call-overload]
+    return fields if "Record" in type(item).__name__ else fields[:-1]
 
 
 def all_records(log: Log) -> list[tuple[int, int, bytes]]:
@@ -518,6 +542,7 @@ def test_repair_opens_the_log_and_keeps_every_good_record(tmp_path_factory: pyte
                 data[min(at, len(data) - 1) if data else 0 : at + 1] = b"\xa5"
             file.write_bytes(data)
     view = open_store(path)
+    compared(view)
     before = {name: set(all_records(log)) for name, log in view.logs.items()}
     after, _ = mended(path)
     for name, log in after.logs.items():
@@ -602,8 +627,6 @@ def test_a_repair_keeps_an_unknown_format_as_it_is(store: tuple[StoreBytes, Path
 @pytest.mark.parametrize("size", [24, 32, 40, 4096, 65_560, 65_568, 65_584, 65_592, 200_000])
 def test_filler_fills_exactly(log: int, size: int) -> None:
     """Filler records of any size end where they should, and read as records of the log."""
-    from flintmq.store.log.inspect_records import Record, aligned, fields_of, read_record
-
     data = b"".join(raw.ljust(aligned(len(raw), 8), b"\0") for raw in repair.filler(log, 4096, size))
     assert len(data) == size
     at = 0

@@ -10,10 +10,10 @@ pytest.importorskip("flintmq.store.log_store")
 
 from flintmq.config import Limits
 from flintmq.ports import StoredContent
-from flintmq.store.log.inspect import open_store
-from flintmq.store.log.inspect_records import fields_of
 from flintmq.transactions import BlockFacts, RunFacts, TransactionRefused, XaStatus, Xid
 from flintmq.transactions.bulk import BLOCK_ENTRY, ROW
+from tests.oracle.log import open_store
+from tests.oracle.records import fields_of
 from tests.support import blocks
 
 from .on_disk import OnDisk

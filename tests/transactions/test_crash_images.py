@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("flintmq.store.log_store")
 
 from flintmq.ports import StoredContent
-from flintmq.store.log.inspect import Damage, open_store
-from flintmq.store.log.inspect_records import DEQUEUE
 from flintmq.transactions import BranchState, MessageRef, QueueEffects, XaStatus, Xid
+from tests.oracle.log import Damage, open_store
+from tests.oracle.records import DEQUEUE
 
 from .contracts import CONTENT, QueueEffectsContract
 from .on_disk import LEVELS, OnDisk

@@ -122,9 +122,9 @@ MUTANTS = (
     Mutant("damage taken for a torn tail", "log/scan.py", "if at >= self.hint:", "if True:"),
     Mutant(
         "no CRC of container headers",
-        "log/scan.py",
-        'if not good or crc32c(0, cast(p_char, header), 508) != int.from_bytes(header[508:512], "little"):',
-        "if not good:",
+        "log/containers.py",
+        ' or crc32c_of(data[:508]) != int.from_bytes(data[508:HEADER_SIZE], "little"):',
+        ":",
     ),
     Mutant("tail not written anew", "log/opening.py", "    repair_tail(files,", "    (lambda *a, **k: None)(files,"),
     Mutant(

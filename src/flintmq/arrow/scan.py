@@ -23,20 +23,17 @@ from cython.cimports.flintmq.arrow.containers import Containers, view_t
 from cython.cimports.flintmq.arrow.records import PUT_DONE, PUT_MORE, PUT_SHORT, R_BODY, RowMaker
 from cython.cimports.flintmq.arrow.table import Table, column_t
 from cython.cimports.flintmq.arrow.text import M_BODY
-from cython.cimports.flintmq.core.crc32c import crc32c
 from cython.cimports.flintmq.store.log.reader import block_check, block_salvage, block_search
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
-    BLOCK_MAGIC,
     CONTAINER_HEADER,
     SALVAGE_EFFORT,
     SECTOR,
     align8,
     align_sector,
+    block_begun,
     block_decode,
     block_t,
-    le32,
-    le64,
     record_decode,
     record_t,
 )
@@ -246,8 +243,7 @@ class ContainerScan:
         written: bint = False
         p: pointer[cython.const[uint8_t]] = self.view.bytes + (lsn - self.start)
         if lsn + BLOCK_HEADER <= next_start:
-            # A whole header with another LSN is an old one of a recycled file.
-            written = le64(p + 8) == lsn or (le32(p) == BLOCK_MAGIC and crc32c(0, p, 60) != le32(p + 60))
+            written = block_begun(p, lsn)
         if self.end_known and self.end <= next_start:
             if lsn < self.end:
                 self._damaged(lsn, self.end, "no commit block, though it was durable")

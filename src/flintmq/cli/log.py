@@ -325,7 +325,8 @@ def verify(context: click.Context, /, directory: Path, as_json: bool) -> None:
 
 def statistics(view: StoreView, state: State) -> dict[str, Any]:
     """All figures of `flintmq log stats`."""
-    from flintmq.store.log.inspect import BLOCK_HEADER, SECTOR
+    from flintmq.store.log.containers import SECTOR
+    from flintmq.store.log.inspect import BLOCK_HEADER
 
     queues: dict[int, int] = {}
     live = pending = original = 0

@@ -11,15 +11,14 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from flintmq.ports import POSITION_INDEX_BITS
-from flintmq.store.log.inspect import BLOCK_HEADER, SECTOR, Block, blocks_in, read_block
-from flintmq.store.log.inspect_records import HEADER_SIZE, MESSAGES, aligned
+from flintmq.store.log.containers import HEADER_SIZE, MESSAGES, container_name, sequence_of
+from flintmq.store.log.inspect import BLOCK_HEADER, Block
+from flintmq.store.log.reader import block_at, blocks_in, record_in, records_in
 
-_SUFFIX = ".flog"
 # samples of one level of a queue; when there are more, every other one goes
 _SAMPLES_MAX = 1_024
 # levels whose oldest message is looked at
@@ -37,8 +36,7 @@ class LogTimes:
 
     def sequences(self) -> list[int]:
         """Sequence numbers of all containers that exist, dead ones included, oldest first."""
-        names = (path.stem for path in self._directory.iterdir() if path.suffix == _SUFFIX)
-        return sorted(int(name) for name in names if len(name) == 20 and name.isascii() and name.isdecimal())
+        return sorted(sequence for name in os.listdir(self._directory) if (sequence := sequence_of(name)) is not None)
 
     def lsn_at(self, time_us: int) -> int:
         """LSN of the first record that was written at that time or later; the log's tail when there is none."""
@@ -53,26 +51,26 @@ class LogTimes:
                 high = middle
         for sequence in sequences[max(0, low - 1) :]:
             data, start = self._load(sequence)
-            blocks = list(blocks_in(data, start, MESSAGES))
+            blocks = _blocks(data, start)
             behind = bisect_right([block.time_us for block in blocks], time_us)
             for block in blocks[max(0, behind - 1) :]:
-                for lsn, written_us in self._records(data, start, block):
-                    if written_us >= time_us:
-                        return lsn
+                for record in records_in(data[block.lsn - start : block.lsn - start + block.length], block.lsn, block.time_us):
+                    if len(record) > 2 and record[4] >= time_us:
+                        return int(record[0])
         tail: int = self._managed.tail
         return tail
 
     def time_of(self, lsn: int) -> int | None:
         """When the record at this LSN was written; None when it is not there any more, or not yet on disk."""
         data, start = self._load(lsn // self._size)
-        for block in blocks_in(data, start, MESSAGES):
+        for block in _blocks(data, start):
             if block.lsn < lsn < block.lsn + block.length:
-                at = lsn - start
-                return block.time_us + int.from_bytes(data[at + 12 : at + 16], "little")
+                record = record_in(data[lsn - start : block.lsn - start + block.length], lsn)
+                return None if record is None else block.time_us + record[4]
         return None
 
     def _path(self, sequence: int) -> Path:
-        return self._directory / f"{sequence:020d}{_SUFFIX}"
+        return self._directory / container_name(sequence)
 
     def _first_block(self, sequence: int) -> Block | None:
         try:
@@ -80,16 +78,14 @@ class LogTimes:
         except OSError:
             return None
         try:
-            data = os.pread(descriptor, BLOCK_HEADER, SECTOR)
+            data = os.pread(descriptor, BLOCK_HEADER, HEADER_SIZE)
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        # read_block wants the whole block to be there; for the times of its first record the header will do
-        length = int.from_bytes(data[4:8], "little")
-        if length > self._size:
-            return None
-        return read_block(data.ljust(max(length, BLOCK_HEADER), b"\0"), 0, sequence * self._size + SECTOR, MESSAGES)
+        # the whole block need not be there: for the times of its first record the header will do
+        block = block_at(data, sequence * self._size + HEADER_SIZE, self._size - HEADER_SIZE, MESSAGES)
+        return Block(*block) if block else None
 
     def _load(self, sequence: int) -> tuple[bytes, int]:
         try:
@@ -97,15 +93,9 @@ class LogTimes:
         except OSError:
             return b"", sequence * self._size
 
-    @staticmethod
-    def _records(data: bytes, start: int, block: Block) -> Iterator[tuple[int, int]]:
-        at, end = block.lsn - start + BLOCK_HEADER, block.lsn - start + block.length
-        while at + HEADER_SIZE <= end:
-            length = int.from_bytes(data[at : at + 4], "little")
-            if length < HEADER_SIZE:
-                return
-            yield start + at, block.time_us + int.from_bytes(data[at + 12 : at + 16], "little")
-            at += aligned(length, 8)
+
+def _blocks(data: bytes, start: int) -> list[Block]:
+    return [Block(*block) for block in blocks_in(data, start, MESSAGES)]
 
 
 class QueueWatch:

@@ -1,7 +1,7 @@
-"""An independent reader of a store directory in plain Python, behind `flintmq log` (docs/FORMAT.md is all it knows).
+"""A store directory as `flintmq log` sees it: its containers, its chain of good commit blocks, its records.
 
-in: a store directory, of a stopped or a running broker; nothing is written. out: `Log`: its containers, its chain of good commit blocks,
-its records, and what is wrong with them: `Damage`, or a torn tail, which is none.
+in: a store directory, of a stopped or a running broker; nothing is written. out: `Log`: what is there, and what is wrong with it:
+`Damage`, or a torn tail, which is none. The log's reader (reader.py) decodes blocks and records; tests/oracle is what it is compared with.
 
 Invariants: nothing found on disk is trusted before it is checked; a damaged file never raises, it becomes a Damage; only what no reader
 can work with raises OperatorError.
@@ -11,46 +11,43 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import os
-import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crc32c import crc32c
-
 from flintmq.errors import OperatorError
-from flintmq.store.log.inspect_records import HEADER_SIZE, MESSAGES, STREAMS, TRANSACTIONS, TYPE_NAMES, Record, aligned, read_record
+from flintmq.store.log.containers import (
+    FORMAT_VERSION,
+    FORMAT_VERSIONS,
+    MAGIC,
+    MESSAGES,
+    SECTOR,
+    SIZE_MAX,
+    SIZE_MIN,
+    STREAMS,
+    SUFFIX,
+    TRANSACTIONS,
+    ContainerHeader,
+    read_header,
+)
+from flintmq.store.log.inspect_records import HEADER, HEADER_SIZE, TYPE_NAMES, Record, aligned
+from flintmq.store.log.reader import begun_at, blocks_in, record_in, records_in
 
-FORMAT = 2
-FORMATS = (1, 2)  # 1: without Queue-Purge
-SECTOR = 512
 BLOCK_HEADER = 64
-CONTAINER_MAGIC = b"FLNTLOG1"
-BLOCK_MAGIC = struct.pack("<I", 0x4B4C4246)
-# a block's flags from here on: which log it is of; 0 in blocks from before that was written
-BLOCK_LOG_SHIFT = 8
+
 CLEAN = 1
 LOGS = {"messages": MESSAGES, "transactions": TRANSACTIONS}
 # the log of a stream queue is named streams/<queue id>, as its directory
 STREAM_LOGS = "streams/"
-SUFFIX = ".flog"
-# bytes; a header that says more is not believed, so that a damaged one can't take all memory
-CONTAINER_MAX = 1 << 30
-
-_HEADER = struct.Struct("<8sII16sIIQQQ")
-_BLOCK = struct.Struct("<IIQIIQQQQII")
+# a higher sequence number is not believed: its LSNs would have no 64 bits
+SEQUENCE_MAX = 1 << 33
 
 # A running broker writes while we read: what looks damaged is read again this often, this many seconds apart, before it is believed.
 LIVE_READS = 5
 LIVE_PAUSE_S = 0.05
-
-# The search for the next good record in a damaged block checks at most this many times the block's bytes: a body made to look like the
-# heads of large records must not keep it busy for hours. What is left of the block then counts as damaged.
-RESUME_EFFORT = 64
 
 EX_USAGE, EX_DATA, EX_UNAVAILABLE, EX_IO = 64, 65, 69, 74
 
@@ -68,18 +65,6 @@ class Damage:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A container's header."""
-
-    uuid: bytes
-    log: int
-    epoch: int
-    sequence: int
-    size: int
-    time_us: int
-
-
 @dataclass(slots=True)
 class Container:
     """A file of the log. header: None when it is not good; readable: its blocks may be looked at."""
@@ -88,7 +73,7 @@ class Container:
     path: Path
     file_size: int
     inode: int
-    header: Header | None = None
+    header: ContainerHeader | None = None
     problem: tuple[str, str] | None = None  # kind, text
     readable: bool = True
 
@@ -113,50 +98,32 @@ class Block:
         return aligned(self.lsn + self.length, SECTOR)
 
 
-def read_header(data: bytes) -> Header | tuple[str, str]:
+def header_of(data: bytes) -> ContainerHeader | tuple[str, str]:
     """A container's header from its first 512 bytes, or (kind, why it is none)."""
     if len(data) < SECTOR:
         return "header", f"the file ends after {len(data)} bytes, inside the header"
-    magic, version, sector, uuid, log, epoch, sequence, size, time_us = _HEADER.unpack_from(data)
-    good = crc32c(data[:508]) == int.from_bytes(data[508:512], "little")
-    if magic != CONTAINER_MAGIC:
+    if data[:8] != MAGIC:
         return "header", "no container: the magic number is missing"
-    if version not in FORMATS:
-        also = "" if good else ", and the CRC of the header does not match"
-        return "format" if good else "header", f"format version {version}; this program knows versions up to {FORMAT}{also}"
-    if not good:
+    header = read_header(data)
+    version = int.from_bytes(data[8:12], "little")
+    if version not in FORMAT_VERSIONS:
+        also = "" if header else ", and the CRC of the header does not match"
+        return "format" if header else "header", f"format version {version}; this program knows versions up to {FORMAT_VERSION}{also}"
+    if header is None:
         return "header", "the CRC of the container's header does not match"
-    if sector != SECTOR or size < 4096 or size % 4096 or size > CONTAINER_MAX:
-        return "header", f"sector size {sector}, container size {size}: not those of format {FORMAT}"
-    return Header(uuid, log, epoch, sequence, size, time_us)
+    if not header.known:
+        return "header", f"sector size {header.sector}, container size {header.size}: not those of format {FORMAT_VERSION}"
+    return header
 
 
-def read_block(data: bytes, at: int, lsn: int, log: int) -> Block | None:
-    """The header of the commit block at data[at:] that should have this LSN; None when there is none, or it is one of another log than
-    this one, which a disk wrote to the wrong place."""
-    if at + BLOCK_HEADER > len(data) or data[at : at + 4] != BLOCK_MAGIC:
-        return None
-    _, length, own, epoch, records, hint, base, time_us, previous, flags, crc = _BLOCK.unpack_from(data, at)
-    if own != lsn or crc32c(data[at : at + 60]) != crc or length < BLOCK_HEADER or length > len(data) - at:
-        return None
-    if flags >> BLOCK_LOG_SHIFT not in (0, log):
-        return None
-    return Block(lsn, length, epoch, records, hint, base, time_us, previous, flags)
-
-
-def blocks_in(data: bytes, start: int, log: int) -> Iterator[Block]:
-    """Every block header of this log that checks, in order. start: LSN of data[0]. What a good block covers is not searched."""
-    at = SECTOR
-    while at + BLOCK_HEADER <= len(data):
-        block = read_block(data, at, start + at, log)
-        if block is not None:
-            yield block
-            at = block.end - start
-            continue
-        found = data.find(BLOCK_MAGIC, at + 1)
-        if found < 0:
-            return
-        at = aligned(found, SECTOR)
+def bad_record(data: bytes) -> str:
+    """One line that says why no record is at the beginning of `data`, the rest of a block."""
+    if len(data) < HEADER_SIZE:
+        return f"{len(data)} bytes are left, a record has at least {HEADER_SIZE}"
+    length, _, kind, _, flags, _, _ = HEADER.unpack_from(data)
+    if flags > 15 or not HEADER_SIZE <= length <= len(data):
+        return f"no record: length {length} of {len(data)} bytes, flags {flags}"
+    return f"the CRC of the record does not match ({TYPE_NAMES.get(kind, f'type {kind}')}, {length} bytes)"
 
 
 @dataclass(slots=True)
@@ -219,7 +186,7 @@ class Log:
             return self._cached[1]
         try:
             with container.path.open("rb", buffering=0) as file:
-                wanted = min(container.file_size, self.container_size or CONTAINER_MAX)
+                wanted = min(container.file_size, self.container_size or SIZE_MAX)
                 data = file.read(wanted) or b""
                 while len(data) < wanted and (more := file.read(wanted - len(data))):
                     data += more
@@ -253,12 +220,12 @@ class Log:
 
     def _check_headers(self, uuid: bytes, other_size: int) -> None:
         for container in list(self.containers.values()):
-            if container.sequence < 1:
-                container.problem, container.readable = ("name", "containers are numbered from 1 on"), False
+            if not 0 < container.sequence < SEQUENCE_MAX:
+                container.problem, container.readable = ("name", f"containers are numbered from 1 to {SEQUENCE_MAX - 1}"), False
                 continue
             try:
                 with container.path.open("rb") as file:
-                    header = read_header(file.read(SECTOR))
+                    header = header_of(file.read(SECTOR))
             except FileNotFoundError:
                 self.containers.pop(container.sequence)
                 continue
@@ -266,7 +233,7 @@ class Log:
                 if error.errno in (errno.EACCES, errno.EPERM):
                     raise OperatorError(f"{container.path}: {error.strerror}", EX_IO) from error
                 header = "read", f"the file can't be read: {error.strerror}"
-            if isinstance(header, Header):
+            if isinstance(header, ContainerHeader):
                 container.header = header
             else:
                 container.problem = header
@@ -275,8 +242,8 @@ class Log:
         lengths = [c.file_size for c in self.containers.values()]
         sizes = Counter([header.size for header in headers] or ([other_size] if other_size else lengths))
         size = sizes.most_common(1)[0][0] if sizes else 0
-        self.container_size = size if 4096 <= size <= CONTAINER_MAX and size % 4096 == 0 else 0
-        own = Counter(header.uuid for header in headers)
+        self.container_size = size if SIZE_MIN <= size <= SIZE_MAX and size % SIZE_MIN == 0 else 0
+        own = Counter(header.store_uuid for header in headers)
         self.uuid = uuid or (own.most_common(1)[0][0] if own else b"")
         for container in self.containers.values():
             self._check_place(container)
@@ -286,10 +253,10 @@ class Log:
         header = container.header
         if header is None:
             return
-        if header.uuid != self.uuid:
-            container.problem = "store", f"a container of another store: {header.uuid.hex()}, this store is {self.uuid.hex()}"
-        elif header.log != self.number:
-            container.problem = "store", f"a container of another log ({header.log}, this log is {self.number})"
+        if header.store_uuid != self.uuid:
+            container.problem = "store", f"a container of another store: {header.store_uuid.hex()}, this store is {self.uuid.hex()}"
+        elif header.log_id != self.number:
+            container.problem = "store", f"a container of another log ({header.log_id}, this log is {self.number})"
         elif header.sequence != container.sequence:
             container.problem = "name", f"the header says that this is container {header.sequence}"
         elif header.size != self.container_size:
@@ -331,7 +298,7 @@ class Log:
             container = self.containers[sequence]
             if container.readable:
                 data = self.load(container)[: self.container_size]
-                found.extend(blocks_in(data, sequence * self.container_size, self.number))
+                found.extend(Block(*one) for one in blocks_in(data, sequence * self.container_size, self.number))
         return found
 
     def _follow(self, found: list[Block]) -> None:
@@ -380,11 +347,7 @@ class Log:
         if container is None or not container.readable:
             return False
         at = lsn % self.container_size
-        data = self.load(container)
-        head = data[at : at + BLOCK_HEADER]
-        if len(head) < BLOCK_HEADER or head[8:16] == lsn.to_bytes(8, "little"):
-            return len(head) == BLOCK_HEADER
-        return head[:4] == BLOCK_MAGIC and crc32c(head[:60]) != int.from_bytes(head[60:], "little")
+        return begun_at(self.load(container)[at : at + BLOCK_HEADER], lsn)
 
     def _gap(self, at: int, block: Block) -> Damage:
         """No good block between `at` and `block`, which was written after everything there was durable."""
@@ -435,43 +398,25 @@ class Log:
         """The block's records in order, and a Damage for each stretch where there is none that checks."""
         container = self.containers.get(block.lsn // self.container_size)
         data = self.load(container) if container else b""
-        start = block.lsn - block.lsn % self.container_size
-        at, end, count = block.lsn - start + BLOCK_HEADER, block.lsn - start + block.length, 0
-        if end > len(data):
+        at, count = block.lsn % self.container_size, 0
+        raw = data[at : at + block.length]
+        if len(raw) < block.length:
             if container is not None and container.sequence in self.containers:
                 yield self.damaged("read", block.lsn, block.end, "the block can't be read any more")
             return
         whole = True
-        while at < end:
-            record = read_record(data, at, end, start + at, block.time_us)
-            if isinstance(record, Record):
-                yield record
+        for item in records_in(raw, block.lsn, block.time_us):
+            if len(item) > 2:
+                yield Record(*item)
                 count += 1
-                at += aligned(record.length, 8)
                 continue
             whole = False
-            resumed = self._resume(data, at, end, start, block.time_us)
-            goes_on = f"; the next good record is at {start + resumed}" if resumed < end else "; nothing good follows in its block"
-            yield self.damaged("record", start + at, start + resumed, record + goes_on)
-            at = resumed
+            lsn, following = item[0], item[1]
+            inside = following < block.lsn + block.length
+            goes_on = f"; the next good record is at {following}" if inside else "; nothing good follows in its block"
+            yield self.damaged("record", lsn, following, bad_record(raw[lsn - block.lsn :]) + goes_on)
         if whole and count != block.records:
             yield self.damaged("block", block.lsn, block.end, f"the block should hold {block.records} records and holds {count}")
-
-    @staticmethod
-    def _resume(data: bytes, at: int, end: int, start: int, time_base: int) -> int:
-        """Where the next good record begins: records name their LSN in the CRC, so none is taken for another."""
-        length = int.from_bytes(data[at : at + 4], "little")
-        likely = at + aligned(length, 8)
-        effort = RESUME_EFFORT * (end - at)
-        for place in itertools.chain((likely,), range(at + 8, end, 8)):
-            if place <= at or end - place < HEADER_SIZE or data[place + 8] not in TYPE_NAMES:
-                continue
-            length = int.from_bytes(data[place : place + 4], "little")
-            if length > end - place or (effort := effort - length) < 0:
-                continue
-            if isinstance(read_record(data, place, end, start + place, time_base), Record):
-                return place
-        return end
 
     def records(self) -> Iterator[Record | Damage]:
         """All records of the chain in order of LSN, retained ones below the base too."""
@@ -495,7 +440,7 @@ class Log:
                 raw = head + file.read(length - 24)
         except OSError:
             return False
-        return isinstance(read_record(raw, 0, len(raw), lsn, 0), Record)
+        return record_in(raw, lsn) is not None
 
 
 # --- the store ----------------------------------------------------------------------------------------------------------
@@ -579,9 +524,9 @@ def _identity(path: Path) -> tuple[bytes, int]:
         for file in sorted((path / name).glob("*" + SUFFIX)) if (path / name).is_dir() else ():
             try:
                 with file.open("rb") as opened:
-                    header = read_header(opened.read(SECTOR))
+                    header = header_of(opened.read(SECTOR))
             except OSError:
                 continue
-            if isinstance(header, Header):
-                votes[header.uuid, header.size] += 1
+            if isinstance(header, ContainerHeader):
+                votes[header.store_uuid, header.size] += 1
     return votes.most_common(1)[0][0] if votes else (b"", 0)

@@ -1,7 +1,7 @@
-"""Records of the log as plain Python reads them: an independent reading of docs/FORMAT.md, for `flintmq log`.
+"""The fields of the log's records by name, for `flintmq log` and for tables of Spark (docs/FORMAT.md).
 
-in: bytes of a record. out: `Record`s with their type's fields by name. Nothing here is shared with the compiled writer, so that the two
-check each other. No length found in the bytes is trusted before it is compared with what is there.
+in: records that the log's reader checked. out: `Record`s with their type's fields by name. No length found in the bytes is trusted before
+it is compared with what is there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from crc32c import crc32c
-
 from flintmq.errors import FlintError
-
-MESSAGES, TRANSACTIONS, PAGES, STREAMS = 1, 2, 3, 4
+from flintmq.store.log.containers import MESSAGES, PAGES, STREAMS, TRANSACTIONS
 
 # --- record types (docs/FORMAT.md "Message log", "Transaction log", "Page log")
 START, CHUNK, MESSAGE_DELETE, ENQUEUE, DEQUEUE, COPY, QUEUE_MARK, REDELIVERED, NAME, QUEUE_END, QUEUE_PURGE = range(1, 12)
@@ -125,39 +122,6 @@ class Place:
 def aligned(size: int, step: int) -> int:
     """`size` rounded up to a multiple of `step`."""
     return -(-size // step) * step
-
-
-def record_crc(raw: bytes, lsn: int) -> int:
-    """CRC-32C of a whole record at this LSN, its CRC field taken as zero."""
-    return int(crc32c(_U64.pack(lsn) + raw[:4] + b"\0\0\0\0" + raw[8:]))
-
-
-def prefix_size(flags: int) -> int:
-    """Bytes of a record before its type's own fields."""
-    return HEADER_SIZE + 8 * ((flags & 1) + (flags >> 1 & 1) + (flags >> 2 & 1))
-
-
-def read_record(data: bytes, at: int, end: int, lsn: int, time_base: int) -> Record | str:
-    """The record at data[at:end], or one line that says why there is none.
-
-    Args: lsn: where `at` lies in the log; time_base: of the record's block, microseconds.
-    """
-    if end - at < HEADER_SIZE:
-        return f"{end - at} bytes are left, a record has at least {HEADER_SIZE}"
-    length, crc, kind, stream, flags, time, undo_prev = HEADER.unpack_from(data, at)
-    if flags > 15 or length < prefix_size(flags) or length > end - at:
-        return f"no record: length {length} of {end - at} bytes, flags {flags}"
-    raw = data[at : at + length]
-    if record_crc(raw, lsn) != crc:
-        return f"the CRC of the record does not match ({TYPE_NAMES.get(kind, f'type {kind}')}, {length} bytes)"
-    optional = [0, 0, 0]
-    offset = HEADER_SIZE
-    for bit in range(3):
-        if flags >> bit & 1:
-            optional[bit] = _U64.unpack_from(raw, offset)[0]
-            offset += 8
-    undo_next, tx, expiry = optional
-    return Record(lsn, kind, stream, flags, time_base + time, undo_prev, undo_next, tx, expiry, length, raw[offset:])
 
 
 # --- fields by type -----------------------------------------------------------------------------------------------------

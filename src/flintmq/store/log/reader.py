@@ -13,20 +13,25 @@ the user's to say: it knows what was durable.
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, exceptval, inline, long, nogil, p_void, pointer
+from cython import NULL, address, bint, cast, cfunc, exceptval, inline, long, nogil, p_char, p_void, pointer
 from cython import int as c_int
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.flintmq.store.log.file_port import port_read_t
 from cython.cimports.flintmq.store.log.record import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
     CONTAINER_HEADER,
     RECORD_HEADER,
+    SALVAGE_EFFORT,
     SECTOR,
     align8,
     align_sector,
+    block_begun,
     block_decode,
+    block_encode,
     block_t,
     le32,
+    record_crc,
     record_decode,
     record_t,
 )
@@ -260,3 +265,131 @@ def block_salvage(p: pointer[cython.const[uint8_t]], block: pointer[block_t], at
                 return at
         at += 8
     return block.length
+
+
+# --- for Python: bytes that the caller has in memory ------------------------------------------------------------------------------
+
+
+@cfunc
+@inline
+def _bytes(data: bytes | None) -> pointer[cython.const[uint8_t]]:
+    return cast(pointer[uint8_t], PyBytes_AS_STRING(data))
+
+
+@cfunc
+def _block(block: pointer[block_t]) -> tuple:
+    return (
+        block.lsn,
+        block.length,
+        block.epoch,
+        block.records,
+        block.durable_hint,
+        block.base,
+        block.time_us,
+        block.previous,
+        block.flags,
+    )
+
+
+@cfunc
+def _record(record: pointer[record_t]) -> tuple:
+    return (
+        record.lsn,
+        record.type,
+        record.stream,
+        record.flags,
+        record.time_us,
+        record.undo_prev,
+        record.undo_next,
+        record.tx,
+        cast(uint64_t, record.expires_at_ms),
+        record.length,
+        PyBytes_FromStringAndSize(cast(p_char, record.data), record.size),
+    )
+
+
+def block_at(data: bytes, lsn: int, left: int, log: int) -> tuple | None:
+    """The block header at the beginning of `data`, as in blocks_in; None: there is none. left: bytes of its container from there on."""
+    block: block_t
+    if len(data) < BLOCK_HEADER or not block_decode(_bytes(data), lsn, left, log, address(block)):
+        return None
+    return _block(address(block))
+
+
+def blocks_in(data: bytes, start: int, log: int) -> list:
+    """Every block header of this log that checks in a container's bytes, ascending, each as (lsn, length, epoch, records, hint, base,
+    time_us, previous, flags). start: LSN of data[0]. Headers inside a good block are not looked for."""
+    found: list = []
+    block: block_t
+    size: uint64_t = len(data)
+    first: uint64_t = start
+    offset: uint64_t = CONTAINER_HEADER
+    while True:
+        offset = block_search(_bytes(data), first, offset, size, size, log, 0, address(block))
+        if offset >= size:
+            return found
+        found.append(_block(address(block)))
+        offset = align_sector(offset + block.length)
+
+
+def begun_at(data: bytes, lsn: int) -> bool:
+    """Whether a block was begun at the beginning of `data`, whole or torn."""
+    return len(data) >= BLOCK_HEADER and block_begun(_bytes(data), lsn)
+
+
+def records_in(data: bytes, lsn: int, time_us: int) -> list:
+    """The records of the block that `data` is, whose LSN and time base these are.
+
+    Returns: those that check, each as (lsn, type, stream, flags, time_us, undo_prev, undo_next, tx, expires_ms, length, own fields), and
+    each stretch between where none does as (lsn, LSN of the next).
+    """
+    found: list = []
+    block: block_t
+    record: record_t
+    base: uint64_t = time_us
+    at: uint32_t = BLOCK_HEADER
+    good: uint32_t
+    effort: uint64_t
+    block.lsn = lsn
+    block.length = len(data)
+    effort = SALVAGE_EFFORT * cast(uint64_t, block.length)
+    while at < block.length:
+        if record_decode(_bytes(data) + at, block.lsn + at, block.length - at, base, True, address(record)):
+            found.append(_record(address(record)))
+            at += cast(uint32_t, align8(record.length))
+            continue
+        good = block_salvage(_bytes(data), address(block), at + 8, address(effort))
+        found.append((block.lsn + at, block.lsn + good))
+        at = good
+    return found
+
+
+def record_in(data: bytes, lsn: int) -> tuple | None:
+    """The record at the beginning of `data`, as in records_in, its time relative to its block; None: it does not check."""
+    record: record_t
+    if not record_decode(_bytes(data), lsn, len(data), 0, True, address(record)):
+        return None
+    return _record(address(record))
+
+
+def sealed(raw: bytes, lsn: int) -> bytes:
+    """A record with the CRC that it has at this LSN. raw: the whole record, the bytes of its CRC whatever they are."""
+    crc: uint32_t = record_crc(_bytes(raw), len(raw), lsn)
+    return raw[:4] + PyBytes_FromStringAndSize(cast(p_char, address(crc)), 4) + raw[8:]
+
+
+def block_bytes(lsn: int, length: int, epoch: int, records: int, hint: int, base: int, time_us: int, previous: int, flags: int) -> bytes:
+    """The header of a commit block."""
+    block: block_t
+    header: uint8_t[64]
+    block.lsn = lsn
+    block.length = length
+    block.epoch = epoch
+    block.records = records
+    block.durable_hint = hint
+    block.base = base
+    block.time_us = time_us
+    block.previous = previous
+    block.flags = flags
+    block_encode(header, address(block))
+    return PyBytes_FromStringAndSize(cast(p_char, header), BLOCK_HEADER)

@@ -243,6 +243,11 @@ cdef inline bint block_decode(const uint8_t *p, uint64_t lsn, uint64_t left, uin
         return False
     return out.length >= BLOCK_HEADER and out.length <= left
 
+# Whether a block was begun at `p` (BLOCK_HEADER readable bytes), whole or torn: it names its LSN, or its header does not check. A whole header
+# with another LSN is an old one of a recycled file.
+cdef inline bint block_begun(const uint8_t *p, uint64_t lsn) noexcept nogil:
+    return le64(p + 8) == lsn or (le32(p) == BLOCK_MAGIC and crc32c(0, p, 60) != le32(p + 60))
+
 cdef inline void block_encode(uint8_t *p, block_t *block) noexcept nogil:
     set32(p, BLOCK_MAGIC)
     set32(p + 4, block.length)

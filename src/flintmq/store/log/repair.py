@@ -15,30 +15,15 @@ from __future__ import annotations
 import os
 import struct
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-
-from crc32c import crc32c
 
 from flintmq.errors import OperatorError
 from flintmq.store.log import inspect_records as kinds
-from flintmq.store.log.inspect import (
-    BLOCK_HEADER,
-    BLOCK_MAGIC,
-    CONTAINER_MAGIC,
-    EX_DATA,
-    EX_IO,
-    FORMAT,
-    LOGS,
-    SECTOR,
-    SUFFIX,
-    Block,
-    Damage,
-    Log,
-    StoreView,
-    blocks_in,
-)
-from flintmq.store.log.inspect_records import HEADER_SIZE, Malformed, Record, aligned, fields_of, record_crc
+from flintmq.store.log.containers import SECTOR, SUFFIX, TRANSACTIONS, ContainerHeader
+from flintmq.store.log.inspect import BLOCK_HEADER, EX_DATA, EX_IO, LOGS, Block, Damage, Log, StoreView
+from flintmq.store.log.inspect_records import HEADER_SIZE, Malformed, Record, aligned, fields_of
+from flintmq.store.log.reader import block_bytes, blocks_in, sealed
 
 # The id that filler records speak of: below the first container, so no message or transaction ever has it.
 NOBODY = 1
@@ -56,35 +41,11 @@ class Plan:
     lost: list[Damage] = field(default_factory=list)
 
 
-def encode_header(uuid: bytes, log: int, epoch: int, sequence: int, size: int) -> bytes:
-    """A container's header (docs/FORMAT.md "Container")."""
-    head = struct.pack("<8sII16sIIQQQ", CONTAINER_MAGIC, FORMAT, SECTOR, uuid, log, epoch, sequence, size, time.time_ns() // 1000)
-    head = head.ljust(508, b"\0")
-    return head + struct.pack("<I", crc32c(head))
-
-
-def encode_block(block: Block) -> bytes:
-    """The header of a commit block."""
-    head = BLOCK_MAGIC + struct.pack(
-        "<IQIIQQQQI",
-        block.length,
-        block.lsn,
-        block.epoch,
-        block.records,
-        block.hint,
-        block.base,
-        block.time_us,
-        block.previous,
-        block.flags,
-    )
-    return head + struct.pack("<I", crc32c(head))
-
-
 def filler(log: int, lsn: int, size: int) -> list[bytes]:
     """Records that mean nothing and take exactly `size` bytes (a multiple of 8, at least 24) from `lsn` on."""
     records = []
     while size:
-        if log == kinds.TRANSACTIONS:
+        if log == TRANSACTIONS:
             take = min(size, HEADER_SIZE + _NOTE_SIZE + _NOTE_KEY_MAX)
             if 0 < size - take < HEADER_SIZE:
                 take -= HEADER_SIZE
@@ -96,7 +57,7 @@ def filler(log: int, lsn: int, size: int) -> list[bytes]:
             kind = kinds.CHUNK if take > HEADER_SIZE else kinds.MESSAGE_DELETE
             own = bytes(take - HEADER_SIZE)
         raw = kinds.HEADER.pack(HEADER_SIZE + len(own), 0, kind, 0, 0, 0, NOBODY if kind != kinds.NOTE else 0) + own
-        records.append(raw[:4] + struct.pack("<I", record_crc(raw, lsn)) + raw[8:])
+        records.append(sealed(raw, lsn))
         lsn += take
         size -= take
     return records
@@ -139,7 +100,7 @@ class _Rebuild:
         return images
 
     def _header(self, sequence: int, epoch: int) -> bytes:
-        return encode_header(self.uuid, self.log.number, epoch, sequence, self.size)
+        return ContainerHeader(self.uuid, self.log.number, epoch, sequence, self.size, time.time_ns() // 1000).encode()
 
     def _differs(self, sequence: int, image: bytearray) -> bool:
         container = self.log.containers.get(sequence)
@@ -163,9 +124,9 @@ class _Rebuild:
         # Old blocks behind the chain that carry LSNs of this container must not be taken for a continuation. A torn tail stays: recovery
         # cuts it off itself.
         if not is_last or not log.torn_at:
-            for old in blocks_in(bytes(image), start, log.number):
-                if old.lsn >= at:
-                    image[old.lsn - start : old.lsn - start + SECTOR] = bytes(SECTOR)
+            for old, *_ in blocks_in(bytes(image), start, log.number):
+                if old >= at:
+                    image[old - start : old - start + SECTOR] = bytes(SECTOR)
         if self._differs(sequence, image):
             self.images[sequence] = bytes(image)
 
@@ -184,7 +145,7 @@ class _Rebuild:
                 previous=before.lsn if before else 0,
                 flags=0,
             )
-            image[at - start : at - start + SECTOR] = encode_block(block).ljust(SECTOR, b"\0")
+            image[at - start : at - start + SECTOR] = block_bytes(*astuple(block)).ljust(SECTOR, b"\0")
             self.last = block
             at += SECTOR
         return at
@@ -215,7 +176,7 @@ class _Rebuild:
         previous = self.last.lsn if self.last else block.previous
         new = replace(new, records=count, previous=previous)
         if new != block:
-            image[block.lsn - start : block.lsn - start + BLOCK_HEADER] = encode_block(new)
+            image[block.lsn - start : block.lsn - start + BLOCK_HEADER] = block_bytes(*astuple(new))
         self.last = new
         return new.end
 
@@ -310,4 +271,4 @@ def _sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-__all__ = ["LOGS", "Plan", "apply", "encode_block", "encode_header", "filler", "plan"]
+__all__ = ["LOGS", "Plan", "apply", "filler", "plan"]
