@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from operator import length_hint
+from operator import attrgetter, length_hint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.net.descriptors import shares
 from flintmq.net.loop import Loop
+from flintmq.net.sockets import accept
 from flintmq.net.tls import TlsLayer, server_context
 from flintmq.ports import Definitions
 from flintmq.protocol.v0_9_1.codec import Timestamp
@@ -54,6 +55,7 @@ log = logging.getLogger("flintmq.node")
 
 # connections that one slice of housekeeping looks at
 ROUND_STEP = 32
+_SOCKET_COUNT = attrgetter("socket_count")
 
 
 def memory_available() -> int:
@@ -137,7 +139,7 @@ class Node:
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)
         self.descriptors = shares(config.limits)
-        self.broker.quotas.connections_all = min(config.limits.connections_max, self.descriptors.amqp)
+        self.broker.quotas.set_connections(min(config.limits.connections_max, self.descriptors.amqp))
         self.pulls = PullService(self.broker, self.actors)
         self.broker.on_housekeeping.append(self.pulls.tick)
         self.http: HttpServer | None = None
@@ -255,27 +257,27 @@ class Node:
     def _accept(self, listener: socket.socket) -> None:
         """Accepts one connection. The listener stays ready while more wait, so each gets its turn among the sockets of a pass."""
         try:
-            sock, address = listener.accept()
-        except (BlockingIOError, InterruptedError):
-            return
+            peer = accept(listener.fileno())
         except OSError as error:
             self._accept_failed(error)
             return
+        if peer is None:
+            return
         limits = self.config.limits
-        full = sum(loop.socket_count for loop in self.loops) >= self.descriptors.amqp
+        full = sum(map(_SOCKET_COUNT, self.loops)) >= self.descriptors.amqp
         if full or len(self.broker.pending) >= limits.unauthenticated_connections_max:
             full = not self._evict()
         if full or len(self.broker.connections) >= limits.connections_max:
             self.refused += 1
-            sock.close()
+            os.close(peer[0])
             return
         loop = self.loops[self._next_loop % len(self.loops)]
         self._next_loop += 1
         secure = listener is self._tls_listener
         if loop.is_current():
-            self._serve(loop, sock, address, secure)
+            self._serve(loop, *peer, secure)
         else:
-            loop.call(partial(self._serve, loop, sock, address, secure))
+            loop.call(partial(self._serve, loop, *peer, secure))
 
     def _evict(self) -> bool:
         """Cuts off a connection that has not finished its handshake, to make room for another. False: there is none."""
@@ -296,16 +298,16 @@ class Node:
                 "accept failed: %s. New connections wait; raise the limit of open files (ulimit -n, LimitNOFILE) if they are wanted", error
             )
 
-    def _serve(self, loop: Loop, sock: socket.socket, address: Any, secure: bool) -> None:
-        connection = Connection(address, self.config.limits)
-        handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), address[0], address[1], secure)
+    def _serve(self, loop: Loop, fd: int, host: str, port: int, secure: bool) -> None:
+        connection = Connection((host, port), self.config.limits)
+        handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), host, port, secure)
         connection.handler = handler
         if self.broker.log is not None:
             connection.attach_log(self.broker.log)
         tls = TlsLayer(self.tls) if secure and self.tls is not None else None
         if tls is not None:
             handler.memory.add(TLS_BYTES)
-        handler.socket = loop.add(sock, connection, tls)
+        handler.socket = loop.add(fd, connection, tls)
         self.broker.pending.add(handler)
 
     def _tick(self, loop: Loop, first: bool, now_ms: int) -> None:

@@ -48,7 +48,7 @@ class Rig:
         handler = connection.handler = self.handlers[name] = Handler(self, connection, name, cost_us)
         connection.opened()
         connection.open_channel(1)
-        handler.socket = self.loop.add(server, connection, None)
+        handler.socket = self.loop.add(server.detach(), connection, None)
         self.clients.append(client)
         return client
 
@@ -77,8 +77,11 @@ class Handler:
         self.on_payload: Callable[[bytes], object] = len
 
     def slow(self, kind: int, channel: int, payload: bytes | None, method_id: int, tag: int, size: int) -> None:
+        self.method(channel, payload or b"", method_id)
+
+    def method(self, channel: int, payload: bytes, method_id: int) -> None:
         self.rig.served.append(self.name)
-        self.on_payload(payload or b"")
+        self.on_payload(payload)
         self.rig.loop.manual_ns += self.cost_us * US
         self.rig.on_slow(self.name)
 

@@ -87,7 +87,7 @@ def test_consumers_that_want_work_are_off_the_work_lists_at_once() -> None:
     connection.opened()
     connection.open_channel(1)
     connection.open_channel(2)
-    entry = loop.add(ours, connection, None)
+    entry = loop.add(ours.detach(), connection, None)
     queue = QueueHandle(1)
     for at in range(100):
         assert connection.consume(1 + at % 2, queue, b"c%d" % at, True, False, 0)

@@ -44,8 +44,16 @@ class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]
                 self.stream.flush()
 
 
-# what a record has besides what a line shows; formatters of others read a record's own dictionary
-DEFAULTS = {
+# what every record has; what a line does not show is nothing. Formatters of others read a record's own dictionary.
+DEFAULTS: dict[str, Any] = {
+    "name": "",
+    "levelno": 0,
+    "levelname": "",
+    "msg": "",
+    "args": (),
+    "exc_info": None,
+    "created": 0.0,
+    "msecs": 0.0,
     "pathname": "",
     "filename": "",
     "module": "",

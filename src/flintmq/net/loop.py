@@ -83,7 +83,7 @@ from cython.cimports.flintmq.net.sysio import (
 )
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
 from cython.cimports.flintmq.session.confirms import connection_flush_confirms
-from cython.cimports.flintmq.session.slow import SLOW_ERROR, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
+from cython.cimports.flintmq.session.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
 from cython.cimports.flintmq.session.types import connection_t
 from cython.cimports.flintmq.session.work import (
     WORK_DONE,
@@ -183,16 +183,13 @@ class Loop(LoopBase):
                         connection.slow_payload = NULL  # the next event may have none, and the buffer it is in may move
                         return
                     slow = SLOW_ROUTE
-                handler.slow(
-                    slow,
-                    connection.slow_channel,
-                    PyBytes_FromStringAndSize(cast(p_char, cast(p_void, connection.slow_payload)), connection.slow_size)
-                    if connection.slow_payload != NULL
-                    else None,
-                    connection.slow_method,
-                    connection.slow_tag,
-                    connection.slow_size,
-                )
+                payload = None
+                if connection.slow_payload != NULL:
+                    payload = PyBytes_FromStringAndSize(cast(p_char, cast(p_void, connection.slow_payload)), connection.slow_size)
+                if slow == SLOW_METHOD:
+                    handler.method(connection.slow_channel, payload, connection.slow_method)
+                else:
+                    handler.slow(slow, connection.slow_channel, payload, connection.slow_method, connection.slow_tag, connection.slow_size)
                 connection.slow_payload = NULL
             elif what == LOOP_TLS_IN:
                 self._tls_in(entry)

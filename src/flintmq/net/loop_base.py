@@ -137,7 +137,7 @@ class LoopBase:
 
     def add_listener(self, sock: object) -> None:
         """Accepts on a listening, non-blocking Python socket: on_accept(sock) is called when it is ready."""
-        entry: Socket = Socket(sock, None)
+        entry: Socket = Socket(sock, sock.fileno(), None)
         entry.socket.kind = KIND_LISTENER
         self.listeners.append(entry)
         self._register(entry)
@@ -149,9 +149,10 @@ class LoopBase:
         for entry in self.listeners:
             self.set_interest(address(entry.socket), EPOLLIN if wanted else 0)
 
-    def add(self, sock: object, connection: Connection, tls: object) -> Socket:
-        """Serves a connected Python socket (the loop itself asks the kernel not to wait). `tls`: a net.tls.TlsLayer, or None."""
-        entry: Socket = Socket(sock, connection)
+    def add(self, fd: c_int, connection: Connection, tls: object) -> Socket:
+        """Serves a connected socket, whose descriptor is the loop's from now on (it asks the kernel not to wait). `tls`: a
+        net.tls.TlsLayer, or None."""
+        entry: Socket = Socket(None, fd, connection)
         entry.socket.kind = KIND_CONNECTION
         entry.socket.connection = address(connection.connection)
         entry.socket.received_ms = monotonic_ms()
@@ -189,7 +190,7 @@ class LoopBase:
         if self.current == address(entry.socket):
             self.current = NULL
         self.sockets.pop(entry.socket.fd, None)
-        entry.sock.close()  # which takes it out of epoll, too
+        entry.close()
         self.graves.append(entry)
         if self.accept_paused:
             self.accept(True)  # a descriptor is free

@@ -28,6 +28,10 @@ cdef enum:                    # lists of turns
     TURNS_HEAVY = 1           # used up a turn lately: served after everybody else
     TURNS_COUNT = 2
 
+cdef enum:                    # bytes of text of an address and of a port; an IPv6 address with the name of its link has 62
+    HOST_SIZE = 128
+    PORT_SIZE = 8
+
 cdef struct turns_t:          # sockets that wait for a turn, in the order they came
     socket_t *first
     socket_t *last
@@ -73,7 +77,7 @@ cdef class Socket:
     cdef socket_t socket
     cdef readonly Connection connection
     cdef public object tls            # net.tls.TlsLayer or None
-    cdef public object sock           # the Python socket, which owns the descriptor
+    cdef public object sock           # a listener: the Python socket, which owns the descriptor. None: socket.fd is ours to close
 
 cdef void run_queue_push(run_queue_t *queue, connection_t *connection) noexcept nogil
 cdef connection_t *run_queue_pop(run_queue_t *queue) noexcept nogil            # NULL when empty

@@ -3,10 +3,13 @@ from typing import Any
 
 from flintmq.session.connection import Connection
 
+def accept(listener: int) -> tuple[int, str, int] | None: ...
+
 class Socket:
     connection: Connection
     tls: Any
     sock: Any
+    def close(self) -> None: ...
     def trim(self) -> None: ...
     @property
     def received_ms(self) -> int: ...

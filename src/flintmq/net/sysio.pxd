@@ -1,5 +1,5 @@
 # System calls of the I/O loop, callable without the GIL. Linux: epoll, eventfd.
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
 cdef extern from "sys/epoll.h" nogil:
@@ -30,6 +30,31 @@ cdef extern from "sys/socket.h" nogil:
     ssize_t recv(int fd, void *buffer, size_t size, int flags)
     ssize_t send(int fd, const void *buffer, size_t size, int flags)
     int shutdown(int fd, int how)
+    ctypedef unsigned int socklen_t
+    ctypedef unsigned short sa_family_t
+    cdef struct sockaddr:
+        sa_family_t sa_family
+    cdef struct sockaddr_storage:
+        pass
+    cdef enum:
+        SOCK_CLOEXEC, AF_INET
+    int accept4(int fd, sockaddr *address, socklen_t *size, int flags)
+
+cdef extern from "netinet/in.h" nogil:
+    cdef struct in_addr:
+        pass
+    cdef struct sockaddr_in:
+        uint16_t sin_port
+        in_addr sin_addr
+
+cdef extern from "arpa/inet.h" nogil:
+    const char *inet_ntop(int family, const void *source, char *text, socklen_t size)
+    uint16_t ntohs(uint16_t number)
+
+cdef extern from "netdb.h" nogil:
+    cdef enum:
+        NI_NUMERICHOST, NI_NUMERICSERV
+    int getnameinfo(const sockaddr *address, socklen_t size, char *host, socklen_t host_size, char *port, socklen_t port_size, int flags)
 
 cdef extern from "unistd.h" nogil:
     ssize_t sys_write "write"(int fd, const void *buffer, size_t size)
@@ -38,4 +63,4 @@ cdef extern from "unistd.h" nogil:
 cdef extern from "errno.h" nogil:
     int errno
     cdef enum:
-        EAGAIN, EINTR
+        EAGAIN, EINTR, ECONNABORTED

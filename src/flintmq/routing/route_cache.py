@@ -86,8 +86,9 @@ def _hash(key: pointer[cython.const[uint8_t]], size: uint32_t) -> uint32_t:
     Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012); 1 and 3 rounds as in CPython and Rust.
     """
     v: uint64_t[4]
-    word: uint64_t
+    word: uint64_t = 0
     i: uint32_t = 0
+    left: uint32_t = size & 7
     v[0] = _key0 ^ SIP_0
     v[1] = _key1 ^ SIP_1
     v[2] = _key0 ^ SIP_2
@@ -98,10 +99,16 @@ def _hash(key: pointer[cython.const[uint8_t]], size: uint32_t) -> uint32_t:
         _round(v)
         v[0] ^= word
         i += 8
-    word = cast(uint64_t, size) << 56
-    while i < size:
-        word |= cast(uint64_t, key[i]) << (8 * (i & 7))
-        i += 1
+    if left and size > 8:
+        # The last eight bytes, of which those that are in a word already are shifted out.
+        memcpy(address(word), key + size - 8, 8)
+        word >>= 8 * (8 - left)
+    else:
+        word = 0
+        while i < size:
+            word |= cast(uint64_t, key[i]) << (8 * (i & 7))
+            i += 1
+    word |= cast(uint64_t, size) << 56
     v[3] ^= word
     _round(v)
     v[0] ^= word
@@ -111,6 +118,15 @@ def _hash(key: pointer[cython.const[uint8_t]], size: uint32_t) -> uint32_t:
     _round(v)
     word = v[0] ^ v[1] ^ v[2] ^ v[3]
     return cast(uint32_t, word ^ (word >> 32))
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _hash_route(key: pointer[cython.const[uint8_t]], size: uint32_t) -> uint32_t:
+    """The hash of a route. `key`: exchange and routing key shortstrs; the exchange is the same for all of a cache and is left out."""
+    exchange: uint32_t = cast(uint32_t, 1) + key[0]
+    return _hash(key + exchange, size - exchange) if exchange < size else 0
 
 
 def _new_key():
@@ -173,7 +189,7 @@ def route_new(key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinatio
     if route == NULL:
         raise MemoryError
     route.refs = 1
-    route.hash = _hash(key, key_len)
+    route.hash = _hash_route(key, key_len)
     route.key_len = cast(uint16_t, key_len)
     route.more_len = cast(uint32_t, len(more))
     route.key = cast(pointer[uint8_t], calloc(1, key_len))
@@ -216,7 +232,7 @@ def exchange_decref(exchange: pointer[exchange_t]) -> void:
 def exchange_find(exchange: pointer[exchange_t], key: pointer[cython.const[uint8_t]], key_len: uint32_t) -> pointer[route_t]:
     if not at_load32(address(exchange.usable)):
         return NULL
-    wanted: uint32_t = _hash(key, key_len)
+    wanted: uint32_t = _hash_route(key, key_len)
     route: pointer[route_t] = NULL
     spin_lock(address(exchange.lock))
     if exchange.bucket_count:
@@ -352,7 +368,7 @@ class RouteCache:
         octets: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], cast(p_char, key))
         found: pointer[route_t]
         spin_lock(address(self.exchange.lock))
-        found = _unlink(self.exchange, octets, len(key), _hash(octets, len(key)))
+        found = _unlink(self.exchange, octets, len(key), _hash_route(octets, len(key)))
         spin_unlock(address(self.exchange.lock))
         if found != NULL:
             route_decref(found)

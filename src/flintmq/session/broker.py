@@ -51,6 +51,8 @@ log = logging.getLogger("flintmq.broker")
 
 # consumers of a deleted queue that are cancelled before others of the loop have their turn
 CANCELS_AT_ONCE = 32
+# length of a routing key -> what stands before it in a route by the default exchange: that exchange's empty name, and the length
+_DEFAULT_ROUTES = tuple(bytes((0, size)) for size in range(256))
 
 
 class ReplyQueue:
@@ -338,7 +340,7 @@ class Broker:
         cache = self.route_caches.get((vhost_name, ""))
         if cache is not None:
             key = queue_name.encode("utf-8", "surrogateescape")
-            cache.forget(b"\x00%c%b" % (len(key), key))
+            cache.forget(_DEFAULT_ROUTES[len(key)] + key)
 
     def handles_for(self, vhost: Any, exchange_name: str, key: bytes, headers: dict[str, object] | None = None) -> list[QueueHandle]:
         """Queues a message goes to, as the routing table says now."""
@@ -420,9 +422,10 @@ class Broker:
         self.connections[handler.connection_id] = handler
 
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
-        self.pending.discard(handler)
         self.session_closed(handler)
-        if self.connections.pop(handler.connection_id, None) is not None:
+        if self.connections.pop(handler.connection_id, None) is None:
+            self.pending.discard(handler)
+        else:
             self.connections_closed += 1
             self.quotas.close_connection(handler.user, handler.vhost.name)
 

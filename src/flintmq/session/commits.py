@@ -70,9 +70,9 @@ def committed(handler: ConnectionHandler, transaction: Transaction, alive: bool)
     go_on(handler)
 
 
-def wait(handler: ConnectionHandler, channel: int, payload: bytes) -> None:
+def wait(handler: ConnectionHandler, channel: int, payload: bytes, method_id: int) -> None:
     """Keeps a method until the commits before it are answered. The loop reads nothing more of the connection until then."""
-    handler.deferred = partial(handler.method, channel, payload)
+    handler.deferred = partial(handler.method, channel, payload, method_id)
     handler.connection.waiting = True
 
 

@@ -8,7 +8,7 @@ cdef class ConnectionBase:
     cdef public object handler          # session.handlers.ConnectionHandler
     cdef public object peer             # what the listener knows of the peer
     cdef LogPort log                    # whose LSNs the confirms wait for, or None
-    cdef dict committing                # channel number -> its Transactions that wait for the log, oldest first
+    cdef readonly dict committing       # channel number -> its Transactions that wait for the log, oldest first
     cdef channel_t *channel(self, uint16_t number) except NULL
     cdef void _check_generation(self, channel_t *channel)
     # SLOW_RESOLVE: asks the routing table for the publish under way. False: the exchange is gone, go the long way.

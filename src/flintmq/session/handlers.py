@@ -3,8 +3,8 @@
 in: what the loop could not do without Python (session.types SLOW_*). out: replies in the output buffer, changes in the virtual
 host, errors as channel.close or connection.close.
 
-The handshake is a table (HANDSHAKE): (state, method) -> step; a pair that is not there is refused with 503. Once open, methods
-are looked up by id in `verbs.VERBS`.
+The handshake is a table (handshake.STEPS): (state, method) -> step; a pair that is not there is refused with 503. Once open, methods
+are looked up by id in `verbs.VERBS`, which also says which of their names are cleaned first.
 
 I1  A PeerError closes the channel or the connection with its code, and nothing of the refused request happened.
 I2  After the end (closed, failed, or a finished close) and its slices (session.works) the connection holds no entry, no consumer and no
@@ -25,23 +25,24 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
-from flintmq.session import commits, handshake, publishing, verbs, works
+from flintmq.session import commits, handshake, publishing, works
 from flintmq.session.expiry import STEP_NS
 from flintmq.session.slow import (
     SETTLING_MULTIPLE,
     SETTLING_REQUEUE,
     SLOW_DEAD_LETTER,
     SLOW_HEADER,
-    SLOW_METHOD,
     SLOW_POLICY,
     SLOW_PUBLISH,
     SLOW_ROUTE,
     SLOW_VERSION,
 )
 from flintmq.session.state import ChannelState, Consumer
+from flintmq.session.verbs import VERBS
 from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
-from flintmq.session.works import Ending, Works
+from flintmq.session.works import Works, ending
 from flintmq.vhost.changes import Held
+from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
     from flintmq.access.checks import Check
@@ -56,7 +57,6 @@ log = logging.getLogger("flintmq.connection")
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 BASIC_PUBLISH_ID = spec.METHOD_IDS["basic.publish"]
-LF, CR = 10, 13
 CLOSE_OK = spec.ConnectionCloseOk()
 UNKNOWN_FRAME_TYPE = "unknown frame type"
 
@@ -148,11 +148,9 @@ class ConnectionHandler:
     # --- called by the loop -----------------------------------------------------------------------------------------
 
     def slow(self, kind: int, channel: int, payload: Any, method_id: int, tag: int, size: int) -> None:
-        """One event of the compiled half (see session/types.pxd, SLOW_*). `payload`: bytes with SLOW_METHOD, SLOW_ROUTE; may be None."""
+        """One event of the compiled half that is no method (session/slow.pxd, SLOW_*). `payload`: bytes with SLOW_ROUTE; may be None."""
         try:
-            if kind == SLOW_METHOD:
-                self.method(channel, payload)
-            elif kind == SLOW_ROUTE:
+            if kind == SLOW_ROUTE:
                 publishing.find_route(self, channel, payload)
             elif kind == SLOW_PUBLISH:
                 publishing.publish(self, channel)
@@ -176,34 +174,31 @@ class ConnectionHandler:
                 method_id = 0
             self.refuse(channel, error, method_id)
 
-    def method(self, channel: int, payload: bytes) -> None:
-        """Serves one method frame, or keeps it when an answer must come before its own."""
-        method_id = int.from_bytes(payload[:4], "big")
-        if channel and commits.must_wait(self, channel, method_id):
-            commits.wait(self, channel, payload)
+    def method(self, channel: int, payload: bytes, method_id: int) -> None:
+        """Serves one method frame, or keeps it when an answer must come before its own. `payload`: class id, method id, arguments."""
+        if channel and self.connection.committing and commits.must_wait(self, channel, method_id):
+            commits.wait(self, channel, payload, method_id)
             return
         limits = self.broker.limits
         try:
             method = decode_method(payload, limits.table_depth_max, limits.table_fields_max)
-        except PeerError as error:
-            self.refuse(channel, error, method_id)
-            return
-        try:
-            if self.state != handshake.RUNNING or channel == 0:
-                handshake.step(self, method)
-            else:
-                verb = verbs.VERBS[method_id]
-                if LF in payload or CR in payload:  # as numbers: bytes are looked for in bytes by way of an exception
-                    verbs.clean(method_id, method)
+            if channel and self.state == handshake.RUNNING:
+                known = VERBS.get(method_id)
+                if known is None:
+                    raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not for servers")
+                verb, names = known
+                for name in names:
+                    sent = getattr(method, name)
+                    if (clean := clean_name(sent)) is not sent:
+                        setattr(method, name, clean)
                 verb(self, channel, method)
-        except KeyError:
-            if method_id in verbs.VERBS or channel == 0:
-                raise
-            self.refuse(channel, PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not for servers"), method_id)
+            else:
+                step: handshake.Step = handshake.STEPS.get((self.state, method_id), handshake.not_due)
+                step(self, method)
         except PeerError as error:
             self.refuse(channel, error, method_id)
         except StoreError as error:
-            self._not_saved(channel, method, error)
+            self._not_saved(channel, method_id, error)
 
     # --- verbs of the virtual host ----------------------------------------------------------------------------------
 
@@ -255,7 +250,7 @@ class ConnectionHandler:
         except PeerError as error:
             self.refuse(channel, error, method.ID)
         except StoreError as error:
-            self._not_saved(channel, method, error)
+            self._not_saved(channel, method.ID, error)
         except Exception:
             log.exception("internal error on connection %s: it is closed", self.name)
             self.failed()
@@ -263,10 +258,11 @@ class ConnectionHandler:
             self.loop.resume(self.socket)
             self.loop.touch(self.socket)
 
-    def _not_saved(self, channel: int, method: spec.Method, error: StoreError) -> None:
+    def _not_saved(self, channel: int, method_id: int, error: StoreError) -> None:
         """A full disk, or a database that is lost, with which the node ends."""
         log.error("connection %s: %s", self.name, error)
-        self.refuse(channel, PeerError(ReplyCode.INTERNAL_ERROR, f"{method.NAME}: the definitions can't be saved"), method.ID)
+        text = f"{spec.METHODS[method_id].NAME}: the definitions can't be saved"
+        self.refuse(channel, PeerError(ReplyCode.INTERNAL_ERROR, text), method_id)
 
     def _engine_error(self, header: bytes | None) -> None:
         code, text, channel, method_id, value = self.connection.engine_error()
@@ -308,7 +304,7 @@ class ConnectionHandler:
         """The socket is gone (or about to go)."""
         if self.state == handshake.RUNNING:
             log.warning("connection %s user %r: %s", self.name, self.user, reason)
-        else:
+        elif self.state != handshake.CLOSED:
             log.debug("connection %s: %s", self.name, reason)
         self._end(reason)
 
@@ -471,7 +467,7 @@ class ConnectionHandler:
         """
         state = self.channels.pop(number)
         self.connection.leave_channel(number, wait_for_ok)
-        self.works.add(self, Ending(self, [state], None).step, done)
+        self.works.add(self, ending(self, [state], None), done)
 
     def agree(self) -> None:
         """connection.close of the client: everything it holds goes back, then it is answered, and nothing more is read."""
@@ -525,7 +521,7 @@ class ConnectionHandler:
         states = list(self.channels.values())
         self.channels.clear()
         self.connection.leave()
-        self.works.add(self, Ending(self, states, partial(self._gone, self.socket, reason)).step, works.nothing)
+        self.works.add(self, ending(self, states, partial(self._gone, self.socket, reason)), works.nothing)
 
     def _gone(self, socket: SocketPort | None, reason: str) -> None:
         """All its channels are gone."""

@@ -70,12 +70,9 @@ def _start_payload(cluster_name: str) -> bytes:
     return encode_method(spec.ConnectionStart(0, 9, server_properties(cluster_name), MECHANISMS.encode(), LOCALES))
 
 
-def step(handler: ConnectionHandler, method: Any) -> None:
-    """One method of class connection. Raises PeerError(503) when it is not due."""
-    action = HANDSHAKE.get((handler.state, method.ID))
-    if action is None:
-        raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not expected in state '{handler.state}'")
-    action(handler, method)
+def not_due(handler: ConnectionHandler, method: Any) -> None:
+    """Raises: PeerError(503), always."""
+    raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not expected in state '{handler.state}'")
 
 
 def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> None:
@@ -193,7 +190,7 @@ def _update_secret(handler: ConnectionHandler, method: spec.ConnectionUpdateSecr
 
 
 Step = Callable[[Any, Any], None]
-HANDSHAKE: dict[tuple[str, int], Step] = {
+STEPS: dict[tuple[str, int], Step] = {
     (START, spec.METHOD_IDS["connection.start-ok"]): _start_ok,
     (TUNE, spec.METHOD_IDS["connection.tune-ok"]): _tune_ok,
     (OPEN, spec.METHOD_IDS["connection.open"]): _open,

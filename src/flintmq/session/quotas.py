@@ -34,10 +34,10 @@ class Quotas:
     def __init__(self, limits: Limits, records: Iterable[LimitsRecord], user_count: Callable[[], int]) -> None:
         self._set = {(record.kind, record.name): dict(record.limits) for record in records}
         self._user_count = user_count
-        # connections that the node takes in all; fewer when its descriptors do not reach as far
-        self.connections_all = limits.connections_max
         self._share = limits.user_connections_share
+        # limit of a user that the operator set none for
         self._most = {CHANNELS: limits.user_channels_max, CONSUMERS: limits.user_consumers_max}
+        self.set_connections(limits.connections_max)
         self._lock = threading.Lock()
         # name -> number; who has none is not in it: users and virtual hosts of the past take no memory
         self._of_vhosts: dict[str, int] = {}  # connections
@@ -55,6 +55,10 @@ class Quotas:
         """All that is set, by kind and name."""
         with self._lock:
             return [LimitsRecord(kind, name, dict(limits)) for (kind, name), limits in sorted(self._set.items())]
+
+    def set_connections(self, count: int) -> None:
+        """`count`: connections that the node takes in all; fewer than the limit when its descriptors do not reach as far."""
+        self._most[CONNECTIONS] = int(count * self._share)
 
     def of_vhost(self, name: str) -> dict[str, int]:
         """What the operator set for a virtual host: name of the limit -> number, below 0: none."""
@@ -75,12 +79,13 @@ class Quotas:
                 raise PeerError(
                     ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}': connection limit ({most}) is reached"
                 )
-            own = self._of_users[CONNECTIONS].get(user, 0)
-            share = int(self.connections_all * self._share)
-            if (self._set or own >= share) and (most := self._reached(user, CONNECTIONS, share, own)) >= 0:
+            counts = self._of_users[CONNECTIONS]
+            own = counts.get(user, 0)
+            default = self._most[CONNECTIONS]
+            if (self._set or own >= default) and (most := self._reached(user, CONNECTIONS, default, own)) >= 0:
                 raise PeerError(ReplyCode.NOT_ALLOWED, f"Connection refused for user '{user}': user connection limit ({most}) is reached")
             self._of_vhosts[vhost] = here + 1
-            self._of_users[CONNECTIONS][user] = own + 1
+            counts[user] = own + 1
 
     def close_connection(self, user: str, vhost: str) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 in: decoded methods. out: changes in the virtual host and replies. `serve` cleans a method's names and looks its function up in VERBS;
 each function calls `authorize` once for what it touches, does the work, replies.
 
-V1  A name is cleaned (CLEANED) before the verb sees it and never after: the name that is authorized is the name that is used.
+V1  A name is cleaned (VERBS) before the verb sees it and never after: the name that is authorized is the name that is used.
 
 Source: AMQP 0-9-1 specification 1.5 to 1.9; RabbitMQ's extensions and reply texts.
 """
@@ -25,7 +25,7 @@ from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.sweeps import LateAnswer
 from flintmq.session.weights import CHANNEL_BYTES
-from flintmq.vhost.names import clean_name, generate_queue_name
+from flintmq.vhost.names import generate_queue_name
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
@@ -297,7 +297,7 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         name = _queue_name(handler, number, method.queue)
         authorize(handler, "basic.consume", queue=name)
         if handler.vhost.is_held(name):  # being declared or deleted: which of them, this consumer learns when it is over
-            handler.change(number, method, partial(handler.vhost.settled, name), lambda _: handler.method(number, encode_method(method)))
+            handler.change(number, method, partial(handler.vhost.settled, name), lambda _: _serve_anew(handler, number, method))
             return
         queue = handler.vhost.queue(name, handler.connection_id)
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
@@ -384,7 +384,11 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
 def _again(handler: ConnectionHandler, number: int, method: spec.BasicGet | spec.BasicConsume) -> None:
     """A method that waited for the disk is served anew, if its channel is still there."""
     if number in handler.channels:
-        handler.method(number, encode_method(method))
+        _serve_anew(handler, number, method)
+
+
+def _serve_anew(handler: ConnectionHandler, number: int, method: spec.Method) -> None:
+    handler.method(number, encode_method(method), method.ID)
 
 
 def basic_recover(handler: ConnectionHandler, number: int, method: spec.BasicRecover) -> None:
@@ -456,26 +460,17 @@ _BY_NAME: dict[str, Verb] = {
     "tx.commit": tx_commit,
     "tx.rollback": tx_rollback,
 }
-VERBS: dict[int, Verb] = {spec.METHOD_IDS[name]: verb for name, verb in _BY_NAME.items()}
-
 # Fields whose CR and LF are dropped, as RabbitMQ drops them. All other names count as they are sent: they are asked for and looked up
 # with their line breaks, and nothing has such a name.
-CLEANED: dict[int, tuple[str, ...]] = {
-    spec.METHOD_IDS[name]: fields
-    for name, fields in {
-        "exchange.declare": ("exchange",),
-        "exchange.delete": ("exchange",),
-        "exchange.bind": ("destination", "source"),
-        "exchange.unbind": ("destination", "source"),
-        "queue.declare": ("queue",),
-        "queue.bind": ("queue", "exchange"),
-        "queue.unbind": ("queue", "exchange"),
-        "queue.delete": ("queue",),
-    }.items()
+_CLEANED: dict[str, tuple[str, ...]] = {
+    "exchange.declare": ("exchange",),
+    "exchange.delete": ("exchange",),
+    "exchange.bind": ("destination", "source"),
+    "exchange.unbind": ("destination", "source"),
+    "queue.declare": ("queue",),
+    "queue.bind": ("queue", "exchange"),
+    "queue.unbind": ("queue", "exchange"),
+    "queue.delete": ("queue",),
 }
-
-
-def clean(method_id: int, method: Any) -> None:
-    """Takes CR and LF out of the names that are cleaned: before permission is asked for them."""
-    for field in CLEANED.get(method_id, ()):
-        setattr(method, field, clean_name(getattr(method, field)))
+# method id -> its verb, and the fields that are cleaned before the verb gets them (V1)
+VERBS: dict[int, tuple[Verb, tuple[str, ...]]] = {spec.METHOD_IDS[name]: (verb, _CLEANED.get(name, ())) for name, verb in _BY_NAME.items()}

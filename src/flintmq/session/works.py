@@ -17,7 +17,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.guard import guarded
@@ -157,58 +157,41 @@ def nothing() -> None:
     """A work without an answer."""
 
 
-class Ending:
-    """The end of channels that left (Connection.leave_channel, leave), or with them of their connection.
+def ending(handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> Step:
+    """The end of channels that left (Connection.leave_channel, leave), or with them of their connection, in slices.
 
     Args: states: of the channels; last: what the connection does last (its exclusive queues go), or None.
     """
+    return partial(next, _end(handler, states, last), True)
 
-    def __init__(self, handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> None:
-        self.handler = handler
-        self.last = last
-        # Whoever notifies a consumer may be about to use the socket's place on the run queue.
-        self.socket: Any = handler.socket
-        self._given_back = False
-        self._channels = len(states)
-        self._leavers: Iterator[Callable[[], object]] | None = None
-        for state in states:
-            if state.consumers or state.reply_queue is not None:
-                self._leavers = self._consumers(states)
-                break
 
-    def _consumers(self, states: list[ChannelState]) -> Iterator[Callable[[], object]]:
-        broker = self.handler.broker
-        for state in states:
-            for consumer in state.consumers.values():
-                yield partial(self._leave, consumer)
-            if state.reply_queue is not None:
-                yield partial(broker.drop_reply_queue, state.reply_queue)
+def _end(handler: ConnectionHandler, states: list[ChannelState], last: Done | None) -> Iterator[None]:
+    """One slice after another."""
+    broker = handler.broker
+    # Whoever notifies a consumer may be about to use the socket's place on the run queue: the socket stays until all is over.
+    _socket = handler.socket
+    # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.
+    while True:
+        given_back = handler.connection.end_some(broker.limits.work_step)
+        guarded("what came back", handler.name, publishing.after_publish, handler)
+        if given_back:
+            break
+        yield
+    told = 0
+    for state in states:
+        for consumer in state.consumers.values():
+            guarded("consumers that end", handler.name, _leave, handler, consumer)
+            told += 1
+            if told % CONSUMERS_AT_ONCE == 0:
+                yield
+        if state.reply_queue is not None:
+            guarded("consumers that end", handler.name, broker.drop_reply_queue, state.reply_queue)
+    if states:
+        handler.channels_left(len(states))
+    if last is not None:
+        last()
 
-    def _leave(self, consumer: Consumer) -> None:
-        self.handler.consumer_left(consumer)
-        self.handler.broker.consumer_gone(consumer)
 
-    def step(self) -> bool:
-        """A slice of it."""
-        handler = self.handler
-        connection = handler.connection
-        if not self._given_back:
-            # Entries go back to their queues before auto-delete looks at whether the last consumer is gone.
-            self._given_back = connection.end_some(handler.broker.limits.work_step)
-            guarded("what came back", handler.name, publishing.after_publish, handler)
-            if not self._given_back:
-                return False
-        if self._leavers is not None:
-            for _ in range(CONSUMERS_AT_ONCE):
-                leaver = next(self._leavers, None)
-                if leaver is None:
-                    break
-                guarded("consumers that end", handler.name, leaver)
-            else:
-                return False
-        if self._channels:
-            handler.channels_left(self._channels)
-            self._channels = 0
-        if self.last is not None:
-            self.last()
-        return True
+def _leave(handler: ConnectionHandler, consumer: Consumer) -> None:
+    handler.consumer_left(consumer)
+    handler.broker.consumer_gone(consumer)

@@ -143,7 +143,7 @@ class VirtualHost:
             for queue in self._definitions.load_queues(self.name):
                 policy = self._queue_policy(queue.name, queue.arguments, restored=True)
                 spec = QueueSpec(self.name, queue.name, True, queue.auto_delete, None, queue.arguments, policy)
-                self._add_queue(queue.queue_id, spec)
+                self._add_queue(queue.queue_id, spec, queue_bytes(spec))
             for binding in self._definitions.load_bindings(self.name):
                 source = self.exchanges.get(binding.source)
                 destinations: Mapping[str, Destination] = self.queues if binding.destination_kind == QUEUE else self.exchanges
@@ -636,17 +636,18 @@ class VirtualHost:
                 self.touch(known)
                 return known
             spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
+            size = queue_bytes(spec)
             if not self._changes.saved:
-                self._check_limit(QUEUE, name, len(self.queues), self._limits.queues_max, queue_bytes(spec))
+                self._check_limit(QUEUE, name, len(self.queues), self._limits.queues_max, size)
             if policy.is_stream:
                 check_stream_properties(description, durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete)
             if not durable:
-                return self._add_queue(self._definitions.new_queue_id(), spec)
+                return self._add_queue(self._definitions.new_queue_id(), spec, size)
             new_id = self._definitions.new_queue_id
             saved = self._changes.save(lambda: Save(QueueRecord(self.name, name, new_id(), auto_delete, arguments)), [(QUEUE, name)])
             assert isinstance(saved.record, QueueRecord)
             try:
-                return self._add_queue(saved.record.queue_id, spec)
+                return self._add_queue(saved.record.queue_id, spec, size)
             except BaseException:  # whatever it was: the next start must not meet a queue that can't be made
                 self._take_back(saved.record)
                 raise
@@ -793,14 +794,14 @@ class VirtualHost:
             elif what.auto_delete:  # x-expires looks by itself
                 self.consumer_removed(what)
 
-    def _add_queue(self, queue_id: int, spec: QueueSpec) -> Queue:
+    def _add_queue(self, queue_id: int, spec: QueueSpec, size: int) -> Queue:
         if self.deleted:
             raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {self.name} not found")
         core = self._queue_factory(queue_id, spec)
         queue = Queue(queue_id, spec, core)
         self.queues[queue.name] = queue
-        queue.weight = queue_bytes(spec)
-        self.holding.add(queue.weight)
+        queue.weight = size
+        self.holding.add(size)
         if queue.exclusive_owner is not None:
             self._exclusive.setdefault(queue.exclusive_owner, {})[queue.name] = queue
         if spec.policy.expires_ms is not None:

@@ -6,7 +6,7 @@ in: the exchanges of a virtual host, the first one, routing keys, headers. out: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Any
 
 from flintmq.routing.exchange import Exchange, Headers
 from flintmq.vhost.queue import Queue
@@ -15,8 +15,8 @@ from flintmq.vhost.queue import Queue
 def queues_of(exchanges: Mapping[str, Exchange], first: Exchange, routing_keys: tuple[bytes, ...], headers: Headers | None) -> list[Queue]:
     """Queues that a message goes to. The alternate of an exchange is asked when none of the keys matched anything."""
     if not first.downstream and first.alternate is None and len(routing_keys) == 1:
-        # Only queues are bound to it.
-        return list(dict.fromkeys(cast(Iterable[Queue], first.match(routing_keys[0], headers))))
+        queues_alone: Iterable[Any] = first.match(routing_keys[0], headers)  # nothing else is bound to it, and each is there once
+        return list(queues_alone)
     queues: dict[Queue, None] = {}
     seen = {first}
     pending = [first]
