@@ -34,6 +34,7 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
         return "flintmq"
 
     def schema(self) -> StructType:
+        self._check_is_no_table()
         if self._log:
             from pyspark_flintmq.log_source import log_schema
 
@@ -45,6 +46,7 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
         return table.spark()
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check_is_no_table()
         if self._log:
             from pyspark_flintmq.log_source import log_reader
 
@@ -57,6 +59,7 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
         return batch_reader(QueueOptions.batch(self._raw), schema, pushdown=_pushdown_asked())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check_is_no_table()
         if self._log:
             raise SourceError("NO_STREAM_READ", "the log is read with spark.read; a queue or stream is read with option 'queue'")
         if self._amqp:
@@ -77,6 +80,7 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
         return FlintStreamWriter(schema, self._raw)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
+        self._check_is_no_table()
         if overwrite:
             raise SourceError("MODE", 'a queue can not be overwritten: use mode("append")')
         from pyspark_flintmq.sink import FlintBatchWriter
@@ -84,6 +88,19 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
         return FlintBatchWriter(schema, self._raw)
 
     # --- what the options ask for -------------------------------------------------------------------------------------
+
+    def _check_is_no_table(self) -> None:
+        """A table of Spark's catalog is refused when it is made or used: Spark (4.3) gives a Python source none of its options.
+
+        Raises: SourceError NO_TABLE.
+        """
+        if not self._raw or self._option("provider") is not None:
+            raise SourceError(
+                "NO_TABLE",
+                "option 'queue' is needed, as .option() of a DataFrame, or in CREATE TEMPORARY VIEW name USING flintmq OPTIONS ('queue' "
+                "'q'), which SELECT and INSERT INTO take. A CREATE TABLE ... USING flintmq can't work: Spark gives a Python data source "
+                "none of the table's options when it is read or written, but those of SELECT ... FROM name WITH (queue = 'q')",
+            )
 
     def _option(self, name: str) -> str | None:
         return next((text for key, text in self._raw.items() if key.lower() == name.lower()), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from flintmq.dataplane.plane import NOTE_SUBSCRIPTION
 from flintmq.dataplane.wire import Refused
 from flintmq.ports import VhostRecord
 from flintmq.transactions import Xid
+from flintmq.transactions.bulk import INLINE, ROW
 
 from .rig import Rig
 
@@ -89,6 +91,52 @@ def test_transient_messages_are_read_like_others(rig: Rig) -> None:
     assert sorted(rig.read(reader, 1)) == ["a", "b", "c"]
     rig.call("sub.commit", **reader, upto=1)
     assert rig.bodies("q") == rig.bodies("t") == []
+
+
+def inline_times(rig: Rig, ticket: dict[str, Any]) -> dict[str, int]:
+    """Body -> microseconds at which it came, of the contents that come inline."""
+    answer, data = rig.ask("rows", **ticket, first=0, count=100)
+    at = sum(number for _, number, _ in answer["queues"]) * ROW.size
+    found = {}
+    while at < len(data):
+        length, header_size, came_us = INLINE.unpack_from(data, at)
+        content = data[at + INLINE.size : at + INLINE.size + length]
+        found[content[2 + content[0] + content[1 + content[0]] + header_size :].decode()] = came_us
+        at += INLINE.size + length
+    return found
+
+
+def test_a_message_that_only_memory_has_comes_with_the_time_at_which_it_came(rig: Rig) -> None:
+    """To one housekeeping pass, and the same each time the set is read: event-time windows count on it."""
+    reader = rig.open()
+    began_us = rig.clock.wall_ms() * 1000
+    for body in "abc":
+        rig.clock.advance(ms=60_000)
+        rig.put("q", body, persistent=False)
+        rig.service.subscriptions.watch()
+    rig.put("q", "d", persistent=False)
+    rig.clock.advance(ms=60_000)
+    rig.call("sub.acquire", **reader, seq=1)
+    (ticket,) = rig.call("sub.plan", **reader, seq=1, slices=1)["tickets"]
+    minutes = {"a": 1, "b": 2, "c": 3, "d": 3}
+    expected = {body: began_us + minute * 60_000_000 for body, minute in minutes.items()}
+    assert inline_times(rig, ticket) == expected, "no pass has seen d"
+    rig.service.subscriptions.watch()
+    assert inline_times(rig, ticket) == expected
+
+
+def test_a_queue_that_expires_stays_while_its_reader_works(rig: Rig) -> None:
+    """Between two triggers nothing is taken: the reader's signs of life count as use, and their end counts as none."""
+    rig.declare("e", durable=False, x_expires=1_000)
+    reader = rig.open("s", "e")
+    vhost = rig.broker.vhosts["/"]
+    for _ in range(10):
+        rig.call("sub.alive", **reader)
+        rig.clock.advance(ms=4_000)
+        assert vhost.expire_queues() == 0
+    rig.call("sub.alive", **reader, leave=True)
+    rig.clock.advance(ms=rig.node.config.limits.subscription_alive_ms)
+    assert vhost.expire_queues() == 1 and "e" not in vhost.queues
 
 
 def test_slices_of_a_set_that_lost_messages_are_not_mixed_with_those_of_before(rig: Rig) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from pyspark_flintmq.claim import Claim
@@ -110,6 +111,39 @@ def test_a_pattern_leaves_out_what_no_pipeline_may_read(plane_broker: Broker) ->
         driver = FakeSpark(RealPlane(plane_broker), QueueOptions.stream(options))  # type: ignore[arg-type]
         driver.run()
         assert driver.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_queue_in_exclusive_use_is_not_read(plane_broker: Broker, single: bool) -> None:
+    """An exclusive consumer, or the active one of x-single-active-consumer, has it for itself; a pattern leaves it out meanwhile."""
+    name = unique("own")
+    arguments = {"x-single-active-consumer": True} if single else {}
+    with channel_of(plane_broker) as channel:
+        channel.queue_declare(f"{name}.a", durable=True, arguments=arguments)
+    publish(plane_broker, f"{name}.b", [b"b"])
+    claim, by_pattern = (
+        Claim(QueueOptions.stream(source_options(plane_broker, **raw)), RealPlane(plane_broker).client)
+        for raw in ({"queue": f"{name}.a"}, {"queuePattern": f"{name}.*"})
+    )
+    with channel_of(plane_broker) as channel:
+        channel.basic_consume(f"{name}.a", lambda *_: None, exclusive=not single)
+        with pytest.raises(
+            SourceError, match=f"queue '{name}.a' in vhost '/' has .*consumer.* for that one alone. Stop the consumer"
+        ) as error:
+            claim.initial()
+        assert error.value.code == "QUEUE_BUSY"
+        first = by_pattern.latest(by_pattern.initial(), 10, 10**6)
+        assert first["seq"] == 1 and by_pattern.lag()["messages_behind"] == 0
+    with channel_of(plane_broker) as channel:
+        channel.basic_publish("", f"{name}.a", b"a", pika.BasicProperties(delivery_mode=2))
+        start = claim.initial()
+        channel.basic_consume(f"{name}.a", lambda *_: None, exclusive=not single, auto_ack=False)
+        with pytest.raises(SourceError) as error:
+            claim.latest(start, 10, 10**6)
+        assert error.value.code == "QUEUE_BUSY"
+    assert claim.latest(start, 10, 10**6)["seq"] == 1, "it is free again"
+    claim.close()
+    by_pattern.close()
 
 
 def test_latest_leaves_out_what_was_there(plane_broker: Broker, queue: str) -> None:

@@ -140,7 +140,9 @@ def test_load_refuses_wrong_options_before_anything_is_connected() -> None:
         ({"queue": "q", "quee": "q"}, "OPTION_UNKNOWN"),
         ({"transport": "amqp", "queue": "q", "flightPort": "5"}, "OPTION_UNKNOWN"),
         ({"transport": "amqp", "queue": "q", "maxMessagesPerTrigger": "100000"}, "OPTION_VALUE"),
-        ({}, "OPTION_MISSING"),
+        ({}, "NO_TABLE"),
+        ({"queue": "q", "option.queue": "q", "provider": "flintmq", "owner": "me"}, "NO_TABLE"),
+        ({"minPartitions": "2"}, "OPTION_MISSING"),
         ({"queue": "q", "maxMessages": "-1"}, "OPTION_VALUE"),
         ({"queue": "q", "maxMessages": "1", "maxMessagesPerTrigger": "1"}, "OPTION_UNKNOWN"),
     ]:

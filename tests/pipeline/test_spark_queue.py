@@ -262,3 +262,6 @@ def test_wrong_use_is_answered_with_one_code(spark: SparkSession, plane_broker: 
     assert failure(lambda: reader.load().collect()).startswith("FLINTMQ_SCHEMA_MISMATCH: column 'body' is binary")
     some = spark.read.format("flintmq").options(**source_options(plane_broker, queue=queue)).schema("body binary, queue string").load()
     assert [(bytes(row[0]), row[1]) for row in some.collect()] == [(b"x", queue)]
+    given = ", ".join(f"'{name}' '{value}'" for name, value in source_options(plane_broker, queue=queue).items())
+    table = failure(lambda: spark.sql(f"CREATE TABLE no_table USING flintmq OPTIONS ({given})"))
+    assert table.startswith("FLINTMQ_NO_TABLE: ") and "CREATE TEMPORARY VIEW" in table

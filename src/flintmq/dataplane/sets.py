@@ -3,19 +3,22 @@
 in: runs of a prepared branch (TransactionCoordinator.runs). out: facts, slices of about equal bytes, rows as docs/DATAPLANE.md has them.
 
 S1  Everything here is a function of the runs: the same set gives the same slices and rows, as often as it is asked, after a restart too.
+S2  A content that no log has (it does not outlive the process) gets the time at which it came, as it was known when the set was made.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from flintmq.config import Limits
+from flintmq.dataplane.times import Arrivals
 from flintmq.dataplane.wire import Refused
 from flintmq.transactions import Xid
+from flintmq.transactions.bulk import INLINE
 
 ROW_SIZE = 32
 _POSITION = struct.Struct("<Q")
@@ -30,12 +33,21 @@ _ROW_WEIGHT = 64
 class MessageSet:
     """A prepared set. `runs`: HeldRun of each queue; `names`: queue id -> name, for people and rows."""
 
-    def __init__(self, seq: int, xid: Xid, runs: Sequence[Any], name_of: Callable[[int], str], since_ms: int) -> None:
+    def __init__(
+        self,
+        seq: int,
+        xid: Xid,
+        runs: Sequence[Any],
+        name_of: Callable[[int], str],
+        since_ms: int,
+        arrivals: Mapping[int, Arrivals] | None = None,
+    ) -> None:
         self.seq = seq
         self.xid = xid
         self.runs = [run for run in runs if run.count]
         self.names = {run.queue_id: name_of(run.queue_id) for run in self.runs}
         self.since_ms = since_ms  # wall clock
+        self.arrivals = arrivals or {}  # by queue id
         self.count: int = sum(run.count for run in self.runs)
         self.bytes: int = sum(run.bytes for run in self.runs)
         self._slices: dict[int, list[int]] = {}
@@ -124,11 +136,25 @@ class MessageSet:
                 else:
                     queues.append([name, number, run.queue_id])
                 parts.append(bytes(rows))
-                contents += more
+                contents += self._timed(run.queue_id, rows, more)
                 inline += sum(map(len, more))
                 at += number
             start += run.count
         return queues, [*parts, *contents], at
+
+    def _timed(self, queue_id: int, rows: bytes, contents: list[bytes]) -> list[bytes]:
+        """S2. The contents of rows whose `where` is 0, each with a time."""
+        if not contents:
+            return contents
+        arrivals, words = self.arrivals.get(queue_id), memoryview(rows).cast("Q")
+        step = ROW_SIZE // 8
+        positions = (words[at] for at in range(0, len(words), step) if not words[at + 2])
+        timed = []
+        for position, content in zip(positions, contents, strict=True):
+            length, header_size, known_us = INLINE.unpack_from(content)
+            came_us = known_us or (self.since_ms * 1000 if arrivals is None else arrivals.time_of(position))
+            timed.append(INLINE.pack(length, header_size, came_us) + content[INLINE.size :])
+        return timed
 
 
 def rows_at_once(run: Any) -> int:

@@ -253,6 +253,8 @@ class Subscriptions:
             self._hear(found, epoch)
             if leave:
                 found.heard_ns = None
+            else:
+                self._keep_queues(found)
             return {"epoch": found.epoch, "committed": found.committed}
 
     def _start(self, arguments: Arguments) -> tuple[str, int]:
@@ -305,6 +307,7 @@ class Subscriptions:
                         raise lost(found, seq)
                     log.warning("subscription %s: set %d (%d messages) goes back to its queues", found.name, seq, held.count)
                     self._roll_back(found, held)
+                self._keep_queues(found)
                 held = self._acquire(found, seq, messages, size)
                 if held is not None:
                     return held.facts()
@@ -618,7 +621,7 @@ class Subscriptions:
             runs = ()
         state = self._plane.branch(held.xid)
         if state is BranchState.PREPARED:
-            found.prepared = MessageSet(held.seq, held.xid, runs, self._plane.queue_name, held.since_ms)
+            found.prepared = MessageSet(held.seq, held.xid, runs, self._plane.queue_name, held.since_ms, held.arrivals)
             return found.prepared
         found.prepared = None
         if state in (BranchState.HEURISTIC_COMMIT, BranchState.HEURISTIC_ROLLBACK):
@@ -655,7 +658,7 @@ class Subscriptions:
         plane = self._plane
         queues = readable(plane, found)
         for queue in queues:
-            plane.broker.vhosts[found.vhost].touch(queue)
+            self._watched(queue.queue_id, queue.core)
         turn = seq % max(1, len(queues))  # another queue is first each time
         queues = queues[turn:] + queues[:turn]
         ready = [min(queue.core.ready_count(), allowed(found, queue.queue_id)) for queue in queues]
@@ -679,8 +682,17 @@ class Subscriptions:
         if found.drain is not None:
             for queue_id, count in taken.items():
                 found.drain[queue_id][1] -= count
-        found.prepared = MessageSet(seq, xid, plane.coordinator.runs(xid), plane.queue_name, plane.now_ms())
+        came = {queue.queue_id: self._watched(queue.queue_id, queue.core).arrivals() for queue in queues if queue.queue_id in taken}
+        found.prepared = MessageSet(seq, xid, plane.coordinator.runs(xid), plane.queue_name, plane.now_ms(), came)
         return found.prepared
+
+    def _keep_queues(self, found: Subscription) -> None:
+        """A queue with x-expires stays while its reader works, however long its triggers are apart."""
+        vhost = self._plane.broker.vhosts.get(found.vhost)
+        for name in found.queues if vhost is not None else ():
+            queue = vhost.queues.get(name)
+            if queue is not None:
+                vhost.keep(queue, self._plane.limits.subscription_alive_ms)
 
     # --- a new subscription ---------------------------------------------------------------------------------------------
 

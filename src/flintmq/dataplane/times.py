@@ -9,8 +9,9 @@ T1  Nothing read here decides what becomes of a message: a wrong time would be a
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,20 @@ def _blocks(data: bytes, start: int) -> list[Block]:
     return [Block(*block) for block in blocks_in(data, start, MESSAGES)]
 
 
+class Arrivals:
+    """When the entries of a queue came, as it was known at one moment: the same answers as often as it is asked.
+
+    Args: samples: by level, (tail, microseconds of the wall clock) in their order."""
+
+    def __init__(self, samples: Iterable[Iterable[tuple[int, int]]]) -> None:
+        self._levels = [tuple(zip(*level, strict=True)) for level in samples]
+
+    def time_of(self, position: int) -> int:
+        """Microseconds, right to one housekeeping pass; of an entry that was there before anybody looked: of the first look."""
+        tails, times = self._levels[position >> POSITION_INDEX_BITS]
+        return int(times[min(bisect_left(tails, position & _INDEX_MASK), len(times) - 1)])
+
+
 class QueueWatch:
     """How far a queue had come when: the age of any entry that came since, logged or not, without reading anything.
 
@@ -120,6 +135,10 @@ class QueueWatch:
             if len(samples) > _SAMPLES_MAX:
                 kept = list(samples)
                 self._samples[level] = deque(kept[::2] if len(kept) % 2 else [*kept[::2], kept[-1]])
+
+    def arrivals(self) -> Arrivals:
+        """What is known now."""
+        return Arrivals([tuple(samples) for samples in self._samples])
 
     def oldest_us(self) -> int | None:
         """When the oldest available entry came, to one housekeeping pass; None when there is none."""

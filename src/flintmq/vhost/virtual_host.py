@@ -749,8 +749,12 @@ class VirtualHost:
 
     def touch(self, queue: Queue) -> None:
         """The queue was used (declared, consumed, basic.get): x-expires counts anew."""
+        self.keep(queue, 0)
+
+    def keep(self, queue: Queue, ms: int) -> None:
+        """The queue is in use for so long from now on, by a reader that is no consumer: x-expires counts from then."""
         if queue.policy.expires_ms is not None:
-            queue.used_ns = self._clock.monotonic_ns()
+            queue.used_ns = max(queue.used_ns, self._clock.monotonic_ns() + ms * 1_000_000)
 
     def expire_queues(self) -> int:
         """Deletes queues that had no consumer and no use for their x-expires; returns how many. For the housekeeping timer."""
@@ -765,7 +769,7 @@ class VirtualHost:
                     continue
                 self.expiry_visits += 1
                 if queue.core.consumer_count():
-                    queue.used_ns = now
+                    queue.used_ns = max(queue.used_ns, now)
                 elif self._is_expired(queue, now):
                     expired += self._remove_by_itself(queue, partial(self._is_expired, queue, now))
                 if not queue.deleted:  # it was used since, or its deletion is under way or put off
