@@ -689,7 +689,9 @@ class Subscriptions:
     def _keep_queues(self, found: Subscription) -> None:
         """A queue with x-expires stays while its reader works, however long its triggers are apart."""
         vhost = self._plane.broker.vhosts.get(found.vhost)
-        for name in found.queues if vhost is not None else ():
+        if vhost is None:
+            return
+        for name in found.queues:
             queue = vhost.queues.get(name)
             if queue is not None:
                 vhost.keep(queue, self._plane.limits.subscription_alive_ms)
