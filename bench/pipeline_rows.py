@@ -406,23 +406,44 @@ def today(bench: Bench) -> Values:
     with bench.broker():
         queue = bench.fill(count)
         files, target = bench.folder("json"), bench.folder("out")
-        command = [sys.executable, "-m", "bench.spark_parts", bench.url, queue, str(count), str(files)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))}
         with bench.metered() as meter:
-            done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-            if done.returncode:
-                raise RuntimeError(f"the consumer failed: {done.stderr[-300:]}")
-            consumed = json.loads(done.stdout)["seconds"]
+            consumed = _consumer(bench, queue, count, files)
             began = time.perf_counter()
             schema = "queue string, exchange string, routing_key string, message_id string, headers map<string,string>, body string"
             frame = bench.spark.readStream.schema(schema).json(str(files)).selectExpr("* except (body)", "unbase64(body) as body")
             run_now(frame, target, bench.folder("cp"))
             converted = time.perf_counter() - began
-        import pyarrow.dataset as ds
-
-        if (rows := ds.dataset(str(target), format="parquet").count_rows()) != count:
-            raise RuntimeError(f"{rows} rows instead of {count}")
+        _check_rows(target, count)
     return {"consumer": count / consumed, "spark": count / converted, "both": count / meter.elapsed_s}
+
+
+def today_without_spark(bench: Bench) -> Values:
+    """The least that does it: a consumer with pika writes Parquet with pyarrow."""
+    count = bench.sizes.today
+    with bench.broker():
+        queue = bench.fill(count)
+        target = bench.folder("out")
+        with bench.metered() as meter:
+            consumed = _consumer(bench, queue, count, target, "--parquet")
+        _check_rows(target, count)
+    return {"consumer": count / consumed, "both": count / meter.elapsed_s}
+
+
+def _consumer(bench: Bench, queue: str, count: int, folder: Path, *options: str) -> float:
+    """Runs a consumer of today in a process of its own. Returns: its seconds. Raises: RuntimeError."""
+    command = [sys.executable, "-m", "bench.spark_parts", bench.url, queue, str(count), str(folder), *options]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the consumer failed: {done.stderr[-300:]}")
+    return float(json.loads(done.stdout)["seconds"])
+
+
+def _check_rows(target: Path, count: int) -> None:
+    import pyarrow.dataset as ds
+
+    if (rows := ds.dataset(str(target), format="parquet").count_rows()) != count:
+        raise RuntimeError(f"{rows} rows instead of {count}")
 
 
 def flight(bench: Bench) -> Values:
@@ -502,6 +523,11 @@ ROWS: tuple[Row, ...] = (
             Figure("consumer", "messages/s, the consumer"),
             Figure("spark", "messages/s, Spark's part"),
         ),
+        lambda sizes: sizes.today,
+    ),
+    Row(
+        "glue", "the least that people write today: pika -> pyarrow -> Parquet, without Spark", today_without_spark,
+        (Figure("both", "messages/s"), Figure("consumer", "messages/s, without the start of its process")),
         lambda sizes: sizes.today,
     ),
     Row(

@@ -146,7 +146,8 @@ class Node:
         if config.http_port is not None:
             logs = None if self.store is None else self.store.logs
             names = (config.host, config.http_hosts)
-            parts = Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names)
+            pipeline = None if self.dataplane is None else self.dataplane.service.figures
+            parts = Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names, pipeline)
             self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops

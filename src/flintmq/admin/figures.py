@@ -122,6 +122,7 @@ def prometheus(parts: Parts) -> str:
     guarded("metrics", "pulls", _pulls, text, parts)
     guarded("metrics", "streams", _streams, text, parts)
     guarded("metrics", "actors", lambda: _actors(text, parts.actors()))
+    guarded("metrics", "pipeline", _pipeline, text, parts)
     guarded("metrics", "HTTP", _http, text, parts)
     return str(text)
 
@@ -190,6 +191,36 @@ def _streams(text: Text, parts: Parts) -> None:
             lost.append((labels, group["lost"]))
     text.add("stream_group_lag", "gauge", "Messages of a stream that a group has not been given.", lag)
     text.add("stream_group_lost_total", "counter", "Messages of a stream that retention took before a group had them.", lost)
+
+
+def _pipeline(text: Text, parts: Parts) -> None:
+    """Readers and writers of the data plane: what `flintmq pipeline status` shows."""
+    if parts.pipeline is None:
+        return
+    values = parts.pipeline()
+    subscriptions = [({"vhost": _shown(one["vhost"]), "subscription": _shown(one["name"])}, one) for one in values["subscriptions"]]
+    text.one("pipeline_subscriptions", "gauge", "Subscriptions of Spark queries.", len(subscriptions))
+    for key, name, factor, what in (
+        ("committed", "committed_batches", 1, "Batches that a subscription has committed."),
+        ("behind", "messages_behind", 1, "Messages ready in a subscription's queues."),
+        ("prepared", "prepared_messages", 1, "Messages of the batch that is prepared and not committed."),
+        ("prepared_age_ms", "prepared_age_seconds", 0.001, "Seconds since that batch was prepared; 0: there is none."),
+        ("active", "reader_active", 1, "1 while the reader of a subscription works."),
+    ):
+        text.add(f"pipeline_{name}", "gauge", what, [(labels, one[key] * factor) for labels, one in subscriptions])
+    scopes = [({"kind": kind}, count) for kind, count in values["scopes"].items()]
+    text.add("pipeline_scopes", "gauge", "What sinks committed by: queries, named writes, writes once.", scopes)
+    text.one("pipeline_scopes_forgotten_total", "counter", "Scopes that made room for others.", values["forgotten"])
+    stages = [
+        ({"vhost": _shown(vhost), "user": _shown(user), "state": state}, n) for (vhost, user, state), n in sorted(values["stages"].items())
+    ]
+    text.add("pipeline_stages", "gauge", "Stages of sinks that are not committed, open or prepared.", stages)
+    oldest = values["oldest_prepared_ms"] / 1000
+    text.one(
+        "pipeline_stage_prepared_age_seconds", "gauge", "Seconds since the oldest prepared stage was prepared; 0: there is none.", oldest
+    )
+    text.one("pipeline_calls_total", "counter", "Calls of the data plane.", values["calls"])
+    text.one("pipeline_calls_refused_total", "counter", "Calls of the data plane that were refused.", values["refused"])
 
 
 def _http(text: Text, parts: Parts) -> None:

@@ -22,6 +22,8 @@ class Parts:
     memory_limit: int = 2**63
     # the address or name that is listened on, and further names by which clients may call the broker (admin.guard)
     names: tuple[str, tuple[str, ...]] = ("127.0.0.1", ())
+    # figures of the data plane (dataplane.service.Service.figures); None: this node has none
+    pipeline: Callable[[], dict[str, Any]] | None = None
     # of the service itself
     requests: Counter[int] = field(default_factory=Counter)  # by status
     held: int = 0  # polls that wait now

@@ -282,6 +282,16 @@ class Service:
             "queues": self.queues(caller),
         }
 
+    def figures(self) -> dict[str, Any]:
+        """For metrics, whoever asks: nothing of it names what a user may not see but subscriptions, users and virtual hosts."""
+        return {
+            "subscriptions": self.subscriptions.figures(),
+            **self.stages.figures(),
+            **self.pins.counts(),
+            "calls": self.calls,
+            "refused": self.refused,
+        }
+
     def queues(self, caller: Caller) -> dict[str, dict[str, int]]:
         """Queue -> ready, unacked, prepared_by_pipeline (a part of unacked): of queues that prepared sets hold messages of."""
         found = {}

@@ -492,6 +492,33 @@ class Subscriptions:
                     found[name] = found.get(name, 0) + run.count
         return found
 
+    def figures(self) -> list[dict[str, Any]]:
+        """For metrics: each subscription with its committed and prepared batch, what waits in its queues, and whether its reader works.
+
+        O(queues of all subscriptions); each queue is asked once.
+        """
+        with self._lock:
+            all_ = sorted(self._by_name.values(), key=lambda one: (one.vhost, one.name))
+        vhosts, found = self._plane.broker.vhosts, []
+        ready: dict[int, int] = {}
+        for one in all_:
+            here = vhosts.get(one.vhost)
+            queues = [queue for name in one.queues if here is not None and (queue := here.queues.get(name)) is not None]
+            ready |= {queue.queue_id: queue.core.ready_count() for queue in queues if queue.queue_id not in ready}
+            held = one.prepared
+            found.append(
+                {
+                    "vhost": one.vhost,
+                    "name": one.name,
+                    "committed": one.committed,
+                    "behind": sum(ready[queue.queue_id] for queue in queues),
+                    "prepared": 0 if held is None else held.count,
+                    "prepared_age_ms": 0 if held is None else max(0, self._plane.now_ms() - held.since_ms),
+                    "active": self._active_ms(one) is not None,
+                }
+            )
+        return found
+
     def counts(self) -> dict[str, int]:
         """For `status`."""
         with self._lock:
