@@ -483,6 +483,10 @@ class Limits:
     # parser holds the interpreter, and the I/O loops with it, for up to 20 ns a byte, and the collector doubles that: 2 to 3 ms here
     http_publish_bytes_max: int = 16 * MIB
     http_json_bytes_max: int = 128 * KIB
+    # bytes of a definitions file that an administrator imports; parsing one holds the interpreter for some 10 ms a MiB. A larger one is
+    # 413:
+    # import it in parts
+    http_definitions_bytes_max: int = 4 * MIB
     # bytes of all requests' bodies of which the rest is waited for (4,096 of 16 MiB would be 64 GiB); above it 503
     http_arriving_bytes_max: int = 256 * MIB
     # milliseconds that a request's body may take to arrive; then 408

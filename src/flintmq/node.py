@@ -148,6 +148,11 @@ class Node:
             names = (config.host, config.http_hosts)
             pipeline = None if self.dataplane is None else self.dataplane.service.figures
             parts = Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names, pipeline)
+            parts.definitions = self.definitions
+            parts.node_name = name
+            parts.listeners = self.listening
+            parts.http_port = lambda: self.http_port
+            parts.directory = None if self.store is None else self.store.directory
             self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops
@@ -225,6 +230,15 @@ class Node:
     def http_port(self) -> int | None:
         """Where HTTP is served; None: it is off."""
         return None if self.http is None else self.http.port
+
+    def listening(self) -> list[tuple[str, str, int]]:
+        """(protocol, address, port) of all listeners, with RabbitMQ's names."""
+        ports = [
+            ("amqp", self.amqp_port),
+            ("amqp/ssl", self.amqps_port),
+            ("http" if self.tls is None else "https", self.http_port),
+        ]
+        return [(protocol, self.config.host, port) for protocol, port in ports if port is not None]
 
     def actor_figures(self) -> dict[str, Any]:
         """Gauges of the actor system; `cold_reads`: figures of the store's cold reader."""

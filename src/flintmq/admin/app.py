@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from flintmq.admin import figures
+from flintmq.admin.api import Api
 from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
 from flintmq.admin.auth import Authenticator, Caller
 from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
@@ -311,7 +312,13 @@ class Application:
         by_path: dict[str, dict[str, Handler]] = {}
         for method, path, handler in table:
             by_path.setdefault(path, {})[method] = self.guarded(handler)
-        return [Route(path, self._by_method(handlers), methods=[*ALL_METHODS]) for path, handlers in by_path.items()]
+        own = [Route(path, self._by_method(handlers), methods=[*ALL_METHODS]) for path, handlers in by_path.items()]
+        unknown = Route("/api/v1/{rest:path}", self.guarded(self.no_path), methods=[*ALL_METHODS])
+        return [*own, unknown, *Api(self).routes()]
+
+    async def no_path(self, request: Request) -> Response:
+        """A path under /api/v1 that there is not: RabbitMQ's API is not asked."""
+        raise HttpError(404, "not_found", "there is no such path", "see docs/HTTP.md; names in the path are percent-encoded")
 
     def _by_method(self, handlers: dict[str, Handler]) -> Handler:
         allowed = ", ".join(sorted(handlers))

@@ -85,8 +85,8 @@ def _finite(text: str) -> float:
     return value
 
 
-def json_object(body: bytes, known: Iterable[str]) -> dict[str, Any]:
-    """A JSON object with known members only. Raises: HttpError 400."""
+def json_object_any(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises: HttpError 400."""
     try:
         value = json.loads(body, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -100,6 +100,12 @@ def json_object(body: bytes, known: Iterable[str]) -> dict[str, Any]:
         raise bad(f"the body is no JSON: {reason}", "send a JSON object, as docs/HTTP.md shows") from None
     if not isinstance(value, dict):
         raise bad("the body is no JSON object")
+    return value
+
+
+def json_object(body: bytes, known: Iterable[str]) -> dict[str, Any]:
+    """A JSON object with known members only. Raises: HttpError 400."""
+    value = json_object_any(body)
     names = tuple(known)
     for name in value:
         if name not in names:

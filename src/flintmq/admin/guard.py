@@ -8,7 +8,8 @@ origin, and without asking first (CORS preflight, which nobody here answers) it 
 W1  Host names this broker: a loopback name, an address, this machine's name, `--host` or one of `--http-host`. Another name is a page's
     own, pointed at us (DNS rebinding). An address as Host is never a page's trick: the page's origin would be that address.
 W2  Origin, when there is one, is this origin; Sec-Fetch-Site, when there is one, says that no other site asked.
-W3  What changes something is not GET; and it has a JSON or octet-stream content type, or, without a body, the header X-FlintMQ-Request.
+W3  What changes something is not GET; and it is a PUT or DELETE, has a JSON or octet-stream content type, or, without a body, the header
+    X-FlintMQ-Request.
     GET changes something in one case, a pull, and needs the header there (`require_header`).
 """
 
@@ -26,6 +27,8 @@ JSON, OCTETS = "application/json", "application/octet-stream"
 # the one entry of `--http-host` that stands for all names
 ANY = "*"
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
+# a browser asks first (CORS preflight) before it sends one of these for a page of another site, and nobody here says yes
+_ASKED_FIRST = ("PUT", "DELETE")
 _OWN_SITES = (b"same-origin", b"none")
 
 
@@ -50,7 +53,7 @@ class Guard:
             raise _cross_site("Origin")
         if any(site not in _OWN_SITES for site in headers.get(b"sec-fetch-site", [])):
             raise _cross_site("Sec-Fetch-Site")
-        if scope["method"] in _SAFE:
+        if scope["method"] in _SAFE or (scope["method"] in _ASKED_FIRST and scope.get("path", "").startswith("/api/")):
             return
         kind = content_type(b", ".join(headers.get(b"content-type", [])))
         if kind in (JSON, OCTETS):

@@ -105,6 +105,17 @@ def parse_raw_publish(values: Mapping[str, str], properties: Sequence[str], body
     return _message(body, given, word(values, "persistent", ("true", "false")) == "true", limits)
 
 
+def message_of(body: bytes, given: Any, limits: Limits) -> Publish:
+    """A message of RabbitMQ's API: persistent when its delivery_mode is 2. Raises: HttpError 400."""
+    if isinstance(given, dict) and "delivery_mode" in given:
+        given = dict(given)
+        mode = given.pop("delivery_mode")
+        if mode not in (1, 2, "1", "2"):
+            raise bad("property 'delivery_mode' must be 1 or 2")
+        return _message(body, given, int(mode) == 2, limits)
+    return _message(body, given, False, limits)
+
+
 def _message(body: bytes, given: Any, persistent: bool, limits: Limits) -> Publish:
     properties, flags, priority, expiration_ms = _properties(given)
     if persistent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,14 @@ class Parts:
     names: tuple[str, tuple[str, ...]] = ("127.0.0.1", ())
     # figures of the data plane (dataplane.service.Service.figures); None: this node has none
     pipeline: Callable[[], dict[str, Any]] | None = None
+    # definitions.service.DefinitionsService
+    definitions: Any = None
+    node_name: str = "flintmq@localhost"
+    # (protocol, address, port) of all listeners; the port of HTTP
+    listeners: Callable[[], list[tuple[str, str, int]]] = list
+    http_port: Callable[[], int | None] = lambda: None
+    directory: Any = None  # of the store; None: nothing is on disk
+    started_s: float = field(default_factory=time.monotonic)
     # of the service itself
     requests: Counter[int] = field(default_factory=Counter)  # by status
     held: int = 0  # polls that wait now

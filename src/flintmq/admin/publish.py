@@ -26,7 +26,7 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     core, broker = queue.core, parts.broker
     if publishers_wait(broker.log) or bytes_mapped() > parts.memory_limit:
         raise busy("the broker is low on memory or disk: publishers are blocked", "consume messages or free space, and try again")
-    if not queue.policy.is_stream and queue.policy.overflow != DROP_HEAD and core.refuses(len(message.body)):
+    if is_full(queue, len(message.body)):
         broker.count_drop("refused")
         raise HttpError(409, "queue_full", f"queue '{queue.name}' is full and refuses messages", "consume messages, or raise its limit")
     times = [time for time in (core.ttl_ms if core.ttl_ms >= 0 else None, message.expiration_ms) if time is not None]
@@ -38,11 +38,17 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     if position == 0:
         raise HttpError(404, "not_found", f"no queue '{queue.name}' in vhost '{queue.vhost}'", "it was deleted: declare it first")
     publishing.settle_limits(broker, queue)
-    await _durable(parts, lsn, ticket)
+    await durable(parts, lsn, ticket)
     return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn or ticket)}
 
 
-async def _durable(parts: Parts, lsn: int, ticket: int) -> None:
+def is_full(queue: Any, size: int) -> bool:
+    """Whether a queue refuses a message of this size."""
+    return not queue.policy.is_stream and queue.policy.overflow != DROP_HEAD and queue.core.refuses(size)
+
+
+async def durable(parts: Parts, lsn: int, ticket: int) -> None:
+    """Returns when the log is on disk up to there. Raises: HttpError 503."""
     until = asyncio.get_running_loop().time() + parts.broker.limits.http_durable_ms / 1000
     while not is_durable(parts.broker.log, lsn, ticket):
         if (parts.store is not None and parts.store.failure is not None) or asyncio.get_running_loop().time() > until:

@@ -296,6 +296,11 @@ class Connection(ConnectionBase):
         if subscription != NULL:
             subscription.dead_letters = handle.dead_letters
 
+    def figures(self, number: int) -> tuple:
+        """(deliveries that are not settled, publishes that are not confirmed, publishes and settlements of an open transaction)."""
+        channel: pointer[channel_t] = self.channel(number)
+        return (channel.unacked.count, channel.pending_count, channel.tx_publish_count, channel.tx_settle_count)
+
     def _find(self, channel: pointer[channel_t], tag: bytes | None) -> pointer[subscription_t]:
         return subscription_find(channel, _octets(tag), len(tag))
 

@@ -1,0 +1,389 @@
+"""RabbitMQ's API: users, permissions, limits, virtual hosts, policies, parameters: what the definitions service changes.
+
+in: calls. out: what is kept, as RabbitMQ shows it; changes by the service, which asks for authorization.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from flintmq.access.hashes import shown_hash
+from flintmq.access.users import hash_password
+from flintmq.admin.api_call import Call, Entry, bad, member, not_found, nothing
+from flintmq.admin.api_lists import Listing, listed, one
+from flintmq.definitions.checks import COMPONENTS
+from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
+from flintmq.ports import ParameterRecord, PermissionRecord, UserRecord
+
+
+async def plain_list(call: Call, values: Iterable[dict[str, Any]]) -> Response:
+    """A list without pages."""
+    return await listed(Listing(list(values), dict, lambda value: str(value.get("name", ""))), call.query, paged=False)
+
+
+# --- users ------------------------------------------------------------------------------------------------------------------
+
+
+def shown_user(call: Call, record: UserRecord) -> dict[str, Any]:
+    text, algorithm = shown_hash(record.password_hash)
+    limits = next((dict(one.limits) for one in call.broker.quotas.records() if (one.kind, one.name) == ("user", record.name)), {})
+    return {"name": record.name, "password_hash": text, "hashing_algorithm": algorithm, "tags": list(record.tags), "limits": limits}
+
+
+def _users(call: Call) -> list[UserRecord]:
+    return [record for record in map(call.broker.users.get, call.broker.users.names()) if record is not None]
+
+
+async def users(call: Call) -> Response:
+    return await plain_list(call, (shown_user(call, record) for record in _users(call)))
+
+
+async def users_without_permissions(call: Call) -> Response:
+    having = {record.user for record in call.broker.permissions.records()}
+    return await plain_list(call, (shown_user(call, record) for record in _users(call) if record.name not in having))
+
+
+def _user(call: Call) -> UserRecord:
+    record: UserRecord | None = call.broker.users.get(call.name("user"))
+    if record is None:
+        raise not_found()
+    return record
+
+
+async def user(call: Call) -> Response:
+    return one(shown_user(call, _user(call)), call.query)
+
+
+async def put_user(call: Call) -> Response:
+    """A password is hashed here, off the loop; `password_hash` may be one of RabbitMQ. With neither the user can't log in by password."""
+    value = await call.json()
+    if "tags" not in value:
+        raise bad("tags_not_present")
+    call.service.allow(call.actor, "user.change")  # before the work of a hash
+    text, algorithm = member(value, "password_hash", str, ""), ""
+    password = member(value, "password", str, "")
+    if text:
+        algorithm = member(value, "hashing_algorithm", str, "rabbit_password_hashing_sha256")
+    elif password:
+        if len(password) > call.app.limits.login_password_max:
+            raise bad(f"a password has at most {call.app.limits.login_password_max} characters")
+        text = await asyncio.to_thread(hash_password, password)
+    return nothing(await call.change("put_user", call.name("user"), value["tags"], password_hash=text, algorithm=algorithm))
+
+
+async def delete_user(call: Call) -> Response:
+    await call.change("delete_users", [call.name("user")])
+    return nothing()
+
+
+async def delete_users(call: Call) -> Response:
+    names = (await call.json()).get("users")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise bad("'users' must be a list of names")
+    if names:
+        await call.change("delete_users", list(dict.fromkeys(names)))
+    return nothing()
+
+
+# --- permissions ------------------------------------------------------------------------------------------------------------
+
+
+def shown_permission(record: PermissionRecord) -> dict[str, Any]:
+    members = {name: getattr(record, name) for name in ("configure", "write", "read")}
+    return {"user": record.user, "vhost": record.vhost, **members}
+
+
+def shown_topic(record: ParameterRecord) -> dict[str, Any]:
+    user_name, exchange = json.loads(record.name)
+    return {"user": user_name, "vhost": record.vhost, "exchange": exchange, **record.value}
+
+
+def _permissions(call: Call) -> list[dict[str, Any]]:
+    """Those of the virtual host, or user, of the path. Raises: ApiError 404."""
+    found = [shown_permission(record) for record in call.broker.permissions.records()]
+    return _of_path(call, found)
+
+
+def _of_path(call: Call, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if "vhost" in call.request.path_params:
+        name = call.vhost().name
+        found = [value for value in found if value["vhost"] == name]
+    if "user" in call.request.path_params:
+        name = _user(call).name
+        found = [value for value in found if value["user"] == name]
+    return found
+
+
+async def permissions(call: Call) -> Response:
+    return await plain_list(call, _permissions(call))
+
+
+async def permission(call: Call) -> Response:
+    record = call.broker.permissions.record(call.name("user"), call.name("vhost"))
+    if record is None:
+        raise not_found()
+    return one(shown_permission(record), call.query)
+
+
+async def put_permission(call: Call) -> Response:
+    return nothing(await call.change("put_permission", call.name("vhost"), call.name("user"), await call.json()))
+
+
+async def delete_permission(call: Call) -> Response:
+    await call.change("clear_permission", call.name("vhost"), call.name("user"))
+    return nothing()
+
+
+async def topics(call: Call) -> Response:
+    found = _of_path(call, [shown_topic(record) for record in call.service.of(TOPIC)])
+    if not found and {"vhost", "user"} <= call.request.path_params.keys():
+        raise not_found()
+    return await plain_list(call, found)
+
+
+async def put_topic(call: Call) -> Response:
+    value = await call.json()
+    exchange = value.get("exchange")
+    if exchange is None:
+        raise bad("[{key_missing,exchange}]")
+    return nothing(await call.change("put_topic", call.name("vhost"), call.name("user"), exchange, value))
+
+
+async def delete_topics(call: Call) -> Response:
+    exchange = call.name("exchange") if "exchange" in call.request.path_params else None
+    await call.change("clear_topics", call.name("vhost"), call.name("user"), exchange)
+    return nothing()
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------------
+
+
+def limits_of(call: Call, kind: str) -> list[dict[str, Any]]:
+    """All limits of "vhost" or "user" that are set."""
+    return [{kind: record.name, "value": dict(record.limits)} for record in call.broker.quotas.records() if record.kind == kind]
+
+
+async def vhost_limits(call: Call) -> Response:
+    found = limits_of(call, "vhost")
+    if "vhost" in call.request.path_params:
+        name = call.vhost().name
+        return await plain_list(call, (value for value in found if value["vhost"] == name))
+    return await plain_list(call, (value for value in found if call.sees(value["vhost"])))
+
+
+async def user_limits(call: Call) -> Response:
+    found = limits_of(call, "user")
+    if "user" in call.request.path_params:
+        name = _user(call).name
+        found = [value for value in found if value["user"] == name]
+    return await plain_list(call, found)
+
+
+async def put_limit(call: Call) -> Response:
+    value = await call.json()
+    if "value" not in value:
+        raise bad("[{key_missing,value}]")
+    if value["value"] is None:
+        raise bad("'value' must be a number")
+    await _limit(call, value["value"])
+    return nothing()
+
+
+async def delete_limit(call: Call) -> Response:
+    await _limit(call, None)
+    return nothing()
+
+
+async def _limit(call: Call, value: Any) -> None:
+    kind = "vhost" if "vhost" in call.request.path_params else "user"
+    await call.change("put_limit", kind, call.name(kind), call.name("limit"), value)
+
+
+# --- virtual hosts ----------------------------------------------------------------------------------------------------------
+
+
+def shown_vhost(call: Call, name: str) -> dict[str, Any]:
+    record = call.service.vhosts.get(name)
+    metadata = call.service.value(VHOST_METADATA, name, "metadata") or {}
+    description = "" if record is None else record.description
+    tags = metadata.get("tags", [])
+    return {
+        "name": name,
+        "description": description,
+        "tags": tags,
+        "default_queue_type": "undefined",
+        "metadata": {"description": description, "tags": tags},
+        "tracing": False,
+        "cluster_state": {call.app.node_name: "running"},
+    }
+
+
+async def vhosts(call: Call) -> Response:
+    return await plain_list(call, (shown_vhost(call, vhost.name) for vhost in call.vhosts()))
+
+
+async def vhost(call: Call) -> Response:
+    return one(shown_vhost(call, call.vhost().name), call.query)
+
+
+async def put_vhost(call: Call) -> Response:
+    return nothing(await call.change("put_vhost", call.name("vhost"), await call.json()))
+
+
+async def delete_vhost(call: Call) -> Response:
+    await call.change("delete_vhost", call.name("vhost"))
+    return nothing()
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------------
+
+
+def shown_policy(record: ParameterRecord) -> dict[str, Any]:
+    return {"vhost": record.vhost, "name": record.name, **record.value}
+
+
+def _component(call: Call) -> str:
+    return OPERATOR_POLICY if call.request.url.path.startswith("/api/operator-policies") else POLICY
+
+
+async def policies(call: Call) -> Response:
+    seen = {vhost.name for vhost in call.vhosts()}
+    return await plain_list(call, (shown_policy(record) for record in call.service.of(_component(call)) if record.vhost in seen))
+
+
+async def policy(call: Call) -> Response:
+    component, vhost_name, name = _component(call), call.name("vhost"), call.name("name")
+    value = call.service.value(component, vhost_name, name)
+    if value is None:
+        raise not_found()
+    return one(shown_policy(ParameterRecord(component, vhost_name, name, value)), call.query)
+
+
+async def put_policy(call: Call) -> Response:
+    operator = _component(call) == OPERATOR_POLICY
+    return nothing(await call.change("put_policy", call.name("vhost"), call.name("name"), await call.json(), operator=operator))
+
+
+async def delete_policy(call: Call) -> Response:
+    await call.change("delete_policy", call.name("vhost"), call.name("name"), operator=_component(call) == OPERATOR_POLICY)
+    return nothing()
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------------
+
+
+def shown_parameter(record: ParameterRecord) -> dict[str, Any]:
+    return {"value": record.value, "vhost": record.vhost, "component": record.component, "name": record.name}
+
+
+async def parameters(call: Call) -> Response:
+    params = call.request.path_params
+    components: Iterable[str] = [call.name("component")] if "component" in params else COMPONENTS
+    seen = {vhost.name for vhost in call.vhosts()}
+    found = [record for component in components if component in COMPONENTS for record in call.service.of(component)]
+    return await plain_list(call, (shown_parameter(record) for record in found if record.vhost in seen))
+
+
+async def parameter(call: Call) -> Response:
+    component, vhost_name, name = call.name("component"), call.name("vhost"), call.name("name")
+    value = call.service.value(component, vhost_name, name) if component in COMPONENTS else None
+    if value is None:
+        raise not_found()
+    return one(shown_parameter(ParameterRecord(component, vhost_name, name, value)), call.query)
+
+
+async def put_parameter(call: Call) -> Response:
+    value = _value(await call.json())
+    return nothing(await call.change("put_parameter", call.name("component"), call.name("vhost"), call.name("name"), value))
+
+
+def _value(body: Mapping[str, Any]) -> Any:
+    if "value" not in body:
+        raise bad("[{key_missing,value}]")
+    return body["value"]
+
+
+async def delete_parameter(call: Call) -> Response:
+    await call.change("delete_parameter", call.name("component"), call.name("vhost"), call.name("name"))
+    return nothing()
+
+
+async def global_parameters(call: Call) -> Response:
+    return await plain_list(call, ({"name": record.name, "value": record.value} for record in call.service.of(GLOBAL)))
+
+
+async def global_parameter(call: Call) -> Response:
+    name = call.name("name")
+    if (GLOBAL, "", name) not in call.service.parameters:
+        raise not_found()
+    return one({"value": call.service.value(GLOBAL, "", name), "name": name}, call.query)
+
+
+async def put_global(call: Call) -> Response:
+    return nothing(await call.change("put_global", call.name("name"), _value(await call.json())))
+
+
+async def delete_global(call: Call) -> Response:
+    await call.change("delete_global", call.name("name"))
+    return nothing()
+
+
+def entries() -> list[Entry]:
+    """Paths, verbs of access.tags (None: the service asks) and handlers."""
+    found: list[Entry] = [
+        ("GET", "users", "user.look", users),
+        ("GET", "users/without-permissions", "user.look", users_without_permissions),
+        ("POST", "users/bulk-delete", None, delete_users),
+        ("GET", "users/{user}", "user.look", user),
+        ("PUT", "users/{user}", None, put_user),
+        ("DELETE", "users/{user}", None, delete_user),
+        ("GET", "users/{user}/permissions", "user.look", permissions),
+        ("GET", "users/{user}/topic-permissions", "user.look", topics),
+        ("GET", "permissions", "user.look", permissions),
+        ("GET", "permissions/{vhost}/{user}", "user.look", permission),
+        ("PUT", "permissions/{vhost}/{user}", None, put_permission),
+        ("DELETE", "permissions/{vhost}/{user}", None, delete_permission),
+        ("GET", "topic-permissions", "user.look", topics),
+        ("GET", "topic-permissions/{vhost}/{user}", "user.look", topics),
+        ("PUT", "topic-permissions/{vhost}/{user}", None, put_topic),
+        ("DELETE", "topic-permissions/{vhost}/{user}", None, delete_topics),
+        ("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", None, delete_topics),
+        ("GET", "vhosts/{vhost}/permissions", "user.look", permissions),
+        ("GET", "vhosts/{vhost}/topic-permissions", "user.look", topics),
+        ("GET", "vhost-limits", "look", vhost_limits),
+        ("GET", "vhost-limits/{vhost}", "vhost.look", vhost_limits),
+        ("PUT", "vhost-limits/{vhost}/{limit}", None, put_limit),
+        ("DELETE", "vhost-limits/{vhost}/{limit}", None, delete_limit),
+        ("GET", "user-limits", "look", user_limits),
+        ("GET", "user-limits/{user}", "look", user_limits),
+        ("PUT", "user-limits/{user}/{limit}", None, put_limit),
+        ("DELETE", "user-limits/{user}/{limit}", None, delete_limit),
+        ("GET", "vhosts", "look", vhosts),
+        ("GET", "vhosts/{vhost}", "user.look", vhost),
+        ("PUT", "vhosts/{vhost}", None, put_vhost),
+        ("DELETE", "vhosts/{vhost}", None, delete_vhost),
+        ("GET", "parameters", "parameter.look", parameters),
+        ("GET", "parameters/{component}", "parameter.look", parameters),
+        ("GET", "parameters/{component}/{vhost}", "parameter.look", parameters),
+        ("GET", "parameters/{component}/{vhost}/{name}", "parameter.look", parameter),
+        ("PUT", "parameters/{component}/{vhost}/{name}", None, put_parameter),
+        ("DELETE", "parameters/{component}/{vhost}/{name}", None, delete_parameter),
+        ("GET", "global-parameters", "parameter.look", global_parameters),
+        ("GET", "global-parameters/{name}", "parameter.look", global_parameter),
+        ("PUT", "global-parameters/{name}", None, put_global),
+        ("DELETE", "global-parameters/{name}", None, delete_global),
+    ]
+    for path in ("policies", "operator-policies"):
+        found += [
+            ("GET", path, "look", policies),
+            ("GET", f"{path}/{{vhost}}", "vhost.use", policies),
+            ("GET", f"{path}/{{vhost}}/{{name}}", "policy.look", policy),
+            ("PUT", f"{path}/{{vhost}}/{{name}}", None, put_policy),
+            ("DELETE", f"{path}/{{vhost}}/{{name}}", None, delete_policy),
+        ]
+    return found

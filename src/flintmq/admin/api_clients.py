@@ -1,0 +1,258 @@
+"""RabbitMQ's API: connections, channels, consumers.
+
+in: calls. out: what sessions know of themselves, read on their own loops where it is compiled state; connections closed with a reason.
+
+C1  Who is neither administrator nor monitoring sees its own connections only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+from typing import Any
+
+from starlette.responses import Response
+
+from flintmq.access.tags import sees_everything
+from flintmq.admin.api_access import plain_list
+from flintmq.admin.api_call import ApiError, Call, Entry, not_found, nothing, waited
+from flintmq.admin.api_lists import Listing, listed, one
+from flintmq.admin.api_names import shown
+from flintmq.admin.messages import plain
+from flintmq.session import live
+
+# channels that one slice of a loop tells about
+_AT_ONCE = 64
+_REASON_MAX = 200
+
+
+# --- connections ------------------------------------------------------------------------------------------------------------
+
+
+def _connections(call: Call) -> list[Any]:
+    """Those that the caller sees, by name (C1)."""
+    handlers = list(call.broker.connections.values())
+    if not sees_everything(call.tags):
+        handlers = [handler for handler in handlers if handler.user == call.caller.user]
+    if "vhost" in call.request.path_params:
+        vhost = call.vhost()
+        handlers = [handler for handler in handlers if handler.vhost is vhost]
+    return sorted(handlers, key=attrgetter("name"))
+
+
+def show_connection(call: Call, handler: Any) -> dict[str, Any]:
+    capabilities = {"connection.blocked": handler.wants_blocked, "consumer_cancel_notify": handler.wants_cancel}
+    host, _, port = call.broker.listen_name.rpartition(":")
+    return {
+        "name": handler.name,
+        "user": shown(handler.user),
+        "user_who_performed_action": shown(handler.user),
+        "vhost": "" if handler.vhost is None else handler.vhost.name,
+        "node": call.app.node_name,
+        "protocol": "AMQP 0-9-1",
+        "type": "network",
+        "state": "blocked" if handler.is_blocked else str(handler.state),
+        "channels": len(handler.channels),
+        "channel_max": handler.channel_max,
+        "frame_max": handler.frame_size_max,
+        "timeout": handler.heartbeat_s,
+        "peer_host": handler.peer_host,
+        "peer_port": handler.peer_port,
+        "host": host,
+        "port": int(port) if port.isdigit() else 0,
+        "ssl": handler.secure,
+        "auth_mechanism": handler.mechanism,
+        "connected_at": handler.connected_at_ms,
+        "client_properties": {"capabilities": capabilities, **({"product": "py-amqp"} if handler.is_py_amqp else {})},
+    }
+
+
+async def connections(call: Call) -> Response:
+    return await listed(Listing(_connections(call), partial(show_connection, call), attrgetter("name")), call.query)
+
+
+def _connection(call: Call) -> Any:
+    name = call.name("connection")
+    found = next((handler for handler in _connections(call) if handler.name == name), None)
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def connection(call: Call) -> Response:
+    return one(show_connection(call, _connection(call)), call.query)
+
+
+async def close_connection(call: Call) -> Response:
+    """An administrator closes any, others their own. The client is told the header X-Reason, or RabbitMQ's text."""
+    found = _connection(call)
+    if found.user != call.caller.user:
+        call.service.allow(call.actor, "node.change")
+    _close(call, lambda handler: handler is found)
+    return nothing()
+
+
+def _close(call: Call, which: Callable[[Any], bool]) -> None:
+    reason = call.request.headers.get("x-reason", "Closed via management plugin")
+    live.close_connections(call.broker, which, "".join(one for one in reason if one.isprintable())[:_REASON_MAX])
+
+
+async def connections_of(call: Call) -> Response:
+    user = call.name("user")
+    found = [handler for handler in _connections(call) if handler.user == user]
+    return await plain_list(call, (show_connection(call, handler) for handler in found))
+
+
+async def close_connections_of(call: Call) -> Response:
+    user = call.name("user")
+    if user != call.caller.user:
+        call.service.allow(call.actor, "node.change")
+    _close(call, lambda handler: bool(handler.user == user))
+    return nothing()
+
+
+# --- channels ---------------------------------------------------------------------------------------------------------------
+
+
+def _channels(handlers: Sequence[Any]) -> list[tuple[Any, int]]:
+    return [(handler, number) for handler in handlers for number in sorted(handler.channels)]
+
+
+def _channel_name(item: tuple[Any, int]) -> str:
+    return f"{item[0].name} ({item[1]})"
+
+
+def show_channel(call: Call, item: tuple[Any, int]) -> dict[str, Any]:
+    """On the connection's loop, whose compiled state this reads; a channel that ended meanwhile shows zeros."""
+    handler, number = item
+    state, link = handler.channels.get(number), handler.connection
+    gone = state is None or handler.ended
+    unacked, unconfirmed, publishes, settles = (0, 0, 0, 0) if gone else link.figures(number)
+    return {
+        "name": _channel_name(item),
+        "number": number,
+        "vhost": "" if handler.vhost is None else handler.vhost.name,
+        "user": shown(handler.user),
+        "node": call.app.node_name,
+        "state": "closed" if gone else "running",
+        "connection_details": {"name": handler.name, "peer_host": handler.peer_host, "peer_port": handler.peer_port},
+        "consumer_count": 0 if state is None else len(state.consumers),
+        "confirm": not gone and link.is_confirm(number),
+        "transactional": not gone and link.is_tx(number),
+        "prefetch_count": 0 if gone else link.prefetch(number),
+        "global_prefetch_count": 0,
+        "messages_unacknowledged": unacked,
+        "messages_unconfirmed": unconfirmed,
+        "messages_uncommitted": publishes,
+        "acks_uncommitted": settles,
+    }
+
+
+async def on_loops(call: Call, items: Sequence[tuple[Any, int]], show: Callable[[tuple[Any, int]], Any]) -> list[Any]:
+    """What `show` says of each, run on the loop of its connection, in slices."""
+    loops: dict[int, tuple[Any, list[int]]] = {}
+    for index, (handler, _) in enumerate(items):
+        loops.setdefault(id(handler.loop), (handler.loop, []))[1].append(index)
+    results: list[Any] = [None] * len(items)
+
+    def begin(loop: Any, indexes: list[int], done: Callable[[Any, Exception | None], None]) -> None:
+        left = iter(indexes)
+
+        def step() -> bool:
+            some = list(islice(left, _AT_ONCE))
+            for index in some:
+                results[index] = show(items[index])
+            return not some
+
+        loop.job(step, lambda whole: done(None, None if whole else ApiError(503, "closing", "the broker stops")))
+
+    await asyncio.gather(*(waited(partial(begin, loop, indexes)) for loop, indexes in loops.values()))
+    return results
+
+
+async def _channel_list(call: Call, handlers: Sequence[Any]) -> Response:
+    values = await on_loops(call, _channels(handlers), partial(show_channel, call))
+    return await listed(Listing(values, dict, lambda value: str(value["name"])), call.query)
+
+
+async def channels(call: Call) -> Response:
+    return await _channel_list(call, _connections(call))
+
+
+async def channels_of(call: Call) -> Response:
+    return await _channel_list(call, [_connection(call)])
+
+
+async def channel(call: Call) -> Response:
+    name = call.name("channel")
+    found = next((item for item in _channels(_connections(call)) if _channel_name(item) == name), None)
+    if found is None:
+        raise not_found()
+    (value,) = await on_loops(call, [found], partial(show_channel, call))
+    state = found[0].channels.get(found[1])
+    consumers_ = [] if state is None else list(state.consumers.values())
+    return one(value | {"consumer_details": [show_consumer(call.app, each) for each in consumers_]}, call.query)
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------------
+
+
+def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
+    """Any thread: nothing compiled is read."""
+    handler, queue = consumer.handler, consumer.queue
+    return {
+        "consumer_tag": shown(consumer.tag),
+        "queue": {"name": shown(queue.name), "vhost": queue.vhost},
+        "channel_details": {
+            "name": f"{handler.name} ({consumer.channel})",
+            "number": consumer.channel,
+            "user": shown(handler.user),
+            "connection_name": handler.name,
+            "peer_host": handler.peer_host,
+            "peer_port": handler.peer_port,
+            "node": app.node_name,
+        },
+        "ack_required": not consumer.no_ack,
+        "exclusive": consumer.exclusive,
+        "arguments": plain(consumer.arguments),
+        "active": True,
+        "activity_status": "up",
+    }
+
+
+async def consumers(call: Call) -> Response:
+    """Those at queues of the virtual hosts that the caller sees."""
+    seen = {vhost.name for vhost in call.vhosts()}
+    with call.broker.lock:
+        found = [consumer for known in call.broker.consumers.values() for consumer in known if consumer.queue.vhost in seen]
+    # The prefetch is its channel's compiled state.
+    prefetches = await on_loops(call, [(each.handler, each.channel) for each in found], _prefetch)
+    items = list(zip(found, prefetches, strict=True))
+    show = lambda item: show_consumer(call.app, item[0]) | {"prefetch_count": item[1]}  # noqa: E731
+    return await listed(Listing(items, show, lambda item: str(item[0].tag)), call.query, paged=False)
+
+
+def _prefetch(item: tuple[Any, int]) -> int:
+    handler, number = item
+    return 0 if handler.ended or number not in handler.channels else int(handler.connection.prefetch(number))
+
+
+def entries() -> list[Entry]:
+    """Paths, verbs of access.tags and handlers."""
+    return [
+        ("GET", "connections", "look", connections),
+        ("GET", "connections/{connection}", "look", connection),
+        ("DELETE", "connections/{connection}", "look", close_connection),
+        ("GET", "connections/{connection}/channels", "look", channels_of),
+        ("GET", "connections/username/{user}", "look", connections_of),
+        ("DELETE", "connections/username/{user}", "look", close_connections_of),
+        ("GET", "vhosts/{vhost}/connections", "vhost.use", connections),
+        ("GET", "channels", "look", channels),
+        ("GET", "vhosts/{vhost}/channels", "vhost.use", channels),
+        ("GET", "channels/{channel}", "look", channel),
+        ("GET", "consumers", "look", consumers),
+        ("GET", "consumers/{vhost}", "vhost.use", consumers),
+    ]

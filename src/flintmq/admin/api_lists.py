@@ -1,0 +1,200 @@
+"""Lists of RabbitMQ's API: pages, name filter, order, columns; in pieces, so that a long list holds nobody up.
+
+in: objects, a function that shows one of them, the query. out: a response.
+
+G1  What is not on the page is not shown: only its name, and the value that orders it, are looked at.
+G2  No piece of the work takes the interpreter for more than some milliseconds: between pieces other requests, and the I/O loops, have
+turns.
+G3  `use_regex` takes literals, `^`, `$` and `.*`. A pattern of a client that Python's engine ran could take any time: another one is 400.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from starlette.responses import Response, StreamingResponse
+
+from flintmq.admin.api_call import ApiError, answer, bad, dump
+
+T = TypeVar("T")
+PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
+# objects that are shown, or asked for the value that orders them, in one piece
+PIECE, KEYS_PIECE = 100, 1_000
+_INVALID = "Pagination parameters are invalid"
+_SPECIAL = frozenset(".^$*+?{}[]|()\\")
+
+
+class Listing(NamedTuple, Generic[T]):
+    """What is listed. Args: items: in the order of their names; show: one as a dict; name: of one; keys: column -> cheap value of one."""
+
+    items: Sequence[T]
+    show: Callable[[T], dict[str, Any]]
+    name: Callable[[T], str]
+    keys: Mapping[str, Callable[[T], Any]] = {}
+
+
+async def listed(listing: Listing[T], query: Mapping[str, str], *, paged: bool = True) -> Response:
+    """The answer to a list request. Raises: ApiError 400."""
+    columns = _columns(query)
+    asks_page = paged and any(name in query for name in ("page", "page_size", "name", "use_regex", "pagination"))
+    items = listing.items
+    if not asks_page:
+        return StreamingResponse(_pieces(await _ordered(listing, items, query), listing.show, columns), 200, None, "application/json")
+    page, size = _page(query)
+    chosen = _filtered(listing, query)
+    ordered = await _ordered(listing, chosen, query)
+    pages = -(-len(ordered) // size)
+    if page > max(pages, 1):
+        reason = f"Page out of range, page: {page} page size: {size}, len: {len(ordered)}"
+        raise ApiError(400, "page_out_of_range", reason)
+    shown = [listing.show(one) for one in ordered[(page - 1) * size : page * size]]
+    value = {
+        "filtered_count": len(ordered),
+        "item_count": len(shown),
+        "items": [_cut(one, columns) for one in shown],
+        "page": page,
+        "page_count": pages,
+        "page_size": size,
+        "total_count": len(items),
+    }
+    return answer(value)
+
+
+def _page(query: Mapping[str, str]) -> tuple[int, int]:
+    texts = query.get("page", "1"), query.get("page_size", str(PAGE_SIZE))
+    if not all(text.isascii() and text.isdigit() and len(text) <= 9 for text in texts):
+        raise bad(_INVALID)
+    page, size = map(int, texts)
+    if page < 1 or not 1 <= size <= PAGE_SIZE_MAX:
+        reason = f"Invalid pagination parameters: page number {page}, page size {size if 'page_size' in query else 'undefined'}"
+        raise ApiError(400, "invalid_pagination_parameters", reason)
+    return page, size
+
+
+# --- names ------------------------------------------------------------------------------------------------------------------
+
+
+def _filtered(listing: Listing[T], query: Mapping[str, str]) -> Sequence[T]:
+    text = query.get("name", "")
+    if not text:
+        return listing.items
+    if query.get("use_regex") != "true":
+        wanted = text.lower()  # RabbitMQ compares small letters
+        return [one for one in listing.items if wanted in listing.name(one).lower()]
+    parts, at_start, at_end = pattern_of(text)
+    return [one for one in listing.items if matches(listing.name(one), parts, at_start, at_end)]
+
+
+def pattern_of(text: str) -> tuple[list[str], bool, bool]:
+    """(literals in order, at the start, at the end) of the regular expressions that are understood (G3). Raises: ApiError 400."""
+    at_start, at_end = text.startswith("^"), text.endswith("$") and not text.endswith("\\$")
+    text = text[at_start : len(text) - at_end]
+    parts, index = [""], 0
+    while index < len(text):
+        sign = text[index]
+        if text.startswith(".*", index):
+            parts.append("")
+            index += 1
+        elif sign == "\\" and index + 1 < len(text) and not text[index + 1].isalnum():
+            index += 1
+            parts[-1] += text[index]
+        elif sign in _SPECIAL:
+            raise bad(f"{_INVALID}: use_regex understands literals, '^', '$' and '.*', not {sign!r}")
+        else:
+            parts[-1] += sign
+        index += 1
+    return parts, at_start, at_end
+
+
+def matches(name: str, parts: Sequence[str], at_start: bool, at_end: bool) -> bool:
+    """Whether the literals stand in the name one behind the other. O(length)."""
+    if at_start and not name.startswith(parts[0]):
+        return False
+    if at_end and len(parts) == 1:
+        return name.endswith(parts[0]) and (not at_start or name == parts[0])
+    place = 0
+    for part in parts[:-1] if at_end else parts:
+        place = name.find(part, place)
+        if place < 0:
+            return False
+        place += len(part)
+    return not at_end or (name.endswith(parts[-1]) and len(name) - len(parts[-1]) >= place)
+
+
+# --- order ------------------------------------------------------------------------------------------------------------------
+
+
+async def _ordered(listing: Listing[T], items: Sequence[T], query: Mapping[str, str]) -> Sequence[T]:
+    column, downwards = query.get("sort", ""), query.get("sort_reverse") == "true"
+    if not column or (column == "name" and "name" not in listing.keys and not downwards):
+        return items
+    key = listing.keys.get(column)
+    if key is None:
+        path = column.split(".")
+        key = lambda one: _at(listing.show(one), path)  # noqa: E731
+    piece = KEYS_PIECE if column in listing.keys else PIECE
+    keyed: list[tuple[tuple[int, Any], T]] = []
+    for start in range(0, len(items), piece):
+        keyed += [(_comparable(key(one)), one) for one in items[start : start + piece]]
+        await asyncio.sleep(0)
+    keyed.sort(key=lambda pair: pair[0], reverse=downwards)
+    return [one for _, one in keyed]
+
+
+def _comparable(value: Any) -> tuple[int, Any]:
+    """Values of all types have an order: what is not there first, then numbers, then texts."""
+    if value is None:
+        return 0, 0
+    if isinstance(value, bool | int | float):
+        return 1, value
+    return 2, value if isinstance(value, str) else dump(value).decode()
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------------
+
+
+def _columns(query: Mapping[str, str]) -> list[list[str]]:
+    text = query.get("columns", "")
+    return [one.split(".") for one in text.split(",") if one][:64]
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    return value
+
+
+def _cut(value: dict[str, Any], columns: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The columns that were asked for, in their places; what is not there is left out."""
+    if not columns:
+        return value
+    result: dict[str, Any] = {}
+    for path in columns:
+        found = _at(value, path)
+        if found is None and (len(path) > 1 or path[0] not in value):
+            continue
+        place = result
+        for name in path[:-1]:
+            inner = place.setdefault(name, {})
+            place = inner if isinstance(inner, dict) else {}
+        place[path[-1]] = found
+    return result
+
+
+def one(value: dict[str, Any], query: Mapping[str, str]) -> Response:
+    """One object, with the columns that were asked for."""
+    return answer(_cut(value, _columns(query)))
+
+
+async def _pieces(items: Sequence[T], show: Callable[[T], dict[str, Any]], columns: Sequence[Sequence[str]]) -> AsyncIterator[bytes]:
+    """The list as JSON, piece by piece (G2)."""
+    before = b"["
+    for start in range(0, len(items), PIECE):
+        yield before + dump([_cut(show(item), columns) for item in items[start : start + PIECE]])[1:-1]
+        before = b","
+        await asyncio.sleep(0)
+    yield b"[]" if before == b"[" else b"]"

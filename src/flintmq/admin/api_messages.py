@@ -1,0 +1,205 @@
+"""RabbitMQ's API: a message published to an exchange, messages got from a queue, the aliveness test.
+
+in: calls. out: messages on queues, on disk when they are to be; messages that were taken, or looked at and given back.
+
+M1  A get holds messages for the broker, reads them, from disk where they are cold, and settles them, all in a thread of its own: no I/O
+    loop waits, and no consumer appears at the queue. What is to be requeued is back in its place, flagged redelivered, before the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from starlette.responses import Response
+
+from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, member
+from flintmq.admin.api_names import authorize_topic, queue_of, shown
+from flintmq.admin.messages import body_of, message_of, properties_of
+from flintmq.admin.publish import durable, is_full
+from flintmq.core.content import bytes_mapped
+from flintmq.definitions.checks import members
+from flintmq.errors import PeerError, ReplyCode, StoreError
+from flintmq.guard import guarded
+from flintmq.ports import DequeueReason, Verb
+from flintmq.pulls.face import place, publishers_wait
+from flintmq.session import publishing
+from flintmq.vhost.dead_letter import REJECTED
+
+_ACKMODES = {
+    "ack_requeue_true": True,
+    "reject_requeue_true": True,
+    "ack_requeue_false": False,
+    "reject_requeue_false": False,
+}
+ALIVENESS_QUEUE = "aliveness-test"
+
+
+def _payload(value: Mapping[str, Any]) -> bytes:
+    text, encoding = members(value, ("payload", "payload_encoding"))
+    if not isinstance(text, str) or encoding not in ("string", "base64"):
+        raise bad("'payload' must be a text, and 'payload_encoding' string or base64")
+    try:
+        return base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
+    except (binascii.Error, ValueError):
+        raise bad("not_base64" if encoding == "base64" else "the payload is no text that UTF-8 can say") from None
+
+
+async def publish(call: Call) -> Response:
+    """POST exchanges/{vhost}/{exchange}/publish"""
+    vhost, exchange, value = call.vhost(), call.exchange_name(), await call.json()
+    members(value, ("properties", "routing_key", "payload", "payload_encoding"))
+    body = _payload(value)
+    key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
+    if len(key) > 255:
+        raise bad("'routing_key' has more than 255 bytes")
+    call.authorize(vhost, "basic.publish", exchange=exchange)
+    authorize_topic(call, vhost, Verb.WRITE, exchange, key)
+    return answer({"routed": await place_message(call, vhost, exchange, key, value["properties"] or {}, body)})
+
+
+async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, properties: Any, body: bytes) -> bool:
+    """Publishes; True when a queue took it, on disk when it is persistent and the queue durable. Raises: ApiError, PeerError."""
+    limits, broker = call.app.limits, call.broker
+    if isinstance(properties, dict):  # numbers as RabbitMQ's own tools send them
+        properties = {name: str(one) if name == "expiration" else one for name, one in properties.items()}
+    user_id = properties.pop("user_id", None) if isinstance(properties, dict) else None
+    if user_id not in (None, call.caller.user):
+        raise bad(f"user_id property set to '{user_id}' but authenticated user was '{call.caller.user}'")
+    message = message_of(body, properties, limits)
+    try:
+        vhost.check_publish(exchange)
+    except PeerError as error:
+        if error.code != ReplyCode.NOT_FOUND:
+            raise
+        raise bad(f"404 {error.reply_text}") from None
+    if publishers_wait(broker.log) or bytes_mapped() > call.app.parts.memory_limit:
+        raise ApiError(503, "busy", "the broker is low on memory or disk: publishers are blocked", {"retry-after": "1"})
+    headers = properties.get("headers") or {}
+    keys = [key, *publishing.extra_keys(headers, "CC")]
+    routed = False
+    waits: list[tuple[int, int]] = []
+    for queue in vhost.route_keys(exchange, keys, check_table(headers, limits.table_depth_max, limits.table_fields_max)):
+        if is_full(queue, len(body)):
+            broker.count_drop("refused")
+            continue
+        times = [time for time in (queue.core.ttl_ms if queue.core.ttl_ms >= 0 else None, message.expiration_ms) if time is not None]
+        expires_at = broker.clock.wall_ms() + min(times) if times else 0
+        name = exchange.encode("utf-8", "surrogateescape")
+        args = message.header, body, message.flags, message.priority or 0, expires_at
+        position, lsn, ticket = place(queue.core, broker.log, name, key, *args)
+        if position:
+            routed = True
+            waits.append((lsn, ticket))
+            publishing.settle_limits(broker, queue)
+    for lsn, ticket in waits:
+        await durable(call.app.parts, lsn, ticket)
+    return routed
+
+
+async def get(call: Call) -> Response:
+    """POST queues/{vhost}/{queue}/get"""
+    vhost, queue, value = call.vhost(), queue_of(call), await call.json()
+    call.authorize(vhost, "basic.get", queue=queue.name)
+    count, mode, encoding = members(value, ("count", "ackmode", "encoding"))
+    if isinstance(count, str) and count.isascii() and count.isdigit() and len(count) < 9:
+        count = int(count)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise bad("'count' must be a whole number above 0")
+    if mode not in _ACKMODES or encoding not in ("auto", "base64"):
+        raise bad(f"'ackmode' is one of {', '.join(_ACKMODES)}, and 'encoding' auto or base64")
+    cut = member(value, "truncate", int, None)
+    if queue.policy.is_stream:
+        raise bad(f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{vhost.name}'")
+    vhost.queue(queue.name, 0)
+    return answer(await _got(call, queue, min(count, call.app.limits.pull_messages_max), mode, encoding, cut))
+
+
+async def _got(call: Call, queue: Any, count: int, mode: str, encoding: str, cut: int | None) -> list[dict[str, Any]]:
+    """Messages, by a thread: it may read the disk."""
+    return await asyncio.to_thread(_take, call.broker, queue, count, mode, partial(_show, encoding, cut, call.app.limits))
+
+
+def _take(broker: Any, queue: Any, count: int, mode: str, show: Callable[[tuple[bytes, ...]], dict[str, Any]]) -> list[dict[str, Any]]:
+    """M1. What can't be read stays where it is, and is passed over."""
+    core = queue.core
+    found: list[dict[str, Any]] = []
+    held: list[int] = []
+    position, size = 0, 0
+    try:
+        while len(found) < count and size < broker.limits.pull_bytes_max:
+            position = core.next_available(position)
+            if not position:
+                break
+            if core.hold(position):
+                held.append(position)
+                facts = core.entry_facts(position)
+                try:
+                    message = core.message_at(position)
+                except (KeyError, StoreError):
+                    held.pop()
+                    core.release_held(position)
+                    broker.count_drop("unreadable_content")
+                else:
+                    size += len(message[3])
+                    found.append(show(message) | {"redelivered": bool(facts and facts[1])})
+            position += 1
+    finally:
+        for one in held:
+            guarded("messages that were got", f"queue {queue.name!r}", _settle, broker, queue, one, mode)
+    ready = core.ready_count()
+    for number, one in enumerate(reversed(found)):
+        one["message_count"] = ready + (number - len(found) if _ACKMODES[mode] else number)
+    return found
+
+
+def _settle(broker: Any, queue: Any, position: int, mode: str) -> None:
+    core = queue.core
+    if _ACKMODES[mode]:
+        core.release_held(position, True)
+        return
+    rejects = mode == "reject_requeue_false"
+    if rejects and queue.policy.dead_letter_exchange is not None:
+        publishing.dead_letter(broker, queue, core.message_at(position), REJECTED)
+    core.settle_held(position, DequeueReason.REJECT if rejects else DequeueReason.ACK, False)
+
+
+def _show(encoding: str, cut: int | None, limits: Any, message: tuple[bytes, ...]) -> dict[str, Any]:
+    exchange, key, header, body = message
+    part = body if cut is None or cut < 0 else body[:cut]
+    text, kind = body_of(part, encoding)
+    return {
+        "payload_bytes": len(body),
+        "exchange": shown(exchange.decode("utf-8", "surrogateescape")),
+        "routing_key": shown(key.decode("utf-8", "surrogateescape")),
+        "properties": properties_of(header, limits.table_depth_max, limits.table_fields_max),
+        "payload": text,
+        "payload_encoding": "string" if kind == "text" else kind,
+    }
+
+
+async def aliveness(call: Call) -> Response:
+    """GET aliveness-test/{vhost}: declares a queue, publishes to it and takes the message."""
+    vhost = call.vhost()
+    call.authorize(vhost, "queue.declare", queue=ALIVENESS_QUEUE)
+    call.authorize(vhost, "basic.publish", exchange="")
+    call.authorize(vhost, "basic.get", queue=ALIVENESS_QUEUE)
+    queue = await call.perform(vhost, partial(vhost.declare_queue, ALIVENESS_QUEUE))
+    await place_message(call, vhost, "", ALIVENESS_QUEUE.encode(), {}, b"test_message")
+    found = await _got(call, queue, 1, "ack_requeue_false", "auto", None)
+    if not found:
+        raise ApiError(503, "aliveness_test_failed", "the message that was published did not come")
+    return answer({"status": "ok"})
+
+
+def entries() -> list[Entry]:
+    """Paths, verbs of access.tags and handlers."""
+    return [
+        ("POST", "exchanges/{vhost}/{exchange}/publish", "vhost.use", publish),
+        ("POST", "queues/{vhost}/{queue}/get", "vhost.use", get),
+        ("GET", "aliveness-test/{vhost}", "vhost.use", aliveness),
+    ]

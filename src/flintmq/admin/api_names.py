@@ -1,0 +1,442 @@
+"""RabbitMQ's API: queues, exchanges, bindings: what is there, and declare, delete, bind, purge.
+
+in: calls. out: what the virtual hosts have, with counters that exist anyway; verbs of the virtual hosts, with AMQP's permissions.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from functools import partial
+from operator import attrgetter
+from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from flintmq.admin.api_access import plain_list
+from flintmq.admin.api_call import Call, Entry, answer, bad, check_table, member, not_found, nothing, waited
+from flintmq.admin.api_lists import Listing, listed, one
+from flintmq.admin.messages import plain
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.ports import Verb
+from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
+from flintmq.session import sweeps
+
+# how RabbitMQ writes an empty routing key in a path
+_EMPTY = "~"
+
+
+def shown(name: str) -> str:
+    """A name that AMQP let in with bytes that are no UTF-8, as UTF-8 can have it."""
+    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------------
+
+
+def sorted_names(call: Call, kind: str) -> list[Any]:
+    """Queues, or exchanges, of the virtual hosts of the call by name. The order is kept until a definition changes: a list of 10,000 queues
+    that is polled costs its page."""
+    found: list[Any] = []
+    for vhost in call.vhosts():
+        known = call.app.orders.get((vhost, kind))
+        version = call.broker.routes_version
+        if known is None or known[0] is not version:
+            things = vhost.queues if kind == QUEUE else vhost.exchanges
+            known = version, sorted(things.values(), key=attrgetter("name"))
+            call.app.orders[vhost, kind] = known
+        found += known[1]
+    return found
+
+
+def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
+    """Args: full: with counters and rates."""
+    policy, operator, definition = None, None, {}
+    vhost = call.broker.vhosts.get(queue.vhost)
+    if vhost is not None and vhost.policies:
+        found = vhost.policies.of(QUEUE, queue.name, queue.policy.queue_type)
+        policy, operator = (None if one is None else one.name for one in found)
+        definition = vhost.policies.definition(QUEUE, queue.name, queue.policy.queue_type)
+    value = {
+        "name": shown(queue.name),
+        "vhost": queue.vhost,
+        "type": queue.policy.queue_type,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive,
+        "arguments": plain(queue.arguments),
+        "node": call.app.node_name,
+        "state": "running",
+        "policy": policy,
+        "operator_policy": operator,
+        "effective_policy_definition": definition,
+    }
+    if full:
+        _count(call, queue, value)
+    return value
+
+
+def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
+    core, rates = queue.core, call.app.rates
+    ready, unacked = core.ready_count(), core.unacked_count()
+    for name, count in (("messages", ready + unacked), ("messages_ready", ready), ("messages_unacknowledged", unacked)):
+        value[name] = count
+        value[f"{name}_details"] = {"rate": rates.rate((queue.queue_id, name), count)}
+    value["consumers"] = core.consumer_count()
+    value["message_bytes_ready"] = core.ready_bytes()
+    value["memory"] = core.resident_bytes
+    value["message_stats"] = stats = {"publish": core.enqueued_total(), "deliver_get": core.delivered_total()}
+    for name, count in list(stats.items()):
+        stats[f"{name}_details"] = {"rate": rates.rate((queue.queue_id, name), count)}
+    if queue.exclusive_owner is not None:
+        handler = call.broker.connections.get(queue.exclusive_owner)
+        if handler is not None:
+            owner = {"name": handler.name, "peer_host": handler.peer_host, "peer_port": handler.peer_port}
+            value["owner_pid_details"] = owner
+    if queue.policy.single_active_consumer:
+        with call.broker.lock:
+            active = next(iter(call.broker.consumers.get(queue.queue_id, ())), None)
+        value["single_active_consumer_tag"] = None if active is None else active.tag
+
+
+_KEYS = {
+    "name": lambda queue: queue.name,
+    "vhost": lambda queue: queue.vhost,
+    "type": lambda queue: queue.policy.queue_type,
+    "durable": lambda queue: queue.durable,
+    "messages": lambda queue: queue.core.ready_count() + queue.core.unacked_count(),
+    "messages_ready": lambda queue: queue.core.ready_count(),
+    "messages_unacknowledged": lambda queue: queue.core.unacked_count(),
+    "message_bytes_ready": lambda queue: queue.core.ready_bytes(),
+    "consumers": lambda queue: queue.core.consumer_count(),
+    "memory": lambda queue: queue.core.resident_bytes,
+    "message_stats.publish": lambda queue: queue.core.enqueued_total(),
+    "message_stats.deliver_get": lambda queue: queue.core.delivered_total(),
+}
+
+
+async def queues(call: Call) -> Response:
+    full = call.query.get("disable_stats") != "true"
+    totals = call.query.get("enable_queue_totals") == "true"
+
+    def show(queue: Any) -> dict[str, Any]:
+        value = show_queue(call, queue, full)
+        if not full and totals:
+            ready, unacked = queue.core.ready_count(), queue.core.unacked_count()
+            value |= {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
+        return value
+
+    return await listed(Listing(sorted_names(call, QUEUE), show, attrgetter("name"), _KEYS), call.query)
+
+
+def queue_of(call: Call) -> Any:
+    """The queue of the path. Raises: ApiError 404."""
+    found = call.vhost().queues.get(call.name("queue"))
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def queue(call: Call) -> Response:
+    found = queue_of(call)
+    value = show_queue(call, found)
+    with call.broker.lock:
+        consumers = list(call.broker.consumers.get(found.queue_id, ()))
+    value["consumer_details"] = [call.app.show_consumer(one) for one in consumers[:1000]]
+    return one(value | {"incoming": [], "deliveries": []}, call.query)
+
+
+async def put_queue(call: Call) -> Response:
+    vhost, name, value = _vhost_to_change(call), call.name("queue"), await call.json()
+    limits = call.app.limits
+    arguments = check_table(value.get("arguments", {}), limits.table_depth_max, limits.table_fields_max)
+    named = arguments.get("x-dead-letter-exchange") if name not in vhost.queues else None
+    call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=named if isinstance(named, str) else None)
+    new = name not in vhost.queues
+    verb = partial(
+        vhost.declare_queue,
+        name,
+        durable=member(value, "durable", bool, False),
+        auto_delete=member(value, "auto_delete", bool, False),
+        arguments=arguments,
+    )
+    await call.perform(vhost, verb)
+    return nothing(new)
+
+
+def _vhost_to_change(call: Call) -> Any:
+    found = call.broker.vhosts.get(call.name("vhost"))
+    if found is None:
+        raise not_found("vhost_not_found")
+    return found
+
+
+async def delete_queue(call: Call) -> Response:
+    vhost, found = call.vhost(), queue_of(call)
+    call.authorize(vhost, "queue.delete", queue=found.name)
+    only = {name.replace("-", "_"): call.query.get(name) == "true" for name in ("if-unused", "if-empty")}
+    await call.perform(vhost, partial(vhost.delete_queue, found.name, connection_id=0, **only))
+    return nothing()
+
+
+async def purge_queue(call: Call) -> Response:
+    vhost, found = call.vhost(), queue_of(call)
+    call.authorize(vhost, "queue.purge", queue=found.name)
+    core = vhost.queue_to_purge(found.name, connection_id=0).core
+
+    def begin(done: Any) -> None:
+        def swept(sweep: Any) -> None:
+            log = call.broker.log
+            if sweep.lsn and log is not None:
+                log.when_durable(sweep.lsn, partial(done, None, None))
+            else:
+                done(None, None)
+
+        call.broker.in_slices(lambda: _sweep(call, core, swept))
+
+    await waited(begin)
+    return nothing()
+
+
+def _sweep(call: Call, core: Any, swept: Any) -> bool:
+    """On a loop: the sweep's own slices follow."""
+    sweeps.run(call.broker, core, False, swept)
+    return True
+
+
+async def queue_actions(call: Call) -> Response:
+    """sync and cancel_sync are for mirrors, which are not there: nothing is to be done."""
+    queue_of(call)
+    action = (await call.json()).get("action")
+    if action not in ("sync", "cancel_sync"):
+        raise bad(f"unknown action: {str(action)[:80]}")
+    return nothing()
+
+
+# --- exchanges --------------------------------------------------------------------------------------------------------------
+
+
+def _show_exchange(call: Call, vhost: Any, exchange: Any) -> dict[str, Any]:
+    policy = vhost.policies.of(EXCHANGE, exchange.name)[0] if vhost.policies else None
+    return {
+        "name": shown(exchange.name),
+        "vhost": vhost.name,
+        "type": exchange.kind,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": plain(exchange.arguments),
+        "policy": None if policy is None else policy.name,
+        "user_who_performed_action": "rmq-internal" if exchange.name.startswith("amq.") or not exchange.name else "",
+    }
+
+
+async def exchanges(call: Call) -> Response:
+    items = [(vhost, one) for vhost in call.vhosts() for one in sorted(vhost.exchanges.values(), key=attrgetter("name"))]
+    keys = {"name": lambda item: item[1].name, "vhost": lambda item: item[0].name, "type": lambda item: item[1].kind}
+    return await listed(Listing(items, lambda item: _show_exchange(call, *item), lambda item: item[1].name, keys), call.query)
+
+
+def _exchange_of(call: Call) -> tuple[Any, Any]:
+    vhost = call.vhost()
+    found = vhost.exchanges.get(call.exchange_name())
+    if found is None:
+        raise not_found()
+    return vhost, found
+
+
+async def exchange(call: Call) -> Response:
+    vhost, found = _exchange_of(call)
+    return one(_show_exchange(call, vhost, found) | {"incoming": [], "outgoing": []}, call.query)
+
+
+async def put_exchange(call: Call) -> Response:
+    vhost, name, value = _vhost_to_change(call), call.exchange_name(), await call.json()
+    limits = call.app.limits
+    arguments = check_table(value.get("arguments", {}), limits.table_depth_max, limits.table_fields_max)
+    named = arguments.get("alternate-exchange") if name not in vhost.exchanges else None
+    call.authorize(vhost, "exchange.declare", exchange=name, alternate_exchange=named if isinstance(named, str) else None)
+    new = name not in vhost.exchanges
+    flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete", "internal")}
+    kind = member(value, "type", str, "direct")
+    await call.perform(vhost, partial(vhost.declare_exchange, name, kind, arguments=arguments, **flags))
+    return nothing(new)
+
+
+async def delete_exchange(call: Call) -> Response:
+    vhost, found = _exchange_of(call)
+    call.authorize(vhost, "exchange.delete", exchange=found.name)
+    await call.perform(vhost, partial(vhost.delete_exchange, found.name, if_unused=call.query.get("if-unused") == "true"))
+    return nothing()
+
+
+# --- bindings ---------------------------------------------------------------------------------------------------------------
+
+
+def properties_key(binding: Binding) -> str:
+    """What names a binding among those of its two ends: the key, and a hash of the arguments where there are some."""
+    key = quote(shown(binding.routing_key.decode("utf-8", "surrogateescape")), safe="")
+    if not binding.arguments:
+        return key or _EMPTY
+    checksum = binascii.crc32(repr(binding.identity[4]).encode("utf-8", "replace"))
+    return f"{key}~{base64.urlsafe_b64encode(checksum.to_bytes(4, 'big')).decode().rstrip('=')}"
+
+
+def _binding(vhost: str, source: str, kind: str, destination: str, key: bytes, arguments: Any, properties: str) -> dict[str, Any]:
+    return {
+        "source": shown(source),
+        "vhost": vhost,
+        "destination": shown(destination),
+        "destination_type": kind,
+        "routing_key": shown(key.decode("utf-8", "surrogateescape")),
+        "arguments": plain(arguments),
+        "properties_key": properties,
+    }
+
+
+def _show_binding(vhost: Any, found: Binding | Any) -> dict[str, Any]:
+    if not isinstance(found, Binding):  # a queue: its place in the default exchange
+        key = found.name.encode("utf-8", "surrogateescape")
+        return _binding(vhost.name, "", QUEUE, found.name, key, {}, quote(shown(found.name), safe=""))
+    end = found.destination
+    args = found.routing_key, found.arguments, properties_key(found)
+    return _binding(vhost.name, found.source.name, end.destination_kind, end.name, *args)
+
+
+def _bindings_of(vhost: Any) -> Iterator[Any]:
+    """All of a virtual host, the implicit ones first."""
+    yield from list(vhost.queues.values())
+    for exchange_ in list(vhost.exchanges.values()):
+        yield from list(exchange_.bindings.values())
+
+
+async def bindings(call: Call) -> Response:
+    items = [(vhost, found) for vhost in call.vhosts() for found in _bindings_of(vhost)]
+    return await listed(Listing(items, lambda item: _show_binding(*item), lambda item: ""), call.query, paged=False)
+
+
+async def queue_bindings(call: Call) -> Response:
+    vhost, found = call.vhost(), queue_of(call)
+    return await plain_list(call, (_show_binding(vhost, one) for one in [found, *(found.bindings or {}).values()]))
+
+
+async def exchange_bindings(call: Call) -> Response:
+    vhost, found = _exchange_of(call)
+    end = call.name("end")
+    if end == "source":
+        own = list(vhost.queues.values()) if not found.name else list(found.bindings.values())
+    elif end == "destination":
+        own = [one for source in list(found.upstream) for one in list(source.bindings.values()) if one.destination is found]
+    else:
+        raise not_found()
+    return await listed(Listing(own, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
+
+
+def _between(call: Call) -> tuple[Any, str, str, str, list[Any]]:
+    """(virtual host, source, kind of the destination, its name, bindings between the two)."""
+    vhost, source = call.vhost(), call.exchange_name()
+    kind = {"q": QUEUE, "e": EXCHANGE}.get(call.name("kind"))
+    if kind is None:
+        raise not_found()
+    name = call.name("destination")
+    found = vhost.exchanges.get(source)
+    implicit = [vhost.queues[name]] if not source and kind == QUEUE and name in vhost.queues else []
+    known = [] if found is None else list(found.bindings.values())
+    own = [one for one in known if one.destination.name == name and one.destination.destination_kind == kind]
+    return vhost, source, kind, name, [*implicit, *own]
+
+
+async def bindings_between(call: Call) -> Response:
+    vhost, _, _, _, found = _between(call)
+    return await plain_list(call, (_show_binding(vhost, one) for one in found))
+
+
+async def put_binding(call: Call) -> Response:
+    vhost, source, kind, name, _ = _between(call)
+    value = await call.json()
+    key = member(value, "routing_key", str, "").encode("utf-8", "surrogateescape")
+    if len(key) > 255:
+        raise bad("'routing_key' has more than 255 bytes")
+    limits = call.app.limits
+    arguments = check_table(value.get("arguments", {}), limits.table_depth_max, limits.table_fields_max)
+    _authorize_binding(call, vhost, source, kind, name, key, unbind=False)
+    if kind == QUEUE:
+        await call.perform(vhost, partial(vhost.bind_queue, name, source, key, arguments, connection_id=0))
+    else:
+        await call.perform(vhost, partial(vhost.bind_exchange, name, source, key, arguments))
+    made = Binding(vhost.exchange(source), (vhost.queues if kind == QUEUE else vhost.exchanges)[name], key, arguments)
+    return Response(b"", 201, {"location": f"{quote(name, safe='')}/{properties_key(made)}"})
+
+
+def _authorize_binding(call: Call, vhost: Any, source: str, kind: str, name: str, key: bytes, *, unbind: bool) -> None:
+    word = "unbind" if unbind else "bind"
+    if kind == QUEUE:
+        call.authorize(vhost, f"queue.{word}", queue=name, exchange=source)
+    else:
+        call.authorize(vhost, f"exchange.{word}", destination=name, source=source)
+    if not unbind:
+        authorize_topic(call, vhost, Verb.READ, source, key)
+
+
+def authorize_topic(call: Call, vhost: Any, verb: Verb, exchange_name: str, key: bytes) -> None:
+    """As session.authorization.authorize_topic. Raises: PeerError 403."""
+    found = vhost.exchanges.get(exchange_name) if exchange_name in vhost.keyed else None
+    if found is not None and found.kind == "topic":
+        text = key.decode("utf-8", "surrogateescape")
+        call.broker.permissions.authorize_topic(call.caller.user, vhost.name, verb, exchange_name, text)
+
+
+def _one_between(call: Call) -> tuple[Any, str, str, str, Any]:
+    vhost, source, kind, name, found = _between(call)
+    wanted = call.request.path_params["properties"]
+    for one_ in found:
+        if _show_binding(vhost, one_)["properties_key"] in (wanted, quote(call.name("properties"), safe="~")):
+            return vhost, source, kind, name, one_
+    raise not_found()
+
+
+async def binding(call: Call) -> Response:
+    vhost, _, _, _, found = _one_between(call)
+    return answer(_show_binding(vhost, found))
+
+
+async def delete_binding(call: Call) -> Response:
+    vhost, source, kind, name, found = _one_between(call)
+    if not isinstance(found, Binding):
+        raise PeerError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+    _authorize_binding(call, vhost, source, kind, name, found.routing_key, unbind=True)
+    if kind == QUEUE:
+        verb = partial(vhost.unbind_queue, name, source, found.routing_key, found.arguments, connection_id=0)
+    else:
+        verb = partial(vhost.unbind_exchange, name, source, found.routing_key, found.arguments)
+    await call.perform(vhost, verb)
+    return nothing()
+
+
+def entries() -> list[Entry]:
+    """Paths, verbs of access.tags and handlers."""
+    ends = "bindings/{vhost}/e/{exchange}/{kind}/{destination}"
+    return [
+        ("GET", "queues", "look", queues),
+        ("GET", "queues/{vhost}", "vhost.use", queues),
+        ("GET", "queues/{vhost}/{queue}", "vhost.use", queue),
+        ("PUT", "queues/{vhost}/{queue}", "vhost.use", put_queue),
+        ("DELETE", "queues/{vhost}/{queue}", "vhost.use", delete_queue),
+        ("DELETE", "queues/{vhost}/{queue}/contents", "vhost.use", purge_queue),
+        ("POST", "queues/{vhost}/{queue}/actions", "vhost.use", queue_actions),
+        ("GET", "queues/{vhost}/{queue}/bindings", "vhost.use", queue_bindings),
+        ("GET", "exchanges", "look", exchanges),
+        ("GET", "exchanges/{vhost}", "vhost.use", exchanges),
+        ("GET", "exchanges/{vhost}/{exchange}", "vhost.use", exchange),
+        ("PUT", "exchanges/{vhost}/{exchange}", "vhost.use", put_exchange),
+        ("DELETE", "exchanges/{vhost}/{exchange}", "vhost.use", delete_exchange),
+        ("GET", "exchanges/{vhost}/{exchange}/bindings/{end}", "vhost.use", exchange_bindings),
+        ("GET", "bindings", "look", bindings),
+        ("GET", "bindings/{vhost}", "vhost.use", bindings),
+        ("GET", ends, "vhost.use", bindings_between),
+        ("POST", ends, "vhost.use", put_binding),
+        ("GET", f"{ends}/{{properties}}", "vhost.use", binding),
+        ("DELETE", f"{ends}/{{properties}}", "vhost.use", delete_binding),
+    ]

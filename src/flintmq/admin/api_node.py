@@ -1,0 +1,351 @@
+"""RabbitMQ's API: the node as a whole: overview, nodes, health, names, and what other brokers have and this one says plainly.
+
+in: calls. out: totals that are summed up in pieces and kept for a second, facts of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.responses import Response
+
+from flintmq import __version__
+from flintmq.access.tags import sees_everything
+from flintmq.admin import figures
+from flintmq.admin.api_access import plain_list
+from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, fixed, member, not_found, nothing
+from flintmq.admin.api_definitions import COMPATIBLE
+from flintmq.admin.api_lists import one
+from flintmq.core.content import bytes_mapped
+
+# queues that are summed up in one piece, and seconds that a sum is kept
+_PIECE = 1_000
+_KEEP_S = 1.0
+_EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
+_SINGLE = {"status": "ok", "reason": "single node cluster"}
+_UNITS = {"days": 86_400, "weeks": 604_800, "months": 2_592_000, "years": 31_536_000}
+
+
+class Totals:
+    """Sums over the queues of virtual hosts, kept for a second."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, ...], tuple[float, dict[str, int]]] = {}
+
+    async def of(self, vhosts: Iterable[Any]) -> dict[str, int]:
+        """Messages, counters and objects of these virtual hosts."""
+        chosen = list(vhosts)
+        key = tuple(vhost.name for vhost in chosen)
+        at, known = self._kept.get(key, (0.0, {}))
+        if time.monotonic() - at < _KEEP_S:
+            return known
+        sums = dict.fromkeys(("ready", "unacked", "enqueued", "delivered", "consumers", "queues", "exchanges"), 0)
+        for vhost in chosen:
+            queues = list(vhost.queues.values())
+            sums["queues"] += len(queues)
+            sums["exchanges"] += len(vhost.exchanges)
+            for start in range(0, len(queues), _PIECE):
+                for queue in queues[start : start + _PIECE]:
+                    core = queue.core
+                    sums["ready"] += core.ready_count()
+                    sums["unacked"] += core.unacked_count()
+                    sums["enqueued"] += core.enqueued_total()
+                    sums["delivered"] += core.delivered_total()
+                    sums["consumers"] += core.consumer_count()
+                await asyncio.sleep(0)
+        if len(self._kept) > 64:
+            self._kept.clear()
+        self._kept[key] = time.monotonic(), sums
+        return sums
+
+
+class Rates:
+    """How fast counters grow, from the looks that clients take: between the last two that are a second apart at least."""
+
+    def __init__(self, most: int = 50_000) -> None:
+        self._most = most
+        self._looks: dict[Any, tuple[float, int, float]] = {}  # -> time, count, rate
+
+    def rate(self, key: Any, count: int) -> float:
+        """The rate of a counter, a second; 0 at the first look."""
+        now = time.monotonic()
+        known = self._looks.get(key)
+        if known is None:
+            if len(self._looks) >= self._most:
+                self._looks.clear()
+            self._looks[key] = now, count, 0.0
+            return 0.0
+        at, before, rate = known
+        if now - at >= 1.0:
+            rate = (count - before) / (now - at)
+            self._looks[key] = now, count, rate
+        return round(rate, 2)
+
+
+async def overview(call: Call) -> Response:
+    parts, broker, rates = call.app.parts, call.broker, call.app.rates
+    vhosts = call.vhosts()
+    sums = await call.app.totals.of(vhosts)
+    every = sees_everything(call.tags)
+    handlers = [one for one in list(broker.connections.values()) if every or one.user == call.caller.user]
+    scope = "all" if every else call.caller.user
+    totals: dict[str, Any] = {}
+    for name, count in (
+        ("messages", sums["ready"] + sums["unacked"]),
+        ("messages_ready", sums["ready"]),
+        ("messages_unacknowledged", sums["unacked"]),
+    ):
+        totals |= {name: count, f"{name}_details": {"rate": rates.rate((scope, name), count)}}
+    stats: dict[str, Any] = {}
+    for name, count in (("publish", sums["enqueued"]), ("deliver_get", sums["delivered"])):
+        stats |= {name: count, f"{name}_details": {"rate": rates.rate((scope, name), count)}}
+    churn = {
+        "connection_created": broker.connections_opened,
+        "connection_closed": broker.connections_closed,
+        "channel_created": broker.channels_opened,
+    }
+    value = {
+        "management_version": COMPATIBLE,
+        "rates_mode": "basic",
+        "sample_retention_policies": {"global": [], "basic": [], "detailed": []},
+        "exchange_types": [{"name": name, "description": f"AMQP {name} exchange", "enabled": True} for name in _EXCHANGE_TYPES],
+        "product_name": "FlintMQ",
+        "product_version": __version__,
+        "rabbitmq_version": COMPATIBLE,
+        "cluster_name": broker.cluster_name,
+        "erlang_version": "",
+        "erlang_full_version": f"Python {platform.python_version()}",
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "message_stats": stats,
+        "churn_rates": churn,
+        "queue_totals": totals,
+        "object_totals": {
+            "channels": sum(len(one.channels) for one in handlers),
+            "connections": len(handlers),
+            "consumers": sums["consumers"],
+            "exchanges": sums["exchanges"],
+            "queues": sums["queues"],
+        },
+        "statistics_db_event_queue": 0,
+        "node": call.app.node_name,
+        "listeners": _listeners(call),
+        "contexts": [{"node": call.app.node_name, "description": "FlintMQ HTTP", "path": "/api", "port": str(parts.http_port())}],
+    }
+    return one(value, call.query)
+
+
+def _listeners(call: Call) -> list[dict[str, Any]]:
+    return [
+        {"node": call.app.node_name, "protocol": protocol, "ip_address": host, "port": port}
+        for protocol, host, port in call.app.parts.listeners()
+    ]
+
+
+def _node(call: Call) -> dict[str, Any]:
+    """Facts of the process. Asks the operating system: in a thread."""
+    parts = call.app.parts
+    with open("/proc/self/statm", encoding="ascii") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    files = os.listdir("/proc/self/fd")
+    free, directory = 0, ""
+    if parts.store is not None and parts.directory is not None:
+        directory = str(parts.directory)
+        space = os.statvfs(directory)
+        free = space.f_bavail * space.f_frsize
+    memory, disk = _alarms(call)
+    import resource
+
+    return {
+        "name": call.app.node_name,
+        "type": "disc",
+        "running": True,
+        "uptime": int((time.monotonic() - parts.started_s) * 1000),
+        "os_pid": str(os.getpid()),
+        "processors": os.cpu_count() or 1,
+        "run_queue": 0,
+        "fd_used": len(files),
+        "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "sockets_used": len(call.broker.connections),
+        "sockets_total": call.broker.quotas.connections_all,
+        "proc_used": 0,
+        "proc_total": 0,
+        "mem_used": resident,
+        "mem_limit": parts.memory_limit,
+        "mem_alarm": memory,
+        "message_memory": bytes_mapped(),
+        "disk_free": free,
+        "disk_free_limit": 0,
+        "disk_free_alarm": disk,
+        "rates_mode": "basic",
+        "being_drained": False,
+        "enabled_plugins": [],
+        "partitions": [],
+        "log_files": ["<stderr>"],
+        "db_dir": directory,
+        "config_files": [],
+        "exchange_types": [{"name": name, "description": "", "enabled": True} for name in _EXCHANGE_TYPES],
+        "auth_mechanisms": [{"name": name, "description": "", "enabled": True} for name in ("PLAIN", "AMQPLAIN")],
+        "contexts": [],
+    }
+
+
+def _alarms(call: Call) -> tuple[bool, bool]:
+    """(memory, disk): what publishers wait for."""
+    loops = call.broker.loops
+    disk = any(loop.disk_low for loop in loops)
+    return any(loop.alarmed for loop in loops) and bytes_mapped() > call.app.parts.memory_limit // 2 and not disk, disk
+
+
+async def nodes(call: Call) -> Response:
+    return await plain_list(call, [await asyncio.to_thread(_node, call)])
+
+
+async def node(call: Call) -> Response:
+    _own_node(call)
+    return one(await asyncio.to_thread(_node, call), call.query)
+
+
+def _own_node(call: Call) -> None:
+    if call.name("node") != call.app.node_name:
+        raise not_found()
+
+
+async def node_memory(call: Call) -> Response:
+    _own_node(call)
+    value = await asyncio.to_thread(_node, call)
+    held = {} if call.broker.memory is None else dict(call.broker.memory.figures()["held"])
+    return answer({"memory": {**held, "total": {"rss": value["mem_used"], "allocated": value["mem_used"]}, "strategy": "rss"}})
+
+
+async def whoami(call: Call) -> Response:
+    return answer({"name": call.caller.user, "tags": list(call.tags)})
+
+
+async def cluster_name(call: Call) -> Response:
+    return answer({"name": call.broker.cluster_name})
+
+
+async def put_cluster_name(call: Call) -> Response:
+    name = member(await call.json(), "name", str, None)
+    if name is None:
+        raise bad("[{key_missing,name}]")
+    await call.change("put_global", "cluster_name", name)
+    return nothing()
+
+
+async def hash_password(call: Call) -> Response:
+    """What `rabbitmqctl hash_password` prints; the password is in the body, not in the path, which logs keep."""
+    from flintmq.access.hashes import rabbitmq_hash
+
+    password = member(await call.json(), "password", str, None)
+    if not password:
+        raise bad("[{key_missing,password}]")
+    return answer({"ok": rabbitmq_hash(password, os.urandom(4))})
+
+
+# --- health -----------------------------------------------------------------------------------------------------------------
+
+
+def _failed(reason: str, **more: Any) -> ApiError:
+    refused = ApiError(503, "", reason, None, more)
+    refused.failed = True
+    return refused
+
+
+async def alarms(call: Call) -> Response:
+    memory, disk = _alarms(call)
+    if memory or disk:
+        raise _failed("Alarms are in effect in the cluster", alarms=[name for name, on in (("memory", memory), ("disk", disk)) if on])
+    return answer({"status": "ok"})
+
+
+async def healthy(call: Call) -> Response:
+    if not figures.is_healthy(call.app.parts):
+        raise _failed("the broker stops, or its disk failed")
+    return answer({"status": "ok"})
+
+
+async def port_listener(call: Call) -> Response:
+    text = call.name("port")
+    if not (text.isascii() and text.isdigit() and len(text) <= 5):
+        raise bad("Invalid port")
+    ports = [port for _, _, port in call.app.parts.listeners()]
+    if int(text) not in ports:
+        raise _failed("No active listener", missing=int(text), ports=ports)
+    return answer({"status": "ok", "port": int(text)})
+
+
+async def protocol_listener(call: Call) -> Response:
+    wanted = call.name("protocol")
+    names = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl"}
+    protocols = [protocol for protocol, _, _ in call.app.parts.listeners()]
+    if names.get(wanted, wanted) not in protocols:
+        raise _failed("No active listener", missing=wanted, protocols=protocols)
+    return answer({"status": "ok", "protocol": wanted})
+
+
+async def certificates(call: Call) -> Response:
+    """The end of the listener's certificate is read from its file."""
+    within, unit = call.name("within"), call.name("unit")
+    if unit.rstrip("s") + "s" not in _UNITS:
+        raise bad("Time unit not recognised. Supported units: days, weeks, months, years.")
+    if not (within.isascii() and within.isdigit() and len(within) <= 6):
+        raise bad("Invalid expiration period")
+    path = call.broker.config.tls_cert
+    if path is not None:
+        import ssl
+
+        decode: Any = getattr(ssl._ssl, "_test_decode_cert")  # type: ignore[attr-defined]  # noqa: B009
+        end = ssl.cert_time_to_seconds((await asyncio.to_thread(decode, str(path)))["notAfter"])
+        if end < time.time() + int(within) * _UNITS[unit.rstrip("s") + "s"]:
+            raise _failed("Certificates expiring", expired=[{"cert_expires_on": int(end)}])
+    return answer({"status": "ok"})
+
+
+def entries() -> list[Entry]:
+    """Paths, verbs of access.tags and handlers."""
+    checks: list[Entry] = [
+        ("GET", "health/checks/alarms", "look", alarms),
+        ("GET", "health/checks/local-alarms", "look", alarms),
+        ("GET", "health/checks/port-listener/{port}", "look", port_listener),
+        ("GET", "health/checks/protocol-listener/{protocol}", "look", protocol_listener),
+        ("GET", "health/checks/virtual-hosts", "look", healthy),
+        ("GET", "health/checks/certificate-expiration/{within}/{unit}", "look", certificates),
+        ("GET", "health/checks/node-is-quorum-critical", "look", fixed(_SINGLE)),
+        ("GET", "health/checks/node-is-mirror-sync-critical", "look", fixed(_SINGLE)),
+        ("GET", "health/checks/is-in-service", "look", healthy),
+        ("GET", "health/checks/ready-to-serve-clients", "look", healthy),
+        ("GET", "healthchecks/node", "look", healthy),
+        ("GET", "healthchecks/node/{node}", "look", healthy),
+    ]
+    return [
+        ("GET", "overview", "look", overview),
+        ("GET", "nodes", "node.look", nodes),
+        ("GET", "nodes/{node}", "node.look", node),
+        ("GET", "nodes/{node}/memory", "node.look", node_memory),
+        ("GET", "whoami", "look", whoami),
+        ("GET", "cluster-name", "look", cluster_name),
+        ("PUT", "cluster-name", None, put_cluster_name),
+        ("GET", "extensions", "look", fixed([])),
+        ("GET", "auth", "look", fixed({"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""})),
+        ("POST", "auth/hash_password", "look", hash_password),
+        ("PUT", "auth/hash_password", "look", hash_password),
+        ("GET", "feature-flags", "user.look", fixed([])),
+        ("GET", "deprecated-features", "user.look", fixed([])),
+        ("GET", "deprecated-features/used", "user.look", fixed([])),
+        ("GET", "shovels", "node.look", fixed([])),
+        ("GET", "federation-links", "node.look", fixed([])),
+        ("POST", "rebalance/queues", "node.change", rebalance),
+        *checks,
+    ]
+
+
+async def rebalance(call: Call) -> Response:
+    """One node: nothing moves."""
+    return nothing()
