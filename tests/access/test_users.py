@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import threading
 
 import pytest
 
+from flintmq.access import users
+from flintmq.access.hashes import is_foreign, matches, rabbitmq_hash, shown_hash, stored_hash
 from flintmq.access.secret import Secret
-from flintmq.access.users import Users, default_user, is_loopback
+from flintmq.access.users import Users, default_user, hash_password, is_loopback
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.ports import UserRecord
@@ -155,3 +159,42 @@ def test_a_secret_shows_itself_only_on_purpose() -> None:
     assert "canary" not in repr(secret)
     assert "canary" not in repr([secret]) + f"{secret!r}"
     assert secret == "canary"
+
+
+def test_hashes_of_rabbitmq() -> None:
+    """Its own examples: salt and digest in base64, by the algorithm that the file names; nothing else is taken."""
+    salted = "2lmoth8l4H0DViLaK9Fxi6l9ds8="  # md5 of RabbitMQ's documentation has 20 bytes: salt and digest
+    assert stored_hash("rabbit_password_hashing_md5", salted) == f"rabbit_password_hashing_md5${salted}"
+    for name, digest in (("sha256", hashlib.sha256), ("sha512", hashlib.sha512), ("md5", hashlib.md5)):
+        text = base64.b64encode(b"salt" + digest(b"salt" + "pässword".encode()).digest()).decode()
+        stored = stored_hash(f"rabbit_password_hashing_{name}", text)
+        assert matches(stored, "pässword") and not matches(stored, "password") and not matches(stored, "")
+        assert shown_hash(stored) == (text, f"rabbit_password_hashing_{name}") and is_foreign(stored)
+    # rabbitmqctl hash_password test12, as its documentation shows it
+    assert matches("rabbit_password_hashing_sha256$kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "test12")
+    for algorithm, text in (
+        ("rabbit_password_hashing_sha256", "YWJj"),
+        ("rabbit_password_hashing_sha256", "%"),
+        ("foo", "YWJj"),
+        ("flintmq_argon2id", "x"),
+    ):
+        with pytest.raises(ValueError, match=r"password hash"):
+            stored_hash(algorithm, text)
+    phc = hash_password("x")
+    assert stored_hash(*reversed(shown_hash(phc))) == phc and not is_foreign(phc)
+
+
+def test_a_foreign_hash_costs_the_same_work(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: whoever has a hash of RabbitMQ costs one argon2 check, right or wrong."""
+    desk.users.put(UserRecord("old", stored_hash("rabbit_password_hashing_sha256", rabbitmq_hash("secret", b"salt"))))
+    checked: list[str] = []
+    verify = users._HASHER.verify
+
+    class Hasher:
+        def verify(self, stored: str, password: str) -> bool:
+            checked.append(stored)
+            return bool(verify(stored, password))
+
+    monkeypatch.setattr(users, "_HASHER", Hasher())
+    assert desk.users.check("old", "secret") and not desk.users.check("old", "wrong")
+    assert len(checked) == 2 and all(one.startswith("$argon2id$") for one in checked)

@@ -282,4 +282,4 @@ class Service(RuleBasedStateMachine):
 
 
 TestService = Service.TestCase
-TestService.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)
+TestService.settings = settings(max_examples=6, stateful_step_count=20, deadline=None)

@@ -95,6 +95,7 @@ class Api:
             raise ApiError(405, "method_not_allowed", f"{request.method[:20]} is not for this resource: use {allowed}", {"allow": allowed})
         verb, handler = found
         call = Call(self, request, caller)
-        if verb is not None:
-            call.service.allow(call.actor, verb, call.name("vhost") if "vhost" in request.path_params else None)
+        # Where the service asks (None), who has no tag at all gets no further, not even to what its body lacks.
+        vhost = call.name("vhost") if verb is not None and "vhost" in request.path_params else None
+        call.service.allow(call.actor, verb or "look", vhost)
         return await handler(call)

@@ -1,0 +1,112 @@
+"""Pages, filters, orders and columns of RabbitMQ's lists."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flintmq.admin.api_call import ApiError
+from flintmq.admin.api_lists import Listing, listed, matches, pattern_of
+from flintmq.testing.broker import Broker
+from tests.admin.api import Api
+from tests.admin.conftest import Client
+
+pieces = st.lists(st.sampled_from(["a", "b", "ab", ".*", r"\.", "-"]), max_size=6)
+
+
+@given(pieces, st.booleans(), st.booleans(), st.text("ab.-", max_size=8))
+def test_patterns_match_what_regular_expressions_match(parts: list[str], start: bool, end: bool, name: str) -> None:
+    text = "^" * start + "".join(parts) + "$" * end
+    assert matches(name, *pattern_of(text)) == (re.search(text.replace("$", r"\Z"), name) is not None)
+
+
+@pytest.mark.parametrize("text", ["(a+)+", "a{2}", "[a]", "a|b", "a?", "a+", "a.b", r"\d", "a*", "a$b", "a^"])
+def test_other_patterns_are_refused(text: str) -> None:
+    with pytest.raises(ApiError, match="Pagination parameters are invalid: use_regex"):
+        pattern_of(text)
+
+
+def test_what_is_not_on_the_page_is_not_shown() -> None:
+    """Of 10,000 objects the page's ten are shown; an order by a cheap value looks at the value alone."""
+    shows: list[int] = []
+
+    def show(number: int) -> dict[str, Any]:
+        shows.append(number)
+        return {"name": str(number), "count": -number}
+
+    listing = Listing(range(10_000), show, str, {"count": lambda number: -number})
+    response = asyncio.run(listed(listing, {"page": "3", "page_size": "10", "sort": "count", "columns": "name"}))
+    assert response.status_code == 200 and len(shows) == 10
+    assert shows == [9979 - one for one in range(10)]
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    with Broker(http_port=0) as broker:
+        api = Api(Client(broker))
+        for number in range(25):
+            api.put(f"queues/%2F/q{number:02}", {"durable": number % 2 == 0})
+        for number in range(3):
+            publish = {"properties": {}, "routing_key": f"q0{number}", "payload": "x" * number, "payload_encoding": "string"}
+            for _ in range(number):
+                api.post("exchanges/%2F/amq.default/publish", publish)
+        yield api
+
+
+def test_a_page(api: Api) -> None:
+    value = api.get("queues?page=2&page_size=10&columns=name")
+    assert value.pop("items") == [{"name": f"q{number}"} for number in range(10, 20)]
+    assert value == {"filtered_count": 25, "item_count": 10, "page": 2, "page_count": 3, "page_size": 10, "total_count": 25}
+    assert api.get("queues/%2F?page=1&name=Q1")["filtered_count"] == 10  # small letters are compared
+    assert api.get("queues/%2F?page=1&name=%5Eq.*5%24&use_regex=true&columns=name")["items"] == [{"name": "q05"}, {"name": "q15"}]
+    assert api.get("queues?page=1&name=nothing")["items"] == []
+    assert len(api.get("queues?name=q2")["items"]) == 5
+
+
+def test_without_a_page(api: Api) -> None:
+    assert [one["name"] for one in api.get("queues?columns=name")] == [f"q{number:02}" for number in range(25)]
+    names = [one["name"] for one in api.get("queues?sort=name&sort_reverse=true&columns=name")]
+    assert names == [f"q{number:02}" for number in reversed(range(25))]
+    by_count = api.get("queues?sort=messages&sort_reverse=true&columns=name,messages,message_stats.publish")
+    assert by_count[:2] == [
+        {"name": "q02", "messages": 2, "message_stats": {"publish": 2}},
+        {"name": "q01", "messages": 1, "message_stats": {"publish": 1}},
+    ]
+    assert api.get("queues?sort=effective_policy_definition&columns=durable")[0].keys() == {"durable"}
+    assert api.get("queues?columns=nothing")[0] == {}
+
+
+def test_without_statistics(api: Api) -> None:
+    bare = api.get("queues?disable_stats=true")[2]
+    assert bare["name"] == "q02" and "messages" not in bare and "message_stats" not in bare
+    totals = api.get("queues?disable_stats=true&enable_queue_totals=true")[2]
+    assert totals["messages"] == totals["messages_ready"] == 2 and "message_stats" not in totals
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("page=9&page_size=10", "page_out_of_range"),
+        ("page=0", "invalid_pagination_parameters"),
+        ("page=1&page_size=501", "invalid_pagination_parameters"),
+        ("page=x", "bad_request"),
+        ("page=1&name=%5B&use_regex=true", "bad_request"),
+    ],
+)
+def test_pages_that_there_are_not(api: Api, query: str, error: str) -> None:
+    assert api.get(f"queues?{query}", 400)["error"] == error
+
+
+def test_the_order_follows_changes(api: Api) -> None:
+    """The order of names is kept between polls; what is declared or deleted is in it at once."""
+    assert api.get("queues?page=1&page_size=1&columns=name")["items"] == [{"name": "q00"}]
+    api.put("queues/%2F/a-first", {})
+    assert api.get("queues?page=1&page_size=1&columns=name")["items"] == [{"name": "a-first"}]
+    api.delete("queues/%2F/a-first")
+    assert api.get("queues?page=1&page_size=1&columns=name")["items"] == [{"name": "q00"}]
