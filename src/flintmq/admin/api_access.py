@@ -274,6 +274,9 @@ async def delete_policy(call: Call) -> Response:
     return nothing()
 
 
+VHOST_LIMITS = "vhost-limits"
+
+
 # --- parameters -------------------------------------------------------------------------------------------------------------
 
 
@@ -281,12 +284,21 @@ def shown_parameter(record: ParameterRecord) -> dict[str, Any]:
     return {"value": record.value, "vhost": record.vhost, "component": record.component, "name": record.name}
 
 
+def all_parameters(call: Call, vhost: str | None) -> list[dict[str, Any]]:
+    """Of one virtual host, or of all: operator policies and limits of virtual hosts are parameters, as RabbitMQ has them."""
+    records = [record for component in (*COMPONENTS, OPERATOR_POLICY) for record in call.service.of(component, vhost)]
+    limits = [
+        {"value": one["value"], "vhost": one["vhost"], "component": VHOST_LIMITS, "name": "limits"}
+        for one in limits_of(call, "vhost")
+        if vhost in (None, one["vhost"])
+    ]
+    return [*map(shown_parameter, records), *limits]
+
+
 async def parameters(call: Call) -> Response:
-    params = call.request.path_params
-    components: Iterable[str] = [call.name("component")] if "component" in params else COMPONENTS
-    seen = {vhost.name for vhost in call.vhosts()}
-    found = [record for component in components if component in COMPONENTS for record in call.service.of(component)]
-    return await plain_list(call, (shown_parameter(record) for record in found if record.vhost in seen))
+    component = call.name("component") if "component" in call.request.path_params else None
+    found = [value for vhost in call.vhosts() for value in all_parameters(call, vhost.name)]
+    return await plain_list(call, (value for value in found if component in (None, value["component"])))
 
 
 async def parameter(call: Call) -> Response:

@@ -204,8 +204,8 @@ async def waited(begin: Callable[[Callable[[Any, Exception | None], None]], obje
 
 def member(value: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
     """A member of a body. Raises: ApiError 400 for one of another type; `true` is no number."""
-    found = value.get(name, default)
-    if found is default:
+    found = value.get(name)
+    if found is None:
         return default
     if kind is bool and found in ("true", "false"):  # RabbitMQ takes texts
         return found == "true"

@@ -16,10 +16,10 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq import __version__
-from flintmq.admin.api_access import limits_of, shown_parameter, shown_permission, shown_policy, shown_topic, shown_user, shown_vhost
+from flintmq.admin.api_access import VHOST_LIMITS, all_parameters, shown_permission, shown_policy, shown_topic, shown_user, shown_vhost
 from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, member, nothing, of_error
 from flintmq.admin.messages import plain
-from flintmq.definitions.checks import COMPONENTS, members
+from flintmq.definitions.checks import members
 from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC
 from flintmq.vhost.names import RESERVED_PREFIX
 
@@ -27,7 +27,6 @@ from flintmq.vhost.names import RESERVED_PREFIX
 COMPATIBLE = "3.10.8"
 # declarations that are under way at a time: they share the database's transactions
 _AT_ONCE = 256
-_VHOST_LIMITS = "vhost-limits"
 
 
 # --- out --------------------------------------------------------------------------------------------------------------------
@@ -77,23 +76,12 @@ def _head() -> dict[str, Any]:
     return {"rabbit_version": COMPATIBLE, "rabbitmq_version": COMPATIBLE, "product_name": "FlintMQ", "product_version": __version__}
 
 
-def _parameters(call: Call, vhost: str | None) -> list[dict[str, Any]]:
-    """Operator policies and limits of virtual hosts are parameters in files, as RabbitMQ has them."""
-    records = [record for component in (*COMPONENTS, OPERATOR_POLICY) for record in call.service.of(component, vhost)]
-    limits = [
-        {"value": one["value"], "vhost": one["vhost"], "component": _VHOST_LIMITS, "name": "limits"}
-        for one in limits_of(call, "vhost")
-        if vhost in (None, one["vhost"])
-    ]
-    return [*map(shown_parameter, records), *limits]
-
-
 async def export(call: Call) -> Response:
     """GET definitions, definitions/{vhost}"""
     if "vhost" in call.request.path_params:
         vhost = call.vhost()
         value = _head() | {
-            "parameters": _parameters(call, vhost.name),
+            "parameters": all_parameters(call, vhost.name),
             "policies": list(map(shown_policy, call.service.of(POLICY, vhost.name))),
         }
         value |= await asyncio.to_thread(_things, vhost)
@@ -106,7 +94,7 @@ async def export(call: Call) -> Response:
         "vhosts": [shown_vhost(call, name) for name in sorted(call.service.vhosts)],
         "permissions": [shown_permission(record) for record in call.broker.permissions.records()],
         "topic_permissions": [shown_topic(record) for record in call.service.of(TOPIC)],
-        "parameters": _parameters(call, None),
+        "parameters": all_parameters(call, None),
         "global_parameters": [{"name": record.name, "value": record.value} for record in call.service.of(GLOBAL)],
         "policies": list(map(shown_policy, call.service.of(POLICY))),
         "queues": [],
@@ -200,7 +188,7 @@ async def _topic(call: Call, value: dict[str, Any]) -> None:
 async def _parameter(call: Call, value: dict[str, Any]) -> None:
     component, name, found = members(value, ("component", "name", "value"))
     vhost = value.get("vhost", "")
-    if component == _VHOST_LIMITS:
+    if component == VHOST_LIMITS:
         for limit, most in found.items() if isinstance(found, dict) else ():
             await call.change("put_limit", "vhost", vhost, limit, most)
     elif component == OPERATOR_POLICY:

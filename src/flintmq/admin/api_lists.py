@@ -128,7 +128,7 @@ def matches(name: str, parts: Sequence[str], at_start: bool, at_end: bool) -> bo
 
 async def _ordered(listing: Listing[T], items: Sequence[T], query: Mapping[str, str]) -> Sequence[T]:
     column, downwards = query.get("sort", ""), query.get("sort_reverse") == "true"
-    if not column or (column == "name" and "name" not in listing.keys and not downwards):
+    if not column:
         return items
     key = listing.keys.get(column)
     if key is None:

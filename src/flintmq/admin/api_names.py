@@ -151,7 +151,7 @@ async def queue(call: Call) -> Response:
 async def put_queue(call: Call) -> Response:
     vhost, name, value = _vhost_to_change(call), call.name("queue"), await call.json()
     limits = call.app.limits
-    arguments = check_table(value.get("arguments", {}), limits.table_depth_max, limits.table_fields_max)
+    arguments = check_table(value.get("arguments") or {}, limits.table_depth_max, limits.table_fields_max)
     named = arguments.get("x-dead-letter-exchange") if name not in vhost.queues else None
     call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=named if isinstance(named, str) else None)
     new = name not in vhost.queues
@@ -255,7 +255,7 @@ async def exchange(call: Call) -> Response:
 async def put_exchange(call: Call) -> Response:
     vhost, name, value = _vhost_to_change(call), call.exchange_name(), await call.json()
     limits = call.app.limits
-    arguments = check_table(value.get("arguments", {}), limits.table_depth_max, limits.table_fields_max)
+    arguments = check_table(value.get("arguments") or {}, limits.table_depth_max, limits.table_fields_max)
     named = arguments.get("alternate-exchange") if name not in vhost.exchanges else None
     call.authorize(vhost, "exchange.declare", exchange=name, alternate_exchange=named if isinstance(named, str) else None)
     new = name not in vhost.exchanges
@@ -360,7 +360,7 @@ async def put_binding(call: Call) -> Response:
     if len(key) > 255:
         raise bad("'routing_key' has more than 255 bytes")
     limits = call.app.limits
-    arguments = check_table(value.get("arguments", {}), limits.table_depth_max, limits.table_fields_max)
+    arguments = check_table(value.get("arguments") or {}, limits.table_depth_max, limits.table_fields_max)
     _authorize_binding(call, vhost, source, kind, name, key, unbind=False)
     if kind == QUEUE:
         await call.perform(vhost, partial(vhost.bind_queue, name, source, key, arguments, connection_id=0))
@@ -390,9 +390,10 @@ def authorize_topic(call: Call, vhost: Any, verb: Verb, exchange_name: str, key:
 
 def _one_between(call: Call) -> tuple[Any, str, str, str, Any]:
     vhost, source, kind, name, found = _between(call)
-    wanted = call.request.path_params["properties"]
+    # As the Location of a new binding has it, or encoded once more, as tools do with names of the path.
+    wanted = call.request.path_params["properties"], call.name("properties")
     for one_ in found:
-        if _show_binding(vhost, one_)["properties_key"] in (wanted, quote(call.name("properties"), safe="~")):
+        if _show_binding(vhost, one_)["properties_key"] in wanted:
             return vhost, source, kind, name, one_
     raise not_found()
 

@@ -172,7 +172,7 @@ def _node(call: Call) -> dict[str, Any]:
         "fd_used": len(files),
         "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "sockets_used": len(call.broker.connections),
-        "sockets_total": call.broker.quotas.connections_all,
+        "sockets_total": call.broker.limits.connections_max,
         "proc_used": 0,
         "proc_total": 0,
         "mem_used": resident,

@@ -73,7 +73,7 @@ def check_limit(kind: str, limit: str, value: Any) -> int:
 
 def check_policy(value: Mapping[str, Any], *, operator: bool, trusted: bool) -> dict[str, Any]:
     """The value of a policy as it is kept. Args: trusted: an administrator asks."""
-    pattern, apply_to, priority = value.get("pattern"), value.get("apply-to", "all"), value.get("priority", 0)
+    pattern, apply_to, priority = value.get("pattern"), value.get("apply-to") or "all", value.get("priority") or 0
     if not isinstance(pattern, str):
         raise bad("Validation failed\n\npattern should be a text\n")
     reason = check_pattern(pattern, trusted)
