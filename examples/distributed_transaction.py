@@ -13,8 +13,8 @@ import pika
 
 from flintmq.config import Config
 from flintmq.node import Node
-from flintmq.ports import StoredContent
 from flintmq.transactions import Xid
+from flintmq.transactions.bulk import BLOCK_ENTRY
 
 QUEUES = ("orders", "invoices", "shipments")
 
@@ -24,9 +24,11 @@ def header(body: bytes) -> bytes:
     return b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + b"\x10\x00" + b"\x02"
 
 
-def message(text: str) -> StoredContent:
-    """A message for the default exchange."""
-    return StoredContent(b"", b"", header(text.encode()), text.encode())
+def block(text: str) -> bytes:
+    """A block of one message: the first route, a persistent message (flag 1), no priority, no expiration, padded to 8 bytes."""
+    head, body = header(text.encode()), text.encode()
+    content = head + body
+    return BLOCK_ENTRY.pack(len(content), 0, len(head), 1, 0, 0, -1) + content + bytes(-len(content) % 8)
 
 
 def start(directory: str) -> Node:
@@ -61,10 +63,9 @@ def main() -> None:
     assert transactions is not None
     transactions.select(session)
     transactions.start(session, xid)
-    position = orders.core.next_available()
-    transactions.dequeue(session, xid, orders.queue_id, position)
-    transactions.enqueue(session, xid, invoices.queue_id, message("invoice 1"))
-    transactions.enqueue(session, xid, shipments.queue_id, message("shipment 1"))
+    transactions.hold_run(session, xid, orders.queue_id, messages_max=1, bytes_max=1 << 20)
+    for queue, text in ((invoices, "invoice 1"), (shipments, "shipment 1")):
+        transactions.enqueue_block(session, xid, block(text), [(b"", queue.name.encode())], [[queue.queue_id]])
     transactions.end(session, xid)
     print("prepare:", transactions.prepare(xid).result().name)
     show(node, "prepared: the order is held")

@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flintmq.ports import DequeueReason, StoredContent
-from flintmq.store.log_store import LogStore
+from flintmq.ports import DequeueReason
+from tests.drivers.store_driver import DrivenStore
+from tests.support.stored import StoredContent
 
 UUID = bytes.fromhex("5f1e7b2a9c0d4e6f8a1b2c3d4e5f6071")
 CONTAINER = 16 * 1024
@@ -30,7 +31,7 @@ class Maker:
     """Does things to a store and notes what must come back of them."""
 
     def __init__(self, directory: Path) -> None:
-        self.store = LogStore.open(
+        self.store = DrivenStore.open(
             None,
             str(directory),
             container_size=CONTAINER,

@@ -105,10 +105,8 @@ class Limits:
     dtx_remember_s: int = 3_600
     # branches of the node; above it a start is refused with RESOURCE_LIMIT_EXCEEDED (rolled back ones are forgotten first)
     dtx_branches_max: int = 10_000
-    # enqueues plus dequeues of one transaction (about 300 bytes of memory each); one more is refused with RESOURCE_LIMIT_EXCEEDED
+    # enqueues plus dequeues of one transaction (about 40 bytes of memory each); one more is refused with RESOURCE_LIMIT_EXCEEDED
     dtx_enrolments_max: int = 1_000_000
-    # bytes of message content one transaction keeps in memory; above it logged messages are read back later, transient ones refused
-    dtx_content_bytes_max: int = 16 * MIB
 
     # bytes of the message log that are not on disk yet above which a block of staged messages waits
     staged_unwritten_bytes: int = 6 * MIB

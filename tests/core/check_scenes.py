@@ -123,8 +123,8 @@ def log(scene: str, broken: bool) -> None:
 
 
 def store(scene: str, broken: bool) -> None:
-    from flintmq.ports import StoredContent
     from tests.store.rig import Rig
+    from tests.support.stored import StoredContent
 
     rig = Rig(size=16384)
     if scene == "message":

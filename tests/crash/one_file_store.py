@@ -11,7 +11,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from flintmq.ports import DequeueReason, StoredContent
+from flintmq.ports import DequeueReason
+from tests.support.stored import StoredContent
 from tests.twins.memory_store import MemoryStore
 from tests.twins.sim_disk import SimDisk
 

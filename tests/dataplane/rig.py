@@ -16,6 +16,7 @@ from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from flintmq.transactions import BranchState
 from flintmq.transactions.bulk import INLINE, ROW
+from tests.drivers.store_driver import content_of
 from tests.support import blocks
 from tests.support.image import image_of
 
@@ -180,7 +181,7 @@ class Rig:
         for index, name in enumerate(names):
             position, message_id, where, body_len, _, _, _ = ROW.unpack_from(data, index * ROW.size)
             if where:
-                body = self.node.store.logs.content(message_id).body  # type: ignore[union-attr]
+                body = content_of(self.node.store.logs, message_id).body  # type: ignore[union-attr]
             else:
                 length, header_len, _ = INLINE.unpack_from(data, at)
                 run = data[at + INLINE.size : at + INLINE.size + length]

@@ -409,7 +409,7 @@ def test_a_note_of_a_stage_that_was_never_prepared_is_removed(rig: Rig) -> None:
 
 def test_a_prepared_branch_of_no_stage_is_rolled_back(rig: Rig) -> None:
     plane, xid = rig.service.plane, Xid(0x464C4E47, b"g" * 32, b"b" * 16, "/")
-    plane.begin("somebody", xid, log_transient=True)
+    plane.begin("somebody", xid)
     plane.coordinator.enqueue_block("somebody", xid, block("a"), [(b"", b"q")], [[rig.core("q").queue_id]])
     plane.prepare("somebody", xid)
     again = rig.kill()

@@ -35,7 +35,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_enqueue,
     queue_enqueue_immediate,
-    queue_fill_held,
     queue_hold_at,
     queue_publish_held,
     queue_pull,
@@ -43,7 +42,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_release,
     queue_remove_consumer,
     queue_remove_waiter,
-    queue_reserve,
     queue_restore_many,
     queue_set_notify_work_desired,
     queue_set_ports,
@@ -149,10 +147,6 @@ class Stress:
                     slot = queue_add_held(queue, content, 0, address(position))
                     memory_log_write(log, slot)
                     queue_publish_held(queue, slot, position, True)
-                elif held and i % held == 1:  # as a distributed transaction does
-                    position = queue_reserve(queue, content.priority)
-                    queue_fill_held(queue, position, content, 0, 0, 0)
-                    queue_publish_held(queue, NULL, position, False)
                 else:
                     queue_enqueue(queue, content, 0, 0, NULL)
                 content_decref(content)

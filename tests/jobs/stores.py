@@ -158,9 +158,8 @@ def busy_store(directory: Path, archive: Path | None = None) -> Path:
 
 def distributed(running: Broker, name: bytes, end: str) -> None:
     """Two messages into `jobs`, one out of `work`; prepared, then `end`."""
-    from flintmq.ports import StoredContent
-    from flintmq.protocol.v0_9_1.codec import encode_properties
     from flintmq.transactions import Xid
+    from tests.support.blocks import enrol, take
 
     queues = running.node.broker.vhosts["/"].queues
     transactions: Any = running.node.broker.transactions
@@ -168,12 +167,8 @@ def distributed(running: Broker, name: bytes, end: str) -> None:
     transactions.select(session)
     transactions.start(session, xid)
     for i in range(2):
-        body = name + b"%d" % i
-        transactions.enqueue(
-            session, xid, queues["jobs"].queue_id, StoredContent(b"", b"jobs", encode_properties(len(body), {"delivery_mode": 2}), body)
-        )
-    work = queues["work"].core
-    transactions.dequeue(session, xid, queues["work"].queue_id, work.next_available())
+        enrol(transactions, session, xid, (queues["jobs"].queue_id,), name + b"%d" % i)
+    take(transactions, session, xid, queues["work"].queue_id)
     transactions.end(session, xid)
     transactions.prepare(xid).result(60)
     if end == "commit":

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flintmq.ports import DequeueReason, Store, StoredContent
+from flintmq.ports import DequeueReason
+from tests.support.stored import Store, StoredContent
 
 CONTENT = StoredContent(b"x", b"k", b"header", b"body")
 ACK = DequeueReason.ACK

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from flintmq.ports import Definitions, Store
+from flintmq.ports import Definitions
 from flintmq.store.definitions import MemoryDefinitions
+from tests.support.stored import Store
 from tests.twins.memory_store import MemoryStore
 
 from .definitions_contract import DefinitionsContract

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("tests.drivers.queue_driver")
 
-from flintmq.queue.handle import QueueHandle, new_owner
+from flintmq.queue.handle import QueueHandle
 from tests.drivers.queue_driver import Consumer, Queue
 from tests.drivers.queue_threads import restore_run
 from tests.twins.memory_log import MemoryLog
@@ -144,64 +144,3 @@ def test_handle_holds_and_decides() -> None:
     assert queue.publish(b"", b"", b"", b"x", 0, 0) == 2
     with pytest.raises(ValueError):
         queue.restore(2, 1, 1)
-
-
-# --- distributed transactions -------------------------------------------------------------------------------------------------
-
-
-def test_a_reserved_place_is_filled_and_published_where_it_is() -> None:
-    """Nobody sees it before, whatever comes behind it; then it is an arrival in its old place, of its level."""
-    queue = QueueHandle(1, 1, 3)
-    first = queue.reserve(2)
-    queue.publish(b"", b"q", b"", b"behind", 0, 2)
-    assert (first, queue.ready_count(), queue.next_available()) == (1, 1, 2)
-    assert queue.entry_facts(first) is not None and not queue.pass_on(first, 0) and not queue.adopt_held(first)
-    assert queue.fill_held(first, 0, 0, (b"", b"q", b"", b"first"), 16, 2, 77)
-    assert not queue.fill_held(first, 0, 0, (b"", b"q", b"", b"again")) and not queue.fill_held(99, 0, 0)
-    assert queue.ready_count() == 1 and queue.take_expired(100, 3) is None
-    assert queue.publish_held(first, False)
-    assert (queue.ready_count(), queue.ready_bytes(), queue.message_at(first)[3]) == (2, 11, b"first")
-    assert queue.entry_facts(first) == (False, 0, 77)
-    assert queue.take_expired(100, 3) == (b"", b"q", b"", b"first")
-
-
-def test_a_reserved_place_may_get_a_message_that_is_not_in_memory() -> None:
-    """Its body counts as ready and cold; one without a message is only a gap."""
-    queue = QueueHandle(1)
-    gap, place = queue.reserve(), queue.reserve()
-    assert queue.fill_held(place, 42, 1000) and queue.publish_held(place)
-    assert (queue.ready_bytes(), queue.cold_count, queue.resident_bytes, queue.message_id_at(place)) == (1000, 1, 0, 42)
-    assert (queue.ready_count(), queue.enqueued_total(), queue.next_available()) == (1, 1, place)
-    with pytest.raises(KeyError):
-        queue.message_at(gap)
-
-
-def test_a_deleted_queue_reserves_nothing() -> None:
-    queue = QueueHandle(1)
-    queue.mark_deleted()
-    assert queue.reserve() == 0
-
-
-def test_what_a_consumer_holds_passes_to_the_broker_once() -> None:
-    """Only its owner can pass it on; afterwards it is not the owner's any more, and comes back redelivered."""
-    queue = QueueHandle(1)
-    owner, other = new_owner(), new_owner()
-    position = queue.publish(b"", b"q", b"", b"x", 0, 0)
-    assert queue.take_at(position, owner) and not queue.take_at(position, other) and not queue.hold(position)
-    assert not queue.pass_on(position, other) and queue.pass_on(position, owner) and not queue.pass_on(position, owner)
-    assert not queue.release_held(position, True, owner)
-    assert (queue.ready_count(), queue.unacked_count()) == (0, 1)
-    assert queue.release_held(position, True)
-    assert (queue.ready_count(), queue.unacked_count(), queue.entry_facts(position), queue.peek()[1]) == (1, 0, (False, 1, 0), True)
-
-
-@pytest.mark.parametrize("released", [True, False])
-def test_an_entry_restored_in_doubt_is_adopted(released: bool) -> None:
-    """It counts as unacked from then on, and is cold again when it comes back."""
-    queue = QueueHandle(1)
-    queue.restore(5, 11, 100, redelivered=False, held=True)
-    assert (queue.ready_count(), queue.unacked_count()) == (0, 0)
-    assert not queue.hold(5) and queue.adopt_held(5) and not queue.adopt_held(5)
-    assert (queue.ready_count(), queue.unacked_count(), queue.cold_count, queue.entry_facts(5)) == (0, 1, 0, (True, 0, 0))
-    assert queue.release_held(5, True) if released else queue.settle_held(5)
-    assert (queue.ready_count(), queue.unacked_count(), queue.cold_count) == ((1, 0, 1) if released else (0, 0, 0))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+import pytest
+
 from flintmq.queue.handle import QueueHandle
 from flintmq.queue.runs import Run
 
@@ -56,6 +58,21 @@ def test_what_is_settled_is_gone() -> None:
     run.release()  # nothing is held any more
     assert queue.next_available() == 0
     assert queue.publish(b"", b"q", b"", b"new", 0, 0) == 3001
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_an_entry_restored_in_doubt_is_adopted(released: bool) -> None:
+    """It counts as unacked from then on, is adopted once, and is cold again when it comes back."""
+    queue = QueueHandle(1)
+    queue.restore(5, 11, 100, redelivered=False, held=True)
+    assert (queue.ready_count(), queue.unacked_count()) == (0, 0)
+    run, other = Run(queue), Run(queue)
+    run.adopt([(5, 1), (7, 2)], 3)
+    other.adopt([(5, 1)], 3)
+    assert (run.count, run.acquired_us, other.count) == (1, 3, 0)
+    assert (queue.ready_count(), queue.unacked_count(), queue.cold_count, queue.entry_facts(5)) == (0, 1, 0, (True, 0, 0))
+    run.release() if released else run.settle()
+    assert (queue.ready_count(), queue.unacked_count(), queue.cold_count) == ((1, 0, 1) if released else (0, 0, 0))
 
 
 def test_limits() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from flintmq.clock import ManualClock
-from flintmq.store.log_store import LogStore
 from tests.drivers.log_driver import LogDriver
+from tests.drivers.store_driver import DrivenStore
 from tests.twins.sim_disk import SimDisk
 
 STORE = "/store"
@@ -39,7 +39,7 @@ class Rig:
 
     def open(self) -> None:
         self.disk.make_dir(STORE)
-        self.store: Any = LogStore.open(
+        self.store: Any = DrivenStore.open(
             self.disk,
             STORE,
             container_size=self.size,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flintmq.ports import Store
-from flintmq.store.log_store import LogStore
+from tests.drivers.store_driver import DrivenStore
 from tests.ports.store_contract import StoreContract
 from tests.store.rig import Rig
+from tests.support.stored import Store
 from tests.transactions.contracts import TransactionStoreContract
 
 # ids that the contracts use for queues
@@ -26,7 +26,7 @@ class Flushing:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.store: Any = LogStore.open(None, str(directory), **SIZES)
+        self.store: Any = DrivenStore.open(None, str(directory), **SIZES)
         self.image: Path | None = None
 
     def settle(self) -> None:
@@ -107,7 +107,7 @@ class TestTransactionStoreContract(Files, TransactionStoreContract):
 
 def test_a_callback_of_another_thread_waits_for_the_one_that_runs(tmp_path: Path) -> None:
     """Callbacks run in order, also when a second thread registers one that is due while the first one's is under way."""
-    store: Any = LogStore.open(None, str(tmp_path), **SIZES)
+    store: Any = DrivenStore.open(None, str(tmp_path), **SIZES)
     order: list[str] = []
 
     def first() -> None:

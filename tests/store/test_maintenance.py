@@ -219,7 +219,7 @@ def test_what_waits_for_its_position_keeps_its_order_and_is_not_scanned_for_noth
     again."""
     rig = Rig(size=4096)
     tx = rig.store.begin(b"xid")
-    from flintmq.ports import StoredContent
+    from tests.support.stored import StoredContent
 
     waiting = [rig.store.append_content(StoredContent(b"x", b"k", b"h", b"w%d" % number)) for number in range(3)]
     for message in waiting:

@@ -15,7 +15,7 @@ from flintmq.store.log.inspect import Damage, open_store
 from flintmq.store.log.inspect_state import read_state
 from tests.support import logbytes as lb
 
-LogStore = pytest.importorskip("flintmq.store.log_store", reason="the compiled store is not built").LogStore
+DrivenStore = pytest.importorskip("tests.drivers.store_driver", reason="the compiled store is not built").DrivenStore
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "store-v1"
 EXPECTED: dict[str, Any] = json.loads((FIXTURE / "expected.json").read_text())
@@ -27,7 +27,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def opened(path: Path) -> Any:
-    return LogStore.open(
+    return DrivenStore.open(
         None,
         str(path),
         container_size=EXPECTED["container_size"],
@@ -65,8 +65,9 @@ def test_a_store_of_format_1_opens_with_everything_that_was_in_it(store: Path) -
             assert held(opening) == EXPECTED["queues"]
             assert [xid.hex() for xid in opening.in_doubt()] == list(EXPECTED["in_doubt"])
             for xid, entries in EXPECTED["in_doubt"].items():
-                enqueues, dequeues, _ = opening.in_doubt_entries(opening.transaction_of(bytes.fromhex(xid)))
-                assert [one[0] for one in enqueues] == entries["enqueues"]
+                tx = opening.transaction_of(bytes.fromhex(xid))
+                dequeues, _ = opening.in_doubt_entries(tx)
+                assert [one[0] for one in opening.enqueues_in_doubt(tx)] == entries["enqueues"]
                 assert [list(one[:2]) for one in dequeues] == entries["dequeues"]
             assert {key.decode(): value.decode() for key, value in opening.notes(1).items()} == EXPECTED["notes"]
         finally:

@@ -8,13 +8,13 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintmq.ports import StoredContent
 from flintmq.store.copy_forward import copy_container
-from flintmq.store.log_store import LogStore
-from flintmq.store.transaction_log import Row, rows_of
+from flintmq.store.transaction_log import Row
+from tests.drivers.store_driver import DrivenStore
 from tests.store.rig import Rig
 from tests.store.test_recovery import Logs
 from tests.support import logbytes as lb
+from tests.support.stored import StoredContent, rows_of
 from tests.twins.sim_disk import SimDisk
 
 CONTENT = StoredContent(b"x", b"k", b"h", b"body")
@@ -97,7 +97,7 @@ def test_what_damage_took_leaves_the_others_their_positions(tmp_path: Path) -> N
     logs.outcome(lb.PREPARE, tx)
     logs.write(tmp_path)
     for clean in (False, True):
-        store = LogStore.open(
+        store = DrivenStore.open(
             None,
             str(tmp_path),
             container_size=4096,

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from flintmq.ports import DequeueReason, StoredContent
+from flintmq.ports import DequeueReason
 from tests.store_stream.rig import header
 from tests.store_stream.test_stream_store import Node, read_all
 from tests.store_stream.test_ticket_race import During
+from tests.support.stored import StoredContent
 from tests.twins.sim_disk import SimDisk
 
 QUEUE, STREAMS = 2, (3, 4)

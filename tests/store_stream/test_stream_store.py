@@ -10,7 +10,7 @@ import pytest
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.errors import StoreError
-from flintmq.store.log_store import LogStore
+from tests.drivers.store_driver import DrivenStore
 from tests.drivers.stream_reader import StreamReader
 from tests.store_stream.rig import DAMAGED, EMPTY, GONE, MESSAGES, STORE, UUID, Rig, header
 from tests.twins.sim_disk import SimDisk
@@ -31,7 +31,7 @@ class Node:
         self.open()
 
     def open(self) -> None:
-        self.store: Any = LogStore.open(
+        self.store: Any = DrivenStore.open(
             self.disk,
             STORE,
             container_size=self.size,

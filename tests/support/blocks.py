@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from flintmq.protocol.v0_9_1.codec import encode_properties
@@ -25,6 +25,17 @@ def entry(body: bytes, route: int = 0, properties: dict[str, Any] | None = None)
     size = len(header) + len(body)
     head = BLOCK_ENTRY.pack(size, route, len(header), flags, priority, 0, found["expiration_ms"])
     return head + header + body + bytes(-size % 8)
+
+
+def enrol(coordinator: Any, session: Any, xid: Any, queue_ids: Iterable[int], body: bytes, **properties: Any) -> Any:
+    """One message for some queues, in the branch: a block of one entry. Returns its BlockFacts."""
+    block = entry(body, 0, {"delivery_mode": 2, **properties})
+    return coordinator.enqueue_block(session, xid, block, [(b"", b"q")], [list(queue_ids)])
+
+
+def take(coordinator: Any, session: Any, xid: Any, queue_id: int, count: int = 1) -> Any:
+    """The queue's next entries, in the branch. Returns its RunFacts."""
+    return coordinator.hold_run(session, xid, queue_id, messages_max=count, bytes_max=1 << 40)
 
 
 class BlockEntry(NamedTuple):

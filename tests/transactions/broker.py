@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
-from flintmq.ports import StoredContent
 from flintmq.transactions import Outcome, TransactionCoordinator, XaStatus, Xid
+from tests.support.blocks import enrol, take
+from tests.support.stored import StoredContent
 from tests.twins.memory_effects import MemoryQueueEffects
 
 from .twin_store import TwinStore
@@ -72,13 +73,12 @@ class Broker:
         return Broker(queues=len(self.queue_ids), levels=self.levels, limits=self.limits, store=self.store.crash())
 
     def with_work(self, session: str, xid: Xid = X, *, label: str = "new", start: bool = True) -> int:
-        """The session starts the branch, enqueues `label` on queues 1 and 2 and dequeues "old", put into queue 3. Its position."""
+        """The session starts the branch, enqueues `label` on queues 1 and 2, takes the head of 3. Returns where "old" stands there."""
         position = self.put(3, "old")
         if start:
             assert self.coordinator.start(session, xid) is OK
-        ref = self.coordinator.enqueue(session, xid, 1, message(label))
-        self.coordinator.enqueue(session, xid, 2, ref)
-        self.coordinator.dequeue(session, xid, 3, position)
+        enrol(self.coordinator, session, xid, (1, 2), label.encode())
+        assert take(self.coordinator, session, xid, 3).count == 1
         return position
 
 

@@ -11,12 +11,21 @@ from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.queue.handle import QueueHandle
 from flintmq.session.queue_effects import BrokerQueueEffects
-from flintmq.store.log_store import LogStore
 from flintmq.transactions import TransactionCoordinator
 from flintmq.vhost.policy import DEFAULT_POLICY
+from tests.drivers.store_driver import DrivenStore
 
 PERSISTENT = 1
 LEVELS = 4
+
+
+def queue_of(store: Any, number: int) -> Any:
+    """A durable queue of the store; number 2 has priority levels."""
+    core = QueueHandle(number, 1, LEVELS) if number == 2 else QueueHandle(number)
+    core.set_durable(True)
+    core.attach_log(store)
+    store.attach(core)
+    return SimpleNamespace(core=core, durable=True, policy=DEFAULT_POLICY)
 
 
 class OnDisk:
@@ -26,7 +35,7 @@ class OnDisk:
         self, directory: Path, limits: Limits | None = None, files: Any = None, container_size: int = 16384, threads: bool = False
     ) -> None:
         self.directory = directory
-        self.store: Any = LogStore.open(files, str(directory), container_size=container_size, known_queues={1, 2, 3}, threads=threads)
+        self.store: Any = DrivenStore.open(files, str(directory), container_size=container_size, known_queues={1, 2, 3}, threads=threads)
         self.queues = {number: self._queue(number) for number in (1, 2, 3)}
         self.restored = sum(self.store.restore(queue.core) for queue in self.queues.values())
         self.store.restored()
@@ -35,11 +44,7 @@ class OnDisk:
         self.coordinator.restore()
 
     def _queue(self, number: int) -> Any:
-        core = QueueHandle(number, 1, LEVELS) if number == 2 else QueueHandle(number)
-        core.set_durable(True)
-        core.attach_log(self.store)
-        self.store.attach(core)
-        return SimpleNamespace(core=core, durable=True, policy=DEFAULT_POLICY)
+        return queue_of(self.store, number)
 
     def put(self, number: int, body: bytes, *, flags: int = PERSISTENT, priority: int = 0) -> int:
         """A message outside any transaction."""

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("flintmq.store.log_store")
 
 from flintmq.config import Limits
-from flintmq.ports import StoredContent
+from flintmq.queue.handle import new_owner
 from flintmq.transactions import BlockFacts, RunFacts, TransactionRefused, XaStatus, Xid
 from flintmq.transactions.bulk import BLOCK_ENTRY, ROW
 from tests.oracle.log import open_store
@@ -101,11 +101,12 @@ def test_a_decision_with_a_branch_that_is_not_prepared_changes_nothing(broker: O
 def test_consumers_get_what_a_run_left_and_what_it_gives_back(broker: OnDisk) -> None:
     """A message taken before is skipped; after the rollback everything is in its old place, flagged redelivered."""
     positions = [broker.put(1, b"%d" % n) for n in range(6)]
-    assert broker.effects.acquire(1, positions[1], "other")
+    other = new_owner()
+    assert broker.queues[1].core.take_at(positions[1], other)
     assert hold(broker, X, count=3) == RunFacts(3, 3, positions[0], positions[3])
     assert broker.coordinator.runs(X)[0].ranges() == [(positions[0], 1), (positions[2], 2)]
     assert broker.available(1) == positions[4:]
-    broker.effects.session_closed("other")
+    assert broker.queues[1].core.release_held(positions[1], True, other)
     assert done(broker, broker.coordinator.rollback(X)) is XaStatus.XA_OK
     assert broker.available(1) == positions
     assert [broker.queues[1].core.peek(position)[1] for position in positions] == [True, True, True, True, False, False]
@@ -241,8 +242,6 @@ def test_refusals(tmp_path: Path) -> None:
     assert c.hold_run(S, Y, 1, messages_max=9, bytes_max=99).count == 2
     with pytest.raises(TransactionRefused):
         c.hold_run(S, Y, 1, messages_max=9, bytes_max=99)
-    with pytest.raises(TransactionRefused):
-        c.enqueue(S, Y, 1, StoredContent(b"", b"", b"", b""))
     (view,) = c.list()
     assert (view.enqueues, view.dequeues, view.queues) == (3, 2, {1: (3, 2)})
     c.session_closed(S)
@@ -256,8 +255,9 @@ def test_a_set_with_many_gaps_ends_where_its_rows_do(broker: OnDisk) -> None:
     """Every second entry is a consumer's: the run has as many pieces as one record of the log may have."""
     limit = broker.store.bulk.rows_max
     positions = [broker.put(1, b"m") for _ in range(2 * limit + 10)]
+    other = new_owner()
     for position in positions[::2]:
-        assert broker.effects.acquire(1, position, "other")
+        assert broker.queues[1].core.take_at(position, other)
     assert hold(broker, X).count == limit
     assert done(broker, broker.coordinator.prepare(X)) is XaStatus.XA_OK
     for name in ("records", "copy"):

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 pytest.importorskip("flintmq.store.log_store")
 
+from flintmq.queue.handle import new_owner
 from flintmq.transactions import TransactionRefused, XaStatus, Xid
 from flintmq.transactions.bulk import INLINE, ROW
 from tests.support import blocks
@@ -48,6 +49,7 @@ class Bulk(RuleBasedStateMachine):
         self.broker: Any = None
         self.queues: dict[int, dict[int, bytes]] = {queue: {} for queue in QUEUES}  # position -> body, of what stands available
         self.transient: set[tuple[int, int]] = set()
+        self.other = new_owner()
         self.acquired: list[tuple[int, int, bytes]] = []
         self.branches: dict[Xid, Branch] = {}
         self.open()
@@ -91,13 +93,13 @@ class Bulk(RuleBasedStateMachine):
     def acquire(self, queue: int, at: int) -> None:
         position = sorted(self.queues[queue])[at : at + 1]
         if position:
-            assert self.broker.effects.acquire(queue, position[0], "other")
+            assert self.broker.queues[queue].core.take_at(position[0], self.other)
             self.acquired.append((queue, position[0], self.queues[queue].pop(position[0])))
 
     @rule()
     def close_other(self) -> None:
-        self.broker.effects.session_closed("other")
         for queue, position, body in self.acquired:
+            assert self.broker.queues[queue].core.release_held(position, True, self.other)
             self.queues[queue][position] = body
         self.acquired = []
 

@@ -11,12 +11,11 @@ import pytest
 
 pytest.importorskip("flintmq.store.log_store")
 
-from flintmq.ports import StoredContent
-from flintmq.transactions import BranchState, MessageRef, QueueEffects, XaStatus, Xid
+from flintmq.transactions import BranchState, XaStatus, Xid
 from tests.oracle.log import Damage, open_store
 from tests.oracle.records import DEQUEUE
+from tests.support.blocks import enrol, take
 
-from .contracts import CONTENT, QueueEffectsContract
 from .on_disk import LEVELS, OnDisk
 
 X = Xid(1, b"global", b"branch")
@@ -47,35 +46,13 @@ def opened(scratch: Path) -> Any:
         broker.kill()
 
 
-class TestRealQueues(QueueEffectsContract):
-    """The queues of the broker keep the contract that the twin keeps."""
-
-    @pytest.fixture(autouse=True)
-    def directory(self, opened: Callable[..., OnDisk], scratch: Path) -> None:
-        self.broker = opened(scratch / "store")
-
-    def make(self) -> QueueEffects:
-        return self.broker.effects
-
-    def add(self, effects: QueueEffects, *, durable: bool) -> int:
-        return self.broker.put(1, CONTENT.body, flags=int(durable))
-
-    def acquire(self, effects: QueueEffects, position: int, session: str) -> bool:
-        return self.broker.effects.acquire(1, position, session)
-
-    def available(self, effects: QueueEffects) -> list[int]:
-        return self.broker.available(1)
-
-
 def work(broker: OnDisk) -> None:
     """One message for queues 1 and 2, at a high priority there; takes the first of queue 3."""
     coordinator = broker.coordinator
     coordinator.select(ME)
     coordinator.start(ME, X)
-    message: StoredContent | MessageRef = StoredContent(b"", b"q", b"", b"new")
-    message = coordinator.enqueue(ME, X, 1, message, priority=LEVELS - 1)
-    coordinator.enqueue(ME, X, 2, message)
-    coordinator.dequeue(ME, X, 3, broker.available(3)[0])
+    enrol(coordinator, ME, X, (1, 2), b"new", priority=LEVELS - 1)
+    take(coordinator, ME, X, 3)
     coordinator.end(ME, X)
 
 
@@ -195,7 +172,7 @@ def test_order_of_commits_is_the_order_of_positions_over_a_restart(opened: Calla
         xid = Xid(1, b"%d" % number)
         coordinator.start(ME, xid)
         for body in (b"tx%d" % number, b"tx%d again" % number):
-            coordinator.enqueue(ME, xid, 1, StoredContent(b"", b"q", b"", body))
+            enrol(coordinator, ME, xid, (1,), body)
         coordinator.end(ME, xid)
         coordinator.commit(xid, one_phase=True)
         broker.put(1, b"plain%d" % number)
@@ -227,7 +204,7 @@ def test_a_branch_in_doubt_while_the_log_moves_on(opened: Callable[..., OnDisk],
     else:
         broker.coordinator.select(ME)
         broker.coordinator.start(ME, X)
-        broker.coordinator.dequeue(ME, X, 3, broker.available(3)[0])
+        take(broker.coordinator, ME, X, 3)
         broker.coordinator.end(ME, X)
     broker.coordinator.prepare(X)
     for number in (1, 2):
@@ -250,11 +227,11 @@ def test_a_branch_in_doubt_while_the_log_moves_on(opened: Callable[..., OnDisk],
 
 
 def test_the_log_has_each_dequeue_once(opened: Callable[..., OnDisk], scratch: Path) -> None:
-    """The transaction's own record is the only one: settling the entry in its queue writes no second."""
+    """A plain record behind the Commit is the only one: settling the entry in its queue writes no second."""
     broker = filled(opened(scratch / "live"))
     work(broker)
     broker.coordinator.commit(X, one_phase=True)
     broker.settle()
     assert broker.bodies() == AFTER
     records = [item for item in open_store(scratch / "live").logs["messages"].records() if not isinstance(item, Damage)]
-    assert [record.tx != 0 for record in records if record.type == DEQUEUE] == [True]
+    assert [record.tx != 0 for record in records if record.type == DEQUEUE] == [False]

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flintmq.transactions import Outcome, TransactionRefused, XaStatus, Xid
+from tests.support.blocks import enrol, take
 
-from .broker import OK, Broker, message, status
+from .broker import OK, Broker, status
 
 XIDS = [Xid(1, bytes((65 + number,))) for number in range(3)]
 QUEUES = (1, 2)
@@ -22,7 +23,8 @@ class History:
 
     def __init__(self) -> None:
         self.broker = Broker()
-        self.sources = [self.broker.put(SOURCE, f"s{number}") for number in range(60)]
+        for number in range(60):
+            self.broker.put(SOURCE, f"s{number}")
         self.session = {xid: self.broker.session() for xid in XIDS}
         self.enqueued: dict[tuple[Xid, int], list[tuple[int, str]]] = {}  # (xid, incarnation) -> (queue, label)
         self.dequeued: dict[tuple[Xid, int], list[str]] = {}
@@ -64,13 +66,12 @@ class History:
             self.incarnation[xid] += 1
         key = (xid, self.incarnation[xid])
         label = f"{number_of(xid)}.{self.incarnation[xid]}.{self.taken}"
-        ref = c.enqueue(session, xid, 1, message(label))
-        self.enqueued.setdefault(key, []).append((1, label))
-        if several:
-            c.enqueue(session, xid, 2, ref)
-            self.enqueued[key].append((2, label))
-        c.dequeue(session, xid, SOURCE, self.sources[self.taken])
-        self.dequeued.setdefault(key, []).append(f"s{self.taken}")
+        queues = (1, 2) if several else (1,)
+        enrol(c, session, xid, queues, label.encode())
+        self.enqueued.setdefault(key, []).extend((queue, label) for queue in queues)
+        head = self.broker.labels(SOURCE)[0]
+        assert take(c, session, xid, SOURCE).count == 1
+        self.dequeued.setdefault(key, []).append(head)
         self.taken += 1
 
 

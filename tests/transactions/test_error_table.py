@@ -8,8 +8,9 @@ import pytest
 
 from flintmq.transactions import BranchState, Outcome, TransactionRefused, XaStatus, Xid
 from flintmq.transactions.branch import TRANSITIONS, Event
+from tests.support.blocks import enrol
 
-from .broker import OK, Broker, X, message
+from .broker import OK, Broker, X
 
 OTHER = "other session"  # selected, never associated
 
@@ -118,7 +119,7 @@ def run(broker: Broker, session: str, command: str) -> object:
         "own_end_fail": lambda: c.end(session, X, fail=True),
         "own_suspend": lambda: c.end(session, X, suspend=True),
         "own_end_both": lambda: c.end(session, X, suspend=True, fail=True),
-        "own_work": lambda: c.enqueue(session, X, 1, message("more")) and OK,
+        "own_work": lambda: enrol(c, session, X, (1,), b"more") and OK,
         "prepare": lambda: c.prepare(X),
         "commit": lambda: c.commit(X),
         "commit_one_phase": lambda: c.commit(X, one_phase=True),

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flintmq.transactions import BranchState, TransactionRefused, Xid
+from tests.support.blocks import enrol, take
 
-from .broker import Broker, message
+from .broker import Broker
 
 XIDS = [Xid(1, b"g", bytes((number,))) for number in range(3)]
 SESSIONS = ["s1", "s2"]
@@ -182,7 +183,6 @@ class Transactions(RuleBasedStateMachine):
         self.broker = Broker()
         self.model = Model()
         self.labels = 0
-        self.positions: dict[str, tuple[int, int]] = {}
         self.select()
 
     def select(self) -> None:
@@ -224,11 +224,11 @@ class Transactions(RuleBasedStateMachine):
         for xid in self.model.active_in(session):
             self.end(session, xid, False, True)
 
-    @rule(session=sessions, queue_id=queue_ids, which=st.integers(0, 5))
-    def work_where_it_is_active(self, session, queue_id, which) -> None:
+    @rule(session=sessions, queue_id=queue_ids, count=st.integers(1, 3))
+    def work_where_it_is_active(self, session, queue_id, count) -> None:
         for xid in self.model.active_in(session):
             self.enqueue(session, xid, queue_id)
-            self.dequeue(session, xid, queue_id, which)
+            self.dequeue(session, xid, queue_id, count)
 
     @rule(session=sessions, xid=xids, queue_id=queue_ids)
     def enqueue(self, session, xid, queue_id) -> None:
@@ -236,31 +236,25 @@ class Transactions(RuleBasedStateMachine):
         label = f"m{self.labels}"
         self.labels += 1
         try:
-            self.broker.coordinator.enqueue(session, xid, queue_id, message(label))
+            enrol(self.broker.coordinator, session, xid, (queue_id,), label.encode())
         except TransactionRefused as refused:
             assert refused.condition.name == expected
         else:
             assert expected == "XA_OK"
             self.model.branches[xid].enqueues.append((queue_id, label))
 
-    @rule(session=sessions, xid=xids, queue_id=queue_ids, which=st.integers(0, 5))
-    def dequeue(self, session, xid, queue_id, which) -> None:
-        queue = self.broker.effects.queues[queue_id]
-        if not queue:
-            return
-        position = sorted(queue)[which % len(queue)]
-        label = self.broker._label(queue_id, position)
+    @rule(session=sessions, xid=xids, queue_id=queue_ids, count=st.integers(1, 3))
+    def dequeue(self, session, xid, queue_id, count) -> None:
         expected = self.model.works(session, xid)
-        if expected == "XA_OK" and label in self.model.held:
-            expected = "ILLEGAL_STATE"
+        labels = [label for label in self.model.queues[queue_id] if label not in self.model.held][:count]
         try:
-            self.broker.coordinator.dequeue(session, xid, queue_id, position)
+            facts = take(self.broker.coordinator, session, xid, queue_id, count)
         except TransactionRefused as refused:
             assert refused.condition.name == expected
         else:
-            assert expected == "XA_OK"
-            self.model.branches[xid].dequeues.append((queue_id, label))
-            self.model.held.add(label)
+            assert (expected, facts.count) == ("XA_OK", len(labels))
+            self.model.branches[xid].dequeues += [(queue_id, label) for label in labels]
+            self.model.held |= set(labels)
 
     @rule(queue_id=queue_ids)
     def put(self, queue_id) -> None:

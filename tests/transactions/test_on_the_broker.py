@@ -17,10 +17,11 @@ pytest.importorskip("flintmq.store.log_store")
 from flintmq.clock import ManualClock
 from flintmq.config import Config
 from flintmq.node import Node
-from flintmq.ports import StoredContent
 from flintmq.transactions import BranchState, Condition, TransactionRefused, XaStatus, Xid
+from tests.support.blocks import enrol, take
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawConnection
+from tests.support.stored import StoredContent
 
 X = Xid(1, b"global", b"branch")
 Y = Xid(1, b"global", b"other")
@@ -79,9 +80,8 @@ class Running:
         """Takes the first message of "in", puts one onto "out" and "urgent", there before what waits at priority 0."""
         transactions = self.transactions
         assert transactions.start(ME, xid, **options) is OK
-        transactions.dequeue(ME, xid, self.id("in"), self.core("in").next_available())
-        ref = transactions.enqueue(ME, xid, self.id("out"), message(b"new"), priority=4)
-        transactions.enqueue(ME, xid, self.id("urgent"), ref)
+        take(transactions, ME, xid, self.id("in"))
+        enrol(transactions, ME, xid, (self.id("out"), self.id("urgent")), b"new", priority=4)
         assert transactions.end(ME, xid) is OK
 
     def fill(self) -> None:
@@ -156,6 +156,7 @@ def test_an_unprepared_branch_is_gone_after_a_kill(run: Run) -> None:
 CHILD = """
 import sys, time
 from pathlib import Path
+from tests.support.blocks import take
 from tests.transactions.test_on_the_broker import X, Y, Running
 broker = Running(Path(sys.argv[1]))
 broker.fill()
@@ -165,7 +166,7 @@ broker.put("in", b"3")
 broker.work(Y)
 assert broker.transactions.commit(Y, one_phase=True).result(20) == 0
 broker.transactions.start("me", Y)
-broker.transactions.dequeue("me", Y, broker.id("in"), broker.core("in").next_available())
+take(broker.transactions, "me", Y, broker.id("in"))
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -217,20 +218,22 @@ def test_settled_messages_of_a_branch_are_gone_after_a_restart(run: Run) -> None
     broker.work()
     assert broker.transactions.commit(X, one_phase=True).result(SECONDS) is OK
     assert broker.core("out").take_head(1)[3] == b"new"
-    with broker.transactions.local() as transaction:
-        transaction.dequeue(broker.id("urgent"), broker.core("urgent").next_available())
+    broker.transactions.start(ME, Y)
+    assert take(broker.transactions, ME, Y, broker.id("urgent")).count == 1
+    broker.transactions.end(ME, Y)
+    assert broker.transactions.commit(Y, one_phase=True).result(SECONDS) is OK
     broker = run()
     assert broker.all_bodies() == {"in": [b"2"], "out": [], "urgent": [b"low"]}
     assert broker.node.store is not None
 
 
 def test_a_message_that_is_not_in_memory_is_read_when_needed(run: Run) -> None:
-    """Past the limit of content a branch keeps, messages come from the log, whole and in order, with their sizes counted."""
-    broker = run(dtx_content_bytes_max=100)
+    """A branch keeps no content: its messages come from the log, whole and in order, with their sizes counted."""
+    broker = run()
     bodies = [bytes([65 + number]) * 1000 for number in range(5)]
     broker.transactions.start(ME, X)
     for body in bodies:
-        broker.transactions.enqueue(ME, X, broker.id("out"), message(body))
+        enrol(broker.transactions, ME, X, (broker.id("out"),), body)
     broker.transactions.end(ME, X)
     assert broker.transactions.commit(X, one_phase=True).result(SECONDS) is OK
     core = broker.core("out")
@@ -245,8 +248,8 @@ def test_an_entry_of_a_branch_expires(run: Run) -> None:
     clock = ManualClock()
     broker = run(clock=clock)
     broker.transactions.start(ME, X)
-    broker.transactions.enqueue(ME, X, broker.id("out"), message(b"short"), expires_at_ms=clock.wall_ms() + 1000)
-    broker.transactions.enqueue(ME, X, broker.id("out"), message(b"long"))
+    enrol(broker.transactions, ME, X, (broker.id("out"),), b"short", expiration="1000")
+    enrol(broker.transactions, ME, X, (broker.id("out"),), b"long")
     broker.transactions.end(ME, X)
     assert broker.transactions.commit(X, one_phase=True).result(SECONDS) is OK
     broker.node.broker.housekeeping(0)
@@ -273,7 +276,7 @@ def test_a_deleted_queue(run: Run) -> None:
     broker.transactions.rollback(Y).result(SECONDS)
     broker.transactions.start(ME, Y)
     with pytest.raises(TransactionRefused) as refused:
-        broker.transactions.enqueue(ME, Y, number, message(b"late"))
+        enrol(broker.transactions, ME, Y, (number,), b"late")
     assert refused.value.condition is Condition.NOT_FOUND
     broker = run()
     assert broker.all_bodies() == {"in": [b"2", b"3"], "out": [], "urgent": [b"new", b"low"]}
@@ -294,44 +297,29 @@ def test_a_queue_deleted_while_its_branch_is_in_doubt(run: Run) -> None:
     assert broker.all_bodies() == {"in": [], "out": [], "urgent": [b"new", b"low"]}
 
 
-@pytest.mark.parametrize("log_transient", [True, False])
-def test_queues_that_are_not_durable_ride_along(run: Run, log_transient: bool) -> None:
+def test_queues_that_are_not_durable_ride_along(run: Run) -> None:
     """Their messages change with the outcome; after a restart they are gone, and the log does not complain about them."""
     broker = run()
     broker.put("passing", b"p1")
     broker.put("passing", b"p2")
     broker.put("in", b"transient", flags=0)
     transactions = broker.transactions
-    transactions.start(ME, X, log_transient=log_transient)
-    transactions.dequeue(ME, X, broker.id("passing"), 1)
-    transactions.dequeue(ME, X, broker.id("in"), 1)
-    transactions.enqueue(ME, X, broker.id("passing"), message(b"p3"))
+    transactions.start(ME, X)
+    take(transactions, ME, X, broker.id("passing"))
+    take(transactions, ME, X, broker.id("in"))
+    enrol(transactions, ME, X, (broker.id("passing"),), b"p3")
     transactions.end(ME, X)
     assert transactions.rollback(X).result(SECONDS) is OK
     assert (broker.bodies("passing"), broker.bodies("in")) == ([b"p1", b"p2"], [b"transient"])
-    transactions.start(ME, Y, log_transient=log_transient)
-    transactions.dequeue(ME, Y, broker.id("passing"), 1)
-    transactions.enqueue(ME, Y, broker.id("passing"), message(b"p3"))
+    transactions.start(ME, Y)
+    take(transactions, ME, Y, broker.id("passing"))
+    enrol(transactions, ME, Y, (broker.id("passing"),), b"p3")
     transactions.end(ME, Y)
     assert transactions.commit(Y, one_phase=True).result(SECONDS) is OK
     assert broker.bodies("passing") == [b"p2", b"p3"]
     broker.vhost.delete_queue("passing")
     broker = run()
     assert broker.bodies("passing") == [] and broker.bodies("in") == []
-
-
-def test_a_prepared_pipeline_batch_with_transient_entries_survives(run: Run) -> None:
-    """log_transient: entries that were transient are held after a restart and come back when it is rolled back."""
-    broker = run()
-    position = broker.put("in", b"transient", flags=0)
-    broker.transactions.start(ME, X, log_transient=True)
-    broker.transactions.dequeue(ME, X, broker.id("in"), position)
-    broker.transactions.end(ME, X)
-    assert broker.transactions.prepare(X).result(SECONDS) is OK
-    broker = run()
-    assert broker.bodies("in") == []
-    assert broker.transactions.rollback(X).result(SECONDS) is OK
-    assert broker.bodies("in") == [b"transient"]
 
 
 def test_housekeeping_ends_branches_whose_time_is_over(run: Run) -> None:
@@ -349,34 +337,16 @@ def test_housekeeping_ends_branches_whose_time_is_over(run: Run) -> None:
 
 
 def test_a_session_that_ends_gives_back_what_it_has(run: Run) -> None:
-    """Its unprepared branch is rolled back, and what it acquired outside of it is available again, redelivered."""
+    """Its unprepared branch is rolled back."""
     broker = run()
     broker.fill()
-    effects = broker.node.broker.effects
-    assert effects is not None and effects.acquire(broker.id("in"), 2, ME) and not effects.acquire(broker.id("in"), 2, "you")
     broker.transactions.start(ME, X)
-    broker.transactions.dequeue(ME, X, broker.id("in"), 1)
+    assert take(broker.transactions, ME, X, broker.id("in"), 9).count == 2
     assert broker.bodies("in") == []
     broker.node.broker.session_closed(ME)
     wait_until(lambda: broker.all_bodies() == BEFORE)
     assert broker.core("in").peek(2)[1] is True
     assert [view.state for view in broker.transactions.list()] == [BranchState.ROLLBACK_ONLY]
-
-
-def test_an_acquired_entry_is_dequeued_by_its_session(run: Run) -> None:
-    """It passes from the session to the transaction; afterwards the session's end changes nothing."""
-    broker = run()
-    broker.fill()
-    effects = broker.node.broker.effects
-    assert effects is not None and effects.acquire(broker.id("in"), 1, ME)
-    broker.transactions.start(ME, X)
-    broker.transactions.dequeue(ME, X, broker.id("in"), 1)
-    broker.transactions.end(ME, X)
-    assert broker.transactions.prepare(X).result(SECONDS) is OK
-    broker.node.broker.session_closed(ME)
-    assert broker.bodies("in") == [b"2"]
-    assert broker.transactions.commit(X).result(SECONDS) is OK
-    assert (broker.core("in").ready_count(), broker.core("in").unacked_count()) == (1, 0)
 
 
 def test_a_commit_keeps_the_limit_of_its_queue(run: Run) -> None:
@@ -385,7 +355,7 @@ def test_a_commit_keeps_the_limit_of_its_queue(run: Run) -> None:
     broker.vhost.declare_queue("short", durable=True, arguments={"x-max-length": 2})
     broker.transactions.start(ME, X)
     for body in (b"a", b"b", b"c"):
-        broker.transactions.enqueue(ME, X, broker.id("short"), message(body))
+        enrol(broker.transactions, ME, X, (broker.id("short"),), body)
     broker.transactions.end(ME, X)
     assert broker.transactions.commit(X, one_phase=True).result(SECONDS) is OK
     assert broker.bodies("short") == [b"b", b"c"]
@@ -404,15 +374,10 @@ def test_transfers_of_many_threads_keep_every_message_once(run: Run) -> None:
         for number in range(15):
             xid = Xid(2, name.encode(), b"%d" % number)
             transactions.start(name, xid)
-            while True:
-                position = broker.core("in").next_available()
-                try:
-                    body = broker.core("in").message_at(position)[3]
-                    transactions.dequeue(name, xid, broker.id("in"), position)
-                    break
-                except (KeyError, TransactionRefused):
-                    continue  # another thread was faster
-            transactions.enqueue(name, xid, broker.id("out"), message(body))
+            assert take(transactions, name, xid, broker.id("in")).count == 1
+            (run_,) = transactions.runs(xid)
+            body = broker.core("in").message_at(run_.positions()[0])[3]
+            enrol(transactions, name, xid, (broker.id("out"),), body)
             transactions.end(name, xid)
             if number % 3 == 0:
                 transactions.prepare(xid).result(SECONDS)
@@ -432,11 +397,8 @@ def test_transfers_of_many_threads_keep_every_message_once(run: Run) -> None:
         thread.join()
     assert len(broker.bodies("out")) == 40 - len(consumed)
     there = broker.all_bodies()
-    with broker.transactions.local():
-        pass
-    broker.put("in", b"last")
-    with broker.transactions.local() as transaction:  # durable, and so is everything before it
-        transaction.dequeue(broker.id("in"), broker.core("in").next_available(broker.core("in").tail()))
+    # A note that is durable, and so is everything before it.
+    assert broker.transactions.decide((9, b"done", b"1")).result(SECONDS) is OK
     broker = run()
     assert broker.all_bodies() == there
     assert sorted(there["in"] + there["out"] + consumed, key=int) == [b"%d" % number for number in range(120)]

@@ -2,63 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from flintmq.ports import StoredContent
-from flintmq.queue.handle import QueueHandle
-from flintmq.queue.runs import reserve_many
-from flintmq.transactions.errors import TransactionRefused
-from flintmq.transactions.work import Work
+pytest.importorskip("flintmq.store.log_store")
+
+from flintmq.transactions import TransactionRefused, XaStatus, Xid
+from tests.support.blocks import enrol
+
+from .on_disk import OnDisk
+
+X = Xid(1, b"global", b"branch")
 
 
-class Store:
-    """Takes everything. `bulk.rows_max`: rows that fit into one record."""
-
-    class bulk:
-        rows_max = 20
-
-    def begin(self, xid: bytes | None = None) -> int:
-        return 1
-
-    def append_content(self, content: Any, *, priority: int | None = None) -> int:
-        return 7
-
-    def enqueue(self, *args: Any, **more: Any) -> int:
-        return 0
-
-
-class Effects:
-    def durable(self, queue_id: int) -> bool:
-        return True
-
-
-@pytest.fixture
-def made() -> Any:
-    store: Any = Store()
-    effects: Any = Effects()
-    return Work(store, effects, xid=b"x", log_transient=False, enrolments_max=1_000_000, content_bytes_max=1 << 20)
-
-
-def enrol(made: Any, count: int, priorities: tuple[int | None, ...]) -> int:
-    for at in range(count):
+@pytest.mark.parametrize("priorities", [(0,), (3,), (0, 3), (0, 3, 3)])
+def test_what_a_commit_can_not_say_in_one_record_is_refused(tmp_path: Path, priorities: tuple[int, ...]) -> None:
+    """One message at a time into a queue with priorities: each turn to another one is a row, and 256 neighbours are one."""
+    (tmp_path / "store").mkdir()
+    broker = OnDisk(tmp_path / "store")
+    limit = broker.store.bulk.rows_max
+    broker.coordinator.select("me")
+    broker.coordinator.start("me", X)
+    taken = 0
+    while taken < 2 * limit:
         try:
-            made.enqueue(1, StoredContent(b"", b"k", b"", b"x"), durable=True, priority=priorities[at % len(priorities)], expires_at_ms=0)
+            enrol(broker.coordinator, "me", X, (2,), b"%d" % taken, priority=priorities[taken % len(priorities)])
         except TransactionRefused as refused:
             assert "by turns" in str(refused)
-            return at
-    return count
-
-
-def test_positions_are_reserved_together() -> None:
-    core: Any = QueueHandle(1, 1, 3)
-    positions = reserve_many(core, [None, 2, 2, 1, None])
-    assert [(position >> 56, position & 0xFF) for position in positions] == [(2, 1), (0, 1), (0, 2), (1, 1), (2, 2)]
-    core.mark_deleted()
-    assert reserve_many(core, [1, 2]) == []
-
-
-@pytest.mark.parametrize(("priorities", "taken"), [((None,), 2560), ((0, 1), 10), ((3,), 2560)])
-def test_what_a_commit_can_not_say_in_one_record_is_refused(priorities: tuple[int | None, ...], taken: int, made: Any) -> None:
-    assert enrol(made, 5000, priorities) == taken
+            break
+        taken += 1
+    turns = 1 if len(priorities) == 1 else taken * 2 // len(priorities)
+    assert (turns == 1 and taken == 2 * limit) or limit - 2 <= turns <= limit
+    broker.coordinator.end("me", X)
+    outcome = broker.coordinator.commit(X, one_phase=True)
+    broker.settle()
+    assert outcome.result(0) is XaStatus.XA_OK
+    assert len(broker.available(2)) == taken
+    again = OnDisk(broker.image(tmp_path / "again"))
+    assert again.available(2) == broker.available(2)
+    again.kill()
+    broker.kill()

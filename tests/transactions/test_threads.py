@@ -6,8 +6,9 @@ import sys
 import threading
 
 from flintmq.transactions import TransactionRefused, XaStatus, Xid
+from tests.support.blocks import enrol
 
-from .broker import OK, Broker, message
+from .broker import OK, Broker
 
 THREADS = 4
 ROUNDS = 30
@@ -28,8 +29,7 @@ def test_commits_race_timeouts_and_closing_sessions() -> None:
                 c.select(session)
                 try:
                     c.start(session, xid)
-                    ref = c.enqueue(session, xid, 1, message(label))
-                    c.enqueue(session, xid, 2, ref)
+                    enrol(c, session, xid, (1, 2), label.encode())
                     c.end(session, xid)
                     if turn % 2:
                         answers[label] = c.prepare(xid).result(100)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from flintmq.errors import StoreError
-from flintmq.ports import DequeueReason, StoredContent
-from flintmq.transactions import CommitRow, HeuristicOutcome, RecoveredEnqueue, RecoveredTransaction
+from flintmq.ports import DequeueReason
+from flintmq.store.transaction_log import Row
+from flintmq.transactions import HeuristicOutcome, RecoveredTransaction
 from flintmq.transactions.xid import ENCODED_BYTES_MAX
 from tests.support.blocks import block_entries
+from tests.support.stored import StoredContent
 from tests.twins.memory_store import MemoryStore, _State
 
 
@@ -27,7 +29,7 @@ class _TwinState(_State):
         if not value:
             del self.notes[kind, key]
 
-    def commit_rows(self, tx: int, rows: Sequence[CommitRow]) -> None:
+    def commit_rows(self, tx: int, rows: Sequence[Row]) -> None:
         ended = self.transactions[tx]
         places = {queue_id: _places(queue_id, rows) for queue_id, _, _ in ended.enqueues}
         enqueues, ended.enqueues = ended.enqueues, []
@@ -36,8 +38,20 @@ class _TwinState(_State):
             self.enqueue(queue_id, next(places[queue_id]), message_id, expires_at_ms, 0)
             self._unrefer(message_id)  # the transaction's own reference
 
+    def rollback(self, tx: int) -> None:
+        self.sets.pop(tx, None)
+        super().rollback(tx)
 
-def _places(queue_id: int, rows: Sequence[CommitRow]) -> Iterator[int]:
+    def recover(self) -> None:
+        super().recover()
+        for tx in [tx for tx in self.sets if tx not in self.transactions]:  # committed, and not yet dequeued
+            for queue_id, first, count in self.sets.pop(tx)[0]:
+                for position in range(first, first + count):
+                    if position in self.queues.get(queue_id, {}):
+                        self.dequeue(queue_id, position, 0)
+
+
+def _places(queue_id: int, rows: Sequence[Row]) -> Iterator[int]:
     for row in rows:
         if row.queue_id == queue_id:
             yield from range(row.first, row.first + row.length)
@@ -92,7 +106,7 @@ class TwinStage:
 
 
 class TwinBulk:
-    """See BulkStore: sets are logged as single dequeues, whose order is kept."""
+    """See BulkStore."""
 
     rows_max = 1000
     disk_low = False
@@ -133,8 +147,8 @@ class TwinBulk:
     def stage(self, tx: int) -> TwinStage:
         return TwinStage(self._store, tx)
 
-    def commit(self, tx: int, rows) -> int:
-        return self._store.commit_rows(tx, [CommitRow(*row) for row in rows])
+    def adopt(self, tx: int, core_of):
+        return self._store.staged(tx)
 
     def settle_stage(self, stage, committed: bool) -> None:
         pass
@@ -181,20 +195,33 @@ class TwinStore(MemoryStore):
         self.written.append("prepare")
         return super().prepare(tx)
 
-    def commit(self, tx, first_positions=None) -> int:
+    def commit(self, tx, places=None) -> int:
+        """`places`: queue id -> first position, or rows."""
+        if places is not None and not isinstance(places, Mapping):
+            return self._commit_rows(tx, [Row(*row) for row in places])
         self.written.append("commit")
-        return super().commit(tx, first_positions)
+        return super().commit(tx, places)
 
     def rollback(self, tx: int) -> int:
         self.written.append("rollback")
         return super().rollback(tx)
 
-    def in_doubt_entries(self, tx: int) -> RecoveredTransaction:
-        state, record = self._state, self._state.transactions[tx]
-        enqueues = [RecoveredEnqueue(*item, state.priorities[item[1]], len(state.contents[item[1]].body)) for item in record.enqueues]
-        return RecoveredTransaction(enqueues, list(record.dequeues), state.sets.get(tx, ((), 0, 0)))
+    def enqueues_in_doubt(self, tx: int) -> list[tuple]:
+        """(queue id, message id, expires_at_ms, priority or None, body length) of what a prepared transaction enqueues."""
+        state = self._state
+        return [(*item, state.priorities[item[1]], len(state.contents[item[1]].body)) for item in state.transactions[tx].enqueues]
 
-    def commit_rows(self, tx: int, rows: Sequence[CommitRow]) -> int:
+    def staged(self, tx: int) -> TwinStage | None:
+        """What a prepared transaction enqueues, as its stage."""
+        stage = TwinStage(self, tx)
+        for queue_id, message_id, expires_at_ms, priority, _ in self.enqueues_in_doubt(tx):
+            stage.items.append([queue_id, message_id, self._state.contents[message_id], priority, expires_at_ms, 0])
+        return stage if stage.items else None
+
+    def in_doubt_entries(self, tx: int) -> RecoveredTransaction:
+        return RecoveredTransaction(list(self._state.transactions[tx].dequeues), self._state.sets.get(tx, ((), 0, 0)))
+
+    def _commit_rows(self, tx: int, rows: Sequence[Row]) -> int:
         with self._lock:
             for queue_id, _, _ in self._known(tx).enqueues:
                 wanted = sum(item[0] == queue_id for item in self._known(tx).enqueues)

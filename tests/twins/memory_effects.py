@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flintmq.ports import POSITION_INDEX_BITS, StoredContent
+from flintmq.ports import POSITION_INDEX_BITS
 from flintmq.transactions.bulk import INLINE, ROW, Octets
-from flintmq.transactions.effects import HeldEntry, PendingEnqueue, Session
+from flintmq.transactions.effects import Session
+from tests.support.stored import StoredContent
 
 # Owner of an entry that a transaction holds; no session equals it.
 HELD = object()
@@ -175,17 +176,6 @@ class MemoryQueueEffects:
 
     # --- the port ---------------------------------------------------------------------------------------------------------
 
-    def durable(self, queue_id: int) -> bool | None:
-        return True if queue_id in self.queues else None
-
-    def hold(self, queue_id: int, position: int, session: Session | None) -> HeldEntry | None:
-        with self._lock:
-            entry = self.queues.get(queue_id, {}).get(position)
-            if entry is None or entry.owner is HELD or (entry.owner is not None and entry.owner != session):
-                return None
-            entry.owner = HELD
-            return HeldEntry(logged=entry.message_id != 0, delivery_count=int(entry.redelivered))
-
     def run(self, queue_id: int) -> MemoryRun | None:
         return MemoryRun(self, queue_id) if queue_id in self.queues else None
 
@@ -200,20 +190,15 @@ class MemoryQueueEffects:
                     queue[position] = MemoryEntry(message_id, content)
 
     def reserve_next(self, queue_id: int, priority: int | None) -> int:
-        """One position, as `reserve` gives them."""
+        """One position, above all that were ever used in its level."""
         with self._lock:
             return self._next(queue_id, priority)
 
     def ttl_ms(self, queue_id: int) -> int:
         return self.ttls.get(queue_id, -1)
 
-    def content(self, queue_id: int, position: int) -> StoredContent:
-        content = self.queues[queue_id][position].content
-        if content is None:
-            raise KeyError(position)
-        return content
-
     def release(self, queue_id: int, positions: Sequence[int]) -> None:
+        """Of a run: AVAILABLE again."""
         with self._lock:
             for position in positions:
                 entry = self.queues.get(queue_id, {}).get(position)
@@ -221,23 +206,11 @@ class MemoryQueueEffects:
                     entry.owner, entry.redelivered = None, True
 
     def settle(self, queue_id: int, positions: Sequence[int]) -> None:
+        """Of a run: they go."""
         with self._lock:
             for position in positions:
                 if queue_id in self.queues:
                     del self.queues[queue_id][position]
-
-    def reserve(self, queue_id: int, priorities: Sequence[int | None]) -> Sequence[int] | None:
-        with self._lock:
-            if queue_id not in self.queues:
-                return None
-            return [self._next(queue_id, priority) for priority in priorities]
-
-    def publish(self, queue_id: int, entries: Sequence[tuple[int, PendingEnqueue]]) -> None:
-        with self._lock:
-            queue = self.queues.get(queue_id)
-            for position, enqueue in entries:
-                if queue is not None:
-                    queue[position] = MemoryEntry(enqueue.message.message_id if enqueue.logged else 0, enqueue.message.content)
 
     def _next(self, queue_id: int, priority: int | None) -> int:
         level = self._levels - 1 - min(priority or 0, self._levels - 1)

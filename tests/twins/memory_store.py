@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from flintmq.ports import DequeueReason, StoredContent, StoredEntry, TxState
+from flintmq.ports import DequeueReason, TxState
+from tests.support.stored import StoredContent, StoredEntry
 
 XID_BYTES_MAX = 512
 

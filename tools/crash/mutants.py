@@ -157,8 +157,8 @@ MUTANTS = (
     Mutant(
         "effects of a commit before it is durable",
         "log_store.py",
-        "heapq.heappush(self.waiting, (ticket, -1, lambda: self.tx_apply(transaction)))",
-        "self.tx_apply(transaction)",
+        "heapq.heappush(self.waiting, (ticket, -1, lambda: self._applied(transaction)))",
+        "self._applied(transaction)",
     ),
     Mutant(
         "open transactions commit at a restart",

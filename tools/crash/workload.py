@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flintmq.errors import StoreError
-from flintmq.ports import DequeueReason, StoredContent
+from flintmq.ports import DequeueReason
+from tests.support.stored import StoredContent
 from tests.twins.disk_images import DiskState, Image
 from tests.twins.sim_disk import SimDisk
 from tools.crash.campaign import Violation
@@ -44,10 +45,10 @@ KINDS = {"mixed": (_MIXED, 0.6), "churn": (_CHURN, 0.95), "transactions": (_TRAN
 
 def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water: int, directory: str = DIRECTORY) -> Any:
     """The store under test, without background threads. queues, high_water: what the definitions say."""
-    from flintmq.store.log_store import LogStore
+    from tests.drivers.store_driver import DrivenStore
 
     disk.make_dir(directory)
-    return LogStore.open(
+    return DrivenStore.open(
         disk,
         directory,
         container_size=container_size,
@@ -61,7 +62,7 @@ def open_store(disk: SimDisk, container_size: int, queues: set[int], high_water:
 
 def driver_of(store: Any) -> Any:
     """The message path's calls on a LogStore; None for a store that has none."""
-    if type(store).__name__ != "LogStore":
+    if type(store).__name__ != "DrivenStore":
         return None
     from tests.drivers.log_driver import LogDriver
 

@@ -210,11 +210,11 @@ class Plane:
 
     # --- transactions ---------------------------------------------------------------------------------------------------
 
-    def begin(self, session: Session, xid: Xid, *, log_transient: bool) -> None:
+    def begin(self, session: Session, xid: Xid) -> None:
         """A new branch without a timeout, in which the session works. Raises: Refused."""
         self.coordinator.select(session)
         try:
-            self.coordinator.start(session, xid, log_transient=log_transient)
+            self.coordinator.start(session, xid)
             self.coordinator.set_timeout(xid, 0)
         except TransactionRefused as error:
             raise refusal_of(error) from None

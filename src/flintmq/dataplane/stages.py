@@ -236,7 +236,7 @@ class Stages:
                     self._stage_quota.enter(identity, caller.user, caller.vhost)
                     self._stages[identity] = stage
                 try:
-                    plane.begin(stage.session, stage.xid, log_transient=True)
+                    plane.begin(stage.session, stage.xid)
                 except BaseException:
                     self._drop(stage)
                     raise

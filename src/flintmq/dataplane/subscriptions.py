@@ -693,7 +693,7 @@ class Subscriptions:
             return None
         xid = found.xid(seq)
         session = ("set", found.incarnation, seq)
-        plane.begin(session, xid, log_transient=False)
+        plane.begin(session, xid)
         try:
             taken = take(plane, found, queues, ready, messages, size, session, xid)
             if taken:
@@ -758,7 +758,7 @@ class Subscriptions:
         branch = bytes(8) + len(skipped).to_bytes(4, "big")  # longer than that of any set: restore tells them by it
         xid = Xid(FORMAT_SET, created.incarnation.bytes, branch, created.vhost)
         session = ("skip", created.incarnation, len(skipped))
-        plane.begin(session, xid, log_transient=False)
+        plane.begin(session, xid)
         try:
             facts = hold(plane, session, xid, queue_id, plane.limits.acquire_messages_max, _BYTES_MAX, created.name, upto)
             if not facts.count:

@@ -25,7 +25,6 @@ from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
 from cython.cimports.flintmq.queue.queue_core import (
     queue_acquired_failed,
-    queue_adopt_held,
     queue_borrow,
     queue_cold_count,
     queue_consumer_count,
@@ -37,7 +36,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_expire_many,
     queue_facts,
     queue_failed_count,
-    queue_fill_held,
     queue_forget_logged,
     queue_get_id,
     queue_hold_arrivals,
@@ -47,7 +45,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_mark_deleted,
     queue_new,
     queue_next_available,
-    queue_pass_on,
     queue_peek,
     queue_priorities,
     queue_publish_held,
@@ -55,7 +52,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_ready_count,
     queue_rearm,
     queue_release,
-    queue_reserve,
     queue_resident_bytes,
     queue_restore_many,
     queue_set_durable,
@@ -430,49 +426,9 @@ class QueueHandle:
             queue_forget_logged(self.queue, NULL, position, 0)
         return queue_settle(self.queue, NULL, position, 0, reason, 0) != 0
 
-    # --- distributed transactions: the message comes when the outcome is known ------------------------------------------
-
     def take_at(self, position: int, owner: int) -> bool:
-        """As `hold`, for a consumer id (`new_owner`): what it holds counts as unacked until it is released, passed on or settled."""
+        """As `hold`, for a consumer id (`new_owner`): what it holds counts as unacked until it is released or settled."""
         return queue_take_at(self.queue, position, owner) != NULL
-
-    def pass_on(self, position: int, owner: int) -> bool:
-        """What consumer `owner` acquired is held as if by `hold`. False when it does not hold it."""
-        return queue_pass_on(self.queue, position, owner) != 0
-
-    def adopt_held(self, position: int) -> bool:
-        """An entry that `restore` put back held, its dequeue in doubt, is held as if by `hold`. False when it is none."""
-        return queue_adopt_held(self.queue, position) != 0
-
-    def reserve(self, priority: int | None = None) -> int:
-        """The next position for a message of this priority (0..255): an invisible place without a message. 0: the queue is deleted."""
-        position: uint64_t = queue_reserve(self.queue, -1 if priority is None else priority)
-        if position == 0 and not queue_is_deleted(self.queue):
-            raise MemoryError("no memory for an entry")
-        return position
-
-    def fill_held(
-        self,
-        position: int,
-        message_id: int,
-        body_len: int,
-        message: tuple[bytes, bytes, bytes, bytes] | None = None,
-        flags: int = 0,
-        priority: int = 0,
-        expires_at_ms: int = 0,
-    ) -> bool:
-        """Gives a reserved place its message; `publish_held` shows it. False when it is not reserved.
-
-        Args: message_id: of the log, 0 = not logged; body_len: bytes, for a message that is not in memory; message: (exchange, routing key,
-        header, body), or None: it is read from the log when it is needed; flags: CONTENT_*; expires_at_ms: wall clock, 0 = never.
-        """
-        content: pointer[content_t] = NULL
-        if message is not None:
-            content = content_from_bytes(message[0], message[1], message[2], message[3], flags, priority)
-        filled: bint = queue_fill_held(self.queue, position, content, message_id, body_len, expires_at_ms)
-        if content != NULL:
-            content_decref(content)
-        return filled
 
     def entry_facts(self, position: int) -> tuple[bool, int, int] | None:
         """(logged, earlier deliveries, expires_at_ms) of an entry that is available or acquired, else None."""

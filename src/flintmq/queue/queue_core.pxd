@@ -19,8 +19,8 @@ from flintmq.queue.residency cimport (
     queue_resident_bytes,
 )
 from flintmq.queue.restoring cimport (
-    queue_add_held, queue_adopt_held, queue_borrow, queue_facts, queue_fill_held, queue_forget_logged, queue_hold_at,
-    queue_next_available, queue_next_redelivered, queue_pass_on, queue_publish_held, queue_reserve, queue_restore_many,
+    queue_add_held, queue_borrow, queue_facts, queue_forget_logged, queue_hold_at,
+    queue_next_available, queue_next_redelivered, queue_publish_held, queue_restore_many,
     queue_set_tail, queue_tail, queue_take_at,
 )
 

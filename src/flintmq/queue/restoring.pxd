@@ -28,20 +28,8 @@ cdef bint queue_forget_logged(queue_t *queue, slot_t *slot, uint64_t position, u
 # unacked, and as cold no more.
 cdef slot_t *queue_hold_at(queue_t *queue, uint64_t position) noexcept nogil
 
-# --- distributed transactions: the message comes when the outcome is known
 # The same for a consumer id.
 cdef slot_t *queue_take_at(queue_t *queue, uint64_t position, uint32_t owner) noexcept nogil
-# What `owner` (not 0) acquired is the broker's from now on, still counted as unacked. False when `owner` does not hold it.
-cdef bint queue_pass_on(queue_t *queue, uint64_t position, uint32_t owner) noexcept nogil
-# A logged entry that recovery put back held (RESTORED_HELD: its dequeue is in doubt) is from now on as queue_hold_at leaves one: counted as
-# unacked, to be released or dropped. False when it is none.
-cdef bint queue_adopt_held(queue_t *queue, uint64_t position) noexcept nogil
-# The next position of the level that a message of this priority (-1: none set) goes to: a held entry without a message. 0 when the
-# queue is deleted or memory is exhausted.
-cdef uint64_t queue_reserve(queue_t *queue, int priority) noexcept nogil
-# Gives a reserved entry its message: `content` NULL: not resident, its body has `body_len` bytes. It is still held. Its own reference on
-# `content`. False when it is not held, or has its message.
-cdef bint queue_fill_held(queue_t *queue, uint64_t position, content_t *content, uint64_t message_id, uint32_t body_len, int64_t expires_at_ms) noexcept nogil
 # State, log id and expiry of an entry; 0 when there is none that is available or acquired. O(log segments).
 cdef uint64_t queue_facts(queue_t *queue, uint64_t position, uint64_t *message_id, int64_t *expires_at_ms) noexcept nogil
 # Content of an entry that is available or acquired, a counted reference; NULL when it is gone (`*message_id` 0) or not resident.

@@ -10,18 +10,17 @@ position and be telling the log of it.
 from __future__ import annotations
 
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, void
-from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_store64, at_sub32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_incref, content_t
+from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_sub32, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
-from cython.cimports.flintmq.queue.counts import count_arrival, count_cold, count_resident, count_taken
+from cython.cimports.flintmq.queue.counts import count_cold, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
-from cython.cimports.flintmq.queue.entry_list import list_next, list_scan, list_set_expiry_locked, list_slot_locked
+from cython.cimports.flintmq.queue.entry_list import list_next, list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived
 from cython.cimports.flintmq.queue.list_restore import list_insert, list_insert_many, list_publish_held, list_set_tail
 from cython.cimports.flintmq.queue.pull import queue_release, queue_unparked
 from cython.cimports.flintmq.queue.residency import queue_load_room
-from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_pass_on, slot_set, slot_set_cold
+from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_borrow, slot_clear, slot_set
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED,
     ENTRY_ASIDE,
@@ -40,7 +39,7 @@ from cython.cimports.flintmq.queue.types import (
     segment_t,
     slot_t,
 )
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 # --- recovery ---------------------------------------------------------------------------------------------------------------
 
@@ -181,103 +180,6 @@ def queue_take_at(queue: pointer[queue_t], position: uint64_t, owner: uint32_t) 
     spin_unlock(address(queue.entries.lock))
     queue_unparked(queue, slot)
     return slot
-
-
-# --- distributed transactions -------------------------------------------------------------------------------------------------
-
-
-def queue_pass_on(queue: pointer[queue_t], position: uint64_t, owner: uint32_t) -> bint:
-    segment: pointer[segment_t] = NULL
-    slot: pointer[slot_t]
-    passed: bint
-    spin_lock(address(queue.entries.lock))
-    slot = list_slot_locked(address(queue.entries), position, address(segment))
-    passed = slot != NULL and owner != 0 and slot_pass_on(slot, owner)
-    spin_unlock(address(queue.entries.lock))
-    return passed
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _held_locked(queue: pointer[queue_t], position: uint64_t, segment: pointer[pointer[segment_t]]) -> pointer[slot_t]:
-    """The slot of a held entry, else NULL."""
-    slot: pointer[slot_t] = list_slot_locked(address(queue.entries), position, segment)
-    if slot == NULL:
-        return NULL
-    if at_load64(address(slot.state)) & (ENTRY_STATE_MASK | ENTRY_HELD) != ENTRY_ACQUIRED | ENTRY_HELD:
-        return NULL
-    return slot
-
-
-def queue_adopt_held(queue: pointer[queue_t], position: uint64_t) -> bint:
-    segment: pointer[segment_t] = NULL
-    slot: pointer[slot_t]
-    body_len: uint32_t
-    adopted: bint = False
-    spin_lock(address(queue.entries.lock))
-    slot = _held_locked(queue, position, address(segment))
-    # A reserved entry has no record yet, one that recovery held has.
-    if slot != NULL and at_load64(address(slot.state)) & ENTRY_LOGGED:
-        body_len = slot_body_len(slot)
-        count_arrival(address(queue.entries), body_len)
-        count_taken(address(queue.entries), body_len)
-        # Nobody else may change a held entry: a store will do.
-        at_store64(address(slot.state), at_load64(address(slot.state)) & ~cast(uint64_t, ENTRY_HELD))
-        adopted = True
-    spin_unlock(address(queue.entries.lock))
-    return adopted
-
-
-def queue_reserve(queue: pointer[queue_t], priority: c_int) -> uint64_t:
-    wanted: uint32_t = 0
-    level: uint32_t = 0
-    position: uint64_t
-    like: content_t
-    if not queue.entries.ops.in_order:
-        like.route_len = 0
-        like.flags = 0
-        like.priority = 0
-        if priority >= 0:
-            like.flags = CONTENT_PRIORITY
-            like.priority = cast(uint8_t, min(priority, 255))
-        level = queue.entries.ops.level_of(address(queue.entries), address(like))
-    spin_lock(address(queue.log_lock))
-    position = list_insert(address(queue.entries), level, 0, NULL, 0, 0, ENTRY_HELD, 0, address(wanted), NULL)
-    spin_unlock(address(queue.log_lock))
-    return position
-
-
-def queue_fill_held(
-    queue: pointer[queue_t],
-    position: uint64_t,
-    content: pointer[content_t],
-    message_id: uint64_t,
-    body_len: uint32_t,
-    expires_at_ms: int64_t,
-) -> bint:
-    segment: pointer[segment_t] = NULL
-    slot: pointer[slot_t]
-    state: uint64_t
-    spin_lock(address(queue.entries.lock))
-    slot = _held_locked(queue, position, address(segment))
-    state = at_load64(address(slot.state)) if slot != NULL else 0
-    if not state & ENTRY_NOT_RESIDENT or slot.message_id or slot_body_len(slot):
-        spin_unlock(address(queue.entries.lock))
-        return False
-    slot.message_id = message_id
-    if content != NULL:
-        content_incref(content)
-        slot.content = content
-        count_resident(address(queue.entries), content.body_len)
-        at_store64(address(slot.state), state & ~cast(uint64_t, ENTRY_NOT_RESIDENT | ENTRY_ASIDE))
-    else:
-        slot_set_cold(slot, body_len)
-    if expires_at_ms:
-        # Out of memory: the log has it, so it stays, without expiring.
-        list_set_expiry_locked(address(queue.entries), segment, position & INDEX_MASK, expires_at_ms)
-    spin_unlock(address(queue.entries.lock))
-    return True
 
 
 def queue_facts(queue: pointer[queue_t], position: uint64_t, message_id: pointer[uint64_t], expires_at_ms: pointer[int64_t]) -> uint64_t:

@@ -49,7 +49,7 @@ cdef bint run_look(queue_t *queue, run_t *run, const uint64_t *positions, uint64
 cdef void run_release(queue_t *queue, run_entry_t *entries, uint64_t count) noexcept nogil
 # Held entries go; the log was told of those that it knows.
 cdef void run_settle(queue_t *queue, run_entry_t *entries, uint64_t count) noexcept nogil
-# Reserves a place for each (queue_reserve), in this order, and writes its position. Returns how many: fewer when the queue is deleted or
+# Reserves a place for each, a held entry without a message, in this order, and writes its position. Returns how many: fewer when the queue is deleted or
 # memory is exhausted.
 cdef uint64_t run_reserve(queue_t *queue, placed_t *placed, uint64_t count) noexcept nogil
 # Reserved places get their messages, which are in the log only, and are available.

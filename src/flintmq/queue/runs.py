@@ -11,7 +11,6 @@ R3  A run has room for the entry that is noted in it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
 import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, inline, longlong, nogil, pointer, sizeof, ulong, void
@@ -68,7 +67,7 @@ from cython.cimports.flintmq.queue.types import (
 )
 from cython.cimports.flintmq.queue.upkeep import queue_reclaim
 from cython.cimports.libc.stdint import int32_t, uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memset
 
 # entries in one section under the list's lock (about 10 us), and slots passed there
@@ -428,30 +427,6 @@ def run_reserve(queue: pointer[queue_t], placed: pointer[placed_t], count: uint6
         spin_unlock(address(list_.lock))
         spin_unlock(address(queue.log_lock))
     return count
-
-
-def reserve_many(core: QueueHandle, priorities: Sequence[int | None]) -> list:
-    """As QueueHandle.reserve for each, in runs of neighbours whoever else publishes meanwhile: a Commit needs a row for each run.
-
-    Returns: their positions; fewer when the queue is deleted. Raises: MemoryError.
-    """
-    count: uint64_t = len(priorities)
-    done: uint64_t
-    i: uint64_t
-    placed: pointer[placed_t] = cast(pointer[placed_t], calloc(max(count, 1), sizeof(placed_t)))
-    if placed == NULL:
-        raise MemoryError("no memory for entries")
-    try:
-        for i in range(count):
-            priority = priorities[i]
-            placed[i].priority = -1 if priority is None else min(priority, 255)
-        with nogil:
-            done = run_reserve(core.queue, placed, count)
-        if done < count and not core.is_deleted():
-            raise MemoryError("no memory for entries")
-        return [placed[i].position for i in range(done)]
-    finally:
-        free(placed)
 
 
 def run_publish(queue: pointer[queue_t], placed: pointer[placed_t], count: uint64_t) -> void:

@@ -437,11 +437,10 @@ class Broker:
         self.transactions = TransactionCoordinator(store, self.effects, self.clock, self.limits)
 
     def session_closed(self, session: Session) -> None:
-        """A session (a connection, or whatever a caller of this process names itself) ends: its unprepared branches are rolled back, and
-        what it acquired goes back to its queues. Unknown is no error."""
-        if self.transactions is not None and self.effects is not None:
+        """A session (a connection, or whatever a caller of this process names itself) ends: its unprepared branches are rolled back.
+        Unknown is no error."""
+        if self.transactions is not None:
             self.transactions.session_closed(session)
-            self.effects.session_closed(session)
 
     def count_drop(self, reason: str) -> None:
         """Counts a message that left without reaching a consumer, by reason: nothing is dropped in silence."""

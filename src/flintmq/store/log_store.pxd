@@ -1,4 +1,4 @@
-# ports.Store over the logs.
+# The store of distributed transactions over the logs.
 from libc.stdint cimport uint64_t
 from flintmq.store.log_engine cimport LogEngine
 

@@ -1,4 +1,4 @@
-"""LogStore: ports.Store over the logs (seed 003): what Python callers (distributed transactions, the pipeline, tools) use.
+"""LogStore: the store of distributed transactions over the logs (seed 003), opened for Python callers.
 
 in: their calls, any thread. out: records of the logs, callbacks when they are durable.
 
@@ -11,47 +11,24 @@ from __future__ import annotations
 import heapq
 import logging
 
-from cython import NULL, address, bint, cclass, pointer
-from cython import int as c_int
+from cython import address, bint, cclass
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY, content_decref, content_from_bytes, content_t
-from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
-from cython.cimports.flintmq.queue.types import restored_t
-from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
-from cython.cimports.flintmq.store.log.record import position_waiting
-from cython.cimports.flintmq.store.log.scan import LogScan
+from cython.cimports.flintmq.core.content import CONTENT_PRIORITY
 from cython.cimports.flintmq.store.log_engine import LogEngine
-from cython.cimports.flintmq.store.message_list import list_find, message_t
-from cython.cimports.flintmq.store.message_log import (
-    ml_dequeue_plain,
-    ml_dequeue_tx,
-    ml_drop_places,
-    ml_drop_queue,
-    ml_enqueue_plain,
-    ml_enqueue_tx,
-    ml_find_listed,
-    ml_give_position,
-    ml_undo_dequeues,
-    ml_write_content,
-)
-from cython.cimports.flintmq.store.recovery import Recovery
+from cython.cimports.flintmq.store.message_log import ml_drop_places, ml_drop_queue, ml_undo_dequeues
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
 from flintmq.clock import SystemClock
 from flintmq.errors import OperatorError
-from flintmq.ports import StoredContent, StoredEntry, TxState
+from flintmq.ports import TxState
 from flintmq.store import marks
-from flintmq.store.log.containers import MESSAGES, TRANSACTIONS
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.maintenance import Maintenance
-from flintmq.store.transaction_log import Dequeue, Enqueue, Heuristic, Row, rows_of
+from flintmq.store.transaction_log import Heuristic, Row
 from flintmq.store.tx_runs import BulkTransactions
 
 log = logging.getLogger("flintmq.store")
-
-# RecoveredTx.state
-PREPARED_STATE = 2
 
 
 @cclass
@@ -60,8 +37,9 @@ class LogStore(LogEngine):
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    @staticmethod
+    @classmethod
     def open(
+        cls,
         files: object,
         directory: str,
         *,
@@ -90,7 +68,7 @@ class LogStore(LogEngine):
         Raises: OperatorError (69): another broker has the store; StoreError: another store's logs, unknown format, damage that can't be
         set aside.
         """
-        store: LogStore = LogStore()
+        store: LogStore = cls()
         store.files = files or OsFiles()
         store.directory = directory
         store.clock = clock or SystemClock()
@@ -126,7 +104,7 @@ class LogStore(LogEngine):
     def _new_maintenance(self):
         return Maintenance(self)
 
-    # --- ports.Store ----------------------------------------------------------------------------------------------------
+    # --- TransactionStore ----------------------------------------------------------------------------------------------------
 
     @property
     def durable_lsn(self) -> int:
@@ -135,174 +113,24 @@ class LogStore(LogEngine):
             self._collect_tickets()
             return self.durable_ticket
 
-    def append_content(self, content: StoredContent, *, priority: int | None = None) -> int:
-        """See ports.Store. Raises: StoreError."""
-        flags: c_int = CONTENT_PERSISTENT | (0 if priority is None else CONTENT_PRIORITY)
-        made: pointer[content_t] = content_from_bytes(
-            content.exchange, content.routing_key, content.header, content.body, flags, priority or 0
-        )
-        message_id: uint64_t = ml_write_content(address(self.ml), made)
-        content_decref(made)
-        if message_id == LSN_NEVER:
-            raise self._error()
-        self.writer.kick()
-        return message_id
-
-    def content(self, message_id: int) -> StoredContent:
-        """The message's bytes. Raises: KeyError when it is gone or unreadable."""
-        found: pointer[content_t] = self.load_now(message_id)
-        try:
-            return StoredContent(*content_tuple(found))
-        finally:
-            content_decref(found)
-
-    def enqueue(self, queue_id: int, position: int, message_id: int, *, tx: int = 0, expires_at_ms: int = 0) -> int:
-        """See ports.Store. `message_id`: of append_content."""
-        lsn: uint64_t
-        waiting: uint64_t
-        known: uint64_t = message_id
-        if (position != 0) == (tx != 0) or position < 0:
-            raise ValueError("a position is given outside a transaction, and only there")
-        with self.lock:
-            if tx:
-                transaction = self.transactions.open(tx)
-                if not self._listed(known):
-                    raise KeyError(f"no message {message_id}")
-                number = transaction.next_number(queue_id)
-                waiting = position_waiting(number)
-                lsn = ml_enqueue_tx(address(self.ml), tx, queue_id, waiting, NULL, NULL, address(known), expires_at_ms)
-                if lsn == LSN_NEVER:
-                    raise self._error()
-                transaction.enqueues.append(Enqueue(queue_id, message_id, 0, expires_at_ms, number))
-                self.transactions.name(transaction, message_id)
-                return 0
-            if not self._listed(known):
-                raise KeyError(f"no message {message_id}")
-            lsn = ml_enqueue_plain(address(self.ml), queue_id, position, known, expires_at_ms)
-            if lsn == 0:
-                raise ValueError(f"position {position} of queue {queue_id} is taken")
-            if lsn == LSN_NEVER:
-                raise self._error()
-            return self._ticket(lsn, 0)
-
-    def _listed(self, message_id):
-        from_list: pointer[message_t]
-        log_begin(self.ml.log)
-        from_list = list_find(address(self.ml.messages), message_id)
-        log_end(self.ml.log)
-        return from_list != NULL
-
-    def dequeue(
-        self,
-        queue_id: int,
-        position: int,
-        reason: int,
-        *,
-        tx: int = 0,
-        delivery_count: int = 0,
-        first_delivery_ms: int = 0,
-        consumer: str = "",
-        group: str = "",
-        message_id: int = 0,
-    ) -> int:
-        """See ports.Store. `message_id` spares the search for it: O(entries) otherwise."""
-        lsn: uint64_t
-        with self.lock:
-            transaction = self.transactions.open(tx) if tx else None
-            message_id = message_id or self._message_at(queue_id, position)
-            if tx:
-                lsn = ml_dequeue_tx(
-                    address(self.ml), tx, queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
-                )
-            else:
-                lsn = ml_dequeue_plain(
-                    address(self.ml), queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
-                )
-            if lsn == 0:
-                raise KeyError(f"no entry {position} in queue {queue_id}")
-            if lsn == LSN_NEVER:
-                raise self._error()
-            if transaction is not None:
-                transaction.dequeues.append(Dequeue(queue_id, position, message_id))
-                self.transactions.name(transaction, message_id)
-                return 0
-            return self._ticket(lsn, 0)
-
-    def _message_at(self, queue_id, position):
-        """Id of the message at this place: from the queue itself, the message list, or what recovery found. Raises: KeyError."""
-        number: uint64_t = 0
-        entries: pointer[restored_t]
-        i: uint64_t
-        handle: QueueHandle
-        found: uint64_t = 0
-        handle = self.queues.get(queue_id)
-        if handle is not None:
-            found = handle.message_id_at(position)  # first: the list is searched from end to end
-        if found == 0:
-            found = ml_find_listed(address(self.ml), queue_id, position)
-        if found:
-            return found
-        if self.recovery is not None:
-            entries = self.recovery.entries(queue_id, address(number))
-            for i in range(number):
-                if entries[i].position == position and self.is_live(entries[i].message_id):
-                    return entries[i].message_id
-        raise KeyError(f"no entry {position} in queue {queue_id}")
-
     def begin(self, xid: bytes | None = None) -> int:
-        """See ports.Store."""
+        """See TransactionStore."""
         with self.lock:
             return self.transactions.begin(xid).tx
 
     def prepare(self, tx: int) -> int:
-        """See ports.Store."""
+        """See TransactionStore."""
         with self.lock:
             return self._ticket(0, self.transactions.prepare(self.transactions.open(tx)))
 
-    def commit(self, tx: int, first_positions: object = None) -> int:
-        """See ports.Store."""
+    def commit(self, tx: int, rows: object) -> int:
+        """See TransactionStore."""
         with self.lock:
             transaction = self.transactions.known(tx)
-            counts: dict = {}
-            for one in transaction.enqueues:
-                if one.position == 0:
-                    counts[one.queue_id] = counts.get(one.queue_id, 0) + 1
-            rows = []
-            for queue_id, number in counts.items():
-                first = (first_positions or {}).get(queue_id, 0)
-                if first <= 0:
-                    raise ValueError(f"no first position for queue {queue_id}")
-                rows.append(Row(queue_id, first, number))
-            return self._commit(transaction, rows)
-
-    def commit_rows(self, tx: int, rows: object) -> int:
-        """As `commit`, with any number of rows (queue id, first position, count) per queue."""
-        with self.lock:
-            return self._commit(self.transactions.known(tx), [Row(*row) for row in rows])
-
-    def _commit(self, transaction, rows):
-        positions: dict = {}
-        for row in rows:
-            positions.setdefault(row.queue_id, []).extend(range(row.first, row.first + row.length))
-        numbers: dict = {}
-        for one in transaction.enqueues:
-            if one.position == 0:
-                numbers.setdefault(one.queue_id, []).append(one.number)
-        for queue_id, waiting in numbers.items():
-            waiting.sort()
-            if len(waiting) > len(positions.get(queue_id, ())):
-                raise ValueError(f"no first position for queue {queue_id}")
-        if any(len(row) != len(numbers.get(queue_id, ())) for queue_id, row in positions.items()):
-            raise ValueError("more positions than entries")
-        written = [row for queue_id, waiting in numbers.items() for row in rows_of(queue_id, waiting, positions[queue_id])]
-        lsn = self.transactions.commit(transaction, written)
-        places = {(queue_id, *place) for queue_id, waiting in numbers.items() for place in zip(waiting, positions[queue_id], strict=True)}
-        given = {(queue_id, number): position for queue_id, number, position in places}
-        transaction.enqueues = [one._replace(position=one.position or given[one.queue_id, one.number]) for one in transaction.enqueues]
-        return self._finish(transaction, lsn)
+            return self._finish(transaction, self.transactions.commit(transaction, [Row(*row) for row in rows]))
 
     def rollback(self, tx: int) -> int:
-        """See ports.Store."""
+        """See TransactionStore."""
         with self.lock:
             transaction = self.transactions.known(tx)
             prepared: bint = transaction.state is TxState.PREPARED
@@ -314,32 +142,18 @@ class LogStore(LogEngine):
     def _finish(self, transaction, lsn):
         """The outcome is written: its effects follow when it is durable."""
         ticket = self._ticket(0, lsn)
-        heapq.heappush(self.waiting, (ticket, -1, lambda: self.tx_apply(transaction)))
+        heapq.heappush(self.waiting, (ticket, -1, lambda: self._applied(transaction)))
         self._count_waiting()
         self.writer.kick()
         return ticket
 
-    def tx_apply(self, transaction: object) -> None:
-        """The outcome of a distributed transaction is durable.
-
-        Its entries get their positions only now: a copy that is written before must not tell a position whose Commit may be lost.
-        """
+    def _applied(self, transaction):
+        """The outcome of a distributed transaction is durable."""
         with self.lock:
-            if transaction.state is TxState.COMMITTED:
-                for one in transaction.enqueues:
-                    if one.number >= 0:
-                        ml_give_position(
-                            address(self.ml),
-                            transaction.tx,
-                            one.message_id,
-                            one.queue_id,
-                            position_waiting(one.number),
-                            one.position,
-                        )
             self._apply(transaction)
 
     def on_durable(self, lsn: int, callback: object) -> None:
-        """See ports.Store."""
+        """See TransactionStore."""
         with self.lock:
             heapq.heappush(self.waiting, (lsn, next(self.order), callback))
             self._count_waiting()
@@ -353,7 +167,7 @@ class LogStore(LogEngine):
         self.on_durable(ticket, callback)
 
     def in_doubt(self) -> list:
-        """See ports.Store."""
+        """See TransactionStore."""
         with self.lock:
             return [transaction.xid for transaction in self.transactions.in_doubt()]
 
@@ -363,15 +177,10 @@ class LogStore(LogEngine):
             return self.transactions.by_xid[xid].tx
 
     def in_doubt_entries(self, tx: int) -> tuple:
-        """What a prepared transaction holds: enqueues as (queue id, message id, expires_at_ms, priority or None, body length), dequeues as
-        (queue id, position), and runs: (rows as (queue id, first position, count), consumer id, when they were acquired).
-
-        Reads the first record of every message it enqueues. Raises: KeyError.
-        """
+        """See TransactionStore."""
         with self.lock:
             transaction = self.transactions.table[tx]
             return (
-                [(one.queue_id, one.message_id, one.expires_at_ms, *self._facts(one.message_id)) for one in transaction.enqueues],
                 [(one.queue_id, one.position) for one in transaction.dequeues],
                 (list(transaction.sets), transaction.consumer_id, transaction.acquired_us),
             )
@@ -412,8 +221,10 @@ class LogStore(LogEngine):
             return {key: value for (one, key), (_, value) in self.transactions.notes.items() if one == kind}
 
     def drop_queue(self, queue_id: int) -> int:
-        """See ports.Store: writes Queue-End, which ends every entry of the queue. A queue that logs here (`attach`) is swept afterwards
-        (queue/purge.py), which gives the room of its entries back; of another one that is done here: O(listed messages)."""
+        """Writes Queue-End, which ends every entry of a deleted queue. Returns the LSN; an unknown id is no error (recovery may repeat it).
+
+        A queue that logs here (`attach`) is swept afterwards (queue/purge.py), which gives the room of its entries back; of another one
+        that is done here: O(listed messages)."""
         message_id: uint64_t
         wanted: uint64_t = queue_id
         with self.lock:
@@ -436,53 +247,6 @@ class LogStore(LogEngine):
             if not known:
                 ml_drop_queue(address(self.ml), wanted)
             return self._ticket(end, 0)
-
-    def entries(self, queue_id: int) -> object:
-        """See ports.Store: what a restart would put back now. Writes what is buffered and reads the whole log: O(log)."""
-        number: uint64_t = 0
-        i: uint64_t
-        found: list = []
-        fresh: Recovery
-        entries: pointer[restored_t]
-        with self.lock:
-            while self.writer.thread is None and self.flush() == 1:
-                pass
-            fresh = Recovery()
-            fresh.run(
-                LogScan(self.files, self.messages.directory, MESSAGES, self.messages.store_uuid),
-                LogScan(self.files, self.transaction_records.directory, TRANSACTIONS, self.messages.store_uuid),
-                {queue_id},
-                2**63,
-            )
-            doubt = {
-                position: tx
-                for tx, one in fresh.transactions.items()
-                if one.state == PREPARED_STATE
-                for queue, position, _ in one.dequeues
-                if queue == queue_id
-            }
-            sets = [
-                (first, first + count, tx)
-                for tx, one in fresh.transactions.items()
-                if one.state == PREPARED_STATE
-                for queue, first, count in one.sets
-                if queue == queue_id
-            ]
-            entries = fresh.entries(queue_id, address(number))
-            for i in range(number):
-                for first, end_, tx in sets:
-                    if first <= entries[i].position < end_:
-                        doubt[entries[i].position] = tx
-                found.append(
-                    StoredEntry(
-                        queue_id,
-                        entries[i].position,
-                        entries[i].message_id,
-                        entries[i].expires_at_ms,
-                        doubt.get(entries[i].position, 0),
-                    )
-                )
-        return iter(found)
 
     # --- tickets --------------------------------------------------------------------------------------------------------
 

@@ -48,17 +48,12 @@ cdef int ml_pressure(void *context) noexcept nogil
 cdef uint64_t ml_enqueue_tx(message_log_t *ml, uint64_t tx, uint64_t queue_id, uint64_t position, slot_t *slot, content_t *content, uint64_t *message_id, int64_t expires_at_ms) noexcept nogil
 # The tx's dequeue of a plain or listed place. 0: no such place, or another transaction has it (only for listed messages).
 cdef uint64_t ml_dequeue_tx(message_log_t *ml, uint64_t tx, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
-# The transaction's outcome for one message: its enqueues become plain (ml_give_position comes first) or go, its dequeues go or are undone. True when the
-# message died of it (a Message-Delete was written).
+# The transaction's outcome for one message: its enqueues become plain or go, its dequeues go or are undone. True when the message died of it (a
+# Message-Delete was written).
 cdef bint ml_settle_tx(message_log_t *ml, uint64_t tx, uint64_t message_id, bint committed) noexcept nogil
 # The transaction is being rolled back: what it wanted to take on this message is free to be taken; its enqueues wait for ml_settle_tx.
 # prepared: until the Rollback is durable, which ml_settle_tx tells, a copy of the message still names the transaction: it may be in doubt again.
 cdef void ml_undo_dequeues(message_log_t *ml, uint64_t tx, uint64_t message_id, bint prepared) noexcept nogil
-# Gives a place that waits for tx's Commit its position, once that is durable. waiting: see position_waits.
-cdef bint ml_give_position(message_log_t *ml, uint64_t tx, uint64_t message_id, uint64_t queue_id, uint64_t waiting, uint64_t position) noexcept nogil
-# A message without a place yet (the Store port's append_content): held until ml_placed.
-cdef uint64_t ml_write_content(message_log_t *ml, content_t *content) noexcept nogil
-cdef uint64_t ml_enqueue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, int64_t expires_at_ms) noexcept nogil
 cdef uint64_t ml_dequeue_plain(message_log_t *ml, uint64_t queue_id, uint64_t position, uint64_t message_id, uint32_t owner, int reason, uint64_t delivered_us, uint32_t delivery_count) noexcept nogil
 
 # --- with the log's lock held, for loops over many messages
@@ -68,8 +63,6 @@ cdef uint64_t ml_write_delete(log_t *log, uint64_t message_id) noexcept nogil
 # The message's life is over, by the record before LSN `by`. `message`: its list entry or NULL.
 cdef void ml_ended(message_log_t *ml, uint64_t message_id, message_t *message, uint64_t by) noexcept nogil
 
-# The listed message that has a place at (queue, position), 0: none. O(listed messages).
-cdef uint64_t ml_find_listed(message_log_t *ml, uint64_t queue_id, uint64_t position) noexcept nogil
 # A message that named the transaction does not any more (log lock held): told later to who holds the GIL.
 cdef void ml_release_name(message_log_t *ml, uint64_t tx) noexcept nogil
 # A queue was deleted, and Queue-End written: the listed message loses its places on it.

@@ -462,30 +462,7 @@ def ml_pressure(context: p_void) -> c_int:
     return PRESSURE_NONE
 
 
-# --- the store's own calls ----------------------------------------------------------------------------------------------------
-
-
-def ml_write_content(ml: pointer[message_log_t], content: pointer[content_t]) -> uint64_t:
-    message_id: uint64_t
-    log_begin(ml.log)
-    message_id = _new_message(ml, content, True, 1)
-    log_end(ml.log)
-    return message_id
-
-
-def ml_enqueue_plain(
-    ml: pointer[message_log_t], queue_id: uint64_t, position: uint64_t, message_id: uint64_t, expires_at_ms: int64_t
-) -> uint64_t:
-    lsn: uint64_t = 0
-    message: pointer[message_t]
-    log_begin(ml.log)
-    message = list_find(address(ml.messages), message_id)
-    if message != NULL and message_find(message, queue_id, position) == NULL:
-        message.holds = 0
-        if message_add(message, queue_id, position, expires_at_ms) != NULL:
-            lsn = ml_write_enqueue(ml.log, message_id, queue_id, position, expires_at_ms, 0)
-    log_end(ml.log)
-    return lsn
+# --- transactions ----------------------------------------------------------------------------------------------------------------
 
 
 def ml_enqueue_tx(
@@ -554,26 +531,6 @@ def ml_dequeue_tx(
     return lsn
 
 
-def ml_give_position(
-    ml: pointer[message_log_t], tx: uint64_t, message_id: uint64_t, queue_id: uint64_t, waiting: uint64_t, position: uint64_t
-) -> bint:
-    message: pointer[message_t]
-    location: pointer[location_t]
-    i: uint32_t
-    given: bint = False
-    log_begin(ml.log)
-    message = list_find(address(ml.messages), message_id)
-    if message != NULL:
-        for i in range(message.count):
-            location = address(message.locations[i])
-            if location.enqueued_by == tx and location.queue_id == queue_id and location.position == waiting:
-                location.position = position
-                given = True
-                break
-    log_end(ml.log)
-    return given
-
-
 def ml_settle_tx(ml: pointer[message_log_t], tx: uint64_t, message_id: uint64_t, committed: bint) -> bint:
     message: pointer[message_t]
     i: uint32_t = 0
@@ -609,20 +566,6 @@ def ml_undo_dequeues(ml: pointer[message_log_t], tx: uint64_t, message_id: uint6
             if message.locations[i].dequeued_by == tx:
                 message.locations[i].dequeued_by = tx | PLACE_FREED if prepared else 0
     log_end(ml.log)
-
-
-def ml_find_listed(ml: pointer[message_log_t], queue_id: uint64_t, position: uint64_t) -> uint64_t:
-    cursor: uint64_t = 0
-    found: uint64_t = 0
-    message: pointer[message_t]
-    log_begin(ml.log)
-    message = list_next_message(address(ml.messages), address(cursor))
-    while found == 0 and message != NULL:
-        if message_find(message, queue_id, position) != NULL:
-            found = message.id
-        message = list_next_message(address(ml.messages), address(cursor))
-    log_end(ml.log)
-    return found
 
 
 def ml_drop_places(ml: pointer[message_log_t], queue_id: uint64_t, message_id: uint64_t) -> void:

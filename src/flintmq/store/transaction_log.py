@@ -71,23 +71,6 @@ class Row(NamedTuple):
     length: int
 
 
-def rows_of(queue_id: int, numbers: Sequence[int], positions: Sequence[int]) -> list[Row]:
-    """Rows that give each of a queue's enqueues, by ascending numbers, its position. Numbers that are missing (damage took their records)
-    take none."""
-    rows: list[Row] = []
-    following = 0
-    for number, position in zip(numbers, positions, strict=True):
-        if number > following:
-            rows.append(Row(queue_id, 0, number - following))
-        last = rows[-1] if rows else None
-        if last is not None and last.first and last.first + last.length == position:
-            rows[-1] = last._replace(length=last.length + 1)
-        else:
-            rows.append(Row(queue_id, position, 1))
-        following = number + 1
-    return rows
-
-
 @dataclass(slots=True, eq=False)
 class Transaction:
     """One transaction. `at`: LSN of its start or its last copy; `references`: live messages whose records name it."""
@@ -103,18 +86,11 @@ class Transaction:
     dequeues: list[Dequeue] = field(default_factory=list)
     messages: set[int] = field(default_factory=set)
     references: int = 0
-    numbers: dict[int, int] = field(default_factory=dict)  # queue id -> number of its next enqueue there
     sets: list[Row] = field(default_factory=list)  # runs of positions that it dequeues, in the order in which they were acquired
     consumer_id: int = 0  # that the log names for them
     acquired_us: int = 0  # wall clock; 0 = not known
     stage: Any = None  # Stage of tx_runs.py
     bulk: bool = False  # has sets or staged messages: its effects take their time, End comes when `bulk` is cleared
-
-    def next_number(self, queue_id: int) -> int:
-        """The running number of one more enqueue on this queue."""
-        number = self.numbers.get(queue_id, 0)
-        self.numbers[queue_id] = number + 1
-        return number
 
     @property
     def decided(self) -> bool:

@@ -307,6 +307,31 @@ class BulkTransactions:
                 transaction.bulk = True
             return transaction.stage
 
+    def adopt(self, tx: int, core_of: object) -> object:
+        """What a prepared transaction enqueues, after a restart: its stage, None: it enqueues nothing. Call it once.
+
+        Args: core_of: of a queue id; None: the queue is gone. Reads the first record of every message. Raises: KeyError, MemoryError.
+        """
+        with self.store.lock:
+            transaction = self.store.transactions.table[tx]
+            queues: dict = {}
+            for one in transaction.enqueues:
+                queues.setdefault(one.queue_id, []).append(one)
+            if not queues:
+                return None
+            stage = Stage(self.store, tx)
+            for queue_id, enqueues in queues.items():
+                core = core_of(queue_id)
+                if core is not None:
+                    waiting = sorted((one.number, one.message_id, one.expires_at_ms) for one in enqueues)
+                    stage.adopt(core, [(*one, *self.store._facts(one[1])) for one in waiting])
+            # From now on the stage ends them, in the log too.
+            transaction.enqueues = []
+            transaction.messages = {one.message_id for one in transaction.dequeues}
+            transaction.stage = stage
+            transaction.bulk = True
+            return stage
+
     def settle_stage(self, stage: Stage, committed: bool) -> None:
         """The outcome is durable: in the log, its messages stand at their positions, or are gone."""
         stage.settle(committed, self.let_write)
@@ -314,7 +339,7 @@ class BulkTransactions:
     # --- outcome
 
     def commit(self, tx: int, rows: object) -> int:
-        """As LogStore.commit_rows, for a transaction whose enqueues are all staged: rows in the order of the waiting numbers."""
+        """Writes the Commit. Args: rows: (queue id, first position, count) of its stage, in the order of the waiting numbers."""
         with self.store.lock:
             transaction = self.store.transactions.known(tx)
             lsn = self.store.transactions.commit(transaction, [Row(*row) for row in rows])

@@ -11,7 +11,7 @@ cdef enum:
 
 cdef struct stage_queue_t:      # the messages of a stage that enter one queue, by waiting number
     uint64_t queue_id           # 0: the queue was deleted
-    uint32_t levels
+    uint32_t last             # level of the last message that was given a number, LEVEL_NONE: there is none
     placed_t *placed
     uint64_t count
     uint64_t room

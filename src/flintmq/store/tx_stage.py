@@ -57,6 +57,9 @@ from flintmq.errors import StoreError
 # messages and bytes staged in one piece, under the locks of transactions (about 1 ms)
 PIECE_MESSAGES = declare(uint64_t, 512)
 PIECE_BYTES = declare(uint64_t, 512 << 10)
+# places that are reserved together (queue/runs.py, CHUNK): others may come in between after so many, and a row of the Commit ends
+ROW_LEAST = declare(uint64_t, 256)
+LEVEL_NONE = declare(uint32_t, 0xFFFFFFFF)
 # a block's entry before its bytes (transactions/bulk.py)
 ENTRY = declare(uint32_t, 24)
 
@@ -176,7 +179,7 @@ class Stage:
         self.queues = queues
         memset(queues + self.queue_count, 0, sizeof(stage_queue_t))
         queues[self.queue_count].queue_id = queue_id
-        queues[self.queue_count].levels = core.queue.entries.level_count
+        queues[self.queue_count].last = LEVEL_NONE
         self.queue_count += 1
         self.numbers[queue_id] = self.queue_count - 1
         return self.queue_count - 1
@@ -257,8 +260,10 @@ class Stage:
                 count = plan.queues[i].levels[level]
                 plan.queues[i].levels[level] = number
                 number += count
-                self.rows += count != 0
-            self.rows += (number - queue.count) // 256
+                if count:
+                    self.rows += level != queue.last
+                    queue.last = level
+            self.rows += number // ROW_LEAST - queue.count // ROW_LEAST
             if number > queue.room:
                 room = max(number, queue.room * 2)
                 placed = cast(pointer[placed_t], realloc(queue.placed, room * sizeof(placed_t)))
@@ -355,6 +360,27 @@ class Stage:
         content_decref(content)
         return message_id
 
+    def adopt(self, core: QueueHandle, waiting: object) -> None:
+        """Takes over what a prepared transaction enqueues on a queue after a restart. Args: waiting: (number, message id, expires_at_ms,
+        priority or None, body length), by ascending numbers. Raises: MemoryError."""
+        at: uint32_t = self._queue(core)
+        queue: pointer[stage_queue_t] = self.queues + at
+        one: pointer[placed_t]
+        room: uint64_t = len(waiting)
+        queue.placed = cast(pointer[placed_t], calloc(max(room, 1), sizeof(placed_t)))
+        if queue.placed == NULL:
+            raise MemoryError
+        queue.room = room
+        for number, message_id, expires_at_ms, priority, body_len in waiting:
+            one = queue.placed + queue.count
+            one.number = number
+            one.message_id = message_id
+            one.expires_at_ms = expires_at_ms
+            one.priority = -1 if priority is None else priority
+            one.body_len = body_len
+            queue.count += 1
+        self.enqueues += room
+
     # --- outcome ------------------------------------------------------------------------------------------------------------
 
     def drop_queue(self, queue_id: int) -> None:
@@ -372,6 +398,7 @@ class Stage:
         free_: uint64_t
         first: uint64_t = 0
         count: uint64_t = 0
+        number: uint32_t = 0
         last: uint32_t = core.queue.entries.level_count - 1
         rows: list = []
         with nogil:
@@ -385,11 +412,15 @@ class Stage:
             for i in range(done, queue.count):
                 queue.placed[i].position = free_ + 1 + i
         for i in range(queue.count):
-            if count and queue.placed[i].position == first + count:
+            if queue.placed[i].number == number and count and queue.placed[i].position == first + count:
                 count += 1
+                number += 1
                 continue
             if count:
                 rows.append((queue.queue_id, first, count))
+            if queue.placed[i].number > number:  # damage took their records: they take no position
+                rows.append((queue.queue_id, 0, queue.placed[i].number - number))
+            number = queue.placed[i].number + 1
             first = queue.placed[i].position
             count = 1
         if count:

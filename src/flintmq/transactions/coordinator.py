@@ -1,7 +1,7 @@
 """Distributed transactions as a service of the broker: the commands of AMQP 0-10 class dtx, for every front end.
 
 in: commands of sessions (any protocol, Flight, Python), time, an operator's decisions. out: records of the store, effects on queues,
-statuses and refusals. Local transactions for Python callers come from here too, since both commit under one lock.
+statuses and refusals.
 
 I1  A reply never reveals a state that is not durable: whatever tells of prepare, commit, rollback or a heuristic outcome waits.
 I2  A prepared branch ends by its manager's or an operator's word only; it comes back after a restart, and never times out.
@@ -23,12 +23,10 @@ from flintmq.config import Limits
 from flintmq.errors import InvariantError, StoreError
 from flintmq.guard import guarded
 from flintmq.invariant import check
-from flintmq.ports import DequeueReason, StoredContent
 from flintmq.transactions.branch import ENDING, HEURISTIC, TOMBSTONES, TRANSITIONS, Association, BranchState, Event, Step
 from flintmq.transactions.bulk import BlockFacts, HeldRun, RunFacts
-from flintmq.transactions.effects import MessageRef, QueueEffects, Session, TransactionStore
+from flintmq.transactions.effects import QueueEffects, Session, TransactionStore
 from flintmq.transactions.errors import Condition, TransactionRefused, XaStatus
-from flintmq.transactions.local import LocalTransaction
 from flintmq.transactions.outcome import Outcome
 from flintmq.transactions.registry import Branch, BranchView, Registry
 from flintmq.transactions.serial import Serial
@@ -63,11 +61,9 @@ class TransactionCoordinator:
         with self._serial:
             self._registry.select(session)
 
-    def start(self, session: Session, xid: Xid, *, join: bool = False, resume: bool = False, log_transient: bool = False) -> XaStatus:
+    def start(self, session: Session, xid: Xid, *, join: bool = False, resume: bool = False) -> XaStatus:
         """Associates the session with a branch: a new one, one that others work in (`join`), or one it suspended (`resume`).
 
-        Args: log_transient: for a new branch: transient messages and entries are logged in it too, so that a prepared set can be
-        replayed after a crash (pipeline).
         Returns: XA_OK; XA_RBROLLBACK or XA_RBTIMEOUT (no association is made): the branch joined or resumed is rolled back.
         Refused: COMMAND_INVALID join and resume together, or no select; NOT_ALLOWED unknown with join or resume, known without;
         ILLEGAL_STATE the session is active in a branch, or did not suspend this one, or it takes no more work;
@@ -87,7 +83,7 @@ class TransactionCoordinator:
             if active is not None:
                 raise TransactionRefused(Condition.ILLEGAL_STATE, f"start: the session is active in transaction {active.xid}")
             if branch is None:
-                branch = self._new_branch(xid, log_transient)
+                branch = self._new_branch(xid)
                 self._registry.associate(session, branch)
                 return XaStatus.XA_OK
             if (branch.sessions.get(session) is Association.SUSPENDED) != resume:
@@ -133,58 +129,16 @@ class TransactionCoordinator:
 
     # --- work -----------------------------------------------------------------------------------------------------------
 
-    def enqueue(
-        self,
-        session: Session,
-        xid: Xid,
-        queue_id: int,
-        message: StoredContent | MessageRef,
-        *,
-        durable: bool = True,
-        priority: int | None = None,
-        expires_at_ms: int = 0,
-    ) -> MessageRef:
-        """Enrols a message in a queue. It appears there when the branch has committed durably, behind everything that is there then.
-
-        Args: message: its content, or what this returned for it before: the same message for a further queue, written once; the same
-        queue twice is one enrolment; durable: a persistent message (what is not, or enters a queue that is not durable, is logged by
-        log_transient only); priority: 0..255, None = not set; of the message: for a further queue it counts as said first;
-        expires_at_ms: wall clock, 0 = never.
-        Refused: NOT_FOUND (the branch, the queue); ILLEGAL_STATE the session is not active in it, or it takes no more work;
-        RESOURCE_LIMIT_EXCEEDED.
-        Raises: ValueError for a message of another transaction.
-        """
-        with self._serial:
-            work = self._working(session, xid).work
-            return work.enqueue(queue_id, message, durable=durable, priority=priority, expires_at_ms=expires_at_ms)
-
-    def dequeue(
-        self,
-        session: Session,
-        xid: Xid,
-        queue_id: int,
-        position: int,
-        reason: DequeueReason = DequeueReason.ACK,
-        *,
-        consumer: str = "",
-        group: str = "",
-    ) -> None:
-        """Enrols the removal of an entry, available or acquired by the session. Nobody else gets it until the outcome.
-
-        Refused: as `enqueue`; ILLEGAL_STATE also when the entry is not there, is another's, or was dequeued in a transaction already.
-        """
-        with self._serial:
-            self._working(session, xid).work.dequeue(queue_id, position, session, reason, consumer, group)
-
     def hold_run(
         self, session: Session, xid: Xid, queue_id: int, *, messages_max: int, bytes_max: int, consumer: str = "", upto: int = 0
     ) -> RunFacts:
-        """Enrols the removal of available entries from the head of a queue on, in its order, as if by `dequeue`.
+        """Enrols the removal of available entries from the head of a queue on, in its order. Nobody else gets them until the outcome.
 
         Args: bytes_max: of bodies; a message that is larger alone is taken all the same when nothing is held yet by this call; consumer:
         what the log names as their consumer; upto: the last position that may be taken, 0 = any.
         Returns: what was taken, perhaps nothing; less than is there also where consumers have left very many gaps (BulkStore.rows_max).
-        Refused: as `dequeue`. Takes the lock for a millisecond at a time: others get in between.
+        Refused: NOT_FOUND (the branch, the queue); ILLEGAL_STATE the session is not active in it, or it takes no more work;
+        RESOURCE_LIMIT_EXCEEDED. Takes the lock for a millisecond at a time: others get in between.
         """
         count = size = cursor = start = 0
         more = True
@@ -212,11 +166,12 @@ class TransactionCoordinator:
     def enqueue_block(
         self, session: Session, xid: Xid, block: bytes, routes: Sequence[tuple[bytes, bytes]], destinations: Sequence[Sequence[int]]
     ) -> BlockFacts:
-        """Enrols the messages of a block (transactions/bulk.py), as if by `enqueue`; they are logged whatever they and their queues are.
+        """Enrols the messages of a block (transactions/bulk.py). They appear in their queues when the branch has committed durably, behind
+        everything that is there then. They are logged whatever they and their queues are.
 
         Args: routes: exchange and routing key by the entries' route index; destinations: ids of queues, by the same index.
         Waits while much is not written yet; takes the lock for a millisecond at a time. Their contents are not kept in memory.
-        Refused: as `enqueue`; ILLEGAL_STATE also in a branch with single enqueues.
+        Refused: as `hold_run`.
         Raises: ValueError a malformed block, or one for other routes: nothing was enrolled. StoreError: the branch can only be rolled back.
         """
         bulk = self._store.bulk
@@ -237,19 +192,6 @@ class TransactionCoordinator:
             time.sleep(YIELD_S)
         unroutable = sum(count for one, count in zip(destinations, counts, strict=True) if not one)
         return BlockFacts(messages, stage.enqueues - before, size, unroutable)
-
-    def local(self, session: Session | None = None) -> LocalTransaction:
-        """A transaction of this process only; `session`: whose acquired entries it may dequeue."""
-        limits = self._limits
-        work = Work(
-            self._store,
-            self._effects,
-            xid=None,
-            log_transient=False,
-            enrolments_max=limits.dtx_enrolments_max,
-            content_bytes_max=limits.dtx_content_bytes_max,
-        )
-        return LocalTransaction(self._serial, work, session)
 
     # --- outcome --------------------------------------------------------------------------------------------------------
 
@@ -565,14 +507,14 @@ class TransactionCoordinator:
         self._step(branch, Event.WORK)
         return branch
 
-    def _new_branch(self, xid: Xid, log_transient: bool) -> Branch:
+    def _new_branch(self, xid: Xid) -> Branch:
         if len(self._registry) >= self._limits.dtx_branches_max:
             # Nobody may have asked for them; those who still will get NOT_FOUND, which says the same to a manager.
             self._registry.drop_tombstones(self._clock.monotonic_ns())
         if len(self._registry) >= self._limits.dtx_branches_max:
             text = f"start: there are {self._limits.dtx_branches_max} transactions already"
             raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-        branch = self._add(xid, log_transient, _S.ACTIVE)
+        branch = self._add(xid, _S.ACTIVE)
         self._set_timeout(branch, self._limits.dtx_timeout_s)
         return branch
 
@@ -581,18 +523,10 @@ class TransactionCoordinator:
             xid = Xid.decode(encoded)
         except ValueError as error:
             raise StoreError(f"the transaction log has a transaction whose name is {error}") from None
-        return self._add(xid, True, state)
+        return self._add(xid, state)
 
-    def _add(self, xid: Xid, log_transient: bool, state: BranchState) -> Branch:
-        limits = self._limits
-        work = Work(
-            self._store,
-            self._effects,
-            xid=xid.encode(),
-            log_transient=log_transient,
-            enrolments_max=limits.dtx_enrolments_max,
-            content_bytes_max=limits.dtx_content_bytes_max,
-        )
+    def _add(self, xid: Xid, state: BranchState) -> Branch:
+        work = Work(self._store, self._effects, xid=xid.encode(), enrolments_max=self._limits.dtx_enrolments_max)
         branch = Branch(xid, work, state, self._clock.monotonic_ns())
         self._registry.add(branch)
         return branch

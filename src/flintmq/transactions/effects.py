@@ -1,13 +1,13 @@
-"""The two ports of transactions: what they ask of the queues, and what they ask of the store beyond ports.Store.
+"""The two ports of transactions: what they ask of the queues, and what they ask of the store.
 
-in: flintmq.ports. out: Protocols and the plain values that cross them. Twin of QueueEffects: tests/twins/memory_effects.py.
+in: calls of the coordinator. out: Protocols and the plain values that cross them. Twin of QueueEffects: tests/twins/memory_effects.py.
 
-E1  An entry that a transaction dequeued stays in its queue, ACQUIRED by the broker for the transaction, until `settle` or `release`.
+E1  An entry that a transaction dequeues stays in its queue, ACQUIRED by the broker for the transaction, until it is settled or released.
 E2  Positions of enqueued entries are reserved when the transaction commits, under the coordinator's lock, so that two commits
     have one order on all queues and in the log. They are published later, when the commit is durable: a queue treats an entry
     that appears behind a consumer's pointer like a released one.
-E3  `settle`, `publish` and `release` come from the thread that made the log durable; they must not fail, and do nothing for a
-    queue that is gone.
+E3  What follows an outcome comes from the thread that made the log durable, or the store's own; it must not fail, and does nothing for
+    a queue that is gone.
 E4  No method calls the coordinator while it holds a lock that another of these methods takes.
 """
 
@@ -15,68 +15,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from flintmq.ports import Store, StoredContent
 from flintmq.transactions.bulk import HeldRun
 
 # Whoever issues commands: a protocol session, a Flight call, a Python object. Compared by equality.
 Session = Hashable
 
 
-class MessageRef:
-    """A message within one transaction: enrolled in any number of queues, written once.
-
-    `message_id`: persistence id, 0 while it is not in the log. `content`: None when it is not resident (then it is in the log).
-    `size`, `body_len`: bytes, of all parts and of the body. `priority`: 0..255, None = not set; that of the first enrolment.
-    """
-
-    __slots__ = ("body_len", "content", "message_id", "priority", "size")
-
-    def __init__(self, content: StoredContent | None, message_id: int = 0, *, body_len: int = 0, priority: int | None = None) -> None:
-        self.content = content
-        self.message_id = message_id
-        self.priority = priority
-        self.body_len = body_len if content is None else len(content.body)
-        self.size = 0 if content is None else len(content)
-
-
-@dataclass(frozen=True, slots=True)
-class PendingEnqueue:
-    """A message that enters a queue if the transaction commits. `logged`: the log knows it there, so its removal is logged too."""
-
-    queue_id: int
-    message: MessageRef
-    priority: int | None  # 0..255, None = not set on the message
-    expires_at_ms: int  # wall clock, 0 = never
-    logged: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HeldEntry:
-    """Facts of an entry that `hold` took. `logged`: the log knows the entry (else it is transient)."""
-
-    logged: bool
-    delivery_count: int = 0
-    first_delivery_ms: int = 0
-    expires_at_ms: int = 0
-
-
 @runtime_checkable
 class QueueEffects(Protocol):
     """Queues as transactions see them."""
-
-    def durable(self, queue_id: int) -> bool | None:
-        """Whether the queue survives a restart, so that its messages are logged; None: there is no such queue."""
-        ...
-
-    def hold(self, queue_id: int, position: int, session: Session | None) -> HeldEntry | None:
-        """Makes the entry the transaction's: it is AVAILABLE, or acquired by a consumer of `session`; None: a restart puts it back.
-
-        Returns: None when there is no such entry, or it belongs to somebody else; then nothing changed.
-        """
-        ...
 
     def run(self, queue_id: int) -> Run | None:
         """An empty run of this queue's entries, for one transaction; None: there is no such queue."""
@@ -90,62 +39,20 @@ class QueueEffects(Protocol):
         """The queue's x-message-ttl in milliseconds, -1: none."""
         ...
 
-    def content(self, queue_id: int, position: int) -> StoredContent:
-        """The message of a held transient entry (always resident or in the page log). May read the disk."""
-        ...
-
-    def release(self, queue_id: int, positions: Sequence[int]) -> None:
-        """Held entries are AVAILABLE again, at their old places, flagged redelivered."""
-        ...
-
-    def settle(self, queue_id: int, positions: Sequence[int]) -> None:
-        """Held entries are DEQUEUED; the log knows already."""
-        ...
-
-    def reserve(self, queue_id: int, priorities: Sequence[int | None]) -> Sequence[int] | None:
-        """Positions for that many new entries, in this order, above all that were ever used in their level.
-
-        Returns: None when the queue was deleted (Store.drop_queue was called before). Positions that are not published stay unused.
-        """
-        ...
-
-    def publish(self, queue_id: int, entries: Sequence[tuple[int, PendingEnqueue]]) -> None:
-        """The entries appear at their reserved positions and consumers are notified."""
-        ...
-
     def publish_stage(self, queue_id: int, stage: Stage) -> None:
-        """As `publish`, for what a stage has for this queue."""
+        """What a stage has for this queue appears at its reserved positions, and consumers are notified."""
         ...
 
 
-# --- what the store must offer beyond ports.Store ------------------------------------------------------------------------
-
-
-class RecoveredEnqueue(NamedTuple):
-    """A message that an in-doubt transaction wants to put into a queue. `priority`: of the message, None = not set; `body_len`: bytes."""
-
-    queue_id: int
-    message_id: int
-    expires_at_ms: int = 0
-    priority: int | None = None
-    body_len: int = 0
+# --- what crosses the port to the store ------------------------------------------------------------------------------------
 
 
 class RecoveredTransaction(NamedTuple):
-    """What an in-doubt transaction holds: enqueues in the order they were asked for, dequeues as (queue id, position), and what it held as
-    runs: (rows as (queue id, first position, count), consumer id, when they were acquired in microseconds)."""
+    """What an in-doubt transaction dequeues: as single entries (queue id, position), of stores of before; and what it held as runs:
+    (rows as (queue id, first position, count), consumer id, when they were acquired in microseconds)."""
 
-    enqueues: Sequence[RecoveredEnqueue]
     dequeues: Sequence[tuple[int, int]]
     runs: tuple[Sequence[tuple[int, int, int]], int, int] = ((), 0, 0)
-
-
-class CommitRow(NamedTuple):
-    """`length` entries of a queue, in the order they were asked for, take the positions from `first` on."""
-
-    queue_id: int
-    first: int
-    length: int
 
 
 class HeuristicOutcome(NamedTuple):
@@ -187,9 +94,13 @@ class Run(Protocol):
         """Its entries are AVAILABLE again, at their places, flagged redelivered."""
         ...
 
+    def settle(self) -> None:
+        """Its entries are DEQUEUED; the log knows already."""
+        ...
+
 
 class Stage(Protocol):
-    """Messages that one transaction enqueues by blocks (store/tx_runs.py)."""
+    """Messages that one transaction enqueues (store/tx_stage.py)."""
 
     @property
     def enqueues(self) -> int: ...
@@ -211,7 +122,7 @@ class Stage(Protocol):
         ...
 
     def reserve(self, core: object) -> list[tuple[int, int, int]]:
-        """Positions for its messages on this queue, as QueueEffects.reserve gives them: rows of the Commit."""
+        """Positions for its messages on this queue, in this order, above all that were ever used in their level: rows of the Commit."""
         ...
 
     def drop_queue(self, queue_id: int) -> None:
@@ -270,8 +181,8 @@ class BulkStore(Protocol):
         """The stage of a transaction."""
         ...
 
-    def commit(self, tx: int, rows: Sequence[tuple[int, int, int]]) -> int:
-        """As commit_rows, for a transaction with a stage."""
+    def adopt(self, tx: int, core_of: Callable[[int], object | None]) -> Stage | None:
+        """After a restart: what a prepared transaction enqueues, None: nothing. Args: core_of: as QueueEffects.core. Raises: KeyError."""
         ...
 
     def settle_stage(self, stage: Stage, committed: bool) -> None:
@@ -284,22 +195,57 @@ class BulkStore(Protocol):
 
 
 @runtime_checkable
-class TransactionStore(Store, Protocol):
-    """ports.Store and what distributed transactions need besides."""
+class TransactionStore(Protocol):
+    """The transaction log. Threading: every method may be called from any thread; calls of one thread take effect in order. None waits
+    for the disk: a method returns the LSN that makes it durable, and `on_durable` tells when that is reached."""
 
     @property
     def bulk(self) -> BulkStore: ...
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything at or below this LSN survives a crash. Never goes back."""
+        ...
+
+    def on_durable(self, lsn: int, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, when `durable_lsn` >= lsn: at once when it already is, else from the log's writer thread.
+
+        Callbacks run in LSN order, those of one LSN in the order they were given. After a failed sync none runs any more.
+        """
+        ...
+
+    def begin(self, xid: bytes) -> int:
+        """Starts a transaction under a global id of at most 512 bytes. Returns its id (> 0). Raises: ValueError: the xid is in use."""
+        ...
+
+    def prepare(self, tx: int) -> int:
+        """Phase one: from its LSN on the transaction survives a crash, in doubt, and its outcome cannot fail for space.
+
+        Raises: KeyError unknown; ValueError not open; StoreError without room for the outcome (then still open).
+        """
+        ...
+
+    def commit(self, tx: int, rows: Sequence[tuple[int, int, int]]) -> int:
+        """Ends the transaction: its dequeues take effect, and its enqueues, at the positions of `rows` (Stage.reserve).
+
+        Returns: the LSN. Never fails for space once prepared. Raises: KeyError unknown; ValueError ended.
+        """
+        ...
+
+    def rollback(self, tx: int) -> int:
+        """Ends the transaction without effect. Returns the LSN. Raises: KeyError unknown; ValueError when it has ended."""
+        ...
+
+    def in_doubt(self) -> Sequence[bytes]:
+        """xids of prepared transactions that wait for their outcome, oldest first."""
+        ...
 
     def transaction_of(self, xid: bytes) -> int:
         """Id of the transaction with this xid. Raises: KeyError."""
         ...
 
     def in_doubt_entries(self, tx: int) -> RecoveredTransaction:
-        """What a prepared transaction holds. Raises: KeyError."""
-        ...
-
-    def commit_rows(self, tx: int, rows: Sequence[CommitRow]) -> int:
-        """As `commit`, with any number of rows per queue (levels of a priority queue; transient messages between logged ones)."""
+        """What a prepared transaction dequeues. Raises: KeyError."""
         ...
 
     def note_heuristic(self, tx: int, committed: bool) -> int:

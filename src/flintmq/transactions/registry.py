@@ -35,7 +35,6 @@ class BranchView:
     enqueues: int
     dequeues: int
     queues: dict[int, tuple[int, int]]
-    log_transient: bool
 
 
 class Branch:
@@ -77,7 +76,6 @@ class Branch:
             self.work.enqueue_count,
             self.work.dequeue_count,
             self.work.queues(),
-            self.work.log_transient,
         )
 
 

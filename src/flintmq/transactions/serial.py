@@ -2,7 +2,7 @@
 
 in: decisions made under the lock. out: callbacks registered with the store, outside it.
 
-L1  No foreign code but QueueEffects.hold, content and reserve, and the store's append calls, runs under the lock; durability
+L1  No foreign code but Run.hold, Stage.add and Stage.reserve, and the store's append calls, runs under the lock; durability
     callbacks never do. So a callback may call the coordinator, and a front end may answer its client from one.
 """
 
