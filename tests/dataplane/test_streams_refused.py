@@ -38,4 +38,4 @@ def test_a_distributed_transaction_knows_no_such_queue(rig: Rig, stream: str) ->
     assert rig.broker.effects is not None
     number = rig.broker.vhosts["/"].queue("s").queue_id
     assert rig.broker.effects.run(number) is rig.broker.effects.core(number) is None
-    assert rig.broker.effects.durable(rig.broker.vhosts["/"].queue("q").queue_id) is True
+    assert rig.broker.effects.core(rig.broker.vhosts["/"].queue("q").queue_id) is not None
