@@ -183,3 +183,22 @@ def records(rig: Rig) -> list[tuple[str, int, int, int, int]]:
             if not isinstance(item, Damage):
                 found.append((item.name, item.lsn, item.undo_prev, item.time_us, fields_of(item, MESSAGES).get("published_us", 0)))
         return found
+
+
+def test_messages_behind_a_damaged_record_of_their_block_are_copied() -> None:
+    """One record of a block does not check any more: its message can't be copied, the messages before and behind it are."""
+    rig = Rig(size=16384)
+    held = [rig.publish(1, body=b"%03d" % number) for number in range(30)]
+    rig.flush()
+    sequence, offset = divmod(held[10], rig.size)
+    assert held[-1] // rig.size == sequence
+    long = rig.publish(2, body=bytes(14000))  # begins in this container and goes on in the next one
+    rig.flush()
+    fd = rig.disk.open(rig.messages.path_of(sequence))
+    rig.disk.write(fd, b"\xff", offset + 40)
+    rig.disk.close(fd)
+    assert copy_container(rig.store, sequence)[0] == len(held)
+    rig.flush()
+    assert all(rig.messages.is_live(message) for message in held)
+    moved = [record for record in records(rig) if record[0] == "Message-Copy"]
+    assert {record[2] for record in moved} == {long, *held} - {held[10]}
