@@ -42,8 +42,6 @@ FOREIGN = (
     "store/recovery",
     "store/sql",
     "store/stream/stream_reader",
-    "store/stream/stream_recovery",
-    "store/stream/stream_walk",
     "streams/group_state",
 )
 SOURCES = ("cython.cimports.flintmq.core.check", "flintmq.invariant")

@@ -413,7 +413,7 @@ def test_malformed_transactions_are_damage(tmp_path: Path) -> None:
     log.add(lb.COMMIT, struct.pack("<II", 5, 0), undo_prev=4000)
     log.sync()
     log.write(str(tmp_path / "transactions"))
-    with pytest.raises(LogDamaged, match="5 rows"):
+    with pytest.raises(LogDamaged, match="5 items"):
         transactions(tmp_path / "transactions")
     warnings: list[str] = []
     transactions(tmp_path / "transactions", mode="PERMISSIVE", warnings=warnings)

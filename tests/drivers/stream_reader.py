@@ -19,8 +19,13 @@ from cython.cimports.flintmq.store.stream.stream_batch import (
 )
 from cython.cimports.flintmq.store.stream.stream_files import Stream
 from cython.cimports.flintmq.store.stream.stream_log import STREAM_FAILED, STREAM_MESSAGES, stream_append
-from cython.cimports.flintmq.store.stream.stream_reader import stream_find_time, stream_read
-from cython.cimports.flintmq.store.stream.stream_walk import stream_reader_free, stream_reader_new, stream_reader_rest
+from cython.cimports.flintmq.store.stream.stream_reader import (
+    stream_find_time,
+    stream_read,
+    stream_reader_free,
+    stream_reader_new,
+    stream_reader_rest,
+)
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,18 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flintmq.arrow import schema
-from flintmq.arrow.records import OUTCOMES, STATES
 from flintmq.arrow.scan import scan_container
 from flintmq.errors import StoreError
-from flintmq.store.log.containers import HEADER_SIZE, read_header, sequence_of
+from flintmq.store.log import inspect_records as kinds
+from flintmq.store.log.containers import HEADER_SIZE, TRANSACTIONS, read_header, sequence_of
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.log.scan import LogScan
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_PAIR = struct.Struct("<II")
-_ROW = struct.Struct("<QQQ")
 
 
 class StoreBusy(Exception):
@@ -141,62 +137,39 @@ class _Transaction:
     ended: bool = False
 
 
-class _Malformed(ValueError):
-    """Fields that do not fit their record."""
-
-
-def _runs(data: bytes, at: int) -> tuple[list[dict[str, int]], int]:
-    """u32 count, u32 of another meaning, rows of (queue id, first, count); and the offset behind them."""
-    if len(data) < at + 8:
-        raise _Malformed("a table of rows is cut off")
-    count, _ = _PAIR.unpack_from(data, at)
-    end = at + 8 + count * _ROW.size
-    if end > len(data):
-        raise _Malformed(f"{count} rows do not fit")
-    rows = [{"queue_id": queue, "first": first, "count": number} for queue, first, number in _ROW.iter_unpack(data[at + 8 : end])]
-    return rows, end
-
-
-def _xid(data: bytes, at: int) -> tuple[bytes, int]:
-    size = int.from_bytes(data[at : at + 2], "little")
-    if len(data) < at + 2 + size:
-        raise _Malformed("an xid is cut off")
-    return data[at + 2 : at + 2 + size], at + 2 + size
+def _runs(rows: list[tuple[int, int, int]]) -> list[dict[str, int]]:
+    return [{"queue_id": queue, "first": first, "count": count} for queue, first, count in rows]
 
 
 def _apply(known: dict[int, _Transaction], lsn: int, kind: int, number: int, time_us: int, data: bytes) -> None:
-    """One record of the transaction log. Raises: _Malformed."""
-    if kind == 33 or kind == 34:  # Dtx-Start, Tx-Start
-        known[lsn] = _Transaction(started=time_us, xid=_xid(data, 0)[0] if kind == 33 else None)
+    """One record of the transaction log. Raises: Malformed."""
+    if kind == kinds.NOTE:
         return
-    if kind == 42:  # Note
+    if kind in (kinds.DTX_START, kinds.TX_START):
+        known[lsn] = _Transaction(started=time_us, xid=kinds.own_fields(kind, data, TRANSACTIONS).get("xid"))
         return
     transaction = known.setdefault(number or lsn, _Transaction())
-    if kind == 35:  # Prepare
+    values = kinds.own_fields(kind, data, TRANSACTIONS)
+    if kind == kinds.PREPARE:
         transaction.state = "prepared"
-    elif kind == 36:  # Commit
-        transaction.rows = _runs(data, 0)[0]
+    elif kind == kinds.COMMIT:
+        transaction.rows = _runs(values["rows"])
         transaction.state, transaction.decided = "committed", time_us
-    elif kind == 37:  # Rollback
+    elif kind == kinds.ROLLBACK:
         transaction.state, transaction.decided = "rolled back", time_us
-    elif kind == 39:  # End
+    elif kind == kinds.END:
         transaction.ended = True
-    elif kind == 40:  # Tx-Copy
-        if len(data) < 6 or data[0] not in STATES or data[1] not in OUTCOMES:
-            raise _Malformed("no state of a transaction")
-        xid, at = _xid(data, 4)
-        rows, at = _runs(data, at + -at % 4)
-        transaction.state, transaction.xid, transaction.rows = STATES[data[0]].decode(), xid or None, rows
-        transaction.heuristic = OUTCOMES[data[1]].decode() if data[1] else transaction.heuristic
-        transaction.ended = bool(data[2])
-        if data[3] & 1:
-            transaction.sets = _runs(data, at)[0]
-    elif kind == 41:  # Heuristic
-        if not data or data[0] not in OUTCOMES:
-            raise _Malformed("no outcome of a transaction")
-        transaction.heuristic = OUTCOMES[data[0]].decode()
-    elif kind == 43:  # Acquire-Set
-        transaction.sets.extend(_runs(data, 0)[0])
+    elif kind == kinds.TX_COPY:
+        transaction.state, transaction.xid, transaction.rows = values["state"], values["xid"] or None, _runs(values["rows"])
+        if values["heuristic"] != kinds.HEURISTICS[0]:
+            transaction.heuristic = values["heuristic"]
+        transaction.ended = values["ended"]
+        if "sets" in values:
+            transaction.sets = _runs(values["sets"])
+    elif kind == kinds.HEURISTIC:
+        transaction.heuristic = "forgotten" if values["outcome"] == kinds.HEURISTICS[0] else values["outcome"]
+    elif kind == kinds.ACQUIRE_SET:
+        transaction.sets.extend(_runs(values["sets"]))
 
 
 def transactions(
@@ -223,7 +196,7 @@ def transactions(
             for lsn, kind, number, time_us, data in records:
                 try:
                     _apply(known, lsn, kind, number, time_us, data)
-                except _Malformed as error:
+                except kinds.Malformed as error:
                     scan.report(lsn, str(error))
         if warnings is not None:
             warnings.extend(scan.warnings)

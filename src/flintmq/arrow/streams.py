@@ -51,12 +51,13 @@ from cython.cimports.flintmq.store.log.reader import (
     reader_salvage,
     reader_step,
 )
-from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTENT_MAX, align8, le16, le32, le64, record_t
+from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, le32, le64, record_t
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
     RECORD_STREAM_MESSAGE,
     STREAM_FIXED,
-    STREAM_NO_FILTER,
+    stream_head,
+    stream_head_t,
 )
 from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN, stream_container, stream_look, stream_told
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
@@ -206,28 +207,26 @@ class StreamFiles:
 
     def _content(self, record: pointer[record_t], out: pointer[content_t]) -> c_int:
         """A message's content: where it lies in its record, or put together from its chunks. The reader's place is behind it then."""
-        data: pointer[cython.const[uint8_t]] = record.data
-        fixed: uint64_t = STREAM_FIXED
+        head: stream_head_t
+        data: pointer[cython.const[uint8_t]]
         start: uint64_t = record.lsn
         total: uint64_t
         filled: uint64_t
         size: uint64_t
         what: c_int
         grown: pointer[uint8_t]
-        if le16(data + 24) != STREAM_NO_FILTER:
-            fixed += le16(data + 24)
-        out.body_len = le32(data + 8)
-        out.header_len = le32(data + 12)
-        out.route_len = le16(data + 16)
-        out.flags = data[18]
-        out.priority = data[19]
-        out.published_us = record.time_us
-        filled = le32(data + 20)
-        total = cast(uint64_t, out.body_len) + out.header_len + out.route_len
-        if record.size != fixed + filled or filled > total or total > CONTENT_MAX:
+        if not stream_head(record, address(head)):
             return BAD
-        data += fixed
-        self.reader.at = start + align8(record.length)
+        out.body_len = head.body_len
+        out.header_len = head.header_len
+        out.route_len = head.route_len
+        out.flags = head.flags
+        out.priority = head.priority
+        out.published_us = record.time_us
+        filled = head.here
+        total = head.total
+        data = head.run
+        reader_pass(self.reader, record)
         if filled < total:
             if total > self.containers.scratch_size:
                 grown = cast(pointer[uint8_t], realloc(self.containers.scratch, total))

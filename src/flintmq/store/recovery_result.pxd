@@ -1,7 +1,7 @@
 # Decides every place by the table and writes the result's arrays: see recovery_result.py.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from flintmq.queue.types cimport restored_t
-from flintmq.store.recovery_state cimport live_t, location_t, named_t, work_t
+from flintmq.store.recovery_read cimport live_t, location_t, named_t, work_t
 
 # Applies the decision table (decisions.lookup) to every place. last_damage: the LSN behind the last damaged stretch, 0 = none.
 cdef void work_decide(work_t *work, const uint8_t *table, uint64_t last_damage, uint64_t lost_max) noexcept nogil

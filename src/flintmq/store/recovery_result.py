@@ -13,7 +13,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.hash64 import map64_get
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, restored_t
 from cython.cimports.flintmq.store.log.record import position_waits
-from cython.cimports.flintmq.store.recovery_state import (
+from cython.cimports.flintmq.store.recovery_read import (
     CONTENT_BELOW_BASE,
     CONTENT_DAMAGED,
     CONTENT_PRESENT,

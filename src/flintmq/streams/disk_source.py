@@ -21,8 +21,9 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_t,
     stream_visible,
 )
-from cython.cimports.flintmq.store.stream.stream_reader import stream_find_time, stream_read
-from cython.cimports.flintmq.store.stream.stream_walk import (
+from cython.cimports.flintmq.store.stream.stream_reader import (
+    stream_find_time,
+    stream_read,
     stream_reader_free,
     stream_reader_new,
     stream_reader_rest,

@@ -371,10 +371,15 @@ _TYPES_OF = {
 
 def fields_of(record: Record, log: int) -> dict[str, Any]:
     """The record's own fields by name, in the order of docs/FORMAT.md. Raises: Malformed."""
-    if record.type not in _TYPES_OF[log]:
-        raise Malformed(f"a record of type {record.type} does not belong in this log")
-    fields = _Fields(record.data)
-    values = _FIELDS[record.type](fields)
+    return own_fields(record.type, record.data, log)
+
+
+def own_fields(kind: int, data: bytes, log: int) -> dict[str, Any]:
+    """As fields_of, from the type of a record and the bytes of its own fields."""
+    if kind not in _TYPES_OF[log]:
+        raise Malformed(f"a record of type {kind} does not belong in this log")
+    fields = _Fields(data)
+    values = _FIELDS[kind](fields)
     fields.end()
     return values
 

@@ -4,7 +4,20 @@ from flintmq.store.log.managed cimport ManagedLog
 from flintmq.store.log.scan cimport LogScan
 from flintmq.store.log.writer cimport LogWriter
 from flintmq.store.stream.stream_log cimport StreamSpace, stream_t
-from flintmq.store.stream.stream_recovery cimport recovered_t
+
+cdef struct recovered_t:        # what the log's scan found: the container with the tail, and what recovery reads before it
+    uint64_t container_size
+    uint64_t next               # offset behind the last whole message
+    uint64_t start              # LSN of that message; 0: none was found
+    uint64_t mark_lsn           # of the last Stream-Mark
+    uint64_t last_lsn           # of the last record
+    uint64_t open_start         # a message whose chunks are not all there yet, and its bytes that are and are not
+    uint64_t open_filled
+    uint64_t open_left
+    uint64_t container          # the last one in which a message starts; its first offset, and when that was written
+    uint64_t first
+    uint64_t first_us
+    bint any
 
 cdef class Stream:
     cdef stream_t *stream

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 
-from cython import NULL, address, bint, cast, cclass, declare, nogil, p_void, pointer, sizeof
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64, spin_lock, spin_unlock
@@ -34,7 +34,7 @@ from cython.cimports.flintmq.store.log.log import (
     log_t,
 )
 from cython.cimports.flintmq.store.log.managed import ManagedLog
-from cython.cimports.flintmq.store.log.record import CONTAINER_HEADER
+from cython.cimports.flintmq.store.log.record import BLOCK_HEADER, CONTAINER_HEADER, le16, le32, le64, record_t
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log.writer import (
     DIRTY_NOT,
@@ -52,7 +52,13 @@ from cython.cimports.flintmq.store.stream.stream_batch import (
     stream_filter_new,
     stream_filter_t,
 )
-from cython.cimports.flintmq.store.stream.stream_content import STREAM_RECORD_LEAST
+from cython.cimports.flintmq.store.stream.stream_content import (
+    RECORD_STREAM_CHUNK,
+    RECORD_STREAM_MARK,
+    RECORD_STREAM_MESSAGE,
+    STREAM_FIXED,
+    STREAM_RECORD_LEAST,
+)
 from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_FAILED,
     StreamSpace,
@@ -70,13 +76,7 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_new,
 )
 from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN
-from cython.cimports.flintmq.store.stream.stream_recovery import recovered_t, stream_on_record, stream_proven
-from cython.cimports.flintmq.store.stream.stream_walk import (
-    stream_first_of,
-    stream_reader_free,
-    stream_reader_new,
-    stream_reader_t,
-)
+from cython.cimports.flintmq.store.stream.stream_reader import stream_first_of, stream_reader_free, stream_reader_new, stream_reader_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
@@ -84,7 +84,103 @@ from flintmq.errors import StoreError
 from flintmq.store.log.containers import STREAMS, clear_temporaries, container_name, sequence_of
 from flintmq.store.log.managed import UNBOUNDED
 from flintmq.store.log.opening import quarantine, repair_tail
-from flintmq.store.stream.stream_recovery import remove_files
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _whole(found: pointer[recovered_t], offset: uint64_t, lsn: uint64_t) -> void:
+    found.next = max(found.next, offset + 1)
+    found.start = lsn
+    found.open_left = 0
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _on_record(context: p_void, record: pointer[record_t]) -> void:
+    """Takes in one record of the scan; `context`: a recovered_t whose container_size is set."""
+    found: pointer[recovered_t] = cast(pointer[recovered_t], context)
+    offset: uint64_t
+    left: uint64_t
+    found.last_lsn = record.lsn
+    if record.size < 8:
+        return
+    offset = le64(record.data)
+    if record.type == RECORD_STREAM_MARK:
+        found.any = True
+        found.mark_lsn = record.lsn
+        found.next = max(found.next, offset)
+    elif record.type == RECORD_STREAM_MESSAGE and record.size >= STREAM_FIXED:
+        found.any = True
+        found.next = max(found.next, offset)
+        if record.lsn // found.container_size != found.container:
+            found.container = record.lsn // found.container_size
+            found.first = offset
+            found.first_us = record.time_us
+        found.open_start = record.lsn
+        found.open_filled = le32(record.data + 20)
+        left = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
+        found.open_left = left - found.open_filled if left > found.open_filled else 0
+        if found.open_left == 0:
+            _whole(found, offset, record.lsn)
+    elif record.type == RECORD_STREAM_CHUNK and record.size >= 12:
+        found.any = True
+        found.next = max(found.next, offset)
+        if found.open_left and record.undo_prev == found.open_start and le32(record.data + 8) == found.open_filled:
+            left = record.size - 12
+            if left < found.open_left:
+                found.open_filled += left
+                found.open_left -= left
+            else:
+                _whole(found, offset, found.open_start)
+
+
+@cfunc
+def _proven(files: object, directory: str | None, scan: LogScan | None, found: pointer[recovered_t]) -> object:
+    """LSN of the block before a Stream-Mark that proves everything before it, or None.
+
+    The mark is the only record of the last block, its hint covers what is before, and nothing was ever written behind it.
+    """
+    size: uint64_t = scan.container_size
+    at: uint64_t = scan.last_block
+    if (
+        scan.damage
+        or scan.torn_at
+        or at == 0
+        or found.mark_lsn != at + BLOCK_HEADER
+        or found.last_lsn != found.mark_lsn
+        or scan.hint < at
+        or found.open_left
+    ):
+        return None
+    block = scan.sector(at)
+    before = int.from_bytes(block[48:56], "little")
+    if before == 0 or not scan.is_last(at):
+        return None
+    try:
+        fd = files.open(f"{directory}/{container_name(before // size)}")
+    except FileNotFoundError:
+        return None
+    try:
+        base = files.read(fd, 8, before % size + 32)
+    finally:
+        files.close(fd)
+    return before if base == block[32:40] else None  # else the base is told by the mark alone
+
+
+def remove_files(files: object, directory: str) -> None:
+    """Removes a stream's directory with everything in it. Raises: OSError."""
+    names = files.list_dir(directory)
+    for name in reversed(names):
+        files.unlink(f"{directory}/{name}")
+    if names:
+        files.sync_dir(directory)
+    try:
+        files.remove_dir(directory)
+    except FileNotFoundError:
+        pass
+
 
 log = logging.getLogger("flintmq.store")
 
@@ -143,7 +239,7 @@ class Stream:
         found.container_size = made._size_of(names) if names else container_size
         try:
             if names:
-                scan.run(stream_on_record, cast(p_void, address(found)))
+                scan.run(_on_record, cast(p_void, address(found)))
         except StoreError as error:
             log.error("stream %d can't be opened, its files are left as they are: %s", queue_id, error)
             made.broken = True
@@ -215,7 +311,7 @@ class Stream:
             if end > found.start:
                 hidden += (end - max(one.lsn, found.start)) // STREAM_RECORD_LEAST + 1
         following += hidden  # I2
-        proven = stream_proven(self.files, self.directory, scan, found)
+        proven = _proven(self.files, self.directory, scan, found)
         if proven is not None:
             last_block = proven
             tail = scan.last_block

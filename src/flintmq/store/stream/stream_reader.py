@@ -1,35 +1,62 @@
-"""Cold reads of a stream (see stream_reader.pxd).
+"""Cold reads of a stream: windows on its containers, places to begin at, batches of contents (see stream_reader.pxd).
 
-in: records of its log (stream_walk.py). out: batches of contents, as consumers get them; what is damaged or gone, said so.
+in: containers of its log, through the file port; records, from the log's reader. out: batches of contents, as consumers get them; what is
+damaged or gone, said so.
 
 I1  Nothing at or above the offset that was visible when the read began is handed out.
 I2  An offset that can't be read is never passed over in silence: the read ends before it, and the next one says DAMAGED.
+I3  Only bytes below the durable LSN are looked at: they never change any more, so a window once read stays true.
 """
 
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, gil, nogil, p_void, pointer, sizeof, void, with_gil
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import at_load32, at_load64
-from cython.cimports.flintmq.core.content import content_body, content_decref, content_header, content_new, content_route, content_t
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.content import (
+    arena_free,
+    arena_new,
+    content_body,
+    content_decref,
+    content_header,
+    content_new,
+    content_route,
+    content_t,
+)
+from cython.cimports.flintmq.core.memory_account import MEMORY_STREAMS, memory_add
+from cython.cimports.flintmq.store.log.file_port import FilePort
+from cython.cimports.flintmq.store.log.log import log_t
 from cython.cimports.flintmq.store.log.reader import (
     STEP_BAD,
     STEP_END,
     STEP_IO,
     STEP_RECORD,
+    log_reader_t,
+    reader_begin,
+    reader_fill,
     reader_pass,
+    reader_read,
     reader_salvage,
     reader_step,
 )
-from cython.cimports.flintmq.store.log.record import le16, le32, le64, record_t
+from cython.cimports.flintmq.store.log.record import (
+    BLOCK_HEADER,
+    CONTAINER_HEADER,
+    STREAM_SALVAGE_EFFORT,
+    align_sector,
+    le32,
+    le64,
+    record_t,
+)
 from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_put, stream_filter_matches
 from cython.cimports.flintmq.store.stream.stream_content import (
     RECORD_STREAM_CHUNK,
     RECORD_STREAM_MESSAGE,
     STREAM_FIXED,
-    STREAM_NO_FILTER,
     stream_content,
+    stream_head,
+    stream_head_t,
 )
 from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_DAMAGED,
@@ -40,20 +67,246 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     STREAM_MESSAGES,
     STREAM_TRUNCATED,
     stream_batch_t,
+    stream_decref,
     stream_filter_t,
+    stream_incref,
+    stream_learn,
     stream_t,
 )
-from cython.cimports.flintmq.store.stream.stream_walk import stream_reader_t, stream_search
-from cython.cimports.libc.errno import ENOMEM
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN, stream_container, stream_look
+from cython.cimports.libc.errno import ENOENT, ENOMEM
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcpy
+from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
+
+# bytes read at a time: neighbours share a read, and the longest record fits
+WINDOW = declare(uint64_t, 256 * 1024)
+
+
+# --- life -----------------------------------------------------------------------------------------------------------------------
+
+
+def stream_reader_new(stream: pointer[stream_t]) -> pointer[stream_reader_t]:
+    reader: pointer[stream_reader_t] = cast(pointer[stream_reader_t], calloc(1, sizeof(stream_reader_t)))
+    if reader == NULL:
+        return NULL
+    reader.arena = arena_new()
+    if reader.arena == NULL:
+        free(reader)
+        return NULL
+    reader.stream = stream
+    reader.fd = -1
+    reader.walk.load = _load
+    reader.walk.on_bad = _tell
+    reader.walk.context = reader
+    reader.walk.container_size = stream.dirty.log.container_size
+    reader.walk.record_max = WINDOW
+    reader.walk.log_id = stream.dirty.log.id
+    reader.walk.effort = STREAM_SALVAGE_EFFORT
+    stream_incref(stream)
+    return reader
+
+
+def stream_reader_free(reader: pointer[stream_reader_t]) -> void:
+    if reader == NULL:
+        return
+    stream_reader_rest(reader)
+    arena_free(reader.arena)
+    stream_decref(reader.stream)
+    free(reader)
+
+
+def stream_reader_rest(reader: pointer[stream_reader_t]) -> void:
+    _close(reader)
+    if reader.window != NULL:
+        memory_add(MEMORY_STREAMS, -cast(int64_t, WINDOW))
+    free(reader.window)
+    reader.window = NULL
+    reader.walk.window_end = 0
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _close(reader: pointer[stream_reader_t]) -> void:
+    if reader.fd >= 0:
+        with gil:
+            try:
+                cast(object, reader.stream.owner).managed.files.close(reader.fd)
+            except OSError:
+                pass  # it was only read
+    reader.fd = -1
+
+
+@cfunc
+@with_gil
+@exceptval(check=False)
+def _open_file(reader: pointer[stream_reader_t], sequence: uint64_t) -> c_int:
+    files: FilePort
+    try:
+        managed = cast(object, reader.stream.owner).managed
+        files = managed.files  # lives as long as the stream's owner, which this reader's reference keeps
+        reader.read_at = files.read_at
+        reader.files = files.context
+        reader.fd = files.open(managed.path_of(sequence))
+        reader.sequence = sequence
+    except OSError as error:
+        return error.errno or 5
+    return 0
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _open(reader: pointer[stream_reader_t], sequence: uint64_t) -> c_int:
+    """0, or an errno."""
+    if reader.fd >= 0 and reader.sequence == sequence:
+        return 0
+    _close(reader)
+    return _open_file(reader, sequence)
+
+
+# --- bytes ----------------------------------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _load(walk: pointer[log_reader_t], lsn: uint64_t, least: uint64_t) -> uint64_t:
+    """Reads a window from `lsn` on: durable bytes of one container (see reader_load_t)."""
+    reader: pointer[stream_reader_t] = cast(pointer[stream_reader_t], walk.context)
+    sequence: uint64_t = lsn // walk.container_size
+    end: uint64_t = min((sequence + 1) * walk.container_size, walk.limit)
+    got: uint64_t
+    error: c_int
+    before: timespec
+    after: timespec
+    walk.window_end = 0
+    if lsn >= end:
+        return 0
+    if reader.window == NULL:
+        reader.window = cast(pointer[uint8_t], malloc(WINDOW))
+        if reader.window == NULL:
+            walk.error = ENOMEM
+            return 0
+        memory_add(MEMORY_STREAMS, WINDOW)
+    clock_gettime(CLOCK_MONOTONIC, address(before))
+    error = _open(reader, sequence)
+    if error:
+        walk.error = 0 if error == ENOENT else error
+        return 0
+    got = reader_read(walk, reader.read_at, reader.files, reader.fd, reader.window, lsn, min(end - lsn, WINDOW))
+    clock_gettime(CLOCK_MONOTONIC, address(after))
+    reader.io_ns += (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec
+    reader.bytes_read += got
+    return got
+
+
+# --- damage ---------------------------------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _bad_container(walk: pointer[log_reader_t]) -> uint64_t:
+    """The container to be named: between two blocks that is the next one when this one just ends there, in zeros."""
+    size: uint64_t = walk.container_size
+    sequence: uint64_t = (walk.at - 1) // size
+    at: uint64_t = align_sector(walk.block_end)
+    i: uint32_t
+    if walk.at < walk.block_end or at <= sequence * size + CONTAINER_HEADER:
+        return sequence
+    if at + BLOCK_HEADER <= (sequence + 1) * size:
+        if reader_fill(walk, at, BLOCK_HEADER) < BLOCK_HEADER:
+            return sequence
+        for i in range(BLOCK_HEADER):
+            if walk.window[at - walk.window_lsn + i]:
+                return sequence
+    return sequence + 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _tell(walk: pointer[log_reader_t]) -> void:
+    """The broker's log names a damaged container, once, unless retention just took it."""
+    reader: pointer[stream_reader_t] = cast(pointer[stream_reader_t], walk.context)
+    log: pointer[log_t] = reader.stream.dirty.log
+    sequence: uint64_t
+    gone: bint
+    if walk.at == reader.bad_at:
+        return
+    reader.bad_at = walk.at
+    sequence = _bad_container(walk)
+    spin_lock(address(log.lock))
+    gone = sequence < log.first_sequence
+    spin_unlock(address(log.lock))
+    if gone or at_load32(address(reader.stream.closed)):
+        return
+    with gil:
+        try:
+            cast(object, reader.stream.owner).note_damage(sequence, reader.bad_at)
+        except Exception:
+            pass  # the reading goes on; who reads is told what is damaged
+
+
+# --- places -----------------------------------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _first_of(context: p_void, sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
+    """First offset of a container (see first_of_t): what is known of it, else what it says, which is known from then on."""
+    reader: pointer[stream_reader_t] = cast(pointer[stream_reader_t], context)
+    stream: pointer[stream_t] = reader.stream
+    offset: uint64_t = PLACE_UNKNOWN
+    first_us[0] = 0
+    spin_lock(address(stream.places_lock))
+    if sequence >= stream.places_base and sequence - stream.places_base < stream.place_count:
+        offset = stream.places[sequence - stream.places_base].first_offset
+        first_us[0] = stream.places[sequence - stream.places_base].first_us
+    spin_unlock(address(stream.places_lock))
+    if offset != PLACE_UNKNOWN:
+        return offset
+    reader.walk.limit = at_load64(address(stream.dirty.log.durable))
+    reader.walk.error = 0
+    offset = stream_look(address(reader.walk), sequence, first_us)
+    reader.walk.window_end = 0
+    reader.walk.at = 0
+    if offset != PLACE_UNKNOWN:
+        stream_learn(stream, sequence, offset, first_us[0])
+    return offset
+
+
+def stream_first_of(reader: pointer[stream_reader_t], sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
+    return _first_of(reader, sequence, first_us)
+
+
+def stream_search(reader: pointer[stream_reader_t], offset: uint64_t, us: uint64_t) -> bint:
+    log: pointer[log_t] = reader.stream.dirty.log
+    low: uint64_t
+    high: uint64_t = 0
+    spin_lock(address(log.lock))
+    low = log.first_sequence
+    if log.container_count:
+        high = (log.durable - 1) // log.container_size  # the one that the last durable byte is in
+    spin_unlock(address(log.lock))
+    if high < low:
+        return False
+    low = stream_container(address(reader.walk), low, high, offset, us, _first_of, reader)
+    if low == 0:
+        return False
+    reader_begin(address(reader.walk), low)
+    reader.offset = 0
+    return True
+
 
 # bytes of the log that one read looks at before it says FILTERED
 LOOK_MOST = declare(uint64_t, 4 << 20)
 # an offset that is further ahead is looked up by its container
 WALK_MOST = declare(uint64_t, 4096)
-# bytes of one message's content: what fits into its fields
-TOTAL_MOST = declare(uint64_t, 0x7FFFFFFF)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------------------
@@ -62,59 +315,22 @@ TOTAL_MOST = declare(uint64_t, 0x7FFFFFFF)
 @cfunc
 @nogil
 @exceptval(check=False)
-def _value_of(record: pointer[record_t], size: pointer[uint32_t]) -> pointer[cython.const[uint8_t]]:
-    """The filter value of a Stream-Message that was checked; NULL: it has none."""
-    length: uint32_t = le16(record.data + 24)
-    size[0] = 0
-    if length == STREAM_NO_FILTER:
-        return NULL
-    size[0] = length
-    return record.data + STREAM_FIXED
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _well_formed(record: pointer[record_t]) -> bint:
-    """Whether the lengths in a Stream-Message fit into each other and into the record."""
-    fixed: uint64_t = STREAM_FIXED
-    segment: uint64_t
-    total: uint64_t
-    if record.size < STREAM_FIXED:
-        return False
-    if le16(record.data + 24) != STREAM_NO_FILTER:
-        fixed += le16(record.data + 24)
-    segment = le32(record.data + 20)
-    total = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12) + le16(record.data + 16)
-    return record.size == fixed + segment and segment <= total and total <= TOTAL_MOST
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _small(reader: pointer[stream_reader_t], record: pointer[record_t]) -> pointer[content_t]:
+def _small(reader: pointer[stream_reader_t], head: pointer[stream_head_t]) -> pointer[content_t]:
     """The content of a message that is one record."""
-    value_size: uint32_t = 0
     at: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
-    body_len: uint32_t = le32(record.data + 8)
-    header_len: uint32_t = le32(record.data + 12)
-    route_len: uint32_t = le16(record.data + 16)
-    run: pointer[cython.const[uint8_t]]
-    _value_of(record, address(value_size))
-    run = record.data + STREAM_FIXED + value_size
     return stream_content(
         reader.arena,
-        run,
-        cast(uint16_t, route_len),
-        run + route_len,
-        header_len,
-        run + route_len + header_len,
-        body_len,
-        record.data[18],
-        record.data[19],
-        le64(record.data),
+        head.run,
+        head.route_len,
+        head.run + head.route_len,
+        head.header_len,
+        head.run + head.route_len + head.header_len,
+        head.body_len,
+        head.flags,
+        head.priority,
+        head.offset,
         address(at),
         address(filter_at),
         address(filter_size),
@@ -147,28 +363,26 @@ def _put(content: pointer[content_t], place: uint64_t, data: pointer[cython.cons
 @cfunc
 @nogil
 @exceptval(check=False)
-def _large(reader: pointer[stream_reader_t], record: pointer[record_t], out: pointer[pointer[content_t]]) -> c_int:
+def _large(
+    reader: pointer[stream_reader_t], record: pointer[record_t], head: pointer[stream_head_t], out: pointer[pointer[content_t]]
+) -> c_int:
     """The content of a message whose chunks follow; the reader goes on behind them. STEP_RECORD: NULL in `*out` when it is not whole."""
     at: pointer[uint8_t] = NULL
     filter_at: uint32_t = 0
     filter_size: uint32_t = 0
-    value_size: uint32_t = 0
     what: c_int
     start: uint64_t = record.lsn
-    offset: uint64_t = le64(record.data)
-    total: uint64_t
-    filled: uint64_t = le32(record.data + 20)
+    total: uint64_t = head.total
+    filled: uint64_t = head.here
     piece: record_t
-    content: pointer[content_t] = content_new(reader.arena, le16(record.data + 16), le32(record.data + 12), le32(record.data + 8))
+    content: pointer[content_t] = content_new(reader.arena, head.route_len, head.header_len, head.body_len)
     out[0] = NULL
     if content == NULL:
         reader.walk.error = ENOMEM
         return STEP_IO
-    content.flags = record.data[18]
-    content.priority = record.data[19]
-    total = cast(uint64_t, content.route_len) + content.header_len + content.body_len
-    _value_of(record, address(value_size))
-    _put(content, 0, record.data + STREAM_FIXED + value_size, filled)
+    content.flags = head.flags
+    content.priority = head.priority
+    _put(content, 0, head.run, filled)
     reader_pass(address(reader.walk), record)
     while filled < total:
         what = reader_step(address(reader.walk), address(piece))
@@ -197,7 +411,7 @@ def _large(reader: pointer[stream_reader_t], record: pointer[record_t], out: poi
         content.body_len,
         content.flags,
         content.priority,
-        offset,
+        head.offset,
         address(at),
         address(filter_at),
         address(filter_size),
@@ -225,8 +439,7 @@ def stream_read(
     taken: uint32_t = 0
     start: uint64_t = batch.bytes
     what: c_int
-    value_size: uint32_t = 0
-    value: pointer[cython.const[uint8_t]]
+    head: stream_head_t
     content: pointer[content_t] = NULL
     record: record_t
     damaged: bint = False
@@ -260,10 +473,10 @@ def stream_read(
             break
         if wanted > offset or record.type == RECORD_STREAM_MESSAGE:
             looked += record.length
-        if record.type != RECORD_STREAM_MESSAGE or not _well_formed(address(record)):
+        if not stream_head(address(record), address(head)):
             reader_pass(address(reader.walk), address(record))
             continue
-        found = le64(record.data)
+        found = head.offset
         if found < wanted:
             reader.offset = found + 1
             reader_pass(address(reader.walk), address(record))
@@ -275,26 +488,25 @@ def stream_read(
                 reader.offset = wanted
                 return STREAM_DAMAGED
             break
-        value = _value_of(address(record), address(value_size))
-        if filter != NULL and not stream_filter_matches(filter, value, value_size):
+        if filter != NULL and not stream_filter_matches(filter, head.value, head.value_size):
             reader_pass(address(reader.walk), address(record))
             wanted += 1
             reader.offset = wanted
             if looked >= LOOK_MOST:
                 break
             continue
-        size = cast(uint64_t, le32(record.data + 8)) + le32(record.data + 12)
+        size = cast(uint64_t, head.body_len) + head.header_len
         if taken and batch.bytes - start + size > max_bytes:
             break
-        if le32(record.data + 20) == size + le16(record.data + 16):
-            content = _small(reader, address(record))
+        if head.here == head.total:
+            content = _small(reader, address(head))
             if content == NULL:
                 reader.walk.error = ENOMEM
                 what = STEP_IO
                 break
             reader_pass(address(reader.walk), address(record))
         else:
-            what = _large(reader, address(record), address(content))
+            what = _large(reader, address(record), address(head), address(content))
             if what == STEP_BAD:
                 if taken or wanted > offset:
                     reader.walk.at = 0  # it is met again by the next read

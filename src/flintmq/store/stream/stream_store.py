@@ -22,9 +22,8 @@ from flintmq.config import Limits
 from flintmq.errors import StoreError
 from flintmq.store.log.containers import round_container_size, sequence_of
 from flintmq.store.log.space import page_floors
-from flintmq.store.stream.stream_files import ESHUTDOWN, Stream
+from flintmq.store.stream.stream_files import ESHUTDOWN, Stream, remove_files
 from flintmq.store.stream.stream_log import StreamSpace
-from flintmq.store.stream.stream_recovery import remove_files
 
 log = logging.getLogger("flintmq.store")
 
