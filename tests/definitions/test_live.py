@@ -149,6 +149,20 @@ def test_a_limit_of_length_comes_and_goes(operator: Operator, connect: Callable[
     for _ in range(4):
         channel.basic_publish("", "long.1", b"x")
     wait_until(lambda: core.ready_count() == 3)
+    # By way of two exchanges, whose routes are known: from no limit to one.
+    operator.do("delete_policy", "/", "oplen", operator=True)
+    operator.do("delete_policy", "/", "len")
+    channel.exchange_bind("amq.fanout", "amq.direct", "far")
+    channel.queue_bind("long.1", "amq.fanout")
+    for _ in range(4):
+        channel.basic_publish("amq.direct", "far", b"x")
+    assert core.ready_count() == 7
+    operator.do("put_policy", "/", "len", {"pattern": "^long", "definition": {"max-length": 5}, "apply-to": "queues"})
+    operator.do("put_policy", "/", "oplen", {"pattern": "^long", "definition": {"max-length": 3}}, operator=True)
+    for _ in range(4):
+        channel.basic_publish("amq.direct", "far", b"x")
+    wait_until(lambda: core.ready_count() == 3)
+    channel.queue_unbind("long.1", "amq.fanout")
     channel.queue_declare("long.2")
     assert operator.node.broker.vhosts["/"].queues["long.2"].policy.max_length == 3
     operator.do("delete_policy", "/", "oplen", operator=True)

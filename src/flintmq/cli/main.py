@@ -12,6 +12,7 @@ from flintmq.errors import OperatorError, StoreError
 
 # sub-command -> module:attribute
 COMMANDS = {
+    "ctl": "flintmq.cli.ctl:ctl",
     "db": "flintmq.cli.db:db",
     "log": "flintmq.cli.log:log",
     "serve": "flintmq.cli.serve:serve",

@@ -259,24 +259,21 @@ class VirtualHost:
         self._quotas = quotas
 
     def follow_policies(self, kind: str, names: Iterable[str]) -> None:
-        """Queues, or exchanges, are what the policies of now make of them. O(names), and the routes of the vhost are forgotten."""
+        """Queues, or exchanges, are what the policies of now make of them. O(names, and bindings of queues whose policy changed)."""
         with self._lock:
-            changed = False
             for name in names:
                 if kind == QUEUE:
-                    changed = self._follow_policies(name) or changed
+                    self._follow_policies(name)
                 elif (exchange := self.exchanges.get(name)) is not None:
                     self._lead_to(exchange, self.policies.alternate(name, exchange.arguments))
-            if changed:
-                self._routes_changed(*self.exchanges.values())
 
-    def _follow_policies(self, name: str) -> bool:
+    def _follow_policies(self, name: str) -> None:
         queue = self.queues.get(name)
         if queue is None:
-            return False
+            return
         policy, before = self._queue_policy(name, queue.arguments, restored=True), queue.policy
         if policy == before:
-            return False
+            return
         queue.policy = policy
         if policy.expires_ms != before.expires_ms:
             queue.used_ns = self._clock.monotonic_ns() if before.expires_ms is None else queue.used_ns
@@ -285,7 +282,9 @@ class VirtualHost:
             if policy.expires_ms is not None:
                 self._watch_unused(queue, self._unused_at(queue))
         self.on_policy_changed(queue)
-        return True
+        # Routes have copies of what it set.
+        self._routes_changed(*dict.fromkeys(binding.source for binding in (queue.bindings or {}).values()))
+        self._default_route_changed(name)
 
     def set_keyed(self, names: Iterable[str]) -> None:
         """Exchanges for which some user has topic permissions."""

@@ -1,0 +1,125 @@
+"""`flintmq ctl` against a running broker: what it lists, changes and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from click.testing import CliRunner
+from pika.exceptions import ConnectionClosedByBroker
+
+from flintmq.cli.main import COMMANDS, cli
+from flintmq.errors import OperatorError
+from flintmq.testing.broker import Broker
+
+
+class Operator:
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.uri = f"http://127.0.0.1:{broker.node.http_port}"
+
+    def run(self, *words: str, code: int = 0, uri: str = "") -> str:
+        result = CliRunner().invoke(cli, ["ctl", "--uri", uri or self.uri, *words])
+        if isinstance(result.exception, OperatorError):
+            assert result.exception.exit_code == code, result.exception
+            return str(result.exception)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result.output
+
+
+@pytest.fixture(scope="module")
+def operator() -> Iterator[Operator]:
+    with Broker(http_port=0) as broker:
+        yield Operator(broker)
+
+
+def test_what_a_team_does_on_its_first_day(operator: Operator) -> None:
+    run = operator.run
+    run("add_vhost", "shop/eu")
+    run("add_user", "app", "secret")
+    run("set_user_tags", "app", "management", "policymaker")
+    run("-p", "shop/eu", "set_permissions", "app", ".*", ".*", "^o")
+    run("-p", "shop/eu", "set_topic_permissions", "app", "amq.topic", "^a", ".*")
+    operator.broker.node.broker.vhosts["shop/eu"].declare_queue("orders", durable=True)
+    assert run("-p", "shop/eu", "list_queues") == "Listing queues for vhost shop/eu ...\nname\tmessages\norders\t0\n"
+    assert run("-q", "-p", "shop/eu", "list_queues", "name", "durable") == "orders\ttrue\n"
+    assert json.loads(run("-p", "shop/eu", "--formatter", "json", "list_permissions"))[0]["read"] == "^o"
+    assert run("--formatter", "csv", "list_users", "name").splitlines() == ["name", "app", "guest"]
+    run("-p", "shop/eu", "set_policy", "short", "^o", '{"max-length": 5}', "--apply-to", "queues", "--priority", "2")
+    assert "short\t^o\tqueues" in run("-p", "shop/eu", "list_policies")
+    run("-p", "shop/eu", "set_operator_policy", "op", "", '{"max-length": 3}')
+    assert operator.broker.node.broker.vhosts["shop/eu"].queues["orders"].policy.max_length == 3
+    run("-p", "shop/eu", "set_vhost_limit", "max-queues", "7")
+    run("set_user_limit", "app", "max-channels", "9")
+    assert '{"max-queues": 7}' in run("list_vhost_limits") and "app\t" in run("list_user_limits")
+    run("change_password", "app", "other")
+    assert run("-u", "app", "--password", "other", "ping") == "Ping succeeded\n"
+    run("-u", "app", "--password", "secret", "ping", code=77)
+    run("set_global_parameter", "g", "[1]")
+    assert "g\t[1]" in run("list_global_parameters")
+    for name in ("list_exchanges", "list_bindings", "list_topic_permissions", "list_operator_policies", "list_consumers"):
+        assert run("-p", "shop/eu", name).startswith("Listing ")
+    for words in (
+        ("-p", "shop/eu", "clear_policy", "short"),
+        ("-p", "shop/eu", "clear_operator_policy", "op"),
+        ("-p", "shop/eu", "clear_vhost_limit", "max-queues"),
+        ("clear_user_limit", "app", "max-channels"),
+        ("clear_global_parameter", "g"),
+        ("-p", "shop/eu", "purge_queue", "orders"),
+        ("-p", "shop/eu", "clear_topic_permissions", "app"),
+        ("-p", "shop/eu", "clear_permissions", "app"),
+        ("-p", "shop/eu", "delete_queue", "orders"),
+        ("delete_user", "app"),
+        ("delete_vhost", "shop/eu"),
+    ):
+        assert run(*words).endswith("done\n")
+    assert run("-q", "list_vhosts") == "/\n" and run("-q", "list_users", "name") == "guest\n"
+
+
+def test_connections(operator: Operator) -> None:
+    with pika.BlockingConnection(pika.URLParameters(operator.broker.url)) as connection:
+        connection.channel()
+        (name,) = operator.run("-q", "list_connections", "name").splitlines()
+        assert operator.run("-q", "list_channels", "name") == f"{name} (1)\n"
+        operator.run("close_connection", name, "maintenance")
+        with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED - maintenance"):
+            while True:
+                connection.process_data_events(1)
+
+
+def test_status(operator: Operator) -> None:
+    text = operator.run("status")
+    assert text.startswith("FlintMQ ") and f"listens: amqp 127.0.0.1:{operator.broker.port}" in text and "queues: 0" in text
+    assert json.loads(operator.run("--formatter", "json", "status"))["product_name"] == "FlintMQ"
+
+
+def test_definitions(operator: Operator, tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    operator.run("export_definitions", str(file))
+    assert file.stat().st_mode & 0o777 == 0o600 and json.loads(file.read_text())["users"][0]["name"] == "guest"
+    operator.run("import_definitions", str(file))
+    file.write_text("{")
+    operator.run("import_definitions", str(file), code=65)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("-p", "nope", "list_queues"), 65, "Not Found (404)"),
+        (("delete_user", "nobody"), 65, "Not Found (404)"),
+        (("set_policy", "p", "a", "{"), 64, "DEFINITION is no JSON"),
+        (("set_policy", "p", "(", '{"max-length": 1}'), 65, "Validation failed"),
+        (("--password", "wrong", "ping"), 77, "Login failed (401)"),
+    ],
+)
+def test_what_is_refused(operator: Operator, words: tuple[str, ...], code: int, text: str) -> None:
+    assert text in operator.run(*words, code=code)
+
+
+def test_no_broker(operator: Operator) -> None:
+    assert "no broker answers at" in operator.run("ping", uri="http://127.0.0.1:1", code=69)
+    assert "--uri is" in operator.run("ping", uri="nonsense", code=64)
+    assert "ctl" in COMMANDS
