@@ -12,6 +12,7 @@
 #   make crash   the long crash and fault campaigns of docs/RELIABILITY.md (hours)
 #   make test-spark   50 kills around the Spark pipeline, and lost or old checkpoints (half an hour); make crash-spark: 530 kills (hours)
 #   make interop the same scripts against FlintMQ and RabbitMQ (Debian's package), and what comes back compared
+#   make spark-wheel   source and sink for Spark's machines, without the broker, in build/wheel
 #   make docs    the documentation site with an API reference, in build/site; a broken link fails
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
@@ -20,7 +21,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop docs clean test-spark crash-spark
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop docs clean test-spark crash-spark spark-wheel
 
 build: .venv/.compiled
 
@@ -90,6 +91,9 @@ test-spark: .venv/.compiled .venv/.spark .venv/.test
 crash-spark: .venv/.compiled .venv/.spark .venv/.test
 	@JAVA_HOME="$$(sh tools/ensure_java.sh)" && export JAVA_HOME && $(SPARK_CAMPAIGN) --mutants && \
 	    $(SPARK_CAMPAIGN) --kills 500 --scenes $(ARGS) && exec $(SPARK_CAMPAIGN) --kills 30 --master 'local-cluster[2,1,1024]' $(ARGS)
+
+spark-wheel:
+	@$(PYTHON) tools/spark_wheel.py $(ARGS)
 
 interop: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m tools.differential.probe $(ARGS)

@@ -36,9 +36,7 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
     def schema(self) -> StructType:
         self._check_is_no_table()
         if self._log:
-            from pyspark_flintmq.log_source import log_schema
-
-            return log_schema(self._raw)
+            return _log_source().log_schema(self._raw)
         from pyspark_flintmq.schema import Table
 
         table, _ = Table.take(self._raw)
@@ -48,9 +46,7 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check_is_no_table()
         if self._log:
-            from pyspark_flintmq.log_source import log_reader
-
-            return log_reader(schema, self._raw, pushdown=_pushdown_asked())
+            return _log_source().log_reader(schema, self._raw, pushdown=_pushdown_asked())
         if self._amqp:
             raise SourceError("NO_BATCH_READ", "transport=amqp reads streams only: use spark.readStream, or leave out transport=amqp")
         from pyspark_flintmq.queue_batch import batch_reader
@@ -140,6 +136,21 @@ class FlintSource(DataSource):  # type: ignore[misc]  # pyspark has no types her
                 second(self._raw)
             except SourceError:
                 raise e from None
+
+
+def _log_source() -> Any:
+    """The module of the log source. Raises: SourceError DEPENDENCY_MISSING where only this package is installed (pyspark-flintmq)."""
+    try:
+        from pyspark_flintmq import log_source
+    except ModuleNotFoundError as e:
+        if str(e.name).partition(".")[0] != "flintmq":
+            raise
+        raise SourceError(
+            "DEPENDENCY_MISSING",
+            "the log as a table is decoded by compiled modules of the broker's package: pip install 'flintmq[spark]' instead of "
+            "pyspark-flintmq, here and on the executors",
+        ) from None
+    return log_source
 
 
 def _pushdown_asked() -> bool:
