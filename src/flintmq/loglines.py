@@ -1,13 +1,18 @@
-"""How a log line looks, in all processes of the broker.
+"""How a log line looks, in all processes of the broker, and the short way of the lines that come with every connection.
 
 in: records of the logging module, which hold names that clients choose. out: lines of text. What can't be printed is shown as an escape, so
 that nobody writes lines, or commands for a terminal, of his own; the lines of a trace, which holds such names too, begin with a bar.
+
+A record of the logging module passes some ten functions on its way to a line: a tenth of what the interpreter does for a short connection.
+`flintmq serve`, which alone decides what becomes of its lines, sets `LineLogger.sink`; without it a LineLogger is a logger as any other.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 
 def one_line(text: str) -> str:
@@ -25,12 +30,40 @@ class LineFormatter(logging.Formatter):
         self._second = 0
         self._text = ""
 
-    def format(self, record: logging.LogRecord) -> str:
-        second = int(record.created)
+    def line(self, created: float, level: str, name: str, text: str) -> str:
+        """One line. Args: created: seconds since the epoch; level, name: of the record and its logger."""
+        second = int(created)
         if second != self._second:
             self._second = second
             self._text = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(second))
-        line = f"{self._text}.{int(record.msecs):03}Z [{record.levelname}] {record.name}: {one_line(record.getMessage())}"
+        return f"{self._text}.{int((created - second) * 1000):03}Z [{level}] {name}: {one_line(text)}"
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = self.line(record.created, record.levelname, record.name, record.getMessage())
         if record.exc_info:
             line += "".join("\n  | " + one_line(one) for one in self.formatException(record.exc_info).split("\n"))
         return line
+
+
+class LineLogger(logging.Logger):
+    """A logger whose `info` goes straight to `sink(name, text)`, when there is one. Arguments are those of `%` in their order."""
+
+    sink: ClassVar[Callable[[str, str], None] | None] = None
+
+    def info(self, msg: Any, *args: object, **more: Any) -> None:
+        if self.isEnabledFor(logging.INFO):
+            sink = LineLogger.sink
+            if sink is None or more:
+                self._log(logging.INFO, msg, args, **more)
+            else:
+                sink(self.name, msg % args if args else msg)
+
+
+def line_logger(name: str) -> logging.Logger:
+    """The logger of that name, as logging.getLogger gives it: a LineLogger, unless somebody has made it as another kind before."""
+    before = logging.getLoggerClass()
+    logging.setLoggerClass(LineLogger)
+    try:
+        return logging.getLogger(name)
+    finally:
+        logging.setLoggerClass(before)

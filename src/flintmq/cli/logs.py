@@ -10,15 +10,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
 
-from flintmq.loglines import LineFormatter
+from flintmq.loglines import LineFormatter, LineLogger
 
 # lines
 BATCH = 64
-LEVEL_NAMES = {level: logging.getLevelName(level) for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)}
 
 
 class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -27,6 +24,8 @@ class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self._lines: list[str] = []
+        self._line_formatter = LineFormatter()
+        self.setFormatter(self._line_formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -36,57 +35,19 @@ class BatchHandler(logging.StreamHandler):  # type: ignore[type-arg]
         if record.levelno >= logging.WARNING or len(self._lines) >= BATCH:
             self.flush()
 
+    def info(self, name: str, text: str) -> None:
+        """A line of level INFO without a record (LineLogger.sink). Args: name: of the logger. Any thread."""
+        with self.lock or nullcontext():
+            self._lines.append(self._line_formatter.line(time.time(), "INFO", name, text))
+            if len(self._lines) >= BATCH:
+                self.flush()
+
     def flush(self) -> None:
         with self.lock or nullcontext():
             lines, self._lines = self._lines, []
             if lines:
                 self.stream.write("\n".join(lines) + "\n")
                 self.stream.flush()
-
-
-# what every record has; what a line does not show is nothing. Formatters of others read a record's own dictionary.
-DEFAULTS: dict[str, Any] = {
-    "name": "",
-    "levelno": 0,
-    "levelname": "",
-    "msg": "",
-    "args": (),
-    "exc_info": None,
-    "created": 0.0,
-    "msecs": 0.0,
-    "pathname": "",
-    "filename": "",
-    "module": "",
-    "funcName": "",
-    "lineno": 0,
-    "relativeCreated": 0.0,
-    "stack_info": None,
-    "exc_text": None,
-    "thread": None,
-    "threadName": None,
-    "process": None,
-    "processName": None,
-    "taskName": None,
-}
-
-
-class LineRecord(logging.LogRecord):
-    """A record of what a line shows: where in the code it was made is not looked up, nor its thread and process."""
-
-    def __init__(
-        self, name: str, level: int, pathname: str, lineno: int, msg: object, args: Any, exc_info: Any, *ignored: object, **more: object
-    ) -> None:
-        fields: dict[str, Any] = DEFAULTS.copy()
-        fields["name"] = name
-        fields["levelno"] = level
-        fields["levelname"] = LEVEL_NAMES.get(level) or logging.getLevelName(level)
-        fields["msg"] = msg
-        # `%(name)s` in a text takes its values from a mapping.
-        fields["args"] = args[0] if args and len(args) == 1 and args[0] and isinstance(args[0], Mapping) else args
-        fields["exc_info"] = exc_info
-        fields["created"] = now = time.time()
-        fields["msecs"] = now % 1 * 1000
-        self.__dict__ = fields
 
 
 def flush_logs() -> None:
@@ -103,7 +64,6 @@ def log_to_stderr(level: str) -> None:
     logging.logMultiprocessing = False
     logging.logAsyncioTasks = False  # type: ignore[attr-defined,unused-ignore]  # 3.12
     logging._srcfile = None  # type: ignore[attr-defined]
-    logging.setLogRecordFactory(LineRecord)
     handler = BatchHandler()
-    handler.setFormatter(LineFormatter())
+    LineLogger.sink = handler.info
     logging.basicConfig(level=getattr(logging, level.upper()), handlers=[handler])

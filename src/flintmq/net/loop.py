@@ -198,7 +198,8 @@ class Loop(LoopBase):
             elif what == LOOP_BLOCKED:
                 handler.blocked(ALARM_NAMES[self.alarm])
             else:
-                handler.closed(OVERRUN if entry.socket.overrun else "connection closed by peer")
+                if not entry.socket.lingering:  # else the handler has ended it
+                    handler.closed(OVERRUN if entry.socket.overrun else "connection closed by peer")
                 self.remove(entry)
         except Exception:
             self.log.exception("internal error on a connection: it is closed")

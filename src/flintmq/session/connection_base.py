@@ -20,6 +20,7 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
+from cython.cimports.flintmq.protocol.v0_9_1.codec import decode_method_at, encode_method
 from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     FEED_ERROR,
     FEED_PAUSE,
@@ -81,6 +82,8 @@ class ConnectionBase:
         self.connection.output_high = limits.output_bytes_high
         self.connection.output_low = limits.output_bytes_low
         self.connection.tx_bytes_max = limits.tx_bytes_max
+        self.table_depth_max = limits.table_depth_max
+        self.table_fields_max = limits.table_fields_max
         self.connection.owner = cast(p_void, self)
 
     def __dealloc__(self):
@@ -116,7 +119,15 @@ class ConnectionBase:
         memcpy(place, cast(p_char, data), size)
         self.connection.out.end += size
 
-    def write_method(self, number: int, payload: bytes) -> None:
+    def decode(self, payload: bytes) -> object:
+        """The method of a method frame. Raises: PeerError COMMAND_INVALID, SYNTAX_ERROR (see codec.decode_method)."""
+        return decode_method_at(cast(pointer[uint8_t], cast(p_char, payload)), len(payload), self.table_depth_max, self.table_fields_max)
+
+    def send(self, number: uint16_t, method: object) -> None:
+        """Appends a method (protocol.v0_9_1.spec.Method). Raises: ValueError or TypeError when an argument does not fit; MemoryError."""
+        self.write_method(number, encode_method(method))
+
+    def write_method(self, number: uint16_t, payload: bytes) -> object:
         """Appends one method frame (`payload`: class id, method id, arguments)."""
         size: size_t = len(payload)
         place: pointer[uint8_t] = out_reserve(address(self.connection.out), size + 8)

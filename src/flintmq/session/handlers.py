@@ -13,7 +13,6 @@ I2  After the end (closed, failed, or a finished close) and its slices (session.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +23,7 @@ from flintmq.endpoint import endpoint
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
-from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_method, decode_properties, encode_method
+from flintmq.protocol.v0_9_1.codec import clip_shortstr, decode_properties
 from flintmq.session import commits, handshake, publishing, works
 from flintmq.session.expiry import STEP_NS
 from flintmq.session.slow import (
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from flintmq.session.loop_port import LoopPort, SocketPort
     from flintmq.session.transaction import Transaction
 
-log = logging.getLogger("flintmq.connection")
+log = handshake.log
 
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
@@ -179,9 +178,8 @@ class ConnectionHandler:
         if channel and self.connection.committing and commits.must_wait(self, channel, method_id):
             commits.wait(self, channel, payload, method_id)
             return
-        limits = self.broker.limits
         try:
-            method = decode_method(payload, limits.table_depth_max, limits.table_fields_max)
+            method = self.connection.decode(payload)
             if channel and self.state == handshake.RUNNING:
                 known = VERBS.get(method_id)
                 if known is None:
@@ -390,7 +388,7 @@ class ConnectionHandler:
 
     def send(self, channel: int, method: spec.Method) -> None:
         """Appends a method frame to the output. It leaves at the end of the loop's pass when called by the loop."""
-        self.connection.write_method(channel, encode_method(method))
+        self.connection.send(channel, method)
 
     def send_later(self, channel: int, method: spec.Method) -> None:
         """The same from outside this connection's own event: the loop is told that there is output."""

@@ -5,7 +5,6 @@ in: methods on channel 0. out: an open connection in a virtual host, or its end.
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from flintmq import __version__
 from flintmq.access.mechanisms import MECHANISMS, parse_response
 from flintmq.errors import PeerError, ReplyCode
+from flintmq.loglines import line_logger
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_method
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
 
-log = logging.getLogger("flintmq.connection")
+log = line_logger("flintmq.connection")
 
 # --- states of a connection -------------------------------------------------------------------------------------------------
 START = "start"  # connection.start was sent

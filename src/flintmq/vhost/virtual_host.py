@@ -36,7 +36,7 @@ from flintmq.vhost import equivalence, walk
 from flintmq.vhost.changes import Call, Changes, Finished
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusive_lock_text, generate_queue_name
 from flintmq.vhost.policies import Policies
-from flintmq.vhost.policy import QueuePolicy, parse_queue_arguments
+from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
 from flintmq.vhost.stream_arguments import check_stream_properties
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
@@ -251,7 +251,7 @@ class VirtualHost:
 
     def _queue_policy(self, name: str, arguments: Mapping[str, Any] | None, *, restored: bool = False) -> QueuePolicy:
         """What arguments and policies ask for. Raises: PeerError 406, unless it is restored."""
-        own = parse_queue_arguments(arguments, self.describe(QUEUE, name), restored=restored)
+        own = parse_queue_arguments(arguments, self.describe(QUEUE, name), restored=restored) if arguments else DEFAULT_POLICY
         return self.policies.queue_policy(name, own, arguments or {})
 
     def set_quotas(self, quotas: Mapping[str, int]) -> None:
@@ -620,7 +620,6 @@ class VirtualHost:
                 self._check_new_name(QUEUE, name)  # also when it exists: RabbitMQ refuses to redeclare amq.gen-...
             else:
                 name = server_name or generate_queue_name()
-            description = self.describe(QUEUE, name)
             policy = self._queue_policy(name, arguments)
             if exclusive and connection_id is None:
                 raise ValueError("an exclusive queue needs the connection it belongs to")
@@ -631,7 +630,7 @@ class VirtualHost:
             if known is not None:
                 if known.exclusive_owner != owner:
                     raise self._locked(known)
-                equivalence.check_queue(known, description, durable, auto_delete, arguments)
+                equivalence.check_queue(known, self.describe(QUEUE, name), durable, auto_delete, arguments)
                 self.touch(known)
                 return known
             spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
@@ -639,7 +638,9 @@ class VirtualHost:
             if not self._changes.saved:
                 self._check_limit(QUEUE, name, len(self.queues), self._limits.queues_max, size)
             if policy.is_stream:
-                check_stream_properties(description, durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete)
+                check_stream_properties(
+                    self.describe(QUEUE, name), durable=durable or exclusive, exclusive=exclusive, auto_delete=auto_delete
+                )
             if not durable:
                 return self._add_queue(self._definitions.new_queue_id(), spec, size)
             new_id = self._definitions.new_queue_id

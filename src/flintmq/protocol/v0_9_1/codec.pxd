@@ -29,5 +29,6 @@ cdef enum:                      # letters of Method.WIRE
     WIRE_SHORTSTR = 115         # s
     WIRE_TIMESTAMP = 116        # t
 
+cpdef bytes encode_method(object method)
 # As the Python function decode_method, without a bytes object in between.
 cdef object decode_method_at(const uint8_t *data, size_t size, uint32_t depth_max, uint32_t fields_max)

@@ -248,8 +248,8 @@ def _put_method(writer: pointer[writer_t], method) -> c_int:
     return 0
 
 
-def encode_method(method: Method) -> bytes:
-    """Encodes a method frame's payload. Raises: ValueError or TypeError when an argument does not fit."""
+def encode_method(method: object) -> bytes:
+    """Encodes the payload of a method frame (a spec.Method). Raises: ValueError or TypeError when an argument does not fit."""
     writer: writer_t = writer_t(NULL, 0, 0)
     try:
         _put_method(address(writer), method)
