@@ -177,12 +177,11 @@ class ContentReader:
         return True
 
     def _use(self, source: pointer[log_t]) -> void:
-        """The next read is one of this log."""
-        if self.source != source:
-            self.source = source
-            self.walk.window_end = 0
-            self.walk.container_size = source.container_size
-            self.walk.log_id = source.id
+        """The next reads are of this log."""
+        self.source = source
+        self.walk.window_end = 0
+        self.walk.container_size = source.container_size
+        self.walk.log_id = source.id
 
     def _load(self, lsn: uint64_t, least: uint64_t) -> uint64_t:
         """Fills the window from `lsn` on (see reader_load_t)."""
@@ -309,7 +308,8 @@ class ContentReader:
 
     def _record(self, source: pointer[log_t], lsn: uint64_t, out: pointer[record_t]) -> bint:
         """The record at this LSN, its CRC checked; false when there is none."""
-        self._use(source)
+        if self.source != source:
+            self._use(source)
         if not reader_record_at(address(self.walk), lsn, out):
             return False
         self.run_used += align8(out.length)

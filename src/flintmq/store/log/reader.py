@@ -178,20 +178,20 @@ def reader_record_at(reader: pointer[log_reader_t], lsn: uint64_t, out: pointer[
     offset: uint64_t = lsn % size
     fresh: bint = False
     again: bint = False
-    found: bint
     if lsn & 7 or offset < CONTAINER_HEADER + BLOCK_HEADER or offset + RECORD_HEADER > size:
         return False
-    while True:
-        found = _decode(reader, lsn, lsn - offset + size, 0, out)
+    while not _decode(reader, lsn, lsn - offset + size, 0, out):
         fresh = fresh or reader.window_end == 0 or reader.window_lsn == lsn
-        if found or not reader.growing or again or (fresh and not reader.shared):
+        if not reader.growing or again or (fresh and not reader.shared):
             reader.anew = False
-            return found
+            return False
         # The window was read when these bytes were not written yet, or the container became another one: once more.
         again = fresh
         fresh = True
         reader.window_end = 0
         reader.anew = True
+    reader.anew = False
+    return True
 
 
 def reader_following(reader: pointer[log_reader_t], lsn: uint64_t, open_every: uint64_t, out: pointer[record_t]) -> bint:
