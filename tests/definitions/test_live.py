@@ -309,6 +309,9 @@ def test_every_change_is_in_the_log_and_no_secret(operator: Operator, caplog: py
     assert "user 'guest' at 10.1.2.3: user 'audited' with tags 'management' is set" in lines
     assert any("user 'audited' at 10.1.2.4: refused: users ['guest'] are deleted" in line for line in lines)
     assert not any("topsecret" in line or secret in line for line in lines)
+    with pytest.raises(NotAuthorised):
+        operator.do("put_policy", "/", "long", {"pattern": "x" * 100_000, "definition": {}}, actor=Actor("audited", "10.1.2.4"))
+    assert "refused: policy 'long'" in caplog.records[-1].getMessage() and len(caplog.records[-1].getMessage()) < 3_000
 
 
 def test_it_is_all_there_after_a_restart(tmp_path: Any) -> None:

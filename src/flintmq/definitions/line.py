@@ -32,6 +32,9 @@ from flintmq.store.sql.changes import Change, Save
 
 log = logging.getLogger("flintmq.definitions")
 
+# characters of what a job says of itself that the log gets: a policy may be as long as a body of a request
+WHAT_MAX = 1_000
+
 # (result, error): one of them
 Done = Callable[[Any, Exception | None], None]
 
@@ -165,15 +168,16 @@ class Line:
 
     def _end(self, job: Job, error: Exception | None) -> None:
         who = "the broker" if job.actor.user is None else f"user {job.actor.user!r} at {job.actor.peer}"
+        what = job.what if len(job.what) <= WHAT_MAX else f"{job.what[:WHAT_MAX]}... ({len(job.what)} characters)"
         if error is None:
             if job.made is not None and job.made.changes:
-                log.info("%s: %s", who, job.what)
+                log.info("%s: %s", who, what)
         elif isinstance(error, NotAuthorised | Refused | PeerError):
-            log.warning("%s: refused: %s: %s", who, job.what, error)
+            log.warning("%s: refused: %s: %s", who, what, str(error)[:WHAT_MAX])
         elif isinstance(error, StoreError):
-            log.error("%s: not saved: %s: %s", who, job.what, error)
+            log.error("%s: not saved: %s: %s", who, what, error)
         else:
-            log.error("%s: failed: %s", who, job.what, exc_info=error)
+            log.error("%s: failed: %s", who, what, exc_info=error)
         with self._lock:
             self._busy = False
         try:
