@@ -116,12 +116,17 @@ def test_a_virtual_host_comes_and_goes(operator: Operator, connect: Callable[...
     for number in range(100):
         channel.queue_declare(f"q{number}", durable=True)
     channel.queue_bind("q1", "amq.topic", "k")
+    channel.exchange_declare("own", "fanout", durable=True)
+    channel.exchange_bind("own", "amq.topic", "k")
     channel.basic_publish("amq.topic", "k", b"x")
     broker = operator.node.broker
+    holding = broker.vhosts["tenant"].holding
+    assert holding.bytes > 0
     ids = [queue.queue_id for queue in broker.vhosts["tenant"].queues.values()]
     operator.do("put_policy", "tenant", "p", {"pattern": "", "definition": {"max-length": 3}})
     operator.do("delete_vhost", "tenant")
     assert "tenant" not in broker.vhosts and not any(one in broker.queues for one in ids)
+    assert holding.bytes == 0 and not any(vhost == "tenant" for vhost, _ in broker.route_caches)
     with pytest.raises(ConnectionClosedByBroker) as closed:
         while True:
             channel.basic_publish("amq.topic", "k", b"x")

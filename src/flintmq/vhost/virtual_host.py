@@ -302,6 +302,7 @@ class VirtualHost:
             if not self.queues:
                 for exchange in list(self.exchanges.values()):
                     self.on_exchange_deleted(exchange)
+                self.holding.add(-self.holding.bytes)  # of exchanges and of bindings between them
             return not self.queues
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
