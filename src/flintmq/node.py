@@ -314,14 +314,18 @@ class Node:
             )
 
     def _serve(self, loop: Loop, fd: int, host: str, port: int, secure: bool) -> None:
-        connection = Connection((host, port), self.config.limits)
-        handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), host, port, secure)
-        connection.handler = handler
-        if self.broker.log is not None:
-            connection.attach_log(self.broker.log)
-        tls = TlsLayer(self.tls) if secure and self.tls is not None else None
-        if tls is not None:
-            handler.memory.add(TLS_BYTES)
+        try:
+            connection = Connection((host, port), self.config.limits)
+            handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), host, port, secure)
+            connection.handler = handler
+            if self.broker.log is not None:
+                connection.attach_log(self.broker.log)
+            tls = TlsLayer(self.tls) if secure and self.tls is not None else None
+            if tls is not None:
+                handler.memory.add(TLS_BYTES)
+        except BaseException:
+            os.close(fd)  # nobody has it yet
+            raise
         handler.socket = loop.add(fd, connection, tls)
         self.broker.pending.add(handler)
 

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -76,3 +77,14 @@ def test_a_connection_gives_its_descriptor_back(start: Callable[..., Any], conne
     broker.node.stop()
     kept.drop()
     wait_until(lambda: descriptors() <= before, what="the broker's sockets are closed")
+
+
+def test_a_connection_that_can_not_be_served_gives_its_descriptor_back(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    broker = start()
+    before = descriptors()
+    with mock.patch("flintmq.node.ConnectionHandler", side_effect=MemoryError):
+        refused = connect(broker, handshake=False)
+        assert refused.recv_until_closed() == b""
+    refused.drop()
+    wait_until(lambda: descriptors() <= before, what="both ends are closed")
+    connect(broker).channel().queue("q")  # others are served

@@ -153,6 +153,7 @@ class LoopBase:
         """Serves a connected socket, whose descriptor is the loop's from now on (it asks the kernel not to wait). `tls`: a
         net.tls.TlsLayer, or None."""
         entry: Socket = Socket(None, fd, connection)
+        entry.socket.owned = True
         entry.socket.kind = KIND_CONNECTION
         entry.socket.connection = address(connection.connection)
         entry.socket.received_ms = monotonic_ms()

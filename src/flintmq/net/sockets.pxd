@@ -63,6 +63,7 @@ cdef struct socket_t:
     int64_t heavy_ns          # by the clock of turns: until then it is heavy, and read in its turn among the heavy ones. 0: it is not
     socket_t *next_turn
     bint spared               # under the memory alarm its publishes go on up to the hard limit: others hold the memory
+    bint owned                # the descriptor is ours to close; of a listener it is `Socket.sock`'s
     bint dead                 # closed; the memory is freed when no event can name it any more
     bint tls
     bint overrun              # its output came above output_bytes_max: it is cut off
@@ -77,7 +78,7 @@ cdef class Socket:
     cdef socket_t socket
     cdef readonly Connection connection
     cdef public object tls            # net.tls.TlsLayer or None
-    cdef public object sock           # a listener: the Python socket, which owns the descriptor. None: socket.fd is ours to close
+    cdef public object sock           # of a listener: the Python socket; else None
 
 cdef void run_queue_push(run_queue_t *queue, connection_t *connection) noexcept nogil
 cdef connection_t *run_queue_pop(run_queue_t *queue) noexcept nogil            # NULL when empty

@@ -215,20 +215,20 @@ class Socket:
         self.socket.fd = fd
 
     def __dealloc__(self):
-        self.close()
+        # `sock` may be gone by now: who owns the descriptor must not be asked of it.
+        if self.socket.owned:
+            sys_close(self.socket.fd)
         free(self.socket.rest)
         memory_add(MEMORY_INPUT, -cast(int64_t, self.socket.rest_room))
         out_release(address(self.socket.cipher))
 
     def close(self) -> None:
         """Closes the socket, which takes it out of epoll, too; once. On the loop's thread."""
-        if self.socket.fd < 0:
-            return
-        if self.sock is not None:
-            self.sock.close()
-        else:
+        if self.socket.owned:
+            self.socket.owned = False
             sys_close(self.socket.fd)
-        self.socket.fd = -1
+        elif self.sock is not None:
+            self.sock.close()
 
     def trim(self) -> None:
         """Gives memory back that an idle connection does not need now."""
