@@ -31,8 +31,8 @@ RESTART_S_MAX = 180.0
 
 
 def disk_directory() -> Path:
-    """Where durable brokers keep their data: $FLINTMQ_BENCH_DIR, else run/bench of this checkout. Raises: Unavailable on a tmpfs."""
-    base = Path(os.environ.get("FLINTMQ_BENCH_DIR") or ROOT / "run/bench")
+    """Where durable brokers keep their data: $FLINTMQ_BENCH_DIR, else build/bench of this checkout. Raises: Unavailable on a tmpfs."""
+    base = Path(os.environ.get("FLINTMQ_BENCH_DIR") or ROOT / "build/bench")
     base.mkdir(parents=True, exist_ok=True)
     kind = disk.filesystem(base)
     if kind in disk.MEMORY_FILE_SYSTEMS:
