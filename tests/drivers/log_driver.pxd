@@ -5,5 +5,6 @@ from flintmq.store.log_store cimport LogStore
 
 cdef class LogDriver:
     cdef readonly LogStore store
+    cdef dict begun                # transaction -> its LogEnrolment
     cdef dict _queues                   # queue id -> bytearray with a queue_t
     cdef queue_t *queue(self, queue_id) except NULL

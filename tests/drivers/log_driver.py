@@ -10,6 +10,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_SHARED, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.types import RESTORED_HELD, RESTORED_REDELIVERED, queue_t, restored_t, slot_t
+from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log.log import log_append, log_append_done, log_begin, log_end, log_time
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import record_encode, record_prefix
@@ -30,6 +31,7 @@ class LogDriver:
     def __init__(self, store: LogStore) -> None:
         self.store = store
         self._queues = {}
+        self.begun = {}
 
     def queue(self, queue_id: object) -> pointer[queue_t]:
         memory = self._queues.get(queue_id)
@@ -78,7 +80,12 @@ class LogDriver:
     # --- local transactions
 
     def tx_begin(self) -> int:
-        return self.store.tx_begin()
+        begun: LogEnrolment = self.store.enrol()
+        self.begun[begun.tx] = begun
+        return begun.tx
+
+    def tx_abandon(self, tx: int) -> None:
+        self.begun.pop(tx).abandon()
 
     def tx_publish(self, tx: int, places: list, exchange: bytes, routing_key: bytes, header: bytes, body: bytes) -> int:
         """As `publish`, visible when the transaction commits. Returns the message id."""
@@ -86,12 +93,12 @@ class LogDriver:
         content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, 0)
         slot: slot_t
         message_id: uint64_t = 0
-        number: uint64_t = tx
+        begun: LogEnrolment = self.begun[tx]
         try:
             for queue_id, position, expires in places:
                 memset(address(slot), 0, sizeof(slot_t))
                 slot.content = content
-                self.store.tx_enqueue(number, self.queue(queue_id), position, address(slot), expires)
+                begun.enqueue(self.queue(queue_id), position, address(slot), expires)
                 message_id = slot.message_id
             if len(places) > 1:
                 self.store.port.placed(self.store.port.context, content)
@@ -104,18 +111,18 @@ class LogDriver:
         slot: slot_t
         memset(address(slot), 0, sizeof(slot_t))
         slot.message_id = message_id
-        number: uint64_t = tx
-        self.store.tx_dequeue(number, self.queue(queue_id), position, address(slot), 0, 1, 0)
+        begun: LogEnrolment = self.begun[tx]
+        begun.dequeue(self.queue(queue_id), position, address(slot), 0, 1, 0)
 
     def tx_commit(self, tx: int) -> int:
         """Returns the ticket; call `tx_applied` once it is durable."""
-        number: uint64_t = tx
-        lsn: uint64_t = self.store.tx_commit(number)
-        return self.store._ticket(0, lsn)
+        begun: LogEnrolment = self.begun[tx]
+        begun.decide()
+        return self.store._ticket(0, begun.lsn)
 
     def tx_applied(self, tx: int) -> None:
-        number: uint64_t = tx
-        self.store.tx_applied(number)
+        begun: LogEnrolment = self.begun.pop(tx)
+        begun.applied()
 
     # --- the writer
 

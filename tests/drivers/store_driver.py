@@ -14,6 +14,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY, content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.types import restored_t
+from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log.content_codec import content_write
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
 from cython.cimports.flintmq.store.log.record import RECORD_START, position_waiting
@@ -214,13 +215,34 @@ class DrivenStore(LogStore):
         log_end(self.ml.log)
         return found
 
+    # --- distributed transactions by their ids
+
+    def begin(self, xid: bytes | None = None) -> int:
+        with self.lock:
+            return self.transactions.begin(xid).tx
+
+    def transaction_of(self, xid: bytes) -> int:
+        return self.branch_of(xid).tx
+
+    def in_doubt_entries(self, tx: int) -> tuple:
+        """See RecoveredTransaction. Raises: KeyError."""
+        return LogEnrolment(self, self.transactions.table[tx]).held()
+
+    def prepare(self, tx: int) -> int:
+        return self._enrolment(tx).prepare()
+
+    def rollback(self, tx: int) -> int:
+        return self._enrolment(tx).rollback()
+
+    def _enrolment(self, tx):
+        with self.lock:
+            return DrivenEnrolment(self, self.transactions.known(tx))
+
     def commit(self, tx: int, places: object = None) -> int:
         """See Store.commit. Args: places: queue id -> first position, or rows (queue id, first position, count)."""
         with self.lock:
             transaction = self.transactions.known(tx)
             if not isinstance(places, Mapping) and places is not None:
-                if not transaction.enqueues:  # the coordinator's
-                    return LogStore.commit(self, tx, places)
                 return self._commit(transaction, [Row(*row) for row in places])
             counts: dict = {}
             for one in transaction.enqueues:
@@ -253,17 +275,14 @@ class DrivenStore(LogStore):
         places = {(queue_id, *place) for queue_id, waiting in numbers.items() for place in zip(waiting, positions[queue_id], strict=True)}
         given = {(queue_id, number): position for queue_id, number, position in places}
         transaction.enqueues = [one._replace(position=one.position or given[one.queue_id, one.number]) for one in transaction.enqueues]
-        return self._finish(transaction, lsn)
+        return DrivenEnrolment(self, transaction)._finish(lsn)
 
-    def _applied(self, transaction):
-        """The outcome is durable. The entries get their positions only now: a copy that is written before must not tell a position whose
+    def give_positions(self, transaction: object) -> None:
+        """Its Commit is durable. The entries get their positions only now: a copy that is written before must not tell a position whose
         Commit may be lost."""
-        with self.lock:
-            if transaction.state is TxState.COMMITTED:
-                for one in transaction.enqueues:
-                    if one.number >= 0:
-                        self._give_position(transaction.tx, one.message_id, one.queue_id, position_waiting(one.number), one.position)
-            self._apply(transaction)
+        for one in transaction.enqueues:
+            if one.number >= 0:
+                self._give_position(transaction.tx, one.message_id, one.queue_id, position_waiting(one.number), one.position)
 
     def _give_position(self, tx: uint64_t, message_id: uint64_t, queue_id: uint64_t, waiting: uint64_t, position: uint64_t) -> void:
         message: pointer[message_t]
@@ -325,3 +344,14 @@ class DrivenStore(LogStore):
                     )
                 )
         return iter(found)
+
+
+@cclass
+class DrivenEnrolment(LogEnrolment):
+    """One whose enqueues are single records."""
+
+    def _settle(self) -> None:
+        if self.transaction.state is TxState.COMMITTED:
+            with self.store.lock:
+                self.store.give_positions(self.transaction)
+        LogEnrolment._settle(self)

@@ -86,7 +86,7 @@ def transact(rig: Rig, rng: random.Random, entries: list[tuple[int, int]]) -> No
     for queue, position in gone:
         rig.driver.tx_ack(tx, queue, position, rig.model[queue][position])
     if rng.random() < 0.3:
-        rig.store.tx_abandon(tx)
+        rig.driver.tx_abandon(tx)
         return
     rig.driver.tx_commit(tx)
     for _ in range(20):

@@ -158,8 +158,7 @@ def test_the_store_of_format_1(tmp_path: Path, kind: str, commits: bool) -> None
         store.restore(queue.core)
     store.restored()
     work = Work(store, BrokerQueueEffects(queues), xid=bytes.fromhex(xid), enrolments_max=Limits().dtx_enrolments_max)
-    tx = store.transaction_of(bytes.fromhex(xid))
-    work.recover(tx, store.in_doubt_entries(tx))
+    work.recover(store.branch_of(bytes.fromhex(xid)))
     before = fixture.held(store)
     work.commit() if commits else work.rollback()
     while store.flush() == 1:

@@ -134,27 +134,47 @@ class TwinBulk:
     def held(self, run):
         return run
 
-    def acquire(self, tx: int, runs, consumer_id: int) -> None:
-        rows = [(run.queue_id, first, count) for run in runs for first, count in run.ranges()]
-        self._store.record(lambda state: state.sets.__setitem__(tx, (rows, consumer_id, 1)))
-
     def dequeue_run(self, run, consumer_id: int) -> None:
         for position, entry in run.entries:
             if entry.message_id and run.queue_id in self._store.queue_ids():
                 self._store.dequeue(run.queue_id, position, DequeueReason.ACK)
         run.settle()
 
-    def stage(self, tx: int) -> TwinStage:
-        return TwinStage(self._store, tx)
-
-    def adopt(self, tx: int, core_of):
-        return self._store.staged(tx)
-
     def settle_stage(self, stage, committed: bool) -> None:
         pass
 
-    def finish(self, tx: int) -> None:
-        self._store.record(lambda state: state.sets.pop(tx, None))
+
+class TwinEnrolment:
+    """See Enrolment."""
+
+    def __init__(self, store: TwinStore, tx: int) -> None:
+        self._store = store
+        self.tx = tx
+
+    def acquire(self, runs, consumer_id: int) -> None:
+        rows = [(run.queue_id, first, count) for run in runs for first, count in run.ranges()]
+        self._store.record(lambda state: state.sets.__setitem__(self.tx, (rows, consumer_id, 1)))
+
+    def stage(self) -> TwinStage:
+        return TwinStage(self._store, self.tx)
+
+    def held(self) -> RecoveredTransaction:
+        return self._store.in_doubt_entries(self.tx)
+
+    def adopt(self, core_of):
+        return self._store.staged(self.tx)
+
+    def prepare(self) -> int:
+        return self._store.prepare(self.tx)
+
+    def commit(self, rows) -> int:
+        return self._store.commit(self.tx, rows)
+
+    def rollback(self) -> int:
+        return self._store.rollback(self.tx)
+
+    def finish(self) -> None:
+        self._store.record(lambda state: state.sets.pop(self.tx, None))
 
 
 class TwinStore(MemoryStore):
@@ -188,6 +208,12 @@ class TwinStore(MemoryStore):
                 raise ValueError("this xid is in use")
             self._write(lambda state: setattr(state.transactions[tx], "xid", xid))
         return tx
+
+    def open_branch(self, xid: bytes) -> TwinEnrolment:
+        return TwinEnrolment(self, self.begin(xid))
+
+    def branch_of(self, xid: bytes) -> TwinEnrolment:
+        return TwinEnrolment(self, self.transaction_of(xid))
 
     def prepare(self, tx: int) -> int:
         if self.full:

@@ -1,7 +1,7 @@
 # The log port's in-memory twin: gives LSNs, holds durability and loads back on demand, keeps contents that went cold.
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.log_port cimport LogPort
+from flintmq.queue.log_port cimport Enrolment, LogPort
 from flintmq.queue.types cimport queue_t, slot_t
 
 cdef struct kept_t:           # contents by id
@@ -45,7 +45,7 @@ cdef struct memory_log_t:
 cdef bint memory_log_answer(memory_log_t *log, uint32_t run, uint64_t hot_bytes) noexcept nogil
 # Content by its id, a counted reference; NULL when it is gone.
 cdef content_t *memory_log_find(memory_log_t *log, uint64_t message_id) noexcept nogil
-# Gives a held entry its persistence id, as tx_enqueue does.
+# Gives a held entry its persistence id, as Enrolment.enqueue does.
 cdef void memory_log_write(memory_log_t *log, slot_t *slot) noexcept nogil
 
 cdef class MemoryLog(LogPort):
@@ -54,16 +54,16 @@ cdef class MemoryLog(LogPort):
     cdef readonly dict transactions   # tx -> list of what it was asked, in order (see module)
     cdef readonly dict states         # tx -> "open", "committed", "applied"
     cdef readonly dict consumers      # consumer id -> (tag, group)
-    cdef public object refuse         # tests: an exception that the next tx_enqueue, tx_dequeue or tx_commit raises
-    cdef public object fail           # tests: an exception that the next tx_durable raises
+    cdef public object refuse         # tests: an exception that the next enqueue, dequeue or decide raises
+    cdef public object fail           # tests: an exception that the next look at `durable` raises
     cdef list awaited                 # (LSN, callback) of when_durable
     cdef uint64_t next_tx
     cdef content_t *load_now(self, uint64_t message_id) except NULL
-    cdef uint64_t tx_begin(self) except 0
-    cdef int tx_enqueue(self, uint64_t tx, queue_t *queue, uint64_t position, slot_t *slot, long long expires_at_ms) except -1
-    cdef int tx_dequeue(self, uint64_t tx, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) except -1
-    cdef uint64_t tx_commit(self, uint64_t tx) except 0
-    cdef bint tx_durable(self, uint64_t ticket)
-    cdef int tx_applied(self, uint64_t tx) except -1
+    cdef Enrolment enrol(self)
     cdef int note_consumer(self, uint32_t consumer_id, bytes tag, bytes group) except -1
     cdef int _refusal(self) except -1
+
+cdef class MemoryEnrolment(Enrolment):
+    cdef MemoryLog log
+    cdef uint64_t tx
+    cdef uint64_t lsn

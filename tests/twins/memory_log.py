@@ -20,7 +20,7 @@ from cython.cimports.flintmq.core.atomics import (
     spin_unlock,
 )
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
-from cython.cimports.flintmq.queue.log_port import log_port_wake
+from cython.cimports.flintmq.queue.log_port import Enrolment, log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
     queue_content_loaded,
     queue_decref,
@@ -278,6 +278,57 @@ def _pressure(context: p_void) -> c_int:
 
 
 @cclass
+class MemoryEnrolment:
+    """A transaction of a MemoryLog, which keeps what it was asked."""
+
+    def enqueue(self, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> c_int:
+        self.log._refusal()
+        memory_log_write(address(self.log.log), slot)
+        _append(address(self.log.log))
+        self.log.transactions[self.tx].append(("enqueue", queue_get_id(queue), position))
+        return 0
+
+    def dequeue(
+        self,
+        queue: pointer[queue_t],
+        position: uint64_t,
+        slot: pointer[slot_t],
+        owner: uint32_t,
+        reason: c_int,
+        delivered_us: uint64_t,
+    ) -> c_int:
+        self.log._refusal()
+        _append(address(self.log.log))
+        self.log.transactions[self.tx].append(("dequeue", queue_get_id(queue), position, owner, reason, delivered_us))
+        return 0
+
+    def decide(self) -> c_int:
+        self.log._refusal()
+        self._goes("open", "committed")
+        self.lsn = _append(address(self.log.log))
+        return 0
+
+    def durable(self) -> bint:
+        if self.log.fail is not None:
+            error = self.log.fail
+            self.log.fail = None
+            raise error
+        return at_load64(address(self.log.log.durable)) >= self.lsn
+
+    def applied(self) -> c_int:
+        self._goes("committed", "applied")
+        return 0
+
+    def abandon(self) -> None:
+        self._goes("open", "abandoned")
+
+    def _goes(self, before, after):
+        if self.log.states[self.tx] != before:
+            raise ValueError(f"transaction {self.tx} is {self.log.states[self.tx]}")
+        self.log.states[self.tx] = after
+
+
+@cclass
 class MemoryLog:
     """See module.
 
@@ -406,60 +457,14 @@ class MemoryLog:
             raise error
         return 0
 
-    def tx_begin(self) -> uint64_t:
+    def enrol(self) -> Enrolment:
         self.next_tx += 1
         self.transactions[self.next_tx] = []
         self.states[self.next_tx] = "open"
-        return self.next_tx
-
-    def tx_enqueue(
-        self, tx: uint64_t, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong
-    ) -> c_int:
-        self._refusal()
-        memory_log_write(address(self.log), slot)
-        _append(address(self.log))
-        self.transactions[tx].append(("enqueue", queue_get_id(queue), position))
-        return 0
-
-    def tx_dequeue(
-        self,
-        tx: uint64_t,
-        queue: pointer[queue_t],
-        position: uint64_t,
-        slot: pointer[slot_t],
-        owner: uint32_t,
-        reason: c_int,
-        delivered_us: uint64_t,
-    ) -> c_int:
-        self._refusal()
-        _append(address(self.log))
-        self.transactions[tx].append(("dequeue", queue_get_id(queue), position, owner, reason, delivered_us))
-        return 0
-
-    def tx_commit(self, tx: uint64_t) -> uint64_t:
-        self._refusal()
-        if self.states[tx] != "open":
-            raise ValueError(f"transaction {tx} is {self.states[tx]}")
-        self.states[tx] = "committed"
-        return _append(address(self.log))
-
-    def tx_durable(self, ticket: uint64_t) -> bint:
-        if self.fail is not None:
-            error = self.fail
-            self.fail = None
-            raise error
-        return at_load64(address(self.log.durable)) >= ticket
-
-    def tx_applied(self, tx: uint64_t) -> c_int:
-        if self.states[tx] != "committed":
-            raise ValueError(f"transaction {tx} is {self.states[tx]}")
-        self.states[tx] = "applied"
-        return 0
-
-    def tx_abandon(self, tx: int) -> None:
-        if self.states[tx] != "open":
-            raise ValueError(f"transaction {tx} is {self.states[tx]}")
-        self.states[tx] = "abandoned"
+        found: MemoryEnrolment = MemoryEnrolment()
+        found.log = self
+        found.tx = self.next_tx
+        return found
 
     def note_consumer(self, consumer_id: uint32_t, tag: bytes | None, group: bytes | None) -> c_int:
         self.consumers[consumer_id] = (tag, group)

@@ -156,9 +156,9 @@ MUTANTS = (
     Mutant("transaction forgotten while messages name it", "transaction_log.py", "or transaction.references > 0 ", ""),
     Mutant(
         "effects of a commit before it is durable",
-        "log_store.py",
-        "heapq.heappush(self.waiting, (ticket, -1, lambda: self._applied(transaction)))",
-        "self._applied(transaction)",
+        "enrolment.py",
+        "heapq.heappush(self.store.waiting, (ticket, -1, lambda: self._settle()))",
+        "self._settle()",
     ),
     Mutant(
         "open transactions commit at a restart",

@@ -522,7 +522,7 @@ class Life:
             operation = self.add(Operation("rollback", self.disk.position, tx=tx, xid=xid))
             self.taken.difference_update(record.dequeues)
             if facts["local"]:
-                self.store.tx_abandon(tx)  # nobody waits for it
+                self.driver.tx_abandon(tx)  # nobody waits for it
             else:
                 self.tell(operation, self.store.rollback(tx), *record.dequeues)  # they are free once it is durable
             return

@@ -27,6 +27,38 @@ def log_port_wake(port: pointer[log_port_t]) -> void:
 
 
 @cclass
+class Enrolment:
+    """Base of every log's transactions."""
+
+    def enqueue(self, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> c_int:
+        raise NotImplementedError
+
+    def dequeue(
+        self,
+        queue: pointer[queue_t],
+        position: uint64_t,
+        slot: pointer[slot_t],
+        owner: uint32_t,
+        reason: c_int,
+        delivered_us: uint64_t,
+    ) -> c_int:
+        raise NotImplementedError
+
+    def decide(self) -> c_int:
+        raise NotImplementedError
+
+    def durable(self) -> bint:
+        raise NotImplementedError
+
+    def applied(self) -> c_int:
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """It was not committed and is forgotten: the log refused a part of it."""
+        raise NotImplementedError
+
+
+@cclass
 class LogPort:
     """Base of every log: keeps the wakers; the rest is the subclass's."""
 
@@ -59,40 +91,11 @@ class LogPort:
     def load_now(self, message_id: uint64_t) -> pointer[content_t]:
         raise KeyError(message_id)
 
-    def tx_begin(self) -> uint64_t:
-        raise NotImplementedError
-
-    def tx_enqueue(
-        self, tx: uint64_t, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong
-    ) -> c_int:
-        raise NotImplementedError
-
-    def tx_dequeue(
-        self,
-        tx: uint64_t,
-        queue: pointer[queue_t],
-        position: uint64_t,
-        slot: pointer[slot_t],
-        owner: uint32_t,
-        reason: c_int,
-        delivered_us: uint64_t,
-    ) -> c_int:
-        raise NotImplementedError
-
-    def tx_commit(self, tx: uint64_t) -> uint64_t:
-        raise NotImplementedError
-
-    def tx_durable(self, ticket: uint64_t) -> bint:
-        return True
-
-    def tx_applied(self, tx: uint64_t) -> c_int:
+    def enrol(self) -> Enrolment:
         raise NotImplementedError
 
     def note_consumer(self, consumer_id: uint32_t, tag: bytes | None, group: bytes | None) -> c_int:
         return 0
-
-    def tx_abandon(self, tx: int) -> None:
-        """A local transaction that was not committed is forgotten: the log refused a part of it."""
 
     def attach(self, handle: object) -> None:
         """A durable queue that logs here."""

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.handle cimport QueueHandle
-from flintmq.queue.log_port cimport LogPort
+from flintmq.queue.log_port cimport Enrolment, LogPort
 from flintmq.queue.types cimport log_port_t, queue_t, slot_t
 from flintmq.routing.route_cache cimport destination_t, route_t
 from flintmq.session.connection cimport Connection
@@ -37,8 +37,7 @@ cdef class Transaction:
     cdef readonly uint16_t number     # of the channel
     cdef channel_t *channel           # NULL once detached
     cdef LogPort log                  # None: nothing of it is logged
-    cdef uint64_t id                  # of the log; 0: nothing of it is logged
-    cdef uint64_t ticket
+    cdef Enrolment work               # in the log; None: nothing of it is logged
     cdef uint64_t wait_lsn            # what the answer waits for after it was applied (immediate messages)
     cdef log_port_t *port             # of streams; NULL: there is no store
     cdef uint64_t wait_ticket         # the same for what went to streams

@@ -35,6 +35,7 @@ from cython.cimports.flintmq.core.content import (
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
+from cython.cimports.flintmq.queue.log_port import Enrolment
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     queue_add_held,
@@ -109,7 +110,7 @@ def begin(connection: Connection, number: int) -> Transaction | None:
     try:
         if logged:
             transaction.log = connection.log
-            transaction.id = transaction.log.tx_begin()
+            transaction.work = transaction.log.enrol()
         for i in range(channel.tx_publish_count):
             transaction._hold(address(channel.tx_publishes[i]))
         if channel.tx_settle_count:
@@ -250,7 +251,7 @@ class Transaction:
                 return 0
             self._hold_back(publish, HELD_IMMEDIATE if route.count else HELD_RETURN)
             return 0
-        if route.count > 1 and self.id and content.flags & CONTENT_PERSISTENT:
+        if route.count > 1 and self.work is not None and content.flags & CONTENT_PERSISTENT:
             content.flags |= CONTENT_SHARED
         for i in range(route.count):
             destination = address(route.destinations[i])
@@ -314,8 +315,8 @@ class Transaction:
     def _enqueue(self, held: pointer[held_t], expires_at_ms: longlong) -> c_int:
         held.slot = queue_add_held(held.queue, held.content, expires_at_ms, address(held.position))
         # NULL: the queue was deleted meanwhile, as for any publish.
-        if held.slot != NULL and self.id and held.content.flags & CONTENT_PERSISTENT and queue_is_durable(held.queue):
-            self.log.tx_enqueue(self.id, held.queue, held.position, held.slot, expires_at_ms)
+        if held.slot != NULL and self.work is not None and held.content.flags & CONTENT_PERSISTENT and queue_is_durable(held.queue):
+            self.work.enqueue(held.queue, held.position, held.slot, expires_at_ms)
             held.logged = True
         return 0
 
@@ -335,10 +336,10 @@ class Transaction:
                 raise StoreError(f"a message that the transaction dead-letters can't be read: {error}") from error
             if message is not None:
                 self.letters.append((queue_get_id(item.queue), REASON_REJECT, message))
-        if self.id and item.slot.state & ENTRY_LOGGED:
+        if self.work is not None and item.slot.state & ENTRY_LOGGED:
             reason: c_int = REASON_ACK if settle.method == BASIC_ACK else REASON_REJECT
             try:
-                self.log.tx_dequeue(self.id, item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
+                self.work.dequeue(item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
                 taken.logged = True
             except KeyError:
                 pass  # its queue was deleted, and everything in it: settled like any other delivery of such a queue
@@ -389,8 +390,8 @@ class Transaction:
         """
         i: uint32_t
         settle: pointer[tx_settle_t]
-        if self.id:
-            self.ticket = self.log.tx_commit(self.id)
+        if self.work is not None:
+            self.work.decide()
         check(
             self.settled_count == self.channel.tx_settle_count,
             b"transaction I2 all settlements were taken",
@@ -407,17 +408,17 @@ class Transaction:
     def abandon(self) -> None:
         """The log refused: nothing of it was visible, nothing of it stays. Its deliveries are still the channel's."""
         i: uint32_t
-        check(not self.applied, b"transaction I1 what took effect is not taken back", self.number, self.id)
+        check(not self.applied, b"transaction I1 what took effect is not taken back", self.number, 0)
         for i in range(self.held_count):
             if self.held[i].slot != NULL:
                 queue_drop_held(self.held[i].queue, self.held[i].slot, self.held[i].position)
         self.settled_count = 0
         self._free()
-        if self.id:
-            tx: uint64_t = self.id
-            self.id = 0
+        if self.work is not None:
+            work: Enrolment = self.work
+            self.work = None
             try:
-                self.log.tx_abandon(tx)
+                work.abandon()
             except StoreError:
                 pass  # the disk failed for good: recovery forgets what has no commit record
 
@@ -455,7 +456,7 @@ class Transaction:
 
     def _advance(self) -> bint:
         if not self.applied:
-            if self.id and not self.log.tx_durable(self.ticket):
+            if self.work is not None and not self.work.durable():
                 return False
             self.applied = True
             self._apply()
@@ -469,8 +470,8 @@ class Transaction:
             self.channel = NULL
             self._leave_line(connection)
         self.handler.committed(self, connection is not None)
-        if self.id:
-            self.log.tx_applied(self.id)
+        if self.work is not None:
+            self.work.applied()
         return True
 
     def _leave_line(self, connection: Connection | None) -> object:

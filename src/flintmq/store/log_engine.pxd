@@ -41,4 +41,3 @@ cdef class LogEngine(LogPort):
     cdef readonly object bulk                  # BulkTransactions
     cdef readonly object streams               # StreamStore
     cdef bint closed
-    cdef object _apply(self, object transaction)

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from itertools import count
 
-from cython import NULL, address, bint, cast, cclass, nogil, pointer, sizeof
+from cython import NULL, address, cclass, nogil, pointer, sizeof
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_store64
 from cython.cimports.flintmq.core.content import content_t
@@ -23,8 +23,7 @@ from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
-from cython.cimports.flintmq.queue.slot import slot_content
-from cython.cimports.flintmq.queue.types import ENTRY_COUNT_SHIFT, REASON_ACK, restored_t
+from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
 from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_live
@@ -36,14 +35,11 @@ from cython.cimports.flintmq.store.message_list import list_free_all, list_new, 
 from cython.cimports.flintmq.store.message_log import (
     ml_dequeue,
     ml_dequeue_plain,
-    ml_dequeue_tx,
     ml_durable_lsn,
     ml_enqueue,
-    ml_enqueue_tx,
     ml_kick,
     ml_placed,
     ml_pressure,
-    ml_settle_tx,
     ml_spill,
     ml_sweep,
     ml_unspill,
@@ -494,80 +490,7 @@ class LogEngine(LogPort):
             if self.on_failure is not None:
                 self.on_failure(error)
 
-    # --- LogPort: local transactions ------------------------------------------------------------------------------------
-
-    def tx_begin(self):
-        with self.lock:
-            return self.transactions.begin(None).tx
-
-    def tx_enqueue(self, tx, queue, position, slot, expires_at_ms):
-        message_id: uint64_t = slot.message_id
-        with self.lock:
-            transaction = self.transactions.open(tx)
-            if (
-                ml_enqueue_tx(address(self.ml), tx, queue.id, position, slot, slot_content(slot), address(message_id), expires_at_ms)
-                == LSN_NEVER
-            ):
-                raise self._error()
-            queue.logged_at = self.messages.log.tail
-            transaction.enqueues.append(Enqueue(queue.id, message_id, position, expires_at_ms))
-            self.transactions.name(transaction, message_id)
-        return 0
-
-    def tx_dequeue(self, tx, queue, position, slot, owner, reason, delivered_us):
-        lsn: uint64_t
-        with self.lock:
-            transaction = self.transactions.open(tx)
-            lsn = ml_dequeue_tx(
-                address(self.ml),
-                tx,
-                queue.id,
-                position,
-                slot.message_id,
-                owner,
-                reason,
-                delivered_us,
-                cast(uint32_t, (at_load64(address(slot.state)) >> ENTRY_COUNT_SHIFT) & 0xFFFF),
-            )
-            if lsn == LSN_NEVER:
-                raise self._error()
-            if lsn == 0:
-                raise KeyError(f"no entry {position} in queue {queue.id}")
-            transaction.dequeues.append(Dequeue(queue.id, position, slot.message_id))
-            self.transactions.name(transaction, slot.message_id)
-        return 0
-
-    def tx_commit(self, tx):
-        with self.lock:
-            return self.transactions.commit(self.transactions.open(tx), ())
-
-    def tx_durable(self, ticket):
-        return at_load64(address(self.transaction_records.log.durable)) >= ticket
-
-    def tx_applied(self, tx):
-        with self.lock:
-            transaction = self.transactions.table.get(tx)
-            if transaction is not None:
-                self._apply(transaction)
-        return 0
-
-    def tx_abandon(self, tx: int) -> None:
-        """Rolls a local transaction back."""
-        with self.lock:
-            transaction = self.transactions.open(tx)
-            self.transactions.rollback(transaction)
-            self._apply(transaction)
-
-    def _apply(self, transaction: object) -> object:
-        """The outcome is durable: places become plain or go, dead messages are deleted, End is written."""
-        committed: bint = transaction.state is TxState.COMMITTED
-        for message_id in sorted(transaction.messages):
-            ml_settle_tx(address(self.ml), transaction.tx, message_id, committed)
-        try:
-            self.transactions.end(transaction)
-        except StoreError:
-            pass  # the disk failed: recovery ends it
-        self.collect_released()
+    # --- transactions -------------------------------------------------------------------------------------------------
 
     def collect_released(self) -> None:
         """Transactions whose last message is gone get their Delete record."""

@@ -11,21 +11,22 @@ from __future__ import annotations
 import heapq
 import logging
 
-from cython import address, bint, cclass
+from cython import address, cclass
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import CONTENT_PRIORITY
+from cython.cimports.flintmq.queue.log_port import Enrolment
+from cython.cimports.flintmq.store.enrolment import LogEnrolment
 from cython.cimports.flintmq.store.log_engine import LogEngine
-from cython.cimports.flintmq.store.message_log import ml_drop_places, ml_drop_queue, ml_undo_dequeues
+from cython.cimports.flintmq.store.message_log import ml_drop_places, ml_drop_queue
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
 from flintmq.clock import SystemClock
 from flintmq.errors import OperatorError
-from flintmq.ports import TxState
 from flintmq.store import marks
 from flintmq.store.log.file_port import OsFiles
 from flintmq.store.maintenance import Maintenance
-from flintmq.store.transaction_log import Heuristic, Row
+from flintmq.store.transaction_log import Heuristic
 from flintmq.store.tx_runs import BulkTransactions
 
 log = logging.getLogger("flintmq.store")
@@ -113,44 +114,19 @@ class LogStore(LogEngine):
             self._collect_tickets()
             return self.durable_ticket
 
-    def begin(self, xid: bytes | None = None) -> int:
+    def enrol(self) -> Enrolment:
+        with self.lock:
+            return LogEnrolment(self, self.transactions.begin(None))
+
+    def open_branch(self, xid: bytes) -> LogEnrolment:
         """See TransactionStore."""
         with self.lock:
-            return self.transactions.begin(xid).tx
+            return LogEnrolment(self, self.transactions.begin(xid))
 
-    def prepare(self, tx: int) -> int:
+    def branch_of(self, xid: bytes) -> LogEnrolment:
         """See TransactionStore."""
         with self.lock:
-            return self._ticket(0, self.transactions.prepare(self.transactions.open(tx)))
-
-    def commit(self, tx: int, rows: object) -> int:
-        """See TransactionStore."""
-        with self.lock:
-            transaction = self.transactions.known(tx)
-            return self._finish(transaction, self.transactions.commit(transaction, [Row(*row) for row in rows]))
-
-    def rollback(self, tx: int) -> int:
-        """See TransactionStore."""
-        with self.lock:
-            transaction = self.transactions.known(tx)
-            prepared: bint = transaction.state is TxState.PREPARED
-            lsn = self.transactions.rollback(transaction)
-            for one in transaction.dequeues:
-                ml_undo_dequeues(address(self.ml), tx, one.message_id, prepared)
-            return self._finish(transaction, lsn)
-
-    def _finish(self, transaction, lsn):
-        """The outcome is written: its effects follow when it is durable."""
-        ticket = self._ticket(0, lsn)
-        heapq.heappush(self.waiting, (ticket, -1, lambda: self._applied(transaction)))
-        self._count_waiting()
-        self.writer.kick()
-        return ticket
-
-    def _applied(self, transaction):
-        """The outcome of a distributed transaction is durable."""
-        with self.lock:
-            self._apply(transaction)
+            return LogEnrolment(self, self.transactions.by_xid[xid])
 
     def on_durable(self, lsn: int, callback: object) -> None:
         """See TransactionStore."""
@@ -170,20 +146,6 @@ class LogStore(LogEngine):
         """See TransactionStore."""
         with self.lock:
             return [transaction.xid for transaction in self.transactions.in_doubt()]
-
-    def transaction_of(self, xid: bytes) -> int:
-        """Id of the transaction with this xid. Raises: KeyError."""
-        with self.lock:
-            return self.transactions.by_xid[xid].tx
-
-    def in_doubt_entries(self, tx: int) -> tuple:
-        """See TransactionStore."""
-        with self.lock:
-            transaction = self.transactions.table[tx]
-            return (
-                [(one.queue_id, one.position) for one in transaction.dequeues],
-                (list(transaction.sets), transaction.consumer_id, transaction.acquired_us),
-            )
 
     def _facts(self, message_id):
         """(priority or None, body length) of a message. What can't be read has neither: delivery will find that out."""

@@ -32,7 +32,6 @@ from cython.cimports.flintmq.store.message_log import message_log_t, ml_dequeue_
 from cython.cimports.flintmq.store.tx_stage import CHUNK, SECTION, Stage
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
-from flintmq.store.transaction_log import Row
 from flintmq.store.tx_stage import check_block
 
 # bytes appended and not written above which these loops wait for the writer: others' confirms must not stand behind them
@@ -271,14 +270,6 @@ class BulkTransactions:
         run.appended = appended
         return HeldSet(self.store, run, self.opened)
 
-    def acquire(self, tx: int, runs: object, consumer_id: int) -> None:
-        """Logs what the transaction holds. Args: runs: all of its Run. Raises: StoreError."""
-        with self.store.lock:
-            transaction = self.store.transactions.known(tx)
-            rows = [Row(run.queue_id, first, count) for run in runs for first, count in run.ranges()]
-            self.store.transactions.acquire(transaction, rows, consumer_id, min([run.acquired_us for run in runs]))
-            transaction.bulk = True
-
     def dequeue_run(self, run: Run, consumer_id: int) -> None:
         """The commit is durable: the entries of the run are dequeued, in the log and in their queue. Returns when they are."""
         at: uint64_t = 0
@@ -298,58 +289,6 @@ class BulkTransactions:
 
     # --- stages
 
-    def stage(self, tx: int) -> Stage:
-        """The messages that the transaction will enqueue. Raises: KeyError, ValueError."""
-        with self.store.lock:
-            transaction = self.store.transactions.open(tx)
-            if transaction.stage is None:
-                transaction.stage = Stage(self.store, tx)
-                transaction.bulk = True
-            return transaction.stage
-
-    def adopt(self, tx: int, core_of: object) -> object:
-        """What a prepared transaction enqueues, after a restart: its stage, None: it enqueues nothing. Call it once.
-
-        Args: core_of: of a queue id; None: the queue is gone. Reads the first record of every message. Raises: KeyError, MemoryError.
-        """
-        with self.store.lock:
-            transaction = self.store.transactions.table[tx]
-            queues: dict = {}
-            for one in transaction.enqueues:
-                queues.setdefault(one.queue_id, []).append(one)
-            if not queues:
-                return None
-            stage = Stage(self.store, tx)
-            for queue_id, enqueues in queues.items():
-                core = core_of(queue_id)
-                if core is not None:
-                    waiting = sorted((one.number, one.message_id, one.expires_at_ms) for one in enqueues)
-                    stage.adopt(core, [(*one, *self.store._facts(one[1])) for one in waiting])
-            # From now on the stage ends them, in the log too.
-            transaction.enqueues = []
-            transaction.messages = {one.message_id for one in transaction.dequeues}
-            transaction.stage = stage
-            transaction.bulk = True
-            return stage
-
     def settle_stage(self, stage: Stage, committed: bool) -> None:
         """The outcome is durable: in the log, its messages stand at their positions, or are gone."""
         stage.settle(committed, self.let_write)
-
-    # --- outcome
-
-    def commit(self, tx: int, rows: object) -> int:
-        """Writes the Commit. Args: rows: (queue id, first position, count) of its stage, in the order of the waiting numbers."""
-        with self.store.lock:
-            transaction = self.store.transactions.known(tx)
-            lsn = self.store.transactions.commit(transaction, [Row(*row) for row in rows])
-            return self.store._finish(transaction, lsn)
-
-    def finish(self, tx: int) -> None:
-        """Its effects are in the log and in the queues: writes End."""
-        with self.store.lock:
-            transaction = self.store.transactions.table.get(tx)
-            if transaction is not None and transaction.bulk:
-                transaction.bulk = False
-                transaction.stage = None
-                self.store._apply(transaction)

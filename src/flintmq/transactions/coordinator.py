@@ -345,10 +345,9 @@ class TransactionCoordinator:
         with self._serial:
             noted = {outcome.tx: outcome for outcome in self._store.heuristics()}
             for encoded in self._store.in_doubt():
-                tx = self._store.transaction_of(encoded)
                 branch = self._restored(encoded, _S.PREPARED)
-                branch.work.recover(tx, self._store.in_doubt_entries(tx))
-                outcome = noted.pop(tx, None)
+                branch.work.recover(self._store.branch_of(encoded))
+                outcome = noted.pop(branch.work.tx, None)
                 if outcome is not None:  # the crash came between the note and the decision it announced
                     self._heuristic(branch, _S.HEURISTIC_COMMIT if outcome.committed else _S.HEURISTIC_ROLLBACK)
             for outcome in noted.values():

@@ -130,6 +130,53 @@ class Stage(Protocol):
         ...
 
 
+class Enrolment(Protocol):
+    """One transaction in the log (store/enrolment.py). LSNs are those of TransactionStore."""
+
+    @property
+    def tx(self) -> int:
+        """Its id in the log, above 0."""
+        ...
+
+    def acquire(self, runs: Sequence[Run], consumer_id: int) -> None:
+        """Logs what the transaction holds; then it is prepared or committed. Raises: StoreError."""
+        ...
+
+    def stage(self) -> Stage:
+        """Its stage."""
+        ...
+
+    def held(self) -> RecoveredTransaction:
+        """After a restart: what it dequeues."""
+        ...
+
+    def adopt(self, core_of: Callable[[int], object | None]) -> Stage | None:
+        """After a restart: what it enqueues, None: nothing. Args: core_of: as QueueEffects.core."""
+        ...
+
+    def prepare(self) -> int:
+        """Phase one: from its LSN on the transaction survives a crash, in doubt, and its outcome cannot fail for space.
+
+        Raises: ValueError not open; StoreError without room for the outcome (then still open).
+        """
+        ...
+
+    def commit(self, rows: Sequence[tuple[int, int, int]]) -> int:
+        """Ends the transaction: its dequeues take effect, and its enqueues, at the positions of `rows` (Stage.reserve).
+
+        Returns: the LSN. Never fails for space once prepared. Raises: ValueError ended.
+        """
+        ...
+
+    def rollback(self) -> int:
+        """Ends the transaction without effect. Returns the LSN. Raises: ValueError when it has ended."""
+        ...
+
+    def finish(self) -> None:
+        """The outcome of a transaction with runs or a stage is done everywhere."""
+        ...
+
+
 class BulkStore(Protocol):
     """Sets and stages in the log."""
 
@@ -169,28 +216,12 @@ class BulkStore(Protocol):
         """
         ...
 
-    def acquire(self, tx: int, runs: Sequence[Run], consumer_id: int) -> None:
-        """Logs what the transaction holds; then it is prepared or committed. Raises: StoreError."""
-        ...
-
     def dequeue_run(self, run: Run, consumer_id: int) -> None:
         """The commit is durable: the entries are dequeued, in the log and in their queue."""
         ...
 
-    def stage(self, tx: int) -> Stage:
-        """The stage of a transaction."""
-        ...
-
-    def adopt(self, tx: int, core_of: Callable[[int], object | None]) -> Stage | None:
-        """After a restart: what a prepared transaction enqueues, None: nothing. Args: core_of: as QueueEffects.core. Raises: KeyError."""
-        ...
-
     def settle_stage(self, stage: Stage, committed: bool) -> None:
         """The outcome is durable: its messages stand at their positions, or are gone."""
-        ...
-
-    def finish(self, tx: int) -> None:
-        """The outcome of a transaction with runs or a stage is done everywhere."""
         ...
 
 
@@ -214,38 +245,16 @@ class TransactionStore(Protocol):
         """
         ...
 
-    def begin(self, xid: bytes) -> int:
-        """Starts a transaction under a global id of at most 512 bytes. Returns its id (> 0). Raises: ValueError: the xid is in use."""
+    def open_branch(self, xid: bytes) -> Enrolment:
+        """Begins a transaction under a global id of at most 512 bytes. Raises: ValueError: the xid is in use."""
         ...
 
-    def prepare(self, tx: int) -> int:
-        """Phase one: from its LSN on the transaction survives a crash, in doubt, and its outcome cannot fail for space.
-
-        Raises: KeyError unknown; ValueError not open; StoreError without room for the outcome (then still open).
-        """
-        ...
-
-    def commit(self, tx: int, rows: Sequence[tuple[int, int, int]]) -> int:
-        """Ends the transaction: its dequeues take effect, and its enqueues, at the positions of `rows` (Stage.reserve).
-
-        Returns: the LSN. Never fails for space once prepared. Raises: KeyError unknown; ValueError ended.
-        """
-        ...
-
-    def rollback(self, tx: int) -> int:
-        """Ends the transaction without effect. Returns the LSN. Raises: KeyError unknown; ValueError when it has ended."""
+    def branch_of(self, xid: bytes) -> Enrolment:
+        """The one with this xid, after a restart. Raises: KeyError."""
         ...
 
     def in_doubt(self) -> Sequence[bytes]:
         """xids of prepared transactions that wait for their outcome, oldest first."""
-        ...
-
-    def transaction_of(self, xid: bytes) -> int:
-        """Id of the transaction with this xid. Raises: KeyError."""
-        ...
-
-    def in_doubt_entries(self, tx: int) -> RecoveredTransaction:
-        """What a prepared transaction dequeues. Raises: KeyError."""
         ...
 
     def note_heuristic(self, tx: int, committed: bool) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flintmq.transactions.bulk import HeldRun
-from flintmq.transactions.effects import QueueEffects, RecoveredTransaction, Run, Stage, TransactionStore
+from flintmq.transactions.effects import Enrolment, QueueEffects, Run, Stage, TransactionStore
 from flintmq.transactions.errors import Condition, TransactionRefused
 
 # hundreds of entries that a run takes in one go, under the coordinator's lock: less than a millisecond
@@ -29,6 +29,7 @@ class Work:
         self._xid = xid
         self._enrolments_max = enrolments_max
         self.tx = 0  # the store's transaction; 0 while nothing is logged
+        self._enrolment: Enrolment | None = None  # the same
         self._queue_ids: set[int] = set()  # of all enrolments
         self._runs: dict[int, Run] = {}  # by queue
         self._singles: dict[int, Run] = {}  # the same, where the log has a dequeue for each entry: of stores of before
@@ -117,7 +118,7 @@ class Work:
         if bulk.disk_low:
             raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, "there is no room on the disk for more messages")
         if self._stage is None:
-            self._stage = bulk.stage(self._begin())
+            self._stage = self._begin().stage()
         if self._stage.rows >= bulk.rows_max:
             text = "the messages of this transaction stand on too many queues and priority levels by turns"
             raise TransactionRefused(Condition.RESOURCE_LIMIT_EXCEEDED, text)
@@ -125,10 +126,10 @@ class Work:
         self._queue_ids |= queue_ids
         return self._stage, self._stage.plan(routes, [[cores[queue_id] for queue_id in one] for one in destinations], ttls)
 
-    def recover(self, tx: int, found: RecoveredTransaction) -> None:
+    def recover(self, enrolment: Enrolment) -> None:
         """Takes over what a prepared transaction holds after a restart; entries of queues that are gone are left out."""
-        self.tx = tx
-        dequeues, (rows, self._consumer_id, acquired_us) = found
+        self._enrolment, self.tx = enrolment, enrolment.tx
+        dequeues, (rows, self._consumer_id, acquired_us) = enrolment.held()
         for runs, ranges, since in ((self._runs, rows, acquired_us), (self._singles, [(*one, 1) for one in dequeues], 0)):
             by_queue: dict[int, list[tuple[int, int]]] = {}
             for queue_id, first, count in ranges:
@@ -139,7 +140,7 @@ class Work:
                     run.adopt(held, since)
                     runs[queue_id] = run
         self._acquired = True
-        self._stage = self._store.bulk.adopt(tx, self._effects.core)
+        self._stage = enrolment.adopt(self._effects.core)
         self._queue_ids = set(self._runs) | set(self._singles) | set({} if self._stage is None else self._stage.queue_counts())
 
     def drop_queue(self, queue_id: int) -> None:
@@ -159,13 +160,13 @@ class Work:
     def prepare(self) -> int:
         """Phase one. Returns the LSN. Raises: StoreError without room for the outcome."""
         self._acquire()
-        return self._store.prepare(self._begin())
+        return self._begin().prepare()
 
     def _acquire(self) -> None:
         """What is held as runs, in the log."""
         runs = [run for run in self._runs.values() if run.count]
         if runs and not self._acquired:
-            self._store.bulk.acquire(self._begin(), runs, self._consumer_id)
+            self._begin().acquire(runs, self._consumer_id)
             self._acquired = True
 
     def commit(self) -> int:
@@ -180,11 +181,11 @@ class Work:
                     stage.drop_queue(queue_id)
                 else:
                     rows += stage.reserve(core)
-        return self._store.commit(self.tx, rows) if self.tx else 0
+        return 0 if self._enrolment is None else self._enrolment.commit(rows)
 
     def rollback(self) -> int:
         """Writes that nothing happened. Returns the LSN that `undo` waits for, 0 if nothing is logged."""
-        return self._store.rollback(self.tx) if self.tx else 0
+        return 0 if self._enrolment is None else self._enrolment.rollback()
 
     def apply(self) -> None:
         """The commit is durable: it happens in the queues."""
@@ -214,15 +215,16 @@ class Work:
 
     def _finish(self) -> None:
         """Its effects are there. A tombstone or a heuristic outcome may be remembered for long, its work need not."""
-        if self.tx and (self._acquired or self._stage is not None):
-            self._store.bulk.finish(self.tx)
+        if self._enrolment is not None and (self._acquired or self._stage is not None):
+            self._enrolment.finish()
         # New objects: a reader may have the old ones.
         self._queue_ids, self._runs, self._singles, self._stage = set(), {}, {}, None
 
-    def _begin(self) -> int:
-        if not self.tx:
-            self.tx = self._store.begin(self._xid)
-        return self.tx
+    def _begin(self) -> Enrolment:
+        if self._enrolment is None:
+            self._enrolment = self._store.open_branch(self._xid)
+            self.tx = self._enrolment.tx
+        return self._enrolment
 
     def _too_many(self) -> None:
         text = f"a transaction has at most {self._enrolments_max} enqueues and dequeues, and its runs {self._store.bulk.rows_max} pieces"
