@@ -15,6 +15,7 @@ from flintmq.access.hashes import rabbitmq_hash
 from flintmq.access.tags import NotAuthorised
 from flintmq.definitions.line import BROKER, Actor, Refused
 from flintmq.testing.broker import Broker
+from flintmq.vhost.policies import check_pattern, made
 from tests.definitions.rig import Answer
 from tests.support.broker import wait_until
 
@@ -300,6 +301,41 @@ def test_a_policymakers_pattern_is_bounded(operator: Operator) -> None:
     operator.do("delete_policy", "/", "slow")
     with pytest.raises(NotAuthorised):
         operator.do("put_policy", "/", "op", {"pattern": "", "definition": {"max-length": 1}}, actor=maker, operator=True)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a?" * 60, "(a?){30}", "(?:aa|a)" * 30, "a*a*a*b", "^a*a*a*b", "(){4000000000}x", "(?i)[\x01-\uffff]", "(?i:a)"]
+)
+def test_a_policymakers_pattern_can_cost_no_more_than_some_tries(pattern: str) -> None:
+    """The ways in which it can be matched are counted, optional parts and alternatives included, and it is not compiled before."""
+    assert "are for administrators" in (check_pattern(pattern, False) or "") or "which is for administrators" in (
+        check_pattern(pattern, False) or ""
+    )
+    assert check_pattern("a?a?", True) is None
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"max-length": 2**64},
+        {"max-length-bytes": 2**70},
+        {"delivery-limit": 2**63},
+        {"consumer-timeout": 10**400},
+        {"dead-letter-exchange": "\ud800"},
+        {"dead-letter-exchange": "x" * 256},
+        {"dead-letter-exchange": "x", "dead-letter-routing-key": "\ud800"},
+        {"alternate-exchange": "\ud800"},
+        {"alternate-exchange": "x" * 256},
+        {"ha-params": 2**63},
+        {"ha-params": [[[[[[[[[[]]]]]]]]]]},
+    ],
+)
+def test_a_policy_says_what_an_argument_could_say(operator: Operator, definition: dict[str, Any]) -> None:
+    """A number of more than 64 bits, or half a character, failed in every declaration afterwards, and at the next start."""
+    with pytest.raises(Refused, match="invalid value"):
+        operator.do("put_policy", "/", "odd", {"pattern": "", "definition": definition})
+    with pytest.raises(ValueError, match="invalid value"):  # one that an earlier version kept is left out at the start
+        made("odd", {"pattern": "", "definition": definition})
 
 
 def test_every_change_is_in_the_log_and_no_secret(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:

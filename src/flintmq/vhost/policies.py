@@ -55,9 +55,12 @@ OPERATOR_KEYS = frozenset(
         *("delivery-limit", "overflow"),
     )
 )
-# unbounded repeats in a policymaker's pattern: three of them in a name of 255 bytes cost some milliseconds at worst
-REPEATS_MAX = 3
+# places of a name, times the ways in which a pattern may be matched at one: what a policymaker's pattern may cost (below a millisecond)
+TRIES_MAX = 100_000
+NAME_MAX = 255
 PATTERN_MAX = 512
+# of a value in a definition
+DEPTH_MAX = 8
 
 
 class Policy(NamedTuple):
@@ -85,47 +88,79 @@ def check_pattern(pattern: str, trusted: bool) -> str | None:
     if len(pattern) > PATTERN_MAX:
         return f"a pattern has at most {PATTERN_MAX} characters"
     try:
+        tries = 0 if trusted else _tries(pattern)  # before it is compiled: that may take time, too
+        if tries is None:
+            return "repeats within repeats, references, assertions and flags are for administrators: they may take any time"
+        if tries > TRIES_MAX:
+            return f"matching it may take more than {TRIES_MAX} tries, which is for administrators: begin with '^', or use fewer repeats"
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return f"not a regular expression: {error}"
-    if not trusted:
-        repeats = _repeats(_parser.parse(pattern), False)
-        if repeats is None:
-            return "repeats within repeats, references and assertions are for administrators: they may take any time"
-        if repeats > REPEATS_MAX:
-            return f"more than {REPEATS_MAX} repeats are for administrators: they may take any time"
     return None
 
 
-def _repeats(tree: Iterable[Any], inside: bool) -> int | None:
-    """Repeats of a parsed pattern; None: it has one within another, or something whose cost is not bounded."""
-    count = 0
+_ONE = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
+_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
+
+
+def _tries(pattern: str) -> int | None:
+    """Tries that searching a name takes at worst; None: they are not bounded."""
+    tree = _parser.parse(pattern)
+    if tree.state.flags != re.UNICODE:
+        return None
+    parts = list(tree)
+    anchored = bool(parts) and parts[0][0] == _constants.AT and parts[0][1] in (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
+    last = parts[-1:] if parts and parts[-1][0] in _REPEATS else []
+    ways, last_ways = _ways(parts[:-1] if last else parts), _ways(last)
+    # The last repeat is never tried again: nothing that could fail follows.
+    return None if ways is None or last_ways is None else ways * (1 if anchored else NAME_MAX + 1)
+
+
+def _ways(tree: Iterable[Any]) -> int | None:
+    """In how many ways a parsed pattern may be matched at one place; None: nobody knows."""
+    ways = 1
     for operation, argument in tree:
-        below: list[Iterable[Any]] = []
-        if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
-            _, most, body = argument
-            if most != 1:
-                if inside:
-                    return None
-                count += 1
-            found = _repeats(body, inside or most != 1)
-            if found is None:
-                return None
-            count += found
+        found: int | None = 1
+        if operation in _REPEATS:
+            low, high, body = argument
+            found = max(min(high, NAME_MAX) - low + 1, 1) if _is_plain(body) else None
         elif operation == _constants.SUBPATTERN:
-            below = [argument[3]]
+            found = None if argument[1] or argument[2] else _ways(argument[3])
         elif operation == _constants.BRANCH:
-            if inside:
-                return None
-            below = list(argument[1])
-        elif operation not in (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT):
+            alternatives = [_ways(part) for part in argument[1]]
+            known = [each for each in alternatives if each is not None]
+            found = sum(known) if len(known) == len(alternatives) else None
+        elif operation != _constants.AT and operation not in _ONE:
+            found = None
+        if found is None:
             return None
-        for part in below:
-            found = _repeats(part, inside)
-            if found is None:
-                return None
-            count += found
-    return count
+        ways *= found
+    return ways
+
+
+def _is_plain(body: Any) -> bool:
+    """Whether what is repeated is some characters, one at least, that are matched in one way."""
+    for operation, argument in body:
+        if operation == _constants.SUBPATTERN:
+            if argument[1] or argument[2] or not _is_plain(argument[3]):
+                return False
+        elif operation not in _ONE:
+            return False
+    return len(body) > 0
+
+
+def _unsayable(value: Any, depth: int = 0) -> str | None:
+    """Why a value can't be an argument of AMQP: it would pass here and fail where it is used."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "a number has at most 64 bits"
+    if isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value):
+        return "a text must be UTF-8"
+    if isinstance(value, Mapping | list | tuple):
+        if depth >= DEPTH_MAX:
+            return f"it is nested deeper than {DEPTH_MAX}"
+        inner: Iterable[Any] = (*value, *value.values()) if isinstance(value, Mapping) else value
+        return next((reason for one in inner if (reason := _unsayable(one, depth + 1)) is not None), None)
+    return None
 
 
 def check_definition(definition: Any, operator: bool) -> str | None:
@@ -142,8 +177,12 @@ def check_definition(definition: Any, operator: bool) -> str | None:
     arguments = {f"x-{key}": value for key, value in definition.items()}
     for key, value in definition.items():
         check = QUEUE_ARGUMENTS.get(f"x-{key}") if key in _FIELDS else None
-        reason = None
-        if check is not None:
+        reason = _unsayable(value)
+        if reason is None and key in (ALTERNATE, "dead-letter-exchange") and isinstance(value, str) and len(value.encode()) > NAME_MAX:
+            reason = f"a name has at most {NAME_MAX} bytes"
+        elif reason is not None:
+            pass
+        elif check is not None:
             reason = check(value, {"x-dead-letter-exchange": "", **arguments})
         elif key == ALTERNATE and not isinstance(value, str):
             reason = "it must be a text"
@@ -158,6 +197,9 @@ def made(name: str, value: Mapping[str, Any]) -> Policy:
         pattern = re.compile(value["pattern"])
     except re.error as error:
         raise ValueError(f"policy '{name}': {error}") from None
+    reason = check_definition(value["definition"], False)
+    if reason is not None:
+        raise ValueError(f"policy '{name}': {reason}")
     return Policy(name, value["pattern"], pattern, value.get("apply-to", "all"), int(value.get("priority", 0)), dict(value["definition"]))
 
 
