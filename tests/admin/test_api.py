@@ -392,3 +392,24 @@ def test_what_is_not_there_and_what_is_not_allowed(api: Api) -> None:
     assert api.ask("DELETE", "queues/v/q", None, {"Origin": "http://evil.example"}).status == 403
     assert api.ask("DELETE", "queues/v/q", None, {"Host": "evil.example"}).status == 421
     assert api.client.get("/api/v1/nope").json["error"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "value"),
+    [
+        ("PUT", "queues/%2F/half", {"durable": True, "arguments": {"x-a": ["\ud800"]}}),
+        ("PUT", "queues/%2F/half", {"durable": True, "arguments": {"x-\ud800": 1}}),
+        ("PUT", "exchanges/%2F/half", {"type": "direct", "durable": True, "arguments": {"a": {"b": "\ud800"}}}),
+        ("POST", "bindings/%2F/e/amq.direct/q/half", {"routing_key": "\ud800"}),
+        (
+            "POST",
+            "exchanges/%2F/amq.direct/publish",
+            {"properties": {}, "routing_key": "\ud800", "payload": "", "payload_encoding": "string"},
+        ),
+    ],
+)
+def test_half_a_character_is_refused(api: Api, method: str, path: str, value: dict[str, object]) -> None:
+    """JSON can say it, UTF-8 and the database can't."""
+    answer = api.ask(method, path, value)
+    assert (answer.status, answer.json["reason"]) == (400, "a text of the request is no text that UTF-8 can say")
+    api.get("queues/%2F/half", 404)

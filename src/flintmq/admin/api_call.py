@@ -66,6 +66,8 @@ def of_error(error: Exception) -> ApiError | None:
         if error.code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED):
             return ApiError(401, "not_authorised", error.reply_text)
         return ApiError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(error.text)
+    if isinstance(error, UnicodeEncodeError):  # JSON can say half a character
+        return bad("a text of the request is no text that UTF-8 can say")
     if isinstance(error, StoreError):
         return ApiError(503, "store", "the definitions can't be saved, or the disk failed: see the broker's log")
     if isinstance(error, HttpError):
@@ -215,7 +217,7 @@ def member(value: Mapping[str, Any], name: str, kind: type, default: Any) -> Any
 
 
 def check_table(value: Any, depth_max: int, fields_max: int) -> dict[str, Any]:
-    """Arguments of JSON that AMQP can say. Raises: ApiError 400."""
+    """Arguments of JSON that AMQP can say. Raises: ApiError 400; UnicodeEncodeError for half a character (Q1)."""
     if not isinstance(value, dict):
         raise bad("'arguments' must be an object")
     if _weigh(value, depth_max, 0) > fields_max:
@@ -227,13 +229,15 @@ def _weigh(value: Any, depth_max: int, depth: int) -> int:
     if depth > depth_max:
         raise bad(f"'arguments' are nested deeper than {depth_max}")
     if isinstance(value, dict):
-        if any(len(key.encode("utf-8", "surrogatepass")) > 255 for key in value):
+        if any(len(key.encode("utf-8", "surrogateescape")) > 255 for key in value):
             raise bad("a name in 'arguments' is longer than 255 bytes")
         return 1 + sum(_weigh(one, depth_max, depth + 1) for one in value.values())
     if isinstance(value, list):
         return 1 + sum(_weigh(one, depth_max, depth + 1) for one in value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise bad("a number in 'arguments' has more than 64 bits")
+    if isinstance(value, str):
+        value.encode("utf-8", "surrogateescape")  # half a character would fail in the database
     return 1
 
 
