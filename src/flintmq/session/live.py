@@ -6,6 +6,7 @@ that are told why they end.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from flintmq.queue.handle import QueueHandle
     from flintmq.session.broker import Broker
     from flintmq.session.handlers import ConnectionHandler
+    from flintmq.session.loop_port import LoopPort
 
 # "any number" of QueueHandle's limits
 _ANY = 2**64 - 1
@@ -112,5 +114,26 @@ def end_vhost(broker: Broker, name: str, done: Callable[[bool], object]) -> None
         done(True)
         return
     vhost.deleted = True
-    close_connections(broker, lambda handler: handler.vhost is vhost, f"vhost '{name}' is deleted")
-    broker.in_slices(partial(vhost.end_some, ENDS_AT_ONCE), done)
+    left, lock = [len(broker.loops) or 1], threading.Lock()
+
+    def closed(whole: bool) -> None:
+        with lock:
+            left[0] -= 1
+            last = not left[0]
+        if last:
+            broker.in_slices(partial(vhost.end_some, ENDS_AT_ONCE), done)
+
+    if not broker.loops:
+        closed(True)
+    # On its loop each connection is found, whether it was opened before or while this runs, and what it had sent is done with: no publish
+    # is on its way to the queues when they end.
+    for loop in broker.loops:
+        loop.job(partial(_close_some, broker, loop, vhost), closed)
+
+
+def _close_some(broker: Broker, loop: LoopPort, vhost: Any) -> bool:
+    """On the loop: some of its connections in a deleted virtual host. True: there are no more."""
+    found = [one for one in list(broker.connections.values()) if one.vhost is vhost and one.loop is loop and not one.ended]
+    for handler in found[:CLOSES_AT_ONCE]:
+        guarded("connections that are closed", handler.name, _close, handler, f"vhost '{vhost.name}' is deleted")
+    return len(found) <= CLOSES_AT_ONCE

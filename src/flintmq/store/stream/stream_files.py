@@ -623,6 +623,8 @@ class Stream:
     def finish(self) -> bool:
         """Removes the files of a deleted stream. False: the writer has it in hand still, try again. Raises: OSError."""
         if self.waiting:
+            # A pass of the writer that had begun before `delete` may have found no container after it: nobody else makes one.
+            writer_resume(address(self.writer.writer), address(self.stream.dirty))
             return False
         if not self.gone:
             self.managed.close()
