@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from flintmq.access.users import hash_password
+from flintmq.ports import PermissionRecord, UserRecord
 from flintmq.testing.broker import Broker
 from tests.support.broker import wait_until
 from tests.support.rawamqp import method_frame, publish_bytes
@@ -108,3 +110,31 @@ def test_exclusive_queues_of_a_dead_connection_are_free_while_the_database_is_si
     second.nothing(0)  # it is being deleted: the answer comes when it is known
     gate.may_pass.set()
     second.expect_close(404, "no queue 'auto'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"), [("queue", "x-dead-letter-exchange"), ("exchange", "alternate-exchange")], ids=["queue", "exchange"]
+)
+def test_what_is_declared_while_it_is_being_deleted_is_asked_for_as_something_new(
+    gate_and_broker: tuple[Gate, Broker], connect: Callable[..., Any], kind: str, argument: str
+) -> None:
+    """Whoever may not write to an exchange does not reach it as dead-letter exchange, or alternate, of what was there a moment ago."""
+    gate, broker = gate_and_broker
+    broker.node.users.put(UserRecord("tenant", hash_password("tenant")))
+    broker.node.permissions.set_permissions(PermissionRecord("tenant", "/", ".*", "^(?!amq.fanout)", ".*"))
+    owner, tenant = connect(broker).channel(), connect(broker, user="tenant", password="tenant").channel()
+    what = {kind: "x", "durable": True, **({"type": "direct"} if kind == "exchange" else {})}
+    owner.call(f"{kind}.declare", **what)
+    gate.may_pass.clear()
+    owner.send(f"{kind}.delete", **{kind: "x"})
+    assert gate.entered.acquire(timeout=30)
+    tenant.send(f"{kind}.declare", **what, arguments={argument: "amq.fanout"})
+    tenant.nothing(0)  # it waits for the deletion
+    gate.may_pass.set()
+    owner.expect(f"{kind}.delete-ok")
+    tenant.expect_close(403, "ACCESS_REFUSED - write access to exchange 'amq.fanout'")
+    # What is there with other properties, or with these, is asked for as before.
+    again = tenant.connection.channel(2)
+    again.call(f"{kind}.declare", **what)
+    again.send(f"{kind}.declare", **what, arguments={argument: "amq.fanout"})
+    again.expect_close(406, "inequivalent arg")

@@ -152,15 +152,17 @@ async def put_queue(call: Call) -> Response:
     vhost, name, value = _vhost_to_change(call), call.name("queue"), await call.json()
     limits = call.app.limits
     arguments = check_table(value.get("arguments") or {}, limits.table_depth_max, limits.table_fields_max)
-    named = arguments.get("x-dead-letter-exchange") if name not in vhost.queues else None
-    call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=named if isinstance(named, str) else None)
+    named = arguments.get("x-dead-letter-exchange")
+    asked = named if isinstance(named, str) else None
     new = name not in vhost.queues
+    call.authorize(vhost, "queue.declare", queue=name, dead_letter_exchange=asked if new else None)
     verb = partial(
         vhost.declare_queue,
         name,
         durable=member(value, "durable", bool, False),
         auto_delete=member(value, "auto_delete", bool, False),
         arguments=arguments,
+        allow=partial(call.authorize, vhost, "queue.declare", queue=name, dead_letter_exchange=asked),
     )
     await call.perform(vhost, verb)
     return nothing(new)
@@ -256,12 +258,14 @@ async def put_exchange(call: Call) -> Response:
     vhost, name, value = _vhost_to_change(call), call.exchange_name(), await call.json()
     limits = call.app.limits
     arguments = check_table(value.get("arguments") or {}, limits.table_depth_max, limits.table_fields_max)
-    named = arguments.get("alternate-exchange") if name not in vhost.exchanges else None
-    call.authorize(vhost, "exchange.declare", exchange=name, alternate_exchange=named if isinstance(named, str) else None)
+    named = arguments.get("alternate-exchange")
+    asked = named if isinstance(named, str) else None
     new = name not in vhost.exchanges
+    call.authorize(vhost, "exchange.declare", exchange=name, alternate_exchange=asked if new else None)
+    allow = partial(call.authorize, vhost, "exchange.declare", exchange=name, alternate_exchange=asked)
     flags = {flag: member(value, flag, bool, False) for flag in ("durable", "auto_delete", "internal")}
     kind = member(value, "type", str, "direct")
-    await call.perform(vhost, partial(vhost.declare_exchange, name, kind, arguments=arguments, **flags))
+    await call.perform(vhost, partial(vhost.declare_exchange, name, kind, arguments=arguments, allow=allow, **flags))
     return nothing(new)
 
 

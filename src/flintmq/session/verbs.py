@@ -93,11 +93,14 @@ def ignore(handler: ConnectionHandler, number: int, method: Any) -> None:
 
 
 def exchange_declare(handler: ConnectionHandler, number: int, method: spec.ExchangeDeclare) -> None:
-    alternate = None
-    if not method.passive and method.exchange not in handler.vhost.exchanges:
+    alternate, allow = None, None
+    if not method.passive:
         # Whoever may create the exchange must not reach, through its alternate, what it may not write to.
         named = method.arguments.get("alternate-exchange")
         alternate = named if isinstance(named, str) else None
+    if alternate is not None and method.exchange in handler.vhost.exchanges:
+        allow = partial(authorize, handler, "exchange.declare", exchange=method.exchange, alternate_exchange=alternate)
+        alternate = None  # asked for when the verb has its turn, unless the exchange is there then, too
     authorize(
         handler,
         "exchange.declare-passive" if method.passive else "exchange.declare",
@@ -113,6 +116,7 @@ def exchange_declare(handler: ConnectionHandler, number: int, method: spec.Excha
         auto_delete=method.auto_delete,
         internal=method.internal,
         arguments=method.arguments,
+        allow=allow,
     )
     handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeDeclareOk))
 
@@ -158,10 +162,13 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
     if name == REPLY_TO or (method.passive and name.startswith(REPLY_TO)):
         _declare_reply_queue(handler, number, name, method.no_wait)
         return
-    dead_letter = None
-    if not method.passive and name not in handler.vhost.queues:
+    dead_letter, allow = None, None
+    if not method.passive:
         named = method.arguments.get("x-dead-letter-exchange")
         dead_letter = named if isinstance(named, str) else None
+    if dead_letter is not None and name in handler.vhost.queues:
+        allow = partial(authorize, handler, "queue.declare", queue=name, dead_letter_exchange=dead_letter)
+        dead_letter = None  # asked for when the verb has its turn, unless the queue is there then, too
     # The broker makes the name before it asks: whoever may not configure amq.gen-... may not have a server-named queue either.
     server_name = "" if name or method.passive else generate_queue_name()
     authorize(
@@ -180,6 +187,7 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         arguments=method.arguments,
         connection_id=handler.connection_id,
         server_name=server_name or None,
+        allow=allow,
     )
 
     def answer(queue: Any) -> None:

@@ -317,8 +317,9 @@ class VirtualHost:
         auto_delete: bool = False,
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        allow: Callable[[], object] | None = None,
     ) -> Exchange:
-        """exchange.declare. Declaring again with the same properties changes nothing.
+        """exchange.declare. Declaring again with the same properties changes nothing. `allow` as of declare_queue.
 
         Raises: PeerError 403 default or reserved name; 404 passive and not there; 406 unknown kind, other properties, limit.
         """
@@ -342,6 +343,8 @@ class VirtualHost:
                 shown = erlang_term(alternate)[0]
                 text = f"invalid type '{shown}' for arg 'alternate-exchange' in {description}"
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+            if allow is not None and not self._changes.saved:
+                allow()
             exchange = exchange_class(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments)
             if not self._changes.saved:
                 own = len(self.exchanges) - 1 - len(PREDECLARED)  # those of the broker are not the client's
@@ -603,9 +606,11 @@ class VirtualHost:
         arguments: Mapping[str, Any] | None = None,
         connection_id: int | None = None,
         server_name: str | None = None,
+        allow: Callable[[], object] | None = None,
     ) -> Queue:
         """queue.declare. An empty name asks for one of the broker's: `server_name`, from generate_queue_name() so that permission
-        could be asked for it, or else a fresh one.
+        could be asked for it, or else a fresh one. `allow` asks for what a new one needs: what was there when the verb was asked for may
+        be gone when its turn comes.
 
         An exclusive queue belongs to `connection_id` (required then) and is never durable, as on RabbitMQ.
         Raises: PeerError 403 reserved name; 404 passive and not there; 405 another connection's exclusive queue, or exclusive and
@@ -634,6 +639,8 @@ class VirtualHost:
                 equivalence.check_queue(known, self.describe(QUEUE, name), durable, auto_delete, arguments)
                 self.touch(known)
                 return known
+            if allow is not None and not self._changes.saved:
+                allow()
             spec = QueueSpec(self.name, name, durable, auto_delete, owner, arguments, policy)
             size = queue_bytes(spec)
             if not self._changes.saved:
