@@ -347,6 +347,7 @@ class DefinitionsService:
             self._need_vhost(vhost)
             members(value, ("pattern", "definition"))
             checked = checks.check_policy(value, operator=operator, trusted=self._is_administrator(actor))
+            self._allow_targets(actor, vhost, checked["definition"])
             new = (component, vhost, name) not in self.parameters
             if new and len(self.of(component, vhost)) >= self._limits.policies_vhost_max:
                 raise bad(f"vhost '{vhost}' has {self._limits.policies_vhost_max} policies, which is the limit")
@@ -360,6 +361,15 @@ class DefinitionsService:
             return Plan([Save(record)], apply, new, partial(self._follow, vhost))
 
         self._perform(actor, f"{_verb_of(operator)}.change", vhost, f"{component} {name!r} in vhost {vhost!r}: {dict(value)!r}", plan, done)
+
+    def _allow_targets(self, actor: Actor, vhost: str, definition: Mapping[str, Any]) -> None:
+        """A policy leads messages to no exchange that its maker may not write to; an administrator's leads anywhere. Raises: PeerError."""
+        if self._is_administrator(actor):
+            return
+        for key in ("dead-letter-exchange", "alternate-exchange"):
+            target = definition.get(key)
+            if target is not None:
+                self._broker.permissions.authorize_method(actor.user, vhost, "basic.publish", {"exchange": target})
 
     def delete_policy(self, actor: Actor, vhost: str, name: str, done: Done, *, operator: bool = False) -> None:
         component = OPERATOR_POLICY if operator else POLICY
