@@ -14,10 +14,12 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedBy
 from flintmq.access.hashes import rabbitmq_hash
 from flintmq.access.tags import NotAuthorised
 from flintmq.definitions.line import BROKER, Actor, Refused
+from flintmq.errors import PeerError
 from flintmq.testing.broker import Broker
 from flintmq.vhost.policies import check_pattern, made
 from tests.definitions.rig import Answer
 from tests.support.broker import wait_until
+from tests.support.rawamqp import RawConnection, method_frame
 
 HASH = "rabbit_password_hashing_sha256"
 
@@ -94,6 +96,52 @@ def test_a_deleted_users_connections_are_closed(operator: Operator, connect: Cal
     assert (closed.value.reply_code, closed.value.reply_text) == (320, "CONNECTION_FORCED - user 'leaver' is deleted")
     other.channel()
     assert operator.node.permissions.record("leaver", "/") is None
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "text"), [("delete_users", ["new"], "refused for user"), ("delete_vhost", "new", "vhost new not found")]
+)
+def test_a_connection_that_opens_while_its_user_or_virtual_host_goes_is_refused(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, verb: str, what: Any, text: str
+) -> None:
+    """The deletion looks for connections just before this one is there to be found."""
+    operator.do("put_vhost", "new", {})
+    operator.user("new", "new")
+    broker = operator.node.broker
+    take, answer = broker.quotas.open_connection, Answer()
+
+    def delete_first(user: str, vhost: str) -> None:
+        if vhost == "new":
+            getattr(operator.node.definitions, verb)(BROKER, what, answer.done)
+        take(user, vhost)
+
+    monkeypatch.setattr(broker.quotas, "open_connection", delete_first)
+    with RawConnection("127.0.0.1", operator.broker.port) as late:
+        with pytest.raises(AssertionError, match=f"530.*{text}"):
+            late.open("new", "new", vhost="new")
+        answer.wait()
+        wait_until(lambda: not any(one.user == "new" for one in broker.connections.values()), what="it is gone")
+    assert broker.quotas.count("max-connections", "user", "new") == 0 and broker.quotas.count("max-connections", "vhost", "new") == 0
+    if verb == "delete_users":
+        operator.do("delete_vhost", "new")
+    else:
+        operator.do("delete_users", ["new"])
+
+
+def test_who_logged_in_as_a_user_that_is_gone_is_not_the_next_one_of_that_name(operator: Operator) -> None:
+    operator.user("heir")
+    with RawConnection("127.0.0.1", operator.broker.port) as old:
+        old.start()
+        old.start_ok("heir", "heir")
+        tune = old.expect(0, "connection.tune")
+        operator.do("put_user", "heir", "management")  # a change is no end
+        assert operator.node.users.born("heir")
+        operator.do("delete_users", ["heir"])
+        operator.user("heir")
+        old.send(method_frame(0, "connection.tune-ok", channel_max=tune.channel_max, frame_max=tune.frame_max, heartbeat=0))
+        old.send(method_frame(0, "connection.open", virtual_host="/"))
+        old.expect_close(530, "user 'heir' is deleted")
+    operator.do("delete_users", ["heir"])
 
 
 def test_a_password_hash_of_rabbitmq(operator: Operator, connect: Callable[..., Any]) -> None:
@@ -336,6 +384,22 @@ def test_a_policy_says_what_an_argument_could_say(operator: Operator, definition
         operator.do("put_policy", "/", "odd", {"pattern": "", "definition": definition})
     with pytest.raises(ValueError, match="invalid value"):  # one that an earlier version kept is left out at the start
         made("odd", {"pattern": "", "definition": definition})
+
+
+@pytest.mark.parametrize("key", ["dead-letter-exchange", "alternate-exchange"])
+def test_a_policymaker_leads_messages_where_it_may_write(operator: Operator, key: str) -> None:
+    operator.user("maker", tags="policymaker", write="^(own.*|amq\\.default)$")
+    maker = Actor("maker", "here")
+    policy = {"pattern": "^nothing", "definition": {key: "secret", "max-length": 1}}
+    if key == "alternate-exchange":
+        del policy["definition"]["max-length"]  # type: ignore[attr-defined]
+    with pytest.raises(PeerError, match="write access to exchange 'secret' in vhost '/' refused for user 'maker'"):
+        operator.do("put_policy", "/", "leads", policy, actor=maker)
+    assert operator.node.definitions.value("policy", "/", "leads") is None
+    for target in ("own", ""):  # the default exchange goes by its name of permissions
+        operator.do("put_policy", "/", "leads", {**policy, "definition": {key: target}}, actor=maker)
+    operator.do("put_policy", "/", "leads", policy, actor=Actor("guest", "here"))
+    operator.do("delete_policy", "/", "leads", actor=maker)
 
 
 def test_every_change_is_in_the_log_and_no_secret(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:

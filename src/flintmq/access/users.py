@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import itertools
 import os
 import threading
 from dataclasses import replace
@@ -88,12 +89,18 @@ class Users:
         self._key = os.urandom(32)
         self._lock = threading.Lock()
         self._users = {record.name: record for record in definitions.load_users()}
+        self._births = itertools.count(1)
+        self._born = {name: next(self._births) for name in self._users}
         self._verified: dict[str, tuple[bytes, int]] = {}  # user -> MAC of user and password, end of validity (monotonic ns)
 
     # --- management -----------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> UserRecord | None:
         return self._users.get(name)
+
+    def born(self, name: str) -> int:
+        """A number that a user keeps for as long as it is there; another user of the same name has another one. 0: there is none."""
+        return self._born.get(name, 0)
 
     def names(self) -> list[str]:
         return sorted(self._users)
@@ -109,6 +116,8 @@ class Users:
     def changed(self, record: UserRecord) -> None:
         """The definitions have this record now; what was verified of the user is forgotten."""
         with self._lock:
+            if record.name not in self._users:
+                self._born[record.name] = next(self._births)
             self._users[record.name] = record
             self._verified.pop(record.name, None)
 
@@ -126,6 +135,7 @@ class Users:
         """The definitions have this user no more. False when there was none."""
         with self._lock:
             known = self._users.pop(name, None)
+            self._born.pop(name, None)
             self._verified.pop(name, None)
         return known is not None
 

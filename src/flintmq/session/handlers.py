@@ -96,6 +96,7 @@ class ConnectionHandler:
         "started_ms",
         "state",
         "user",
+        "user_born",
         "vhost",
         "wants_blocked",
         "wants_cancel",
@@ -117,6 +118,7 @@ class ConnectionHandler:
         self.socket: SocketPort | None = None
         self.state = handshake.START
         self.user = ""
+        self.user_born = 0  # access.users.Users.born of whoever logged in
         self.mechanism = ""
         # the password check that is waited for; it is taken out of its line when the connection ends
         self.login: Check | None = None

@@ -117,6 +117,7 @@ def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> No
         _refused(handler, user, "wrong user or password")
     else:
         handler.user = user
+        handler.user_born = handler.broker.users.born(user)
         handler.state = TUNE
         limits = handler.broker.limits
         handler.send(0, spec.ConnectionTune(limits.channels_max, limits.frame_size_max, limits.heartbeat_s))
@@ -165,14 +166,25 @@ def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
     vhost = handler.broker.vhosts.get(name)
     if vhost is None:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
-    handler.broker.permissions.authorize_vhost(handler.user, name)
+    _check_there(handler, vhost)
     handler.broker.quotas.open_connection(handler.user, name)
     handler.vhost = vhost
     handler.connection.opened()
     handler.state = RUNNING
     handler.broker.connection_opened(handler)
+    _check_there(handler, vhost)  # whoever deletes the user or the vhost from now on finds the connection
     handler.send(0, spec.ConnectionOpenOk())
     log.info("connection %s: user %r authenticated and granted access to vhost %r", handler.name, handler.user, name)
+
+
+def _check_there(handler: ConnectionHandler, vhost: Any) -> None:
+    """Raises: PeerError 530: the vhost, the right to open it, or the user who logged in is gone; a new one of the name is another user."""
+    broker, name = handler.broker, vhost.name
+    if broker.vhosts.get(name) is not vhost:
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
+    broker.permissions.authorize_vhost(handler.user, name)
+    if broker.users.born(handler.user) != handler.user_born:
+        raise PeerError(ReplyCode.NOT_ALLOWED, f"user '{handler.user}' is deleted")
 
 
 def _close(handler: ConnectionHandler, method: spec.ConnectionClose) -> None:
