@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flintmq.admin import api_lists
 from flintmq.admin.api_call import ApiError
 from flintmq.admin.api_lists import Listing, listed, matches, pattern_of
 from flintmq.testing.broker import Broker
@@ -44,6 +45,34 @@ def test_what_is_not_on_the_page_is_not_shown() -> None:
     response = asyncio.run(listed(listing, {"page": "3", "page_size": "10", "sort": "count", "columns": "name"}))
     assert response.status_code == 200 and len(shows) == 10
     assert shows == [9979 - one for one in range(10)]
+
+
+@given(st.lists(st.integers(0, 50), max_size=300), st.booleans(), st.integers(1, 40))
+def test_sorting_in_pieces_is_sorting(values: list[int], downwards: bool, piece: int) -> None:
+    items = list(enumerate(values))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api_lists, "SORT_PIECE", 16)
+        found = asyncio.run(api_lists.in_order(items, lambda item: item[1], downwards, piece))
+    assert found == sorted(items, key=lambda item: item[1], reverse=downwards)
+
+
+def test_others_have_turns_while_a_long_list_is_sorted() -> None:
+    """Of 20,000 objects no piece that is sorted has more than 2,000."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> list[int]:
+        other = asyncio.create_task(others())
+        found = await api_lists.in_order(range(20_000, 0, -1), lambda number: number)
+        other.cancel()
+        return found
+
+    assert asyncio.run(run()) == [*range(1, 20_001)] and turns >= 30
 
 
 @pytest.fixture(scope="module")

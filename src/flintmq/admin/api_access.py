@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from starlette.responses import Response
@@ -297,7 +298,8 @@ def all_parameters(call: Call, vhost: str | None) -> list[dict[str, Any]]:
 
 async def parameters(call: Call) -> Response:
     component = call.name("component") if "component" in call.request.path_params else None
-    found = [value for vhost in call.vhosts() for value in all_parameters(call, vhost.name)]
+    seen = {vhost.name for vhost in call.vhosts()}
+    found = sorted((value for value in all_parameters(call, None) if value["vhost"] in seen), key=itemgetter("vhost"))
     return await plain_list(call, (value for value in found if component in (None, value["component"])))
 
 

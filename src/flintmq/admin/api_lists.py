@@ -11,7 +11,10 @@ G3  `use_regex` takes literals, `^`, `$` and `.*`. A pattern of a client that Py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from starlette.responses import Response, StreamingResponse
@@ -22,6 +25,8 @@ T = TypeVar("T")
 PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
 # objects that are shown, or asked for the value that orders them, in one piece
 PIECE, KEYS_PIECE = 100, 1_000
+# objects that are sorted in one piece: sorting 100,000 at once keeps the interpreter for 100 ms (no Python code runs meanwhile, so no other thread)
+SORT_PIECE = 2_000
 _INVALID = "Pagination parameters are invalid"
 _SPECIAL = frozenset(".^$*+?{}[]|()\\")
 
@@ -135,12 +140,26 @@ async def _ordered(listing: Listing[T], items: Sequence[T], query: Mapping[str, 
         path = column.split(".")
         key = lambda one: _at(listing.show(one), path)  # noqa: E731
     piece = KEYS_PIECE if column in listing.keys else PIECE
-    keyed: list[tuple[tuple[int, Any], T]] = []
+    return await in_order(items, lambda one: _comparable(key(one)), downwards, piece)
+
+
+async def in_order(items: Iterable[T], key: Callable[[T], Any], downwards: bool = False, piece: int = SORT_PIECE) -> list[T]:
+    """Sorted, those with equal keys in the order in which they came. In pieces (G2). Args: piece: keys that are asked for in one."""
+    items, runs = list(items), []
+    run: list[tuple[Any, T]] = []
     for start in range(0, len(items), piece):
-        keyed += [(_comparable(key(one)), one) for one in items[start : start + piece]]
+        run += [(key(one), one) for one in items[start : start + piece]]
+        if len(run) >= SORT_PIECE or start + piece >= len(items):
+            run.sort(key=itemgetter(0), reverse=downwards)
+            runs.append(run)
+            run = []
         await asyncio.sleep(0)
-    keyed.sort(key=lambda pair: pair[0], reverse=downwards)
-    return [one for _, one in keyed]
+    merged = merge(*runs, key=itemgetter(0), reverse=downwards)
+    found: list[T] = []
+    while some := [one for _, one in islice(merged, KEYS_PIECE)]:
+        found += some
+        await asyncio.sleep(0)
+    return found
 
 
 def _comparable(value: Any) -> tuple[int, Any]:

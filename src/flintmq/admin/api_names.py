@@ -15,9 +15,8 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from flintmq.admin.api_access import plain_list
 from flintmq.admin.api_call import Call, Entry, answer, bad, check_table, member, not_found, nothing, waited
-from flintmq.admin.api_lists import Listing, listed, one
+from flintmq.admin.api_lists import Listing, in_order, listed, one
 from flintmq.admin.messages import plain
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb
@@ -36,7 +35,7 @@ def shown(name: str) -> str:
 # --- queues -----------------------------------------------------------------------------------------------------------------
 
 
-def sorted_names(call: Call, kind: str) -> list[Any]:
+async def sorted_names(call: Call, kind: str) -> list[Any]:
     """Queues, or exchanges, of the virtual hosts of the call by name. The order is kept until a definition changes: a list of 10,000 queues
     that is polled costs its page."""
     found: list[Any] = []
@@ -45,8 +44,10 @@ def sorted_names(call: Call, kind: str) -> list[Any]:
         version = call.broker.routes_version
         if known is None or known[0] is not version:
             things = vhost.queues if kind == QUEUE else vhost.exchanges
-            known = version, sorted(things.values(), key=attrgetter("name"))
+            known = version, await in_order(things.values(), attrgetter("name"))
             call.app.orders[vhost, kind] = known
+            for gone in [key for key in call.app.orders if key[0].deleted]:
+                del call.app.orders[gone]
         found += known[1]
     return found
 
@@ -128,7 +129,7 @@ async def queues(call: Call) -> Response:
             value |= {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
         return value
 
-    return await listed(Listing(sorted_names(call, QUEUE), show, attrgetter("name"), _KEYS), call.query)
+    return await listed(Listing(await sorted_names(call, QUEUE), show, attrgetter("name"), _KEYS), call.query)
 
 
 def queue_of(call: Call) -> Any:
@@ -236,7 +237,7 @@ def _show_exchange(call: Call, vhost: Any, exchange: Any) -> dict[str, Any]:
 
 
 async def exchanges(call: Call) -> Response:
-    items = [(vhost, one) for vhost in call.vhosts() for one in sorted(vhost.exchanges.values(), key=attrgetter("name"))]
+    items = [(vhost, one) for vhost in call.vhosts() for one in await in_order(vhost.exchanges.values(), attrgetter("name"))]
     keys = {"name": lambda item: item[1].name, "vhost": lambda item: item[0].name, "type": lambda item: item[1].kind}
     return await listed(Listing(items, lambda item: _show_exchange(call, *item), lambda item: item[1].name, keys), call.query)
 
@@ -323,7 +324,8 @@ async def bindings(call: Call) -> Response:
 
 async def queue_bindings(call: Call) -> Response:
     vhost, found = call.vhost(), queue_of(call)
-    return await plain_list(call, (_show_binding(vhost, one) for one in [found, *(found.bindings or {}).values()]))
+    own = [found, *(found.bindings or {}).values()]
+    return await listed(Listing(own, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
 
 
 async def exchange_bindings(call: Call) -> Response:
@@ -354,7 +356,7 @@ def _between(call: Call) -> tuple[Any, str, str, str, list[Any]]:
 
 async def bindings_between(call: Call) -> Response:
     vhost, _, _, _, found = _between(call)
-    return await plain_list(call, (_show_binding(vhost, one) for one in found))
+    return await listed(Listing(found, partial(_show_binding, vhost), lambda item: ""), call.query, paged=False)
 
 
 async def put_binding(call: Call) -> Response:
