@@ -25,7 +25,7 @@ T = TypeVar("T")
 PAGE_SIZE, PAGE_SIZE_MAX = 100, 500
 # objects that are shown, or asked for the value that orders them, in one piece
 PIECE, KEYS_PIECE = 100, 1_000
-# objects that are sorted in one piece: sorting 100,000 at once keeps the interpreter for 100 ms (no Python code runs meanwhile, so no other thread)
+# objects that are sorted in one piece, in which no other thread runs Python: 100,000 at once keep the interpreter for 100 ms
 SORT_PIECE = 2_000
 _INVALID = "Pagination parameters are invalid"
 _SPECIAL = frozenset(".^$*+?{}[]|()\\")
