@@ -161,6 +161,8 @@ class Limits:
     vhosts_max: int = 10_000
     policies_vhost_max: int = 1_000
     parameters_max: int = 100_000
+    # parameters of one component in a virtual host, and of the node; one more is refused (400): a policymaker leaves others their share
+    parameters_vhost_max: int = 1_000
     # bytes of the value of a policy or parameter as JSON; a larger one is refused (400)
     parameter_bytes_max: int = 64 * KIB
     # submissions that one SQL transaction takes together; more go into the next one

@@ -152,3 +152,14 @@ def test_lists_show_what_the_caller_may_see(users: dict[str, Api]) -> None:
     assert {"hidden", "v", "/"} <= {one["vhost"] for one in users["M"].get("exchanges")}
     assert users["m"].get("queues/hidden/secret", 401)["reason"] == "User not authorised to access virtual host"
     assert users["m"].get("overview")["object_totals"]["queues"] < users["M"].get("overview")["object_totals"]["queues"]
+
+
+def test_limits_of_other_users_are_not_shown(users: dict[str, Api]) -> None:
+    """Who only manages learns neither the names nor the limits of others, and not whether a name is there."""
+    for name in ("m", "p"):
+        users["guest"].put(f"user-limits/{name}/max-channels", {"value": 500}, 204)
+    own = [{"user": "m", "value": {"max-channels": 500}}]
+    assert users["m"].get("user-limits") == own and users["m"].get("user-limits/m") == own
+    assert users["m"].get("user-limits/p") == users["m"].get("user-limits/nobody") == []
+    assert {one["user"] for one in users["M"].get("user-limits")} >= {"m", "p"} and users["M"].get("user-limits/p")
+    users["M"].get("user-limits/nobody", 404)

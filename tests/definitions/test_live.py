@@ -13,11 +13,12 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedBy
 
 from flintmq.access.hashes import rabbitmq_hash
 from flintmq.access.tags import NotAuthorised
+from flintmq.config import Limits
 from flintmq.definitions.line import BROKER, Actor, Refused
 from flintmq.errors import PeerError
 from flintmq.testing.broker import Broker
 from flintmq.vhost.policies import check_pattern, made
-from tests.definitions.rig import Answer
+from tests.definitions.rig import Answer, Rig
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawConnection, method_frame
 
@@ -400,6 +401,32 @@ def test_a_policymaker_leads_messages_where_it_may_write(operator: Operator, key
         operator.do("put_policy", "/", "leads", {**policy, "definition": {key: target}}, actor=maker)
     operator.do("put_policy", "/", "leads", policy, actor=Actor("guest", "here"))
     operator.do("delete_policy", "/", "leads", actor=maker)
+
+
+def test_a_policymaker_leaves_others_their_parameters() -> None:
+    rig = Rig(limits=Limits(parameters_vhost_max=3))
+    try:
+        for vhost in ("a", "b"):
+            rig.do("put_vhost", vhost, {})
+        rig.do("put_user", "maker", "policymaker")
+        rig.do("put_permission", "a", "maker", {"configure": "", "write": "", "read": ""})
+        maker = Actor("maker", "here")
+        for number in range(3):
+            rig.do("put_parameter", "shovel", "a", str(number), 1, actor=maker)
+            rig.do("put_global", f"g{number}", 1, actor=maker)
+        with pytest.raises(Refused, match="vhost 'a' has 3 shovel parameters, which is the limit"):
+            rig.do("put_parameter", "shovel", "a", "more", 1, actor=maker)
+        with pytest.raises(Refused, match="the node has 3 global parameters"):
+            rig.do("put_global", "more", 1, actor=maker)
+        assert rig.do("put_parameter", "shovel", "a", "0", 2, actor=maker) is False  # a change is no more
+        assert rig.do("put_parameter", "shovel", "b", "1", 1) is True
+        rig.do("delete_global", "g1", actor=maker)
+        rig.do("put_global", "cluster_name", "ours")
+        for verb, arguments in (("put_global", ("cluster_name", "mine")), ("delete_global", ("cluster_name",))):
+            with pytest.raises(NotAuthorised):
+                rig.do(verb, *arguments, actor=maker)
+    finally:
+        rig.close()
 
 
 def test_every_change_is_in_the_log_and_no_secret(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:

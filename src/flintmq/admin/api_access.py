@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.access.hashes import shown_hash
+from flintmq.access.tags import sees_everything
 from flintmq.access.users import hash_password
 from flintmq.admin.api_call import Call, Entry, bad, member, not_found, nothing
 from flintmq.admin.api_lists import Listing, listed, one
@@ -178,9 +179,14 @@ async def vhost_limits(call: Call) -> Response:
 
 
 async def user_limits(call: Call) -> Response:
+    """Of all users; who does not see everything sees the own ones, and of others not even whether they are there."""
     found = limits_of(call, "user")
+    if not sees_everything(call.tags):
+        found = [value for value in found if value["user"] == call.caller.user]
     if "user" in call.request.path_params:
-        name = _user(call).name
+        name = call.name("user")
+        if name == call.caller.user or sees_everything(call.tags):
+            _user(call)  # 404
         found = [value for value in found if value["user"] == name]
     return await plain_list(call, found)
 

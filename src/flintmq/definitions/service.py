@@ -428,6 +428,9 @@ class DefinitionsService:
         new = (record.component, record.vhost, record.name) not in self.parameters
         if new and len(self.parameters) >= self._limits.parameters_max:
             raise bad(f"there are {self._limits.parameters_max} parameters, which is the limit")
+        if new and sum(key[:2] == (record.component, record.vhost) for key in list(self.parameters)) >= self._limits.parameters_vhost_max:
+            where = f"vhost '{record.vhost}'" if record.vhost else "the node"
+            raise bad(f"{where} has {self._limits.parameters_vhost_max} {record.component} parameters, which is the limit")
         return Plan([Save(record)], partial(self._keep, record), new)
 
     def delete_parameter(self, actor: Actor, component: str, vhost: str, name: str, done: Done) -> None:
@@ -451,8 +454,7 @@ class DefinitionsService:
                 return replace(made_plan, apply=partial(self._cluster_named, ParameterRecord(GLOBAL, "", name, value)))
             return made_plan
 
-        verb = "node.change" if name == CLUSTER_NAME else "global-parameter.change"
-        self._perform(actor, verb, None, f"global parameter {name!r} is set", plan, done)
+        self._perform(actor, _verb_of_global(name), None, f"global parameter {name!r} is set", plan, done)
 
     def _cluster_named(self, record: ParameterRecord) -> None:
         self._keep(record)
@@ -465,11 +467,16 @@ class DefinitionsService:
                 raise _not_found()
             return Plan([Delete(record)], partial(self._forget, [record]))
 
-        self._perform(actor, "global-parameter.change", None, f"global parameter {name!r} is deleted", plan, done)
+        self._perform(actor, _verb_of_global(name), None, f"global parameter {name!r} is deleted", plan, done)
 
 
 def _is_of(user: str, handler: Any) -> bool:
     return bool(handler.user == user)
+
+
+def _verb_of_global(name: str) -> str:
+    """The cluster's name is told to every client before it logs in: it is the node's, not a policymaker's."""
+    return "node.change" if name == CLUSTER_NAME else "global-parameter.change"
 
 
 def _verb_of(operator: bool) -> str:
