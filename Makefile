@@ -96,6 +96,7 @@ spark-wheel:
 	@$(PYTHON) tools/spark_wheel.py $(ARGS)
 
 interop: .venv/.compiled .venv/.test
+	@FLINTMQ_TEST_PEER=1 $(BIN)/python -m pytest -q tests/interop/test_rabbitmqadmin.py
 	@exec $(BIN)/python -m tools.differential.probe $(ARGS)
 
 soak: .venv/.compiled .venv/.test
