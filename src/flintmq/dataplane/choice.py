@@ -9,7 +9,9 @@ C3  Nobody takes from a queue that is in exclusive use: an exclusive consumer, o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from flintmq.dataplane.plane import Caller, Plane
@@ -19,21 +21,17 @@ from flintmq.ports import Verb
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether `name` matches: * stands for any characters, ? for one. Takes time in proportion to both lengths."""
-    # The classic two-pointer walk: no expression is built from user input, and no pattern takes exponential time.
-    p = n = mark = 0
-    star = -1
-    while n < len(name):
-        if p < len(pattern) and (pattern[p] == "?" or (pattern[p] == name[n] and pattern[p] != "*")):
-            p, n = p + 1, n + 1
-        elif p < len(pattern) and pattern[p] == "*":
-            star, mark, p = p, n, p + 1
-        elif star >= 0:
-            mark += 1
-            p, n = star + 1, mark
-        else:
-            return False
-    return all(c == "*" for c in pattern[p:])
+    """Whether `name` matches: * stands for any characters, ? for one. Takes time in proportion to the product of both lengths."""
+    return _expression(pattern).match(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _expression(pattern: str) -> re.Pattern[str]:
+    """The engine looks at names some hundred times faster than Python can. What stands between two stars is found at its first place and
+    tried nowhere else (an atomic group), so no pattern takes exponential time."""
+    first, *parts = ("".join("." if one == "?" else re.escape(one) for one in part) for part in pattern.split("*"))
+    between = "".join(f"(?>.*?{part})" for part in parts[:-1] if part)
+    return re.compile(f"{first}{between}{f'.*{parts[-1]}' if parts else ''}\\Z", re.DOTALL)
 
 
 def matching(plane: Plane, caller: Caller, pattern: str) -> list[str]:
