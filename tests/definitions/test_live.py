@@ -429,6 +429,18 @@ def test_a_policymaker_leaves_others_their_parameters() -> None:
         rig.close()
 
 
+def test_a_value_that_could_not_be_shown_is_refused(operator: Operator) -> None:
+    """One value nested as deep as JSON can be read ended the list of all parameters, and the export."""
+    value: Any = [1, 2]
+    for depth in range(31):
+        value = {"a": value} if depth % 2 else [value, depth]
+    operator.do("put_parameter", "shovel", "/", "deep", value)
+    for verb, arguments in (("put_parameter", ("shovel", "/", "deeper")), ("put_global", ("deeper",))):
+        with pytest.raises(Refused, match="nested deeper than 32"):
+            operator.do(verb, *arguments, [value])
+    operator.do("delete_parameter", "shovel", "/", "deep")
+
+
 def test_every_change_is_in_the_log_and_no_secret(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "flintmq.definitions")
     secret = rabbitmq_hash("topsecret", b"salt")

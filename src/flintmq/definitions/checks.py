@@ -15,6 +15,8 @@ from flintmq.vhost.policies import APPLY_TO, check_definition, check_pattern
 
 NAME_BYTES_MAX = 255
 TAGS_MAX = 32
+# levels of lists and objects in the value of a parameter
+DEPTH_MAX = 32
 LIMITS = {
     "vhost": ("max-connections", "max-queues", "max-exchanges", "max-bindings"),
     "user": ("max-connections", "max-channels", "max-consumers"),
@@ -92,7 +94,13 @@ def check_policy(value: Mapping[str, Any], *, operator: bool, trusted: bool) -> 
 
 
 def check_value(value: Any, bytes_max: int) -> Any:
-    """A value of a parameter."""
+    """A value of a parameter. One that is nested as deep as JSON can be read could not be shown in a list, nor the others with it."""
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        inner = [one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)]
+        level = [one for many in inner for one in many]
+    if level:
+        raise bad(f"a value is nested deeper than {DEPTH_MAX}")
     if len(json.dumps(value)) > bytes_max:
         raise bad(f"a value has at most {bytes_max} bytes as JSON")
     return value
