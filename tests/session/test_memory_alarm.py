@@ -119,7 +119,7 @@ def names_until_open(publisher: RawConnection, names: list[str]) -> bool:
 
 
 def beats(connection: RawConnection, names: list[str]) -> int:
-    """Heartbeats so far. What else came is added to `names`: the broker makes room itself where it can, and may let a publisher go on a bit."""
+    """Heartbeats so far. What else came is added to `names`: the broker makes room where it can, and may let a publisher go on."""
     with contextlib.suppress(TimeoutError):
         names.append(connection.recv_any(0.2).name)
     return connection.heartbeats
