@@ -79,11 +79,14 @@ def test_row_on_flintmq(workload: Workload, broker: Broker) -> None:
 
 @pytest.mark.parametrize("name", ["W10", "W11"])
 def test_row_on_rabbitmq(name: str, rabbitmq: Broker) -> None:
-    record = row(next(workload for workload in WORKLOADS if workload.name == name), rabbitmq)
-    result = record["result"]
-    assert isinstance(result, dict)
-    if name == "W11":
-        assert result["received"] == 3000
+    workload = next(workload for workload in WORKLOADS if workload.name == name)
+    try:
+        result = runners.measure(workload, rabbitmq, quick=True, arguments=TINY[name].split())["result"]
+    except servers.Unavailable as reason:
+        pytest.skip(str(reason))
+    assert result.get("ok") or "received" in result, result.get("error")
+    if name == "W11":  # what it still has after kill -9 is its promise, not ours
+        assert result["received"] > 0
         assert 0 < result["restart_first_s"] <= result["restart_all_s"]
 
 

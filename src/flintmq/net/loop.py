@@ -71,6 +71,7 @@ from cython.cimports.flintmq.net.sysio import (
     EPOLLIN,
     EPOLLOUT,
     MSG_DONTWAIT,
+    MSG_MORE,
     MSG_NOSIGNAL,
     SHUT_WR,
     epoll_wait,
@@ -606,11 +607,14 @@ class Loop(LoopBase):
     def send_buffer(self, entry: pointer[socket_t], out: pointer[outbuf_t]) -> bint:
         """Sends what the socket takes. False when the socket failed."""
         count: Py_ssize_t
+        flags: c_int = MSG_NOSIGNAL | MSG_DONTWAIT
+        if entry.connection.engine.phase == PHASE_CLOSED and not entry.tls:
+            flags |= MSG_MORE  # the last words go with the end of the stream (flush), in one packet
         while out_pending(out):
             if out.ref_count:
                 count = self.send_pieces(entry, out)
             else:
-                count = send(entry.fd, out.data + out.start, out.end - out.start, MSG_NOSIGNAL | MSG_DONTWAIT)
+                count = send(entry.fd, out.data + out.start, out.end - out.start, flags)
             if count < 0:
                 if errno == EINTR:
                     continue
