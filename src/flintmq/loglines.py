@@ -3,7 +3,7 @@
 in: records of the logging module, which hold names that clients choose. out: lines of text. What can't be printed is shown as an escape, so
 that nobody writes lines, or commands for a terminal, of his own; the lines of a trace, which holds such names too, begin with a bar.
 
-A record of the logging module passes some ten functions on its way to a line: a tenth of what the interpreter does for a short connection.
+A record of the logging module passes some ten functions on its way to a line: 390 of the 4,100 bytecodes of a short connection.
 `flintmq serve`, which alone decides what becomes of its lines, sets `LineLogger.sink`; without it a LineLogger is a logger as any other.
 """
 
