@@ -3,6 +3,8 @@
 in: a store directory, of a stopped or a running broker; nothing is written. out: `Log`: its containers, its chain of good commit blocks,
 its records, and what is wrong with them: `Damage`, or a torn tail, which is none.
 
+It checks the compiled reader. It is no second opinion on `store/log/inspect`, with which the walk along the chain has its lines in common.
+
 Invariants: nothing found on disk is trusted before it is checked; a damaged file never raises, it becomes a Damage; only what no reader
 can work with raises OperatorError.
 """
