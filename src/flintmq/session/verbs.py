@@ -1,7 +1,7 @@
 """The methods of an open connection, except the hot ones: channel, exchange, queue, basic, confirm, tx.
 
-in: decoded methods. out: changes in the virtual host and replies. ConnectionHandler.method cleans a method's names and looks its function up in VERBS;
-each function calls `authorize` once for what it touches, does the work, replies.
+in: decoded methods. out: changes in the virtual host and replies. ConnectionHandler.method cleans a method's names and looks its
+function up in VERBS; each function calls `authorize` once for what it touches, does the work, replies.
 
 V1  A name is cleaned (VERBS) before the verb sees it and never after: the name that is authorized is the name that is used.
 
