@@ -8,6 +8,7 @@ $bin/ruff check --quiet src tests tools bench examples setup.py
 $bin/python tools/layers.py
 $bin/mypy
 $bin/python tools/gen_amqp091.py --check
+$bin/python -m tools.gen_arguments --check
 $bin/python tools/waits.py
 $bin/python tools/compiled.py
 $bin/python tools/tidy.py

@@ -35,6 +35,9 @@ class ReplyCode(IntEnum):
     INTERNAL_ERROR = 541
 
 
+# bytes of a reply text on the wire (shortstr)
+REPLY_TEXT_MAX = 255
+
 # Soft errors close the channel, all others the connection (specification 1.2, "class" of the constant).
 SOFT_ERRORS = frozenset(
     {
@@ -56,19 +59,28 @@ class PeerError(FlintError):
     """A client's request that is refused.
 
     Args: code: AMQP reply code; text: what RabbitMQ would say, without the code's name (added by `reply_text`);
-    hard: close the connection even for a soft code (used during the handshake).
+    hard: close the connection even for a soft code (used during the handshake); hint: what to do about it, in our words: it follows the
+    text where both have room.
     """
 
-    def __init__(self, code: ReplyCode, text: str, *, hard: bool = False) -> None:
+    def __init__(self, code: ReplyCode, text: str, *, hard: bool = False, hint: str = "") -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+        self.hint = hint
         self.hard = hard or code not in SOFT_ERRORS
 
     @property
     def reply_text(self) -> str:
         """`NOT_FOUND - no queue 'q' in vhost '/'`: the form that people grep for. At most 255 bytes of UTF-8 go on the wire."""
-        return f"{self.code.name} - {self.text}"
+        plain = f"{self.code.name} - {self.text}"
+        told = f"{self.code.name} - {self.told}"
+        return told if len(told.encode("utf-8", "surrogateescape")) <= REPLY_TEXT_MAX else plain
+
+    @property
+    def told(self) -> str:
+        """The text and the hint: `no queue 'q' in vhost '/' (hint: ...)`."""
+        return f"{self.text} (hint: {self.hint})" if self.hint else self.text
 
 
 class OperatorError(FlintError):

@@ -413,3 +413,12 @@ def test_half_a_character_is_refused(api: Api, method: str, path: str, value: di
     answer = api.ask(method, path, value)
     assert (answer.status, answer.json["reason"]) == (400, "a text of the request is no text that UTF-8 can say")
     api.get("queues/%2F/half", 404)
+
+
+def test_arguments_without_effect_are_shown(api: Api) -> None:
+    """Nothing that a client asked for is silently kept: the two lists together are its arguments."""
+    api.put("queues/v/told", {"durable": True, "arguments": {"x-queue-mode": "lazy", "x-max-length": 5, "x-mine": 1}})
+    shown = api.get("queues/v/told")
+    assert (shown["effective_arguments"], shown["ignored_arguments"]) == (["x-max-length"], ["x-queue-mode", "x-mine"])
+    refused = api.put("queues/v/told2", {"arguments": {"x-max-length": -3}}, 400)
+    assert refused["reason"].endswith("{value_negative,-3} (hint: received signedint '-3'; x-max-length takes: integer, 0 or more)")

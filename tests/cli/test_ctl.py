@@ -46,6 +46,7 @@ def test_what_a_team_does_on_its_first_day(operator: Operator) -> None:
     operator.broker.node.broker.vhosts["shop/eu"].declare_queue("orders", durable=True)
     assert run("-p", "shop/eu", "list_queues") == "Listing queues for vhost shop/eu ...\nname\tmessages\norders\t0\n"
     assert run("-q", "-p", "shop/eu", "list_queues", "name", "durable") == "orders\ttrue\n"
+    assert run("-q", "-p", "shop/eu", "list_queues", "effective_arguments", "ignored_arguments") == "[]\t[]\n"
     assert json.loads(run("-p", "shop/eu", "--formatter", "json", "list_permissions"))[0]["read"] == "^o"
     assert run("--formatter", "csv", "list_users", "name").splitlines() == ["name", "app", "guest"]
     run("-p", "shop/eu", "set_policy", "short", "^o", '{"max-length": 5}', "--apply-to", "queues", "--priority", "2")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.errors import PeerError, ReplyCode
-from flintmq.vhost.policy import DEFAULT_POLICY, QUEUE_ARGUMENTS, QueuePolicy, parse_queue_arguments
+from flintmq.vhost.arguments import QUEUE_ARGUMENTS
+from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
 
 DESCRIPTION = "queue 'q' in vhost '/'"
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1.codec import Timestamp
-from flintmq.vhost.policy import QUEUE_ARGUMENTS, parse_queue_arguments
+from flintmq.vhost.arguments import QUEUE_ARGUMENTS
+from flintmq.vhost.policy import parse_queue_arguments
 from flintmq.vhost.stream_arguments import (
     GROUP_BYTES_MAX,
-    STREAM_ARGUMENTS,
     UNITS_MS,
     StreamStart,
     age_ms,
@@ -90,7 +90,7 @@ def test_a_stream_with_everything_it_may_have() -> None:
         "x-dead-letter-routing-key": "dead",
         "x-dead-letter-strategy": "at-least-once",
     }
-    assert set(arguments) == STREAM_ARGUMENTS <= set(QUEUE_ARGUMENTS)
+    assert set(arguments) == {row.name for row in QUEUE_ARGUMENTS.values() if row.stream}
     policy = parse_queue_arguments(arguments, DESCRIPTION)
     assert policy.is_stream and policy.max_age_ms == 2 * 3600 * 1000
     assert (policy.max_length_bytes, policy.stream_segment_bytes) == (20_000_000, 1_000_000)

@@ -3,7 +3,8 @@
 in: method names with arguments, raw bytes. out: `lines`, the transcript: one line for each method that came, with its fields; content with
 its properties, each value with its type on the wire.
 
-D1  What differs from run to run is replaced: names that the broker made, times, delivery of the same by another consumer tag.
+D1  What differs from run to run is replaced: names that the broker made, times, delivery of the same by another consumer tag. FlintMQ's
+    hints are left out.
 D2  A step ends when its answer came, or a close; a step without an answer ends with the answer to a basic.qos sent after it, which a
     broker that serves a channel in order gives last.
 """
@@ -11,6 +12,7 @@ D2  A step ends when its answer came, or a close; a step without an answer ends 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from typing import Any
 
@@ -56,6 +58,8 @@ _SYNCHRONOUS = {
     "connection.close": "connection.close-ok",
 }
 _ENDS = ("channel.close", "connection.close")
+# what FlintMQ adds to a reply text of RabbitMQ's (PeerError)
+HINT = re.compile(r" \(hint: .*\)$", re.DOTALL)
 
 
 class _TypedReader(Reader):
@@ -242,6 +246,7 @@ class Client:
 
     def _stable(self, value: Any) -> Any:
         if isinstance(value, str):
+            value = HINT.sub("", value)
             for prefix in ("amq.gen-", "amq.ctag-", "amq.rabbitmq.reply-to.g", "amq.rabbitmq.reply-to."):
                 at = value.find(prefix)
                 if at >= 0 and len(value) > at + len(prefix):

@@ -65,7 +65,7 @@ def of_error(error: Exception) -> ApiError | None:
     if isinstance(error, PeerError):
         if error.code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED):
             return ApiError(401, "not_authorised", error.reply_text)
-        return ApiError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(error.text)
+        return ApiError(404, "not_found", error.text) if error.code == ReplyCode.NOT_FOUND else bad(error.told)
     if isinstance(error, UnicodeEncodeError):  # JSON can say half a character
         return bad("a text of the request is no text that UTF-8 can say")
     if isinstance(error, StoreError):

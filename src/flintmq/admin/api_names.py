@@ -22,6 +22,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
 from flintmq.session import sweeps
+from flintmq.vhost.arguments import effective
 
 # how RabbitMQ writes an empty routing key in a path
 _EMPTY = "~"
@@ -60,6 +61,7 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
         found = vhost.policies.of(QUEUE, queue.name, queue.policy.queue_type)
         policy, operator = (None if one is None else one.name for one in found)
         definition = vhost.policies.definition(QUEUE, queue.name, queue.policy.queue_type)
+    working, ignored = effective(queue.arguments, queue.policy.queue_type) if queue.arguments else ([], [])
     value = {
         "name": shown(queue.name),
         "vhost": queue.vhost,
@@ -68,6 +70,8 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive,
         "arguments": plain(queue.arguments),
+        "effective_arguments": [shown(name) for name in working],
+        "ignored_arguments": [shown(name) for name in ignored],
         "node": call.app.node_name,
         "state": "running",
         "policy": policy,

@@ -19,7 +19,7 @@ from flintmq.config import Limits
 from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, FRAME_OVERHEAD
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
-from flintmq.vhost.policy import EXPIRY_MS_MAX
+from flintmq.vhost.arguments import EXPIRY_MS_MAX
 
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
 _OTHERS = ("headers", "priority", "expiration", "timestamp")

@@ -15,7 +15,7 @@ from flintmq.admin.parts import Parts
 from flintmq.core.content import bytes_mapped
 from flintmq.pulls.face import is_durable, place, publishers_wait
 from flintmq.session import publishing
-from flintmq.vhost.policy import DROP_HEAD
+from flintmq.vhost.arguments import DROP_HEAD
 
 # seconds between two looks at the log
 _LOOK_S = 0.001

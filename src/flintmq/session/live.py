@@ -15,7 +15,8 @@ from flintmq.errors import ReplyCode
 from flintmq.guard import guarded
 from flintmq.routing.route_cache import DEST_DEAD_LETTERS, DEST_LIMITED, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER
 from flintmq.session import handshake, publishing
-from flintmq.vhost.policy import DROP_HEAD, REJECT_PUBLISH_DLX, QueuePolicy
+from flintmq.vhost.arguments import DROP_HEAD, REJECT_PUBLISH_DLX
+from flintmq.vhost.policy import QueuePolicy
 
 if TYPE_CHECKING:
     from flintmq.queue.handle import QueueHandle

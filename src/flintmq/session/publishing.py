@@ -23,8 +23,8 @@ from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_pr
 from flintmq.routing.exchange import erlang_term
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.placing import drop_over
+from flintmq.vhost.arguments import DROP_HEAD
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Fields, dead_letter_headers, without_cycles
-from flintmq.vhost.policy import DROP_HEAD
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker

@@ -13,11 +13,9 @@ from typing import Any
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import same_value
 from flintmq.routing.exchange import Exchange, erlang_term
-from flintmq.vhost.policy import QUEUE_ARGUMENTS
+from flintmq.vhost.arguments import QUEUE_ARGUMENTS, Argument
 from flintmq.vhost.queue import Queue
 
-# Arguments that mean the same when they are absent.
-_IMPLIED: Mapping[str, Any] = {"x-queue-type": "classic"}
 _ABSENT = object()
 
 
@@ -26,8 +24,8 @@ def check_queue(queue: Queue, description: str, durable: bool, auto_delete: bool
     _check_flag(description, "durable", queue.durable, durable)
     _check_flag(description, "auto_delete", queue.auto_delete, auto_delete)
     if arguments or queue.arguments:
-        for key in QUEUE_ARGUMENTS:
-            _check_argument(description, key, queue.arguments, arguments)
+        for key, row in QUEUE_ARGUMENTS.items():
+            _check_argument(description, key, queue.arguments, arguments, row)
 
 
 def check_exchange(
@@ -47,17 +45,19 @@ def _check_flag(description: str, key: str, current: bool, received: bool) -> No
         raise _inequivalent(description, key, f"'{str(received).lower()}'", f"'{str(current).lower()}'")
 
 
-def _check_argument(description: str, key: str, current_table: Mapping[str, Any], received_table: Mapping[str, Any]) -> None:
+def _check_argument(
+    description: str, key: str, current_table: Mapping[str, Any], received_table: Mapping[str, Any], row: Argument | None = None
+) -> None:
     current = current_table.get(key, _ABSENT)
     received = received_table.get(key, _ABSENT)
     if current is _ABSENT and received is _ABSENT:
         return
     if current is _ABSENT or received is _ABSENT:
-        if key in _IMPLIED and _IMPLIED[key] in (current, received):
+        if row is not None and row.implied is not None and row.implied in (current, received):
             return
-        raise _inequivalent(description, key, _shown_alone(received), _shown_alone(current))
+        raise _inequivalent(description, key, _shown_alone(received), _shown_alone(current), row)
     if not same_value(current, received):
-        raise _inequivalent(description, key, f"'{erlang_term(received)[1]}'", f"'{erlang_term(current)[1]}'")
+        raise _inequivalent(description, key, f"'{erlang_term(received)[1]}'", f"'{erlang_term(current)[1]}'", row)
 
 
 def _shown_alone(value: Any) -> str:
@@ -67,6 +67,8 @@ def _shown_alone(value: Any) -> str:
     return f"the value '{shown}' of type '{kind}'"
 
 
-def _inequivalent(description: str, key: str, received: str, current: str) -> PeerError:
+def _inequivalent(description: str, key: str, received: str, current: str, row: Argument | None = None) -> PeerError:
     text = f"inequivalent arg '{key}' for {description}: received {received} but current is {current}"
-    return PeerError(ReplyCode.PRECONDITION_FAILED, text)
+    settable = row is not None and row.policy and row.field
+    hint = f"change '{row.key}' of a queue that exists with a policy" if row is not None and settable else ""
+    return PeerError(ReplyCode.PRECONDITION_FAILED, text, hint=hint)

@@ -20,39 +20,16 @@ from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from flintmq.routing.binding import EXCHANGE, QUEUE
-from flintmq.vhost.policy import DELIVERY_LIMIT_MAX, QUEUE_ARGUMENTS, QueuePolicy
-from flintmq.vhost.stream_arguments import age_ms
+from flintmq.vhost.arguments import FIXED_FIELDS, OPERATOR_KEYS, POLICY_KEYS
+from flintmq.vhost.policy import QueuePolicy
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
 ALTERNATE = "alternate-exchange"
-# key -> (field of QueuePolicy, argument); those that have an effect here
-_FIELDS: Mapping[str, str] = {
-    "message-ttl": "message_ttl_ms",
-    "expires": "expires_ms",
-    "max-length": "max_length",
-    "max-length-bytes": "max_length_bytes",
-    "overflow": "overflow",
-    "dead-letter-exchange": "dead_letter_exchange",
-    "dead-letter-routing-key": "dead_letter_routing_key",
-    "dead-letter-strategy": "dead_letter_strategy",
-    "delivery-limit": "delivery_limit",
-    "consumer-timeout": "consumer_timeout_ms",
-    "max-age": "max_age",
-}
-# kept and shown, so that files of RabbitMQ can be read; nothing follows from them here
+# kept and shown, so that files of RabbitMQ can be read; nothing follows from them here, nor from the rows of arguments.py without a field
 NO_EFFECT = frozenset(
     (
         *("ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure"),
-        *("queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "max-in-memory-length", "max-in-memory-bytes"),
-        *("stream-max-segment-size-bytes", "initial-cluster-size", "federation-upstream", "federation-upstream-set"),
-        "federation-upstream-pattern",
-    )
-)
-# what an operator policy may say (RabbitMQ)
-OPERATOR_KEYS = frozenset(
-    (
-        *("expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes"),
-        *("delivery-limit", "overflow"),
+        *("federation-upstream", "federation-upstream-set", "federation-upstream-pattern"),
     )
 )
 # places of a name, times the ways in which a pattern may be matched at one: what a policymaker's pattern may cost (below a millisecond)
@@ -167,7 +144,7 @@ def check_definition(definition: Any, operator: bool) -> str | None:
     """Why a definition is refused, in RabbitMQ's words where it has some; None: it is not."""
     if not isinstance(definition, Mapping) or not definition:
         return "Validation failed\n\nno policy provided\n" if definition == {} else "the definition must be an object"
-    unknown = [key for key in definition if key not in _FIELDS and key not in NO_EFFECT and key != ALTERNATE]
+    unknown = [key for key in definition if key not in POLICY_KEYS and key not in NO_EFFECT and key != ALTERNATE]
     if operator:
         unknown = [key for key in definition if key not in OPERATOR_KEYS]
     if unknown:
@@ -176,14 +153,14 @@ def check_definition(definition: Any, operator: bool) -> str | None:
         )
     arguments = {f"x-{key}": value for key, value in definition.items()}
     for key, value in definition.items():
-        check = QUEUE_ARGUMENTS.get(f"x-{key}") if key in _FIELDS else None
+        row = POLICY_KEYS.get(key)
         reason = _unsayable(value)
         if reason is None and key in (ALTERNATE, "dead-letter-exchange") and isinstance(value, str) and len(value.encode()) > NAME_MAX:
             reason = f"a name has at most {NAME_MAX} bytes"
         elif reason is not None:
             pass
-        elif check is not None:
-            reason = check(value, {"x-dead-letter-exchange": "", **arguments})
+        elif row is not None and row.field and row.field not in FIXED_FIELDS:
+            reason = row.check(value, {"x-dead-letter-exchange": "", **arguments})
         elif key == ALTERNATE and not isinstance(value, str):
             reason = "it must be a text"
         if reason is not None:
@@ -252,22 +229,14 @@ class Policies:
             return own
         changed: dict[str, Any] = {}
         for key, value in self.definition(QUEUE, name, own.queue_type).items():
-            field = _FIELDS.get(key)
-            if field is None:
+            row = POLICY_KEYS.get(key)
+            if row is None or not row.field or row.field in FIXED_FIELDS:
                 continue
-            if key == "dead-letter-routing-key":
-                value = value.encode("utf-8", "surrogateescape")
-            elif key == "delivery-limit":
-                value = min(value, DELIVERY_LIMIT_MAX)
-            if f"x-{key}" in arguments:
-                known = getattr(own, field)
-                if type(value) is int and type(known) is int:
-                    value = min(known, value)
-                elif key == "max-age":
-                    value = min(known, value, key=lambda age: age_ms(age) or 0)
-                else:
+            if row.name in arguments:
+                value = row.lower(arguments[row.name], value)
+                if value is None:
                     continue
-            changed[field] = value
+            changed[row.field] = row.made(value)
         return replace(own, **changed) if changed else own
 
     def alternate(self, name: str, arguments: Mapping[str, Any]) -> str | None:

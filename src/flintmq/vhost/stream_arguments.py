@@ -1,6 +1,6 @@
-"""Arguments of streams: which a declaration may have, and what basic.consume asks for.
+"""Streams: what a declaration may say beside its arguments (arguments.py), and what basic.consume asks for.
 
-in: argument tables of queue.declare and basic.consume. out: nothing or the refusal that RabbitMQ would send; a StreamStart.
+in: properties of queue.declare, the argument table of basic.consume. out: nothing or the refusal that RabbitMQ would send; a StreamStart.
 
 Texts are RabbitMQ's (rabbit_stream_queue, rabbit_queue_type_util, rabbit_amqqueue), Erlang terms included: people grep them.
 """
@@ -23,25 +23,6 @@ FILTER_BYTES_MIN, FILTER_BYTES_MAX = 16, 255
 GROUP_BYTES_MAX = 255
 # values of one x-stream-filter
 FILTER_VALUES_MAX = Limits().stream_filter_values_max
-
-# What a stream may be declared with. RabbitMQ's own, then ours, which are about consumer groups.
-STREAM_ARGUMENTS = frozenset(
-    {
-        "x-queue-type",
-        "x-max-age",
-        "x-max-length-bytes",
-        "x-stream-max-segment-size-bytes",
-        "x-stream-filter-size-bytes",
-        "x-initial-cluster-size",
-        "x-queue-leader-locator",
-        "x-delivery-limit",
-        "x-consumer-timeout",
-        "x-retry-delay",
-        "x-dead-letter-exchange",
-        "x-dead-letter-routing-key",
-        "x-dead-letter-strategy",
-    }
-)
 
 # milliseconds of the units of x-max-age and of an interval in x-stream-offset (RabbitMQ: a year is 365 days, a month 30)
 _SECOND = 1000
@@ -73,17 +54,6 @@ def age_ms(text: Any) -> int | None:
         return None
     number = text[:-1]
     return int(number) * UNITS_MS[text[-1]] if number.isascii() and number.isdigit() else None
-
-
-def check_stream_arguments(arguments: Mapping[str, Any], known: Mapping[str, Any], description: str) -> None:
-    """Args: arguments, good ones by themselves; known: every argument name we know. Raises: PeerError 406."""
-    for key in known:
-        if key in arguments and key not in STREAM_ARGUMENTS:
-            raise _refused(f"invalid arg '{key}' for {description} of queue type rabbit_stream_queue")
-    if arguments.get("x-stream-max-segment-size-bytes", 0) > SEGMENT_BYTES_MAX:
-        raise _refused("Exceeded max value for x-stream-max-segment-size-bytes")
-    if not FILTER_BYTES_MIN <= arguments.get("x-stream-filter-size-bytes", FILTER_BYTES_MIN) <= FILTER_BYTES_MAX:
-        raise _refused("Invalid value for  x-stream-filter-size-bytes")
 
 
 def check_stream_properties(description: str, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
