@@ -1,8 +1,12 @@
 # One I/O thread: epoll, reads, the run queue of connections with work, one send per dirty connection per pass.
-from libc.stdint cimport int64_t
-from flintmq.core.buffer cimport outbuf_t
-from flintmq.net.loop_base cimport LoopBase
-from flintmq.net.sockets cimport Socket, socket_t
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from flintmq.core.content cimport arena_t
+from flintmq.core.jobs cimport jobs_t
+from flintmq.net.chores cimport Chores
+from flintmq.net.sockets cimport EVENTS_MAX, Socket, io_t, run_queue_t, socket_t
+from flintmq.net.sysio cimport epoll_event
+from flintmq.queue.log_port cimport LogPort
 
 cdef enum:                    # why a pass returns to Python
     LOOP_ACCEPT = 1
@@ -17,7 +21,64 @@ cdef enum:                    # why a pass returns to Python
     LOOP_COMMITS = 10         # the log moved, and transactions wait for it
     LOOP_CHORES = 11          # long work in Python gets its share of the pass
 
-cdef class Loop(LoopBase):
+@cython.final
+cdef class Loop:
+    cdef io_t io
+    cdef run_queue_t run_queue
+    cdef arena_t *arena
+    cdef uint8_t *buffer
+    cdef size_t buffer_size
+    cdef epoll_event events[EVENTS_MAX]
+    cdef int event_count
+    cdef int event_next
+    cdef socket_t *current            # being fed
+    cdef size_t position
+    cdef size_t end
+    cdef socket_t *subject            # of the event a pass returned
+    cdef socket_t wake_socket
+    cdef int64_t turn_ns              # nanoseconds of one turn of anything
+    cdef int64_t turn_spent           # of the present turn of `current`, in Python
+    cdef int64_t reads_end            # when this pass reads no more
+    cdef int64_t fresh_end            # when it begins no more turns of publishers and resumed connections
+    cdef bint fresh_had               # it has begun one
+    cdef int delivering               # passes for which publishers still count as competing with deliveries
+    cdef int64_t heavy_end            # when this pass begins no more turns of heavy ones; 0: it has not begun one
+    cdef jobs_t jobs                  # long work without the GIL
+    cdef Chores chores                # and with it
+    cdef bint jobs_had                # jobs and chores had their share of this pass
+    cdef bint calls_had               # the functions that other threads left had theirs
+    cdef int64_t jobs_ns              # nanoseconds of a pass that jobs and chores get together
+    cdef int64_t chores_end           # when this pass runs no more chores
+    cdef int64_t polled_ns            # when the loop looked at its sockets last
+    cdef int64_t late_ns              # how long it may not look before it counts as late
+    cdef readonly int64_t awake_ms    # monotonic: when it was late last; nobody is blamed for what was before
+    cdef uint64_t thrown_away_max
+    cdef list listeners
+    cdef readonly bint accept_paused  # nobody is accepted: there are no descriptors
+    cdef int64_t timer_ms
+    cdef int64_t timer_period_ms
+    cdef uint32_t alarm_told          # the same as on_alarm was told last
+    cdef LogPort log_port
+    cdef bint logged                  # since the last kick
+    cdef bint awaited                 # somebody waits for some of that
+    cdef object commits               # session.transaction.Transaction that wait for the log, oldest first
+    cdef bint commits_wait
+    cdef uint32_t turn_messages
+    cdef uint64_t output_asks_max     # unsent output above which no more requests are read
+    cdef dict sockets                 # fd -> Socket or listener
+    cdef list graves
+    cdef object calls
+    cdef public object on_accept      # (listener socket) -> None
+    cdef public object on_timer       # (now_ms) -> None
+    cdef public object on_alarm       # (what is low: str, "" = nothing) -> None
+    cdef public bint stopping
+    cdef public object log
+    cdef object thread_id
+    cdef void notice_late(self, int64_t allowed_ns) noexcept nogil
+    cdef void _register(self, Socket entry)
+    # One call of the log for all that was logged since the last one.
+    cdef void kick(self) noexcept nogil
+    cdef object _complete(self)
     cdef int run_pass(self) noexcept nogil
     cdef int give_shares(self) noexcept nogil
     cdef bint heavy_may(self) noexcept nogil
@@ -27,16 +88,9 @@ cdef class Loop(LoopBase):
     cdef int take_turn(self, int which) noexcept nogil
     cdef int feed_current(self) noexcept nogil
     cdef bint stop_asking(self, socket_t *entry) noexcept nogil
-    cdef void ask_on(self, socket_t *entry) noexcept nogil
     cdef int cut_turn(self, socket_t *entry) noexcept nogil
     cdef int look_at_publisher(self, socket_t *entry) noexcept nogil
     cdef void deliver(self) noexcept nogil
-    cdef void flush(self, socket_t *entry) noexcept nogil
-    cdef void flush_confirms(self, socket_t *entry) noexcept nogil
-    cdef ssize_t send_pieces(self, socket_t *entry, outbuf_t *out) noexcept nogil
-    cdef bint send_buffer(self, socket_t *entry, outbuf_t *out) noexcept nogil
     cdef void _run_calls(self)
     cdef void _serve(self, Socket entry, int what)
     cdef object _tls_in(self, Socket entry)
-    cdef object _queue_cipher(self, Socket entry, bytes cipher)
-    cdef object _tls_out(self, Socket entry)

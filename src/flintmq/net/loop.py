@@ -1,6 +1,7 @@
 """One I/O thread (see loop.pxd): reads and parses without the GIL, delivers, sends once per connection and pass.
 
-in: sockets. out: calls of the protocol engine; Python only for what the fast path leaves over (LOOP_* events).
+in: sockets, functions to call, transactions that wait for the log. out: calls of the protocol engine, kicks of the log; Python only for
+what the fast path leaves over (LOOP_* events).
 
 A pass: handle ready sockets (read, feed the engine) for one turn's time, those that publish last and for a part of it while there is
 something to deliver, tell the log to write, give each connection with work its turn, send what became dirty, give long work and heavy
@@ -18,88 +19,109 @@ I2  A socket_t is freed only after the epoll batch that may still name it is don
 I3  A confirm that waits for the log needs no Python and no event of its connection: the log's writer sets run_queue.log_moved,
     and the pass that sees it flushes the confirms of LIST_WAITING.
 I4  Between two turns of a heavy connection everybody else with something to read or to get has had one; jobs have had their share.
+I5  A socket is on a list exactly while the bit of that list is set in socket_t.on; it leaves all of them when it is removed.
+I6  Transactions of the loop take effect in the order in which they were committed.
 """
 
 from __future__ import annotations
 
+import collections
+import functools
+import logging
 import threading
 
-from cython import NULL, Py_ssize_t, address, bint, cast, cclass, declare, nogil, p_char, p_void, pointer, size_t, sizeof, ssize_t, void
+from cython import NULL, Py_ssize_t, address, bint, cast, cclass, declare, nogil, p_char, p_void, pointer, size_t, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.buffer import (
-    OUT_PIECES,
-    OUT_SCRATCH,
-    out_gather,
-    out_pending,
-    out_reserve,
-    out_sent,
-    out_take,
-    outbuf_t,
-)
+from cython.cimports.flintmq.core.buffer import out_pending
 from cython.cimports.flintmq.core.clock import monotonic_ms
-from cython.cimports.flintmq.core.jobs import jobs_run, turn_now
-from cython.cimports.flintmq.net.loop_base import ALARM_DISK, EVENTS_MAX, READ_LEAST, READ_SIZE, LoopBase
+from cython.cimports.flintmq.core.content import arena_free, arena_new
+from cython.cimports.flintmq.core.jobs import jobs_end, jobs_run, turn_now
+from cython.cimports.flintmq.net.chores import Chores
+from cython.cimports.flintmq.net.intake import (
+    intake_let_go,
+    intake_look,
+    intake_make_heavy,
+    intake_may_publish,
+    intake_queue_turn,
+)
+from cython.cimports.flintmq.net.output import CIPHER_PIECE, output_cipher, output_confirms, output_encrypt, output_flush
 from cython.cimports.flintmq.net.sockets import (
+    ALARM_DISK,
+    EVENTS_MAX,
+    KIND_CONNECTION,
     KIND_LISTENER,
     KIND_WAKE,
     LIST_DIRTY,
     LIST_FAILED,
     LIST_THROTTLED,
     LIST_WAITING,
+    PAUSED_ALARM,
     PAUSED_ANSWER,
     PAUSED_OUTPUT,
     PAUSED_TURN,
+    READ_LEAST,
+    READ_SIZE,
     TURNS_FRESH,
     TURNS_HEAVY,
     Socket,
+    connection_schedule,
     list_pop,
     list_push,
+    lists_forget,
     loop_log_moved,
+    loop_wake,
+    run_queue_forget,
     run_queue_pop,
     run_queue_push,
+    socket_interest,
     socket_keep,
+    socket_pause,
     socket_t,
     turn_pop,
+    turns_forget,
 )
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN,
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
     EINTR,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
     EPOLLERR,
+    EPOLLET,
     EPOLLHUP,
     EPOLLIN,
     EPOLLOUT,
     MSG_DONTWAIT,
-    MSG_MORE,
-    MSG_NOSIGNAL,
-    SHUT_WR,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
     epoll_wait,
     errno,
-    msghdr,
+    eventfd,
     recv,
-    send,
-    sendmsg,
-    shutdown,
+    sys_close,
 )
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, FEED_VERSION, PHASE_CLOSED, engine_feed
-from cython.cimports.flintmq.session.confirms import connection_flush_confirms
+from cython.cimports.flintmq.queue.log_port import LogPort
+from cython.cimports.flintmq.session.connection import Connection
 from cython.cimports.flintmq.session.slow import SLOW_ERROR, SLOW_METHOD, SLOW_NONE, SLOW_RESOLVE, SLOW_ROUTE, SLOW_VERSION
 from cython.cimports.flintmq.session.types import connection_t
 from cython.cimports.flintmq.session.work import (
     WORK_DONE,
     WORK_FULL,
     connection_block_output,
-    connection_unblock_output,
     connection_work,
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import realloc
-from cython.cimports.libc.string import memcpy, memset
-from cython.cimports.posix.uio import iovec
+from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.string import memcpy
 
-from flintmq.net.loop_base import ALARM_NAMES, OVERRUN
-
+# by ALARM_*: what connection.blocked says is low
+ALARM_NAMES = ("", "memory", "disk", "memory & disk")
+OVERRUN = "it does not read: more than output_bytes_max of its output is not sent"
 # sockets that may be ready at once before each reads less
 READERS = declare(c_int, 8)
 # of a turn's time, the part that publishers are read for in a pass while messages are delivered, and for how many passes more
@@ -107,13 +129,277 @@ PUBLISHERS_PART = declare(int64_t, 8)
 DELIVERING_PASSES = declare(c_int, 16)
 # messages delivered between two looks at the sockets
 PASS_MESSAGES = declare(uint32_t, 8192)
-# bytes that are encrypted at a time, while fewer than that wait to be sent
-CIPHER_PIECE = declare(size_t, 256 * 1024)
 
 
 @cclass
-class Loop(LoopBase):
-    """An I/O thread's loop. Arguments and callbacks: see LoopBase."""
+class Loop:
+    """An I/O thread's loop.
+
+    Args: config: flintmq.config.Config; memory_limit: bytes of message content at which publishers are paused.
+    Callbacks (set before run): on_accept(listener), on_timer(now_ms), on_alarm(what is low; "": nothing any more).
+    """
+
+    def __cinit__(self, config: object, memory_limit: int):
+        limits = config.limits
+        self.log = logging.getLogger("flintmq.net")
+        event: epoll_event
+        self.io.epoll = epoll_create1(EPOLL_CLOEXEC)
+        self.run_queue.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.io.epoll < 0 or self.run_queue.wake < 0:
+            raise OSError(errno, "cannot create epoll or eventfd")
+        self.arena = arena_new()
+        # Room for the largest unfinished frame before a full read.
+        self.buffer_size = READ_SIZE + limits.frame_size_max + 8
+        self.buffer = cast(pointer[uint8_t], malloc(self.buffer_size))
+        if self.arena == NULL or self.buffer == NULL:
+            raise MemoryError
+        self.wake_socket.fd = self.run_queue.wake
+        self.wake_socket.kind = KIND_WAKE
+        event.events = EPOLLIN | EPOLLET
+        event.data.ptr = address(self.wake_socket)
+        epoll_ctl(self.io.epoll, EPOLL_CTL_ADD, self.run_queue.wake, address(event))
+        self.timer_period_ms = limits.housekeeping_ms
+        self.timer_ms = monotonic_ms() + self.timer_period_ms
+        self.io.memory_high = memory_limit
+        self.io.memory_low = cast(uint64_t, memory_limit * limits.memory_resume)
+        self.io.memory_hard = memory_limit + memory_limit // 4
+        self.io.clock.manual_ns = -1
+        self.turn_ns = limits.turn_us * 1000
+        self.jobs_ns = limits.jobs_us * 1000
+        self.io.heavy_ns = limits.heavy_ms * 1_000_000
+        self.chores = Chores(self.log)
+        self.chores.clock = address(self.io.clock)
+        self.late_ns = limits.loop_late_ms * 1_000_000
+        self.thrown_away_max = limits.close_bytes_max
+        self.listeners = []
+        self.turn_messages = limits.turn_messages_max
+        self.io.output_max = limits.output_bytes_max
+        self.output_asks_max = limits.output_asks_max
+        self.sockets = {}
+        self.graves = []
+        self.calls = collections.deque()
+        self.commits = collections.deque()
+
+    def __dealloc__(self):
+        if self.io.epoll > 0:
+            sys_close(self.io.epoll)
+        if self.run_queue.wake > 0:
+            sys_close(self.run_queue.wake)
+        free(self.buffer)
+        if self.arena != NULL:
+            arena_free(self.arena)
+
+    # --- registration (loop thread) -------------------------------------------------------------------------------------
+
+    def add_listener(self, sock: object) -> None:
+        """Accepts on a listening, non-blocking Python socket: on_accept(sock) is called when it is ready."""
+        entry: Socket = Socket(sock, sock.fileno(), None)
+        entry.socket.kind = KIND_LISTENER
+        self.listeners.append(entry)
+        self._register(entry)
+
+    def accept(self, wanted: bool) -> None:
+        """Accepts no more, or again: a listener that can't get a descriptor would be ready in every pass. O(listeners)."""
+        entry: Socket
+        self.accept_paused = not wanted
+        for entry in self.listeners:
+            socket_interest(address(self.io), address(entry.socket), EPOLLIN if wanted else 0)
+
+    def add(self, fd: c_int, connection: Connection, tls: object) -> Socket:
+        """Serves a connected socket, whose descriptor is the loop's from now on (it asks the kernel not to wait). `tls`: a
+        net.tls.TlsLayer, or None."""
+        entry: Socket = Socket(None, fd, connection)
+        entry.socket.owned = True
+        entry.socket.kind = KIND_CONNECTION
+        entry.socket.connection = address(connection.connection)
+        entry.socket.received_ms = monotonic_ms()
+        entry.socket.sent_ms = entry.socket.received_ms
+        entry.tls = tls
+        entry.socket.tls = tls is not None
+        connection.connection.loop = address(entry.socket)
+        connection.connection.schedule = connection_schedule
+        connection.connection.arena = self.arena
+        connection.connection.jobs = address(self.jobs)
+        self._register(entry)
+        return entry
+
+    def _register(self, entry: Socket | None) -> void:
+        event: epoll_event
+        entry.socket.owner = cast(p_void, entry)
+        entry.socket.run_queue = address(self.run_queue)
+        entry.socket.interest = EPOLLIN
+        entry.socket.read_size = READ_LEAST
+        event.events = EPOLLIN
+        event.data.ptr = address(entry.socket)
+        self.sockets[entry.socket.fd] = entry
+        epoll_ctl(self.io.epoll, EPOLL_CTL_ADD, entry.socket.fd, address(event))
+
+    def remove(self, entry: Socket) -> None:
+        """Closes the socket. Its memory stays until no pending event can name it (I2)."""
+        if entry.socket.dead:
+            return
+        entry.socket.dead = True
+        if entry.socket.connection != NULL:
+            run_queue_forget(address(self.run_queue), entry.socket.connection)
+        lists_forget(self.io.lists, address(entry.socket))
+        if entry.socket.paused & PAUSED_TURN:
+            turns_forget(address(self.io.turns[TURNS_HEAVY if entry.socket.heavy_ns else TURNS_FRESH]), address(entry.socket))
+        if self.current == address(entry.socket):
+            self.current = NULL
+        self.sockets.pop(entry.socket.fd, None)
+        entry.close()
+        self.graves.append(entry)
+        if self.accept_paused:
+            self.accept(True)  # a descriptor is free
+        if entry.connection is not None:
+            # Handler and connection name each other: without this they would wait for the cycle collector.
+            entry.connection.handler = None
+
+    def unschedule(self, entry: Socket) -> None:
+        """No consumer of the connection is left: it has no turn to come, and its memory may go. O(connections that wait for a turn)."""
+        if entry.socket.connection != NULL:
+            run_queue_forget(address(self.run_queue), entry.socket.connection)
+
+    @property
+    def socket_count(self) -> int:
+        """Sockets that the loop holds, listeners included. Any thread."""
+        return len(self.sockets)
+
+    def entries(self) -> list:
+        """Every Socket of the loop, listeners included."""
+        return list(self.sockets.values())
+
+    def touch(self, entry: Socket) -> None:
+        """Output was written outside a read of this socket: send it in this pass."""
+        list_push(self.io.lists, LIST_DIRTY, address(entry.socket))
+
+    def set_timer(self, period_ms: int) -> None:
+        """Changes how often on_timer is called; the next call comes after one period."""
+        self.timer_period_ms = period_ms
+        self.timer_ms = monotonic_ms() + period_ms
+
+    # --- other threads --------------------------------------------------------------------------------------------------
+
+    def call(self, function: object) -> None:
+        """Runs `function()` on the loop's thread. Any thread."""
+        self.calls.append(function)
+        at_store32(address(self.run_queue.called), 1)
+        loop_wake(address(self.run_queue))
+
+    def is_current(self) -> bool:
+        """True on the loop's own thread, and before it runs."""
+        return self.thread_id is None or self.thread_id == threading.get_ident()
+
+    # --- long work in slices ----------------------------------------------------------------------------------------------
+
+    def job(self, step: object, ended: object = None) -> None:
+        """Long work on the loop's thread, a slice at a time. Any thread.
+
+        Args: step: () -> bool, called until it says True (nothing is left to do); one call does work of at most some 50 us (a few dozen
+        messages, say), and all jobs of the loop together get Limits.jobs_us of each pass, in turn. ended: (done: bool) -> None, called
+        once on the loop's thread after the last step; False: `step` raised, or the loop ended first.
+        """
+        if self.is_current():
+            self.chores.add(step, ended)
+        else:
+            self.call(functools.partial(self.chores.add, step, ended))
+
+    @property
+    def working(self) -> bool:
+        """True while a job of the loop is not done."""
+        return self.chores.waiting or self.jobs.first != NULL
+
+    @property
+    def turns_waiting(self) -> bool:
+        """True while a connection waits for a turn."""
+        return self.io.turns[TURNS_FRESH].first != NULL or self.io.turns[TURNS_HEAVY].first != NULL
+
+    @property
+    def manual_ns(self) -> int:
+        """What the clock of turns and jobs says, nanoseconds; negative: it is the monotonic clock. Tests set it."""
+        return self.io.clock.manual_ns
+
+    @manual_ns.setter
+    def manual_ns(self, value: int) -> None:
+        self.io.clock.manual_ns = value
+
+    # --- the log (loop thread) ------------------------------------------------------------------------------------------
+
+    def attach_log(self, log: LogPort) -> None:
+        """From now on confirms wait for this log, and its pressure holds publishers back. Before `run`."""
+        self.log_port = log
+        self.io.port = address(log.port)
+
+    def commit(self, transaction: object) -> None:
+        """Completes the transaction when the log has it, in order with the loop's others; at once when it has it already."""
+        self.logged = self.awaited = self.io.port != NULL
+        self.commits.append(transaction)
+        if not self.commits_wait:
+            self._complete()
+
+    def _complete(self) -> object:
+        """The log moved: transactions that it has by now take effect, oldest first."""
+        while self.commits:
+            done = True
+            try:
+                done = self.commits[0].advance()
+            except Exception:
+                self.log.exception("internal error while a transaction took effect")
+            if not done:
+                break
+            self.commits.popleft()
+        self.commits_wait = len(self.commits) != 0
+
+    def kick(self) -> void:
+        """One call of the log for all that the pass logged; what gathers while it writes goes together the next time."""
+        if self.logged:
+            if self.io.port != NULL and self.io.port.kick != NULL:
+                self.io.port.kick(self.io.port.context, self.awaited)
+            self.logged = False
+            self.awaited = False
+
+    # --- who is read, and who is not ------------------------------------------------------------------------------------
+
+    def resume(self, entry: Socket) -> None:
+        """Reads the socket again as far as nothing holds it back any more: an alarm (handler.is_blocked), an answer that must come
+        first (connection.waiting), the log's buffers."""
+        was: uint32_t = entry.socket.paused
+        if entry.socket.dead or was == 0:
+            return
+        if not entry.connection.handler.is_blocked:
+            entry.socket.paused &= ~cast(uint32_t, PAUSED_ALARM)
+        if was & PAUSED_ANSWER and not entry.connection.connection.waiting:
+            entry.socket.paused &= ~cast(uint32_t, PAUSED_ANSWER)
+        # What it sent meanwhile waits in the kernel: it must not look dead before that is read.
+        entry.socket.received_ms = monotonic_ms()
+        intake_let_go(address(self.io), address(entry.socket))
+
+    def release(self, entry: Socket) -> None:
+        """A connection that ends is read on, whatever held it back: its close-ok must be seen, and unread input would reset it."""
+        entry.socket.paused &= PAUSED_TURN
+        intake_let_go(address(self.io), address(entry.socket))
+
+    def notice_late(self, allowed_ns: int64_t) -> void:
+        """Whether the loop did not look at its sockets for longer than `allowed_ns` and its tolerance: then nobody is to blame."""
+        if turn_now(address(self.io.clock)) - self.polled_ns > allowed_ns + self.late_ns:
+            self.awake_ms = monotonic_ms()
+
+    @property
+    def now_ms(self) -> int:
+        """The loop's monotonic clock, milliseconds: what on_timer is called with."""
+        return monotonic_ms()
+
+    @property
+    def alarmed(self) -> bool:
+        """True while message memory is above the watermark, or the log's disk is full."""
+        return self.io.alarm != 0
+
+    @property
+    def disk_low(self) -> bool:
+        """True while the log's disk is full."""
+        return self.io.alarm & ALARM_DISK != 0
+
+    # --- events ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Runs until `stopping` is set (by a call or a callback)."""
@@ -127,7 +413,7 @@ class Loop(LoopBase):
                 with nogil:
                     what = self.run_pass()
                 # Whatever Python does now may log; and housekeeping takes what nobody waits for (ends of messages) to the disk.
-                self.logged = self.awaited = self.port != NULL
+                self.logged = self.awaited = self.io.port != NULL
                 if what == LOOP_CALLS:
                     self._run_calls()
                 elif what == LOOP_TIMER:
@@ -135,28 +421,29 @@ class Loop(LoopBase):
                 elif what == LOOP_COMMITS:
                     self._complete()
                 elif what == LOOP_CHORES:
-                    self._run_chores()
+                    self.chores.run(self.chores_end)
                 elif what == LOOP_ALARM:
-                    self._guard(self.on_alarm, ALARM_NAMES[self.alarm])
+                    self._guard(self.on_alarm, ALARM_NAMES[self.io.alarm])
                 elif what == LOOP_ACCEPT:
                     self._guard(self.on_accept, cast(Socket, self.subject.owner).sock)
                 else:
-                    before = turn_now(address(self.clock))
+                    before = turn_now(address(self.io.clock))
                     self._serve(cast(Socket, self.subject.owner), what)
-                    self.turn_spent += turn_now(address(self.clock)) - before
+                    self.turn_spent += turn_now(address(self.io.clock)) - before
                 if self.event_next >= self.event_count and self.current == NULL and self.graves:
                     self.graves.clear()
         finally:
-            self._end_jobs()
+            self.chores.end()
+            jobs_end(address(self.jobs))
             if self.log_port is not None:
                 self.log_port.remove_waker(address(self.run_queue))
 
     def _run_calls(self) -> void:
         """What other threads left, for one turn's time; the rest is for the next pass."""
-        end: int64_t = turn_now(address(self.clock)) + self.turn_ns
+        end: int64_t = turn_now(address(self.io.clock)) + self.turn_ns
         while self.calls:
             self._guard(self.calls.popleft())
-            if turn_now(address(self.clock)) >= end:
+            if turn_now(address(self.io.clock)) >= end:
                 break
         if self.calls:
             at_store32(address(self.run_queue.called), 1)
@@ -195,9 +482,9 @@ class Loop(LoopBase):
             elif what == LOOP_TLS_IN:
                 self._tls_in(entry)
             elif what == LOOP_TLS_OUT:
-                self._tls_out(entry)
+                output_encrypt(address(self.io), entry)
             elif what == LOOP_BLOCKED:
-                handler.blocked(ALARM_NAMES[self.alarm])
+                handler.blocked(ALARM_NAMES[self.io.alarm])
             else:
                 if not entry.socket.lingering:  # else the handler has ended it
                     handler.closed(OVERRUN if entry.socket.overrun else "connection closed by peer")
@@ -216,7 +503,7 @@ class Loop(LoopBase):
             entry.connection.handler.closed(f"TLS failed: {error}")
             self.remove(entry)
             return
-        self._queue_cipher(entry, entry.tls.pending())
+        output_cipher(address(self.io), entry, entry.tls.pending())
         if entry.tls.eof:
             entry.connection.handler.closed("connection closed by peer")
             self.remove(entry)
@@ -237,26 +524,7 @@ class Loop(LoopBase):
         self.position = 0
         self.end = total
         self.current = address(entry.socket)
-        self.mark_dirty(address(entry.socket))
-
-    def _queue_cipher(self, entry: Socket | None, cipher: bytes | None) -> object:
-        place: pointer[uint8_t] = out_reserve(address(entry.socket.cipher), len(cipher))
-        if place == NULL:
-            raise MemoryError
-        memcpy(place, cast(p_char, cipher), len(cipher))
-        entry.socket.cipher.end += len(cipher)
-        self.mark_dirty(address(entry.socket))
-
-    def _tls_out(self, entry: Socket | None) -> object:
-        """Encrypts the clear output and sends it, in pieces: the next one when the socket took the one before."""
-        out: pointer[outbuf_t] = address(entry.socket.connection.out)
-        cipher: pointer[outbuf_t] = address(entry.socket.cipher)
-        if out_pending(out) and entry.tls.established and cipher.end - cipher.start < CIPHER_PIECE:
-            clear: bytes = PyBytes_FromStringAndSize(NULL, min(CIPHER_PIECE, out_pending(out)))
-            out_take(out, cast(pointer[uint8_t], cast(p_char, clear)), len(clear))
-            self._queue_cipher(entry, entry.tls.send(clear))
-        if not self.send_buffer(address(entry.socket), cipher):
-            self.mark_failed(address(entry.socket))
+        list_push(self.io.lists, LIST_DIRTY, address(entry.socket))
 
     def run_pass(self) -> c_int:
         entry: pointer[socket_t]
@@ -268,13 +536,13 @@ class Loop(LoopBase):
                 if result:
                     return result
             # Reads have their time, then deliveries have theirs: what is left of the batch waits for the next pass.
-            if self.event_next < self.event_count and turn_now(address(self.clock)) < self.reads_end:
+            if self.event_next < self.event_count and turn_now(address(self.io.clock)) < self.reads_end:
                 result = self.take_event()
                 if result:
                     return result
                 continue
             # Publishers are behind who settles, asks and connects; one at least is read.
-            if self.turns[TURNS_FRESH].first != NULL and (not self.fresh_had or turn_now(address(self.clock)) < self.fresh_end):
+            if self.io.turns[TURNS_FRESH].first != NULL and (not self.fresh_had or turn_now(address(self.io.clock)) < self.fresh_end):
                 self.fresh_had = True
                 result = self.take_turn(TURNS_FRESH)
                 if result:
@@ -285,23 +553,23 @@ class Loop(LoopBase):
             if at_load32(address(self.run_queue.log_moved)):
                 # Swapped before the durable LSN is read: what moves later sets it again.
                 at_swap32(address(self.run_queue.log_moved), 0)
-                entry = list_pop(self.lists, LIST_WAITING)
+                entry = list_pop(self.io.lists, LIST_WAITING)
                 while entry != NULL:
-                    self.mark_dirty(entry)
-                    entry = list_pop(self.lists, LIST_WAITING)
+                    list_push(self.io.lists, LIST_DIRTY, entry)
+                    entry = list_pop(self.io.lists, LIST_WAITING)
                 if self.commits_wait:
                     return LOOP_COMMITS
-            entry = list_pop(self.lists, LIST_DIRTY)
+            entry = list_pop(self.io.lists, LIST_DIRTY)
             while entry != NULL:
                 if entry.tls:
-                    self.flush_confirms(entry)
+                    output_confirms(address(self.io), entry)
                     if out_pending(address(entry.connection.out)) and entry.cipher.end - entry.cipher.start < CIPHER_PIECE:
                         self.subject = entry
                         # Encrypting needs Python; sending happens there too.
                         return LOOP_TLS_OUT
-                self.flush(entry)
-                entry = list_pop(self.lists, LIST_DIRTY)
-            entry = list_pop(self.lists, LIST_FAILED)
+                output_flush(address(self.io), entry)
+                entry = list_pop(self.io.lists, LIST_DIRTY)
+            entry = list_pop(self.io.lists, LIST_FAILED)
             if entry != NULL:
                 self.subject = entry
                 return LOOP_CLOSED
@@ -309,11 +577,11 @@ class Loop(LoopBase):
                 self.calls_had = True
                 at_swap32(address(self.run_queue.called), 0)
                 return LOOP_CALLS
-            self.look_for_alarms()
+            intake_look(address(self.io))
             # Or it came and went since the last look: who was paused by it must be let go on.
-            if self.alarm != self.alarm_told or (self.alarm == 0 and self.alarm_paused):
-                self.alarm_told = self.alarm
-                self.alarm_paused = self.alarm_paused and self.alarm != 0
+            if self.io.alarm != self.alarm_told or (self.io.alarm == 0 and self.io.alarm_paused):
+                self.alarm_told = self.io.alarm
+                self.io.alarm_paused = self.io.alarm_paused and self.io.alarm != 0
                 return LOOP_ALARM
             self.kick()
             now = monotonic_ms()
@@ -321,12 +589,12 @@ class Loop(LoopBase):
                 self.notice_late(0)
                 self.timer_ms = now + self.timer_period_ms
                 return LOOP_TIMER
-            if not self.jobs_had and (self.chores_wait or self.jobs.first != NULL):
+            if not self.jobs_had and (self.chores.waiting or self.jobs.first != NULL):
                 result = self.give_shares()
                 if result:
                     return result
             # Who else is in this batch comes first.
-            if self.turns[TURNS_HEAVY].first != NULL and self.event_next >= self.event_count and self.heavy_may():
+            if self.io.turns[TURNS_HEAVY].first != NULL and self.event_next >= self.event_count and self.heavy_may():
                 result = self.take_turn(TURNS_HEAVY)
                 if result:
                     return result
@@ -335,16 +603,16 @@ class Loop(LoopBase):
 
     def give_shares(self) -> c_int:
         """Long work has its share of the pass: what needs no Python here; returns LOOP_CHORES when there is some that does, else 0."""
-        now: int64_t = turn_now(address(self.clock))
+        now: int64_t = turn_now(address(self.io.clock))
         self.jobs_had = True
         if self.jobs.first != NULL:
-            jobs_run(address(self.jobs), address(self.clock), now + (self.jobs_ns // 2 if self.chores_wait else self.jobs_ns))
+            jobs_run(address(self.jobs), address(self.io.clock), now + (self.jobs_ns // 2 if self.chores.waiting else self.jobs_ns))
         self.chores_end = now + self.jobs_ns
-        return LOOP_CHORES if self.chores_wait else 0
+        return LOOP_CHORES if self.chores.waiting else 0
 
     def heavy_may(self) -> bint:
         """Whether another turn of a heavy connection may begin in this pass."""
-        now: int64_t = turn_now(address(self.clock))
+        now: int64_t = turn_now(address(self.io.clock))
         if self.heavy_end == 0:
             self.heavy_end = now + self.turn_ns
         return now < self.heavy_end
@@ -352,10 +620,13 @@ class Loop(LoopBase):
     def sleep(self, now: int64_t) -> void:
         """The end of a pass: waits until there is something to do, and not at all when there is already."""
         timeout: c_int
-        wanted: bint = self.port != NULL and (
-            self.lists[LIST_WAITING] != NULL or self.lists[LIST_THROTTLED] != NULL or self.commits_wait or self.alarm & ALARM_DISK != 0
+        wanted: bint = self.io.port != NULL and (
+            self.io.lists[LIST_WAITING] != NULL
+            or self.io.lists[LIST_THROTTLED] != NULL
+            or self.commits_wait
+            or self.io.alarm & ALARM_DISK != 0
         )
-        if self.port != NULL:
+        if self.io.port != NULL:
             at_swap32(address(self.run_queue.log_wanted), 1 if wanted else 0)
         # Say that we sleep, then look once more: who comes after the look sees `sleeping` and writes the eventfd.
         at_swap32(address(self.run_queue.sleeping), 1)
@@ -364,21 +635,26 @@ class Loop(LoopBase):
         spin_unlock(address(self.run_queue.lock))
         if (wanted and at_load32(address(self.run_queue.log_moved))) or at_load32(address(self.run_queue.called)):
             timeout = 0
-        if self.turns[TURNS_FRESH].first != NULL or self.turns[TURNS_HEAVY].first != NULL or self.jobs.first != NULL or self.chores_wait:
+        if (
+            self.io.turns[TURNS_FRESH].first != NULL
+            or self.io.turns[TURNS_HEAVY].first != NULL
+            or self.jobs.first != NULL
+            or self.chores.waiting
+        ):
             timeout = 0
         # Events that this pass had no time for come first; then the kernel is asked again.
         if self.event_next >= self.event_count:
             self.notice_late(0)
-            self.polled_ns = turn_now(address(self.clock))
-            self.event_count = epoll_wait(self.epoll, self.events, EVENTS_MAX, timeout)
+            self.polled_ns = turn_now(address(self.io.clock))
+            self.event_count = epoll_wait(self.io.epoll, self.events, EVENTS_MAX, timeout)
             self.event_next = 0
             if self.event_count < 0:
                 self.event_count = 0
             # A process that was stopped comes back late, too.
             self.notice_late(timeout * 1_000_000)
-            self.polled_ns = turn_now(address(self.clock))
+            self.polled_ns = turn_now(address(self.io.clock))
         at_store32(address(self.run_queue.sleeping), 0)
-        self.reads_end = turn_now(address(self.clock)) + self.turn_ns
+        self.reads_end = turn_now(address(self.io.clock)) + self.turn_ns
         self.fresh_end = self.reads_end
         if self.delivering:
             # While there is something to deliver, publishers are read in small helpings: what consumers settle is seen soon, and what a
@@ -403,7 +679,7 @@ class Loop(LoopBase):
         if entry.kind == KIND_WAKE:
             return 0  # what it is about is looked at in the pass
         if ready & EPOLLOUT:
-            self.mark_dirty(entry)
+            list_push(self.io.lists, LIST_DIRTY, entry)
         if not ready & (EPOLLIN | EPOLLERR | EPOLLHUP) or entry.paused & PAUSED_TURN:
             return 0
         if entry.paused and not ready & (EPOLLERR | EPOLLHUP):
@@ -413,10 +689,10 @@ class Loop(LoopBase):
             return LOOP_CLOSED  # nobody is there to get the answer
         if entry.paused:
             return self.read_socket(entry)  # it hung up, or failed
-        if entry.heavy_ns and turn_now(address(self.clock)) >= entry.heavy_ns:
+        if entry.heavy_ns and turn_now(address(self.io.clock)) >= entry.heavy_ns:
             entry.heavy_ns = 0
         if entry.heavy_ns or entry.connection.publisher:
-            self.queue_turn(entry)
+            intake_queue_turn(address(self.io), entry)
             return 0
         return self.read_socket(entry)
 
@@ -461,11 +737,11 @@ class Loop(LoopBase):
 
     def take_turn(self, which: c_int) -> c_int:
         """The first of a list of turns goes on: with what is kept of it, else with what its socket has. Returns a LOOP_* event or 0."""
-        entry: pointer[socket_t] = turn_pop(address(self.turns[which]))
+        entry: pointer[socket_t] = turn_pop(address(self.io.turns[which]))
         entry.paused &= ~cast(uint32_t, PAUSED_TURN)
         if entry.paused:
             return 0  # let_go brings it back when the rest of what holds it is over
-        self.set_interest(entry, entry.interest | EPOLLIN)
+        socket_interest(address(self.io), entry, entry.interest | EPOLLIN)
         entry.received_ms = monotonic_ms()  # what it sent meanwhile was not read: it is not to blame for that
         if not entry.unfed:
             return self.read_socket(entry)
@@ -494,8 +770,8 @@ class Loop(LoopBase):
             entry.unfed = True
             entry.read_size = READ_LEAST
             if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
-                self.mark_failed(entry)
-            self.pause(entry, PAUSED_ANSWER)
+                list_push(self.io.lists, LIST_FAILED, entry)
+            socket_pause(address(self.io), entry, PAUSED_ANSWER)
             return 0
         if out_pending(address(connection.out)) > self.output_asks_max + connection.largest_out and self.stop_asking(entry):
             return 0
@@ -503,7 +779,7 @@ class Loop(LoopBase):
             return self.cut_turn(entry)
         result = engine_feed(address(connection.engine), self.buffer + self.position, self.end - self.position, address(consumed))
         self.position += consumed
-        self.mark_dirty(entry)
+        list_push(self.io.lists, LIST_DIRTY, entry)
         if connection.logged:
             connection.logged = 0
             self.logged = True
@@ -523,10 +799,10 @@ class Loop(LoopBase):
             return LOOP_SLOW
         self.current = NULL
         if self.turn_spent >= self.turn_ns:
-            self.make_heavy(entry)
+            intake_make_heavy(address(self.io), entry)
         # Whole frames are at most frame_size_max, which the engine has checked: so is what is kept.
         if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
-            self.mark_failed(entry)
+            list_push(self.io.lists, LIST_FAILED, entry)
             return 0
         return self.look_at_publisher(entry)
 
@@ -534,38 +810,32 @@ class Loop(LoopBase):
         """Its answers wait unsent: what it asks next waits in `rest`, and nothing more is read. False: the socket took enough of them."""
         connection: pointer[connection_t] = entry.connection
         if not entry.tls:
-            self.flush(entry)
+            output_flush(address(self.io), entry)
             if out_pending(address(connection.out)) <= self.output_asks_max + connection.largest_out:
                 return False
         self.current = NULL
         entry.unfed = True
         entry.read_size = READ_LEAST
         if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
-            self.mark_failed(entry)
-        self.pause(entry, PAUSED_OUTPUT)
-        self.mark_dirty(entry)
+            list_push(self.io.lists, LIST_FAILED, entry)
+        socket_pause(address(self.io), entry, PAUSED_OUTPUT)
+        list_push(self.io.lists, LIST_DIRTY, entry)
         return True
-
-    def ask_on(self, entry: pointer[socket_t]) -> void:
-        """The output of a connection that was not read because of it is sent."""
-        entry.paused &= ~cast(uint32_t, PAUSED_OUTPUT)
-        entry.received_ms = monotonic_ms()  # what it sent meanwhile waits in the kernel: it must not look dead before that is read
-        self.let_go(entry)
 
     def cut_turn(self, entry: pointer[socket_t]) -> c_int:
         """The turn is used up and there is more to feed: it goes on at the end of the list of heavy ones."""
         self.current = NULL
-        self.make_heavy(entry)
+        intake_make_heavy(address(self.io), entry)
         if not socket_keep(entry, self.buffer + self.position, self.end - self.position):
-            self.mark_failed(entry)
+            list_push(self.io.lists, LIST_FAILED, entry)
             return 0
         entry.unfed = True
-        self.queue_turn(entry)
+        intake_queue_turn(address(self.io), entry)
         return self.look_at_publisher(entry)
 
     def look_at_publisher(self, entry: pointer[socket_t]) -> c_int:
         """Whether a publisher may go on. Returns LOOP_BLOCKED when it must be told that it may not, else 0."""
-        if entry.connection.publisher and not self.may_publish(entry):
+        if entry.connection.publisher and not intake_may_publish(address(self.io), entry):
             self.subject = entry
             return LOOP_BLOCKED
         return 0
@@ -578,8 +848,8 @@ class Loop(LoopBase):
         done: uint64_t = 0
         result: c_int
         # Twice what a pass reads: consumers get what producers bring, whatever a delivery costs.
-        end: int64_t = turn_now(address(self.clock)) + 2 * self.turn_ns
-        while done < PASS_MESSAGES and (done == 0 or turn_now(address(self.clock)) < end):
+        end: int64_t = turn_now(address(self.io.clock)) + 2 * self.turn_ns
+        while done < PASS_MESSAGES and (done == 0 or turn_now(address(self.io.clock)) < end):
             connection = run_queue_pop(address(self.run_queue))
             if connection == NULL:
                 return
@@ -591,86 +861,15 @@ class Loop(LoopBase):
             done += connection.deliveries - before + 1
             if connection.deliveries != before:
                 self.delivering = DELIVERING_PASSES
-                self.mark_dirty(entry)
+                list_push(self.io.lists, LIST_DIRTY, entry)
             if result == WORK_FULL:
                 if entry.tls:
                     connection_block_output(connection)
-                    self.mark_dirty(entry)
+                    list_push(self.io.lists, LIST_DIRTY, entry)
                     continue
-                self.flush(entry)
+                output_flush(address(self.io), entry)
                 if out_pending(address(connection.out)) >= connection.output_high:
                     connection_block_output(connection)
                     continue
             if result != WORK_DONE and not at_swap32(address(connection.scheduled), 1):
                 run_queue_push(address(self.run_queue), connection)
-
-    def send_buffer(self, entry: pointer[socket_t], out: pointer[outbuf_t]) -> bint:
-        """Sends what the socket takes. False when the socket failed."""
-        count: Py_ssize_t
-        flags: c_int = MSG_NOSIGNAL | MSG_DONTWAIT
-        if entry.connection.engine.phase == PHASE_CLOSED and not entry.tls:
-            flags |= MSG_MORE  # the last words go with the end of the stream (flush), in one packet
-        while out_pending(out):
-            if out.ref_count:
-                count = self.send_pieces(entry, out)
-            else:
-                count = send(entry.fd, out.data + out.start, out.end - out.start, flags)
-            if count < 0:
-                if errno == EINTR:
-                    continue
-                if errno == EAGAIN:
-                    self.set_interest(entry, entry.interest | EPOLLOUT)
-                    return True
-                return False
-            out_sent(out, count)
-            entry.sent_ms = monotonic_ms()
-        self.set_interest(entry, entry.interest & ~cast(uint32_t, EPOLLOUT))
-        return True
-
-    def send_pieces(self, entry: pointer[socket_t], out: pointer[outbuf_t]) -> ssize_t:
-        """One call of the system for output that refers to contents. What sendmsg returned."""
-        pieces: iovec[OUT_PIECES]
-        scratch: uint8_t[OUT_SCRATCH]
-        message: msghdr
-        memset(address(message), 0, sizeof(msghdr))
-        message.msg_iov = pieces
-        message.msg_iovlen = out_gather(out, pieces, scratch)
-        return sendmsg(entry.fd, address(message), MSG_NOSIGNAL | MSG_DONTWAIT)
-
-    def flush_confirms(self, entry: pointer[socket_t]) -> void:
-        if entry.connection.confirming != NULL:
-            connection_flush_confirms(entry.connection)
-            if entry.connection.confirming != NULL:
-                list_push(self.lists, LIST_WAITING, entry)
-
-    def flush(self, entry: pointer[socket_t]) -> void:
-        connection: pointer[connection_t] = entry.connection
-        out: pointer[outbuf_t] = address(entry.cipher) if entry.tls else address(connection.out)
-        waiting: size_t
-        self.flush_confirms(entry)
-        if not self.send_buffer(entry, out):
-            self.mark_failed(entry)
-            return
-        waiting = out_pending(out)
-        if entry.tls:
-            waiting += out_pending(address(connection.out))
-            if out_pending(address(connection.out)) and out.end - out.start < CIPHER_PIECE:
-                self.mark_dirty(entry)  # the next piece can be encrypted
-        # One message may be larger than what the rest of the output may come to.
-        if waiting > self.output_max and waiting - self.output_max > connection.largest_out:
-            entry.overrun = True
-            self.mark_failed(entry)
-            return
-        if waiting == 0:
-            connection.largest_out = 0
-        if entry.paused & PAUSED_OUTPUT and waiting < connection.output_low:
-            self.ask_on(entry)
-        if connection.write_blocked:
-            if waiting < connection.output_low:
-                connection_unblock_output(connection)
-        elif waiting >= connection.output_high:
-            connection_block_output(connection)  # TLS: the backlog is in the encrypted buffer, which a turn doesn't see
-        if waiting == 0 and connection.engine.phase == PHASE_CLOSED and not entry.lingering:
-            # The peer must see our last frames: closing with unread input would reset the connection under them.
-            entry.lingering = True
-            shutdown(entry.fd, SHUT_WR)

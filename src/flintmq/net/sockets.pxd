@@ -1,6 +1,8 @@
 # A connection's socket as its loop holds it, and the loop's run queue.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
+from flintmq.core.jobs cimport turn_clock_t
+from flintmq.queue.types cimport log_port_t
 from flintmq.session.connection cimport Connection
 from flintmq.session.types cimport connection_t
 
@@ -74,6 +76,30 @@ cdef struct socket_t:
     int64_t received_ms       # monotonic
     int64_t sent_ms
 
+cdef enum:                    # io_t.alarm
+    ALARM_MEMORY = 1
+    ALARM_DISK = 2
+
+cdef enum:
+    EVENTS_MAX = 256          # per epoll_wait
+    READ_SIZE = 262144        # bytes of one read at most: it fills about one content chunk
+    # The first read, and the one after a turn that was cut: what is left of a turn is kept. Each read that is full doubles the next.
+    READ_LEAST = 16384
+
+cdef struct io_t:             # what a loop knows of all its sockets
+    int epoll
+    socket_t *lists[LIST_COUNT]
+    turns_t turns[TURNS_COUNT]
+    turn_clock_t clock
+    int64_t heavy_ns          # how long a connection is heavy after it used up a turn
+    log_port_t *port          # NULL: nothing is logged
+    uint64_t memory_high      # bytes of message memory: the alarm begins above, ends below `low`; nobody publishes above `hard`
+    uint64_t memory_low
+    uint64_t memory_hard
+    uint32_t alarm            # ALARM_* that hold now
+    bint alarm_paused         # a publisher was paused by an alarm since on_alarm was told that nothing is low
+    uint32_t output_max
+
 cdef class Socket:
     cdef socket_t socket
     cdef readonly Connection connection
@@ -99,3 +125,5 @@ cdef void turn_push(turns_t *turns, socket_t *socket) noexcept nogil            
 cdef socket_t *turn_pop(turns_t *turns) noexcept nogil                               # the first; NULL when empty
 # Takes a socket that closes off a list of turns. O(entries).
 cdef void turns_forget(turns_t *turns, socket_t *socket) noexcept nogil
+cdef void socket_interest(io_t *io, socket_t *socket, uint32_t interest) noexcept nogil
+cdef void socket_pause(io_t *io, socket_t *socket, uint32_t why) noexcept nogil      # PAUSED_*

@@ -15,10 +15,14 @@ from cython.cimports.flintmq.net.sysio import (
     EAGAIN,
     ECONNABORTED,
     EINTR,
+    EPOLL_CTL_MOD,
+    EPOLLIN,
     NI_NUMERICHOST,
     NI_NUMERICSERV,
     SOCK_CLOEXEC,
     accept4,
+    epoll_ctl,
+    epoll_event,
     errno,
     getnameinfo,
     inet_ntop,
@@ -273,3 +277,18 @@ class Socket:
     @property
     def lingering(self) -> bool:
         return self.socket.lingering
+
+
+def socket_interest(io: pointer[io_t], socket: pointer[socket_t], interest: uint32_t) -> void:
+    event: epoll_event
+    if socket.interest == interest or socket.dead:
+        return
+    socket.interest = interest
+    event.events = interest
+    event.data.ptr = socket
+    epoll_ctl(io.epoll, EPOLL_CTL_MOD, socket.fd, address(event))
+
+
+def socket_pause(io: pointer[io_t], socket: pointer[socket_t], why: uint32_t) -> void:
+    socket.paused |= why
+    socket_interest(io, socket, socket.interest & ~cast(uint32_t, EPOLLIN))

@@ -1,6 +1,6 @@
 """What a session asks of the I/O loop that owns its connection, and of the connection's socket, for the type checker.
 
-in: nothing. out: LoopPort and SocketPort, which flintmq.net fills in (net/loop_base.py, net/sockets.py). The session is a lower layer than
+in: nothing. out: LoopPort and SocketPort, which flintmq.net fills in (net/loop.py, net/sockets.py). The session is a lower layer than
 net and must not know it.
 """
 
