@@ -46,7 +46,7 @@ from cython.cimports.flintmq.net.intake import (
     intake_may_publish,
     intake_queue_turn,
 )
-from cython.cimports.flintmq.net.output import CIPHER_PIECE, output_cipher, output_confirms, output_encrypt, output_flush
+from cython.cimports.flintmq.net.output import CIPHER_PIECE, output_cipher, output_confirms, output_encrypt, output_flush, output_lingering
 from cython.cimports.flintmq.net.sockets import (
     ALARM_DISK,
     EVENTS_MAX,
@@ -55,6 +55,7 @@ from cython.cimports.flintmq.net.sockets import (
     KIND_WAKE,
     LIST_DIRTY,
     LIST_FAILED,
+    LIST_LINGERING,
     LIST_THROTTLED,
     LIST_WAITING,
     PAUSED_ALARM,
@@ -171,6 +172,7 @@ class Loop:
         self.chores.clock = address(self.io.clock)
         self.late_ns = limits.loop_late_ms * 1_000_000
         self.thrown_away_max = limits.close_bytes_max
+        self.io.close_look_ms = limits.close_look_ms
         self.listeners = []
         self.turn_messages = limits.turn_messages_max
         self.io.output_max = limits.output_bytes_max
@@ -569,6 +571,7 @@ class Loop:
                         return LOOP_TLS_OUT
                 output_flush(address(self.io), entry)
                 entry = list_pop(self.io.lists, LIST_DIRTY)
+            output_lingering(address(self.io))
             entry = list_pop(self.io.lists, LIST_FAILED)
             if entry != NULL:
                 self.subject = entry
@@ -642,6 +645,8 @@ class Loop:
             or self.chores.waiting
         ):
             timeout = 0
+        if self.io.lists[LIST_LINGERING] != NULL and timeout > self.io.linger_ms - now:
+            timeout = cast(c_int, self.io.linger_ms - now) if self.io.linger_ms > now else 0
         # Events that this pass had no time for come first; then the kernel is asked again.
         if self.event_next >= self.event_count:
             self.notice_late(0)

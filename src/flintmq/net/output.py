@@ -24,10 +24,12 @@ from cython.cimports.flintmq.net.intake import intake_ask_on
 from cython.cimports.flintmq.net.sockets import (
     LIST_DIRTY,
     LIST_FAILED,
+    LIST_LINGERING,
     LIST_WAITING,
     PAUSED_OUTPUT,
     Socket,
     io_t,
+    list_pop,
     list_push,
     socket_interest,
     socket_t,
@@ -35,13 +37,20 @@ from cython.cimports.flintmq.net.sockets import (
 from cython.cimports.flintmq.net.sysio import (
     EAGAIN,
     EINTR,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
+    EPOLLIN,
     EPOLLOUT,
     MSG_DONTWAIT,
     MSG_MORE,
     MSG_NOSIGNAL,
+    MSG_PEEK,
     SHUT_WR,
+    epoll_ctl,
+    epoll_event,
     errno,
     msghdr,
+    recv,
     send,
     sendmsg,
     shutdown,
@@ -83,9 +92,45 @@ def output_flush(io: pointer[io_t], entry: pointer[socket_t]) -> void:
     elif waiting >= connection.output_high:
         connection_block_output(connection)  # TLS: the backlog is in the encrypted buffer, which a turn doesn't see
     if waiting == 0 and connection.engine.phase == PHASE_CLOSED and not entry.lingering:
-        # The peer must see our last frames: closing with unread input would reset the connection under them.
-        entry.lingering = True
-        shutdown(entry.fd, SHUT_WR)
+        _linger(io, entry)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _linger(io: pointer[io_t], entry: pointer[socket_t]) -> void:
+    """The last frames are sent: the socket is shut down for sending, and closed when the peer has hung up or its time is over.
+
+    A close at once would meet what the peer still sends with a reset, which can take our last frames away from it. The peer's end needs no
+    event of its own: nearly all hang up within microseconds, so all that linger are looked at together.
+    """
+    event: epoll_event
+    entry.lingering = True
+    shutdown(entry.fd, SHUT_WR)
+    epoll_ctl(io.epoll, EPOLL_CTL_DEL, entry.fd, address(event))
+    if io.lists[LIST_LINGERING] == NULL:
+        io.linger_ms = monotonic_ms() + io.close_look_ms
+    list_push(io.lists, LIST_LINGERING, entry)
+
+
+def output_lingering(io: pointer[io_t]) -> void:
+    event: epoll_event
+    octet: uint8_t
+    count: Py_ssize_t
+    entry: pointer[socket_t]
+    if io.lists[LIST_LINGERING] == NULL or monotonic_ms() < io.linger_ms:
+        return
+    entry = list_pop(io.lists, LIST_LINGERING)
+    while entry != NULL:
+        count = recv(entry.fd, address(octet), 1, MSG_DONTWAIT | MSG_PEEK)
+        entry.interest = EPOLLIN
+        event.events = EPOLLIN
+        event.data.ptr = entry
+        if count == 0 or (count < 0 and errno != EAGAIN and errno != EINTR):
+            list_push(io.lists, LIST_FAILED, entry)
+        elif epoll_ctl(io.epoll, EPOLL_CTL_ADD, entry.fd, address(event)) < 0:
+            list_push(io.lists, LIST_FAILED, entry)
+        entry = list_pop(io.lists, LIST_LINGERING)
 
 
 def output_confirms(io: pointer[io_t], entry: pointer[socket_t]) -> void:

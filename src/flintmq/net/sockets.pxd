@@ -23,7 +23,8 @@ cdef enum:                    # lists of a loop that its sockets are on
     LIST_FAILED = 1           # LOOP_CLOSED is due
     LIST_WAITING = 2          # has confirms that wait for the log
     LIST_THROTTLED = 3        # PAUSED_BUFFERS is set
-    LIST_COUNT = 4
+    LIST_LINGERING = 4        # shut down for sending and out of epoll: looked at when io_t.linger_ms has come
+    LIST_COUNT = 5
 
 cdef enum:                    # lists of turns
     TURNS_FRESH = 0           # publishes, or goes on after a pause: served after the other events of a pass
@@ -99,6 +100,8 @@ cdef struct io_t:             # what a loop knows of all its sockets
     uint32_t alarm            # ALARM_* that hold now
     bint alarm_paused         # a publisher was paused by an alarm since on_alarm was told that nothing is low
     uint32_t output_max
+    int64_t linger_ms         # monotonic: when LIST_LINGERING is looked at, if it is not empty
+    int64_t close_look_ms
 
 cdef class Socket:
     cdef socket_t socket

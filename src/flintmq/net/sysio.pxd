@@ -26,7 +26,7 @@ cdef extern from "sys/socket.h" nogil:
         size_t msg_iovlen
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
     cdef enum:
-        MSG_NOSIGNAL, MSG_DONTWAIT, MSG_MORE, SHUT_WR
+        MSG_NOSIGNAL, MSG_DONTWAIT, MSG_MORE, MSG_PEEK, SHUT_WR
     ssize_t recv(int fd, void *buffer, size_t size, int flags)
     ssize_t send(int fd, const void *buffer, size_t size, int flags)
     int shutdown(int fd, int how)

@@ -146,6 +146,8 @@ class Broker:
         # called at the end of each housekeeping pass with its time (monotonic, milliseconds): quick, and never waiting
         self.on_housekeeping: list[Callable[[int], None]] = []
         self.connections_opened = 0
+        # another object since each round over the connections that closes some: who opens one meanwhile asks again whether it may
+        self.closings = object()
         self.connections_closed = 0
         self.channels_opened = 0
 

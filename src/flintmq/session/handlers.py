@@ -474,7 +474,8 @@ class ConnectionHandler:
         self.connection.closing()
         self._end("closed")
         if not self.works:
-            self._agreed()
+            self.send(0, CLOSE_OK)
+            self.finish()
             return
         self.works.add(self, lambda: True, self._agreed)
         self.connection.waiting = True

@@ -163,16 +163,19 @@ def _tune_ok(handler: ConnectionHandler, method: spec.ConnectionTuneOk) -> None:
 
 def _open(handler: ConnectionHandler, method: spec.ConnectionOpen) -> None:
     name = method.virtual_host
-    vhost = handler.broker.vhosts.get(name)
+    broker = handler.broker
+    closings = broker.closings
+    vhost = broker.vhosts.get(name)
     if vhost is None:
         raise PeerError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
     _check_there(handler, vhost)
-    handler.broker.quotas.open_connection(handler.user, name)
+    broker.quotas.open_connection(handler.user, name)
     handler.vhost = vhost
     handler.connection.opened()
     handler.state = RUNNING
-    handler.broker.connection_opened(handler)
-    _check_there(handler, vhost)  # whoever deletes the user or the vhost from now on finds the connection
+    broker.connection_opened(handler)
+    if broker.closings is not closings:  # else whoever deletes the user or the vhost finds the connection
+        _check_there(handler, vhost)
     handler.send(0, spec.ConnectionOpenOk())
     log.info("connection %s: user %r authenticated and granted access to vhost %r", handler.name, handler.user, name)
 

@@ -84,6 +84,7 @@ def keep_limits(broker: Broker, queue: Any) -> None:
 
 def close_connections(broker: Broker, which: Callable[[ConnectionHandler], bool], text: str) -> int:
     """Closes connections with 320 CONNECTION_FORCED and `text`, each on its own loop, in slices. Returns how many. Any thread."""
+    broker.closings = object()
     chosen = [handler for handler in list(broker.connections.values()) if which(handler)]
 
     def some() -> bool:
@@ -115,6 +116,7 @@ def end_vhost(broker: Broker, name: str, done: Callable[[bool], object]) -> None
         done(True)
         return
     vhost.deleted = True
+    broker.closings = object()
     left, lock = [len(broker.loops) or 1], threading.Lock()
 
     def closed(whole: bool) -> None:

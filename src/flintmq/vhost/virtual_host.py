@@ -747,7 +747,9 @@ class VirtualHost:
     def connection_closed(self, connection_id: int) -> int:
         """Deletes the exclusive queues of a connection that is gone; returns how many."""
         with self._lock:
-            queues = list(self._exclusive.get(connection_id, {}).values())
+            if connection_id not in self._exclusive:
+                return 0
+            queues = list(self._exclusive[connection_id].values())
             for queue in queues:
                 if queue.bindings:  # an exchange may go with it, which the database has
                     self._changes.perform(partial(self._remove_queue, queue), self.home_call, _log_error)
