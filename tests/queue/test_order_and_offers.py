@@ -250,7 +250,7 @@ def test_gaps_of_recovery_cost_nothing_and_order_goes_on_above_them() -> None:
     assert all(consumer.ack(g[0]) for g in got)
 
 
-def test_expired_entries_are_taken_lowest_first_and_only_available_ones() -> None:
+def test_expired_entries_are_taken_earliest_first_and_only_available_ones() -> None:
     queue = Queue()
     for number, expires in enumerate([50, 0, 10, 30, 10]):
         queue.enqueue(b"%d" % number, expires_at=expires)
@@ -258,7 +258,7 @@ def test_expired_entries_are_taken_lowest_first_and_only_available_ones() -> Non
     assert consumer.pull()[1] == b"0"
     assert queue.next_expiry == 10
     assert queue.take_expired(9) is None
-    assert [queue.take_expired(40)[1] for _ in range(3)] == [b"2", b"3", b"4"]
+    assert [queue.take_expired(40)[1] for _ in range(3)] == [b"2", b"4", b"3"]
     assert queue.take_expired(60) is None, "in the consumer's hands"
     consumer.release(1)
     assert queue.take_expired(60)[1] == b"0"

@@ -514,7 +514,7 @@ class QueueMachine(RuleBasedStateMachine):
             taken.append(got[0])
             assert self.queue.dequeue(got[0])
         assert set(taken) == due, "available ones all, others none"
-        assert taken == sorted(taken)
+        assert taken == sorted(taken, key=lambda position: (self.entries[position].expires, position))
         for position in taken:
             del self.entries[position]
 

@@ -135,3 +135,56 @@ def test_unused_queue_with_x_expires_goes(start: Callable[..., Any], connect: Ca
     clock.advance(ms=120)
     wait_until(lambda: "used" not in queues, what="without its consumer it goes, too")
     probe.refuse(404, "no queue 'used'", "queue.declare", queue="used", passive=True)
+
+
+MINIMUM, MAXIMUM = "x-qpid-minimum-message-ttl", "x-qpid-maximum-message-ttl"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expiration", "gone_at_once"),
+    [
+        ({MINIMUM: 60_000}, "30", False),
+        ({MINIMUM: 60_000}, "0", False),
+        ({MINIMUM: 20}, "30", True),
+        ({MINIMUM: 60_000, MAXIMUM: 30}, "10", True),
+        ({MINIMUM: 60_000, "x-message-ttl": 30}, "10", True),
+        ({MAXIMUM: 30}, None, True),
+        ({MAXIMUM: 30}, "60000", True),
+        ({MAXIMUM: 60_000, "x-message-ttl": 30}, None, True),
+        ({MAXIMUM: 30, "x-message-ttl": 60_000}, None, True),
+    ],
+)
+@pytest.mark.parametrize("way", ["publish", "commit"])
+def test_a_queue_raises_and_caps_the_time_to_live(
+    start: Callable[..., Any], connect: Callable[..., Any], arguments: dict[str, int], expiration: str | None, gone_at_once: bool, way: str
+) -> None:
+    broker = start()
+    channel = connect(broker).channel()
+    channel.queue("q", arguments=arguments)
+    if way == "commit":
+        channel.call("tx.select")
+    channel.publish(b"x", routing_key="q", **({} if expiration is None else {"expiration": expiration}))
+    if way == "commit":
+        channel.call("tx.commit")
+    channel.wait_ready("q", 1)
+    until = time.monotonic() + 0.15
+    if gone_at_once:
+        gone(channel, "q")
+    else:
+        wait_until(lambda: time.monotonic() > until)
+        assert channel.ready("q") == 1
+
+
+def test_an_expired_message_behind_a_live_head_leaves_at_its_time(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    broker = start(SLOW)
+    channel = connect(broker).channel()
+    channel.queue("dead")
+    channel.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    channel.consume("dead", no_ack=True)
+    channel.publish(b"lives", routing_key="q")
+    began = time.monotonic()
+    channel.publish(b"second", routing_key="q", expiration="90")
+    channel.publish(b"first", routing_key="q", expiration="50")
+    assert [one.body for one in channel.deliveries(2)] == [b"first", b"second"]
+    assert 0.09 <= time.monotonic() - began < 5  # how late on a quiet machine: bench/expiry.py
+    assert channel.ready("q") == 1

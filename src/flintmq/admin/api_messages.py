@@ -20,7 +20,7 @@ from starlette.responses import Response
 from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, member
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
 from flintmq.admin.messages import body_of, message_of, properties_of
-from flintmq.admin.publish import durable, is_full
+from flintmq.admin.publish import durable, expiry_on, is_full
 from flintmq.core.content import bytes_mapped
 from flintmq.definitions.checks import members
 from flintmq.errors import PeerError, ReplyCode, StoreError
@@ -87,8 +87,7 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
         if is_full(queue, len(body)):
             broker.count_drop("refused")
             continue
-        times = [time for time in (queue.core.ttl_ms if queue.core.ttl_ms >= 0 else None, message.expiration_ms) if time is not None]
-        expires_at = broker.clock.wall_ms() + min(times) if times else 0
+        expires_at = expiry_on(queue.core, message.expiration_ms, broker.clock.wall_ms())
         name = exchange.encode("utf-8", "surrogateescape")
         args = message.header, body, message.flags, message.priority or 0, expires_at
         position, lsn, ticket = place(queue.core, broker.log, name, key, *args)

@@ -29,8 +29,7 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     if is_full(queue, len(message.body)):
         broker.count_drop("refused")
         raise HttpError(409, "queue_full", f"queue '{queue.name}' is full and refuses messages", "consume messages, or raise its limit")
-    times = [time for time in (core.ttl_ms if core.ttl_ms >= 0 else None, message.expiration_ms) if time is not None]
-    expires_at = broker.clock.wall_ms() + min(times) if times else 0
+    expires_at = expiry_on(core, message.expiration_ms, broker.clock.wall_ms())
     key = queue.name.encode("utf-8", "surrogateescape")
     position, lsn, ticket = place(
         core, broker.log, b"", key, message.header, message.body, message.flags, message.priority or 0, expires_at
@@ -40,6 +39,13 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     publishing.settle_limits(broker, queue)
     await durable(parts, lsn, ticket)
     return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn or ticket)}
+
+
+def expiry_on(core: Any, expiration_ms: int | None, now_ms: int) -> int:
+    """When a message expires on this queue, wall clock, milliseconds; 0: never. expiration_ms: its own."""
+    own = None if expiration_ms is None else max(expiration_ms, core.ttl_least_ms)
+    times = [time for time in (core.ttl_ms if core.ttl_ms >= 0 else None, own) if time is not None]
+    return now_ms + min(times) if times else 0
 
 
 def is_full(queue: Any, size: int) -> bool:

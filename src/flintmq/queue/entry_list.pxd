@@ -15,8 +15,6 @@ cdef extern from "<stdint.h>" nogil:
 cdef uint64_t list_add(list_t *entries, uint32_t level, content_t *content, uint64_t message_id, int64_t expires_at_ms, uint32_t *wanted) noexcept nogil
 # The slot for a new entry at `index`, counted as live, its expiry noted; NULL when closed, refused or out of memory. Locked.
 cdef slot_t *list_claim_locked(list_t *entries, uint32_t level, uint64_t index, int64_t expires_at_ms) noexcept nogil
-# Notes when an entry of this segment expires (list locked); false when memory is exhausted.
-cdef bint list_set_expiry_locked(list_t *entries, segment_t *segment, uint64_t index, int64_t expires_at_ms) noexcept nogil
 # list_add in two steps, for producers that log in between; they exclude each other by a lock of their own. The reserved entry is
 # invisible until list_publish, which makes it not resident when its message has an id and the queue's window of `hot_bytes` is
 # passed: then `*dropped` is the content whose reference the caller drops, else NULL.
@@ -55,7 +53,6 @@ cdef uint64_t list_lowest_behind(list_t *entries, uint64_t *seen, uint64_t relea
 
 # --- for list_upkeep (locked)
 cdef void segment_free(segment_t *segment) noexcept nogil
-cdef void expiry_free(segment_t *segment) noexcept nogil          # the segment has no column of expiry times any more
 cdef void directory_free(level_t *level) noexcept nogil
 # Place in the directory of the first segment that ends after `index`; level.count when there is none.
 cdef uint32_t list_directory_find(level_t *level, uint64_t index) noexcept nogil

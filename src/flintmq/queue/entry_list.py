@@ -33,6 +33,7 @@ from cython.cimports.flintmq.core.content import content_incref, content_t
 from cython.cimports.flintmq.core.memory_account import MEMORY_ENTRIES, memory_add
 from cython.cimports.flintmq.core.sanitizer import FLINTMQ_ASAN
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_evicted, count_resident
+from cython.cimports.flintmq.queue.expiries import expiry_came_back, expiry_free, expiry_set, expiry_unlinked
 from cython.cimports.flintmq.queue.slot import slot_body_len, slot_content, slot_dequeue, slot_release, slot_set_cold
 from cython.cimports.flintmq.queue.spans import span_add, span_cut, span_find
 from cython.cimports.flintmq.queue.types import (
@@ -65,7 +66,7 @@ from cython.cimports.posix.mman import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PR
 
 # Slots of a level's first segment: 384 bytes serve the many queues that only ever hold a few messages.
 SMALL_SLOTS = declare(uint32_t, 16)
-# Bytes of a large segment: 8 pages, so 1,362 slots; large enough that unlinking is rare, small enough that one live entry pins little.
+# Bytes of a large segment: 8 pages, so 1,361 slots; large enough that unlinking is rare, small enough that one live entry pins little.
 LARGE_BYTES = declare(uint64_t, 32768)
 # Slots that one section under the lock looks at below the floor: some microseconds.
 HOLES_MAX = declare(uint64_t, 2048)
@@ -73,13 +74,6 @@ HOLES_MAX = declare(uint64_t, 2048)
 TRIM = declare(uint64_t, 32)
 
 # --- segments (all locked) --------------------------------------------------------------------------------------------------
-
-
-def expiry_free(segment: pointer[segment_t]) -> void:
-    if segment.expiry != NULL:
-        memory_add(MEMORY_ENTRIES, -cast(int64_t, segment.count * sizeof(int64_t)))
-        free(segment.expiry)
-        segment.expiry = NULL
 
 
 def directory_free(level: pointer[level_t]) -> void:
@@ -225,6 +219,7 @@ def list_unlink_locked(entries: pointer[list_t], level: pointer[level_t], segmen
     else:
         level.last = segment.prev
     level.hint = NULL
+    expiry_unlinked(entries, segment)
     segment.prev = entries.retired
     entries.retired = segment
     at_store32(address(entries.retired_count), entries.retired_count + 1)
@@ -285,31 +280,6 @@ def _claim_slot(entries: pointer[list_t], level_no: uint32_t, index: uint64_t) -
     return slot
 
 
-def list_set_expiry_locked(entries: pointer[list_t], segment: pointer[segment_t], index: uint64_t, expires_at_ms: int64_t) -> bint:
-    position: uint64_t = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
-    if segment.expiry == NULL:
-        segment.expiry = cast(pointer[int64_t], calloc(segment.count, sizeof(int64_t)))
-        if segment.expiry == NULL:
-            return False
-        memory_add(MEMORY_ENTRIES, segment.count * sizeof(int64_t))
-    segment.expiry[index - segment.base] = expires_at_ms
-    if position < entries.expiry_resume:
-        entries.expiry_resume = position  # a sweep that is under way must not pass it
-    if segment.expiry_min == 0 or expires_at_ms < segment.expiry_min:
-        segment.expiry_min = expires_at_ms
-    if entries.expiry_min == 0 or expires_at_ms < entries.expiry_min:
-        _set_expiry_min(entries, expires_at_ms)
-    return True
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _set_expiry_min(entries: pointer[list_t], value: int64_t) -> void:
-    at_store64(cast(pointer[uint64_t], address(entries.expiry_min)), cast(uint64_t, value))
-
-
 # --- adding -----------------------------------------------------------------------------------------------------------------
 
 
@@ -328,7 +298,7 @@ def list_claim_locked(entries: pointer[list_t], level: uint32_t, index: uint64_t
     slot: pointer[slot_t] = NULL
     if not entries.closed and index > sub.tail:
         slot = _claim_slot(entries, level, index)
-    if slot != NULL and expires_at_ms and not list_set_expiry_locked(entries, sub.last, index, expires_at_ms):
+    if slot != NULL and expires_at_ms and not expiry_set(entries, sub.last, index, expires_at_ms):
         sub.last.live -= 1
         sub.live -= 1
         slot = NULL
@@ -419,7 +389,7 @@ def list_publish(
     spin_lock(address(entries.lock))
     if expires_at_ms:
         # Out of memory: it is logged already, so it stays, without expiring.
-        list_set_expiry_locked(entries, sub.last, index, expires_at_ms)
+        expiry_set(entries, sub.last, index, expires_at_ms)
     count_arrival(entries, body_len)
     if (
         slot.message_id
@@ -753,25 +723,14 @@ def list_finish(entries: pointer[list_t], position: uint64_t) -> void:
 
 def list_came_back_locked(entries: pointer[list_t], segment: pointer[segment_t], index: uint64_t, body_len: uint64_t) -> void:
     level: pointer[level_t] = entries.levels + segment.level
-    expires_at_ms: int64_t
     # Here and for each of them: who raises a floor knows by it whether one came back behind its scan.
     check(index <= level.tail, b"entry_list I2 what came back stands at or below the tail", index, level.tail)
     at_store64(address(entries.released_bytes), entries.released_bytes + body_len)
     at_store64(address(entries.released), entries.released + 1)
     if index < level.floor:
         span_add(level, index)
-    if segment.expiry == NULL:
-        return
-    expires_at_ms = segment.expiry[index - segment.base]
-    if expires_at_ms == 0:
-        return
-    # A sweep that met it in a consumer's hands has left it out of the account.
-    if (cast(uint64_t, segment.level) << LEVEL_SHIFT) | index < entries.expiry_resume:
-        entries.expiry_resume = (cast(uint64_t, segment.level) << LEVEL_SHIFT) | index
-    if segment.expiry_min == 0 or expires_at_ms < segment.expiry_min:
-        segment.expiry_min = expires_at_ms
-    if entries.expiry_min == 0 or expires_at_ms < entries.expiry_min:
-        _set_expiry_min(entries, expires_at_ms)
+    if segment.expiry != NULL:
+        expiry_came_back(entries, segment, index)
 
 
 def list_lowest_behind(entries: pointer[list_t], seen: pointer[uint64_t], released: uint64_t) -> uint64_t:

@@ -14,6 +14,7 @@ cdef class QueueHandle:
     cdef queue_t *queue               # counted reference
     cdef public uint32_t destination_flags   # DEST_* of route_cache.pxd, copied into every route
     cdef public int64_t ttl_ms        # -1: none
+    cdef public uint32_t ttl_least_ms # what a message's own expiration is raised to; 0: stays
     cdef public bint dead_letters     # a dead-letter exchange is set: refused and expired messages go the slow way
     cdef public object owner          # the control plane's Queue
     cdef LogPort log                  # the log it writes to, or None

@@ -10,6 +10,7 @@ Message = tuple[bytes, bytes, bytes, bytes]
 class QueueHandle:
     destination_flags: int
     ttl_ms: int
+    ttl_least_ms: int
     max_length: int
     max_bytes: int
     dead_letters: bool

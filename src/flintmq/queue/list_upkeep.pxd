@@ -1,12 +1,9 @@
 # Upkeep of entry lists. Every function takes list_t.lock itself.
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.queue.types cimport list_t, log_port_t, segment_t, slot_t
+from flintmq.queue.types cimport list_t, log_port_t, segment_t
 
 # Frees everything, contents included, and tells the port (may be NULL) of spilled content that goes; nobody may be inside.
 cdef void list_destroy(list_t *entries, log_port_t *port) noexcept nogil
 
-# Acquires (owner 0) one expired available entry, lowest position first within a sweep of the same `now_ms`.
-cdef bint list_take_expired(list_t *entries, int64_t now_ms, uint64_t *position, slot_t **slot) noexcept nogil
 # Frees an unused tail segment and the spare when nothing was added since the last call.
 cdef void list_shrink(list_t *entries) noexcept nogil
 # Detaches the retired segments; list_free_retired frees them once nobody can be inside

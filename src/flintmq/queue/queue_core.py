@@ -54,9 +54,10 @@ from cython.cimports.flintmq.queue.entry_list import (
     list_reserve,
     list_slot_locked,
 )
+from cython.cimports.flintmq.queue.expiries import list_take_expired
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, list_init
 from cython.cimports.flintmq.queue.list_restore import list_insert
-from cython.cimports.flintmq.queue.list_upkeep import list_destroy, list_take_expired
+from cython.cimports.flintmq.queue.list_upkeep import list_destroy
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.pull import (
     delivery_fill,

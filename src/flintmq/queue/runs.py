@@ -27,9 +27,9 @@ from cython.cimports.flintmq.queue.entry_list import (
     list_claim_locked,
     list_delete_locked,
     list_directory_find,
-    list_set_expiry_locked,
     list_slot_locked,
 )
+from cython.cimports.flintmq.queue.expiries import expiry_set
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, kind_returned
 from cython.cimports.flintmq.queue.pull import queue_wake_if_available
@@ -456,7 +456,7 @@ def run_publish(queue: pointer[queue_t], placed: pointer[placed_t], count: uint6
             slot_set_cold(slot, one.body_len)
             index = one.position & INDEX_MASK
             if one.expires_at_ms:
-                list_set_expiry_locked(list_, segment, index, one.expires_at_ms)
+                expiry_set(list_, segment, index, one.expires_at_ms)
             count_arrival(list_, one.body_len)
             count_taken(list_, one.body_len)  # the broker has had it from its birth
             count_cold(list_, 1)

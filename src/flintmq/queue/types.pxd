@@ -96,7 +96,10 @@ cdef struct segment_t:          # a run of slots of one level; see entry_list.py
     segment_t *next             # atomic; kept when the segment is unlinked, so a reader inside walks on
     segment_t *prev             # link under the list lock; of retired segments: the next retired one
     int64_t *expiry             # column of expiry times (ms, 0 never); NULL while no entry of the segment expires
-    int64_t expiry_min          # lower bound of that column
+    uint16_t *due               # behind that column: a heap of its slots, the one that expires first at the top (expiries.pxd)
+    uint32_t due_count
+    uint32_t due_place          # in list_t.due, plus 1; 0: nothing in it expires
+    int64_t expiry_min          # the time of due[0]
     slot_t *slots
 
 cdef struct place_t:            # a reader's segment between two calls; good while no segment was unlinked since
@@ -173,9 +176,11 @@ cdef struct list_t:             # QueueEntryList: levels of segments, served in 
     uint32_t reclaim_after      # retired segments to wait for before the next try, after one that found a reader inside
     int level_rule
     segment_t *spare            # one zeroed large segment
-    int64_t expiry_min          # atomic: lower bound over all segments; 0 = nothing expires
-    int64_t expiry_now          # the time of the expiry sweep that is under way, and how far it is
-    uint64_t expiry_resume
+    int64_t expiry_min          # atomic: lower bound of the next expiry; 0 = nothing expires
+    int64_t expiry_now          # the latest time that expired entries were taken for
+    segment_t **due             # a heap of the segments in which something expires, the earliest first (expiries.pxd)
+    uint32_t due_count
+    uint32_t due_size
 
 cdef struct found_t:            # what a scan found
     slot_t *slot

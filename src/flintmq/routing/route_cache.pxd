@@ -18,6 +18,7 @@ cdef enum:                    # route_t.flags
 cdef struct destination_t:
     queue_t *queue            # counted reference
     uint32_t flags            # DEST_*
+    uint32_t ttl_least_ms     # what a message's own expiration is raised to; 0: stays
     int64_t ttl_ms            # x-message-ttl; -1 = none
 
 cdef struct route_t:

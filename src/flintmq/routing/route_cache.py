@@ -209,6 +209,7 @@ def route_new(key: pointer[cython.const[uint8_t]], key_len: uint32_t, destinatio
         route.destinations[i].queue = handle.queue
         route.destinations[i].flags = handle.destination_flags
         route.destinations[i].ttl_ms = handle.ttl_ms
+        route.destinations[i].ttl_least_ms = handle.ttl_least_ms
         i += 1
         route.count = cast(uint32_t, i)
     memory_add(MEMORY_ROUTES, route.count * sizeof(destination_t))

@@ -38,7 +38,8 @@ def configure(core: QueueHandle, policy: QueuePolicy) -> None:
     has_limit = policy.max_length is not None or policy.max_length_bytes is not None
     drops = policy.overflow == DROP_HEAD and has_limit
     core.set_returns(policy.counts_deliveries, -1 if policy.delivery_limit is None else policy.delivery_limit, drops)
-    core.ttl_ms = -1 if policy.message_ttl_ms is None else policy.message_ttl_ms
+    core.ttl_ms = min((one for one in (policy.message_ttl_ms, policy.maximum_ttl_ms) if one is not None), default=-1)
+    core.ttl_least_ms = policy.minimum_ttl_ms or 0
     core.max_length = _ANY if policy.max_length is None else policy.max_length
     core.max_bytes = _ANY if policy.max_length_bytes is None else policy.max_length_bytes
     flags = 0

@@ -357,6 +357,8 @@ def drop_over(handle: QueueHandle) -> int:
 
 
 def expiry_on(destination: pointer[destination_t], expiration_ms: int64_t) -> int64_t:
+    if expiration_ms >= 0 and expiration_ms < destination.ttl_least_ms:
+        expiration_ms = destination.ttl_least_ms
     if destination.ttl_ms >= 0 and (expiration_ms < 0 or destination.ttl_ms < expiration_ms):
         expiration_ms = destination.ttl_ms
     if expiration_ms < 0:

@@ -25,6 +25,7 @@ cdef struct plan_route_t:       # a route of a block
 cdef struct plan_place_t:
     uint32_t queue              # index in plan.queues
     int64_t ttl_ms              # of the queue, -1: none
+    int64_t ttl_least_ms        # what a message's own expiration is raised to there
 
 cdef struct plan_queue_t:
     queue_t *core

@@ -286,6 +286,7 @@ class Stage:
         priority: int32_t = _priority(data)
         expiration: int64_t = cast(int64_t, le64(data + 16))
         ttl: int64_t
+        own: int64_t
         expires: int64_t
         message_id: uint64_t
         message: pointer[message_t]
@@ -320,8 +321,11 @@ class Stage:
             number = one.levels[level]
             one.levels[level] += 1
             ttl = place.ttl_ms
-            if ttl < 0 or (expiration >= 0 and expiration < ttl):
-                ttl = expiration
+            own = expiration
+            if own >= 0 and own < place.ttl_least_ms:
+                own = place.ttl_least_ms
+            if ttl < 0 or (own >= 0 and own < ttl):
+                ttl = own
             expires = now_ms + ttl if ttl >= 0 else 0
             check(number < queue.count, b"tx_stage T1 a staged message has its place", number, queue.count)
             queue.placed[number].message_id = message_id
@@ -548,6 +552,7 @@ class Plan:
                     self.queue_count += 1
                 self.places[at].queue = indexes[queue_id]
                 self.places[at].ttl_ms = ttl_ms
+                self.places[at].ttl_least_ms = core.ttl_least_ms
                 at += 1
 
     def __dealloc__(self):

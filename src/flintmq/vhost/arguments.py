@@ -25,6 +25,8 @@ from flintmq.vhost.stream_arguments import FILTER_BYTES_MAX, FILTER_BYTES_MIN, S
 
 # milliseconds; ten years: what RabbitMQ accepts for x-message-ttl and x-expires
 EXPIRY_MS_MAX = 315_360_000_000
+# milliseconds; 49 days: routes have 32 bits for it
+MINIMUM_TTL_MS_MAX = 2**32 - 1
 # deliveries of one message; the counter has 31 bits
 DELIVERY_LIMIT_MAX = 2**31 - 1
 PRIORITY_MAX = 255
@@ -164,6 +166,10 @@ def _lower(one: Any, other: Any) -> Any:
     return min(one, other) if type(one) is int and type(other) is int else None
 
 
+def _higher(one: Any, other: Any) -> Any:
+    return max(one, other) if type(one) is int and type(other) is int else None
+
+
 def _younger(one: Any, other: Any) -> Any:
     return min(one, other, key=lambda age: age_ms(age) or 0)
 
@@ -215,6 +221,26 @@ _ROWS = (
     ),
     Argument("x-expires", _expires, f"milliseconds, 1 to {EXPIRY_MS_MAX:,}", QUEUES, field="expires_ms", policy=True, operator=True),
     Argument("x-message-ttl", _ttl, _MS, QUEUES, field="message_ttl_ms", policy=True, operator=True),
+    Argument(
+        "x-qpid-minimum-message-ttl",
+        _not_negative,
+        _COUNT,
+        QUEUES,
+        field="minimum_ttl_ms",
+        made=_limit_of(MINIMUM_TTL_MS_MAX),
+        policy=True,
+        lower=_higher,
+        note="raises a message's own shorter expiration; the queue's time to live is applied after it",
+    ),
+    Argument(
+        "x-qpid-maximum-message-ttl",
+        _ttl,
+        _MS,
+        QUEUES,
+        field="maximum_ttl_ms",
+        policy=True,
+        note="as x-message-ttl: the lower of the two counts",
+    ),
     Argument("x-dead-letter-exchange", _text, "text, a name", KINDS, True, "dead_letter_exchange", policy=True),
     Argument(
         "x-dead-letter-routing-key",

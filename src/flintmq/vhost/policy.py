@@ -38,6 +38,8 @@ class QueuePolicy:
     """What a queue's arguments ask for. None: not asked for."""
 
     message_ttl_ms: int | None = None
+    minimum_ttl_ms: int | None = None
+    maximum_ttl_ms: int | None = None
     expires_ms: int | None = None
     max_length: int | None = None
     max_length_bytes: int | None = None

@@ -1,0 +1,21 @@
+# When the entries of a list expire, the earliest first: a heap of the segment's slots in each segment, and a heap of segments in the list.
+#
+# It costs 10 bytes for each slot of a segment in which something expires, and goes with the segment. Every function with the list locked,
+# but list_take_expired, which takes the lock itself.
+from libc.stdint cimport int64_t, uint64_t
+from flintmq.queue.types cimport list_t, segment_t, slot_t
+
+# The entry at `index` of this segment expires at that time (wall clock, milliseconds, not 0). False: no memory. O(log entries) at most,
+# O(1) for one that expires after the others.
+cdef bint expiry_set(list_t *entries, segment_t *segment, uint64_t index, int64_t expires_at_ms) noexcept nogil
+# An entry came back to its place: it is looked at again if a take met it meanwhile.
+cdef void expiry_came_back(list_t *entries, segment_t *segment, uint64_t index) noexcept nogil
+# The segment is empty and leaves the list.
+cdef void expiry_unlinked(list_t *entries, segment_t *segment) noexcept nogil
+# The segment has no times any more.
+cdef void expiry_free(segment_t *segment) noexcept nogil
+# The list has no entries (any more): its heap is given back.
+cdef void expiry_list_free(list_t *entries) noexcept nogil
+
+# Acquires (owner 0) the available entry that expired first (expires_at <= now_ms); of those of one millisecond the lowest position.
+cdef bint list_take_expired(list_t *entries, int64_t now_ms, uint64_t *position, slot_t **slot) noexcept nogil
