@@ -222,6 +222,12 @@ class Limits:
     stream_cursor_ms: int = 100
     # messages of a group that are delivered and not settled, or wait to come again; at the limit it waits for its oldest
     stream_open_max: int = 65_536
+    # a selector of a consumer: its bytes, nesting, words and signs, different names; a longer one is refused with 406. Each message is
+    # compared with it, and the parser goes down one call for each level
+    selector_bytes_max: int = 8_192
+    selector_depth_max: int = 48
+    selector_tokens_max: int = 1_024
+    selector_names_max: int = 64  # also the size of a table on the stack of each comparison (selectors/program.pxd)
     # values of one x-stream-filter (each is compared with each message's); more are refused with 406
     stream_filter_values_max: int = 256
     # messages, and bytes of bodies, by which a queue with x-max-length or x-max-length-bytes may be above it while consumers with credit

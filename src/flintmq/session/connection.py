@@ -76,6 +76,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     route_new,
     route_t,
 )
+from cython.cimports.flintmq.selectors.program import Selector
 from cython.cimports.flintmq.session.channel import (
     authorization_changed,
     channel_accept,
@@ -92,7 +93,13 @@ from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_get_ok
 from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item, channel_settle_some, part_t
 from cython.cimports.flintmq.session.slow import SLOW_NONE
-from cython.cimports.flintmq.session.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
+from cython.cimports.flintmq.session.subscription import (
+    subscription_attach,
+    subscription_detach,
+    subscription_find,
+    subscription_new,
+    subscription_select,
+)
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
@@ -443,14 +450,16 @@ class Connection:
         waiting: bool = False,
         group: bytes = b"",
         seat: Seat | None = None,
+        selector: Selector | None = None,
+        browse: bool = False,
     ) -> bool:
         """Adds a consumer with the channel's prefetch; a `waiting` one gets nothing until `activate`. `group`: told to the log.
-        `seat`: its place in the stream that the queue is.
+        `seat`: its place in the stream that the queue is. `selector`: what it wants; None: everything. `browse`: it takes nothing.
 
         False when exclusivity or the queue's deletion forbids it. Raises MemoryError, StoreError.
         """
         channel: pointer[channel_t] = self.channel(number)
-        flags: uint32_t = CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
+        flags: uint32_t = 0 if browse else CONSUMER_ACQUIRES | CONSUMER_SEES_REQUEUES
         subscription: pointer[subscription_t]
         if no_ack:
             flags |= CONSUMER_NO_ACK
@@ -463,6 +472,8 @@ class Connection:
         subscription.dead_letters = handle.dead_letters and seat is None
         if seat is not None:
             seat_give(seat, subscription.consumer)
+        if selector is not None:
+            subscription_select(subscription, selector.program)
         if not subscription_attach(subscription):
             free(subscription)
             return False

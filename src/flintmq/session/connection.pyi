@@ -5,6 +5,7 @@ from flintmq.protocol.v0_9_1.spec import Method
 from flintmq.queue.handle import Message, QueueHandle
 from flintmq.queue.log_port import LogPort
 from flintmq.routing.route_cache import RouteCache
+from flintmq.selectors.program import Selector
 from flintmq.streams.handle import Seat
 
 def revoke_authorizations() -> None: ...
@@ -58,6 +59,8 @@ class Connection:
         waiting: bool = False,
         group: bytes = b"",
         seat: Seat | None = None,
+        selector: Selector | None = None,
+        browse: bool = False,
     ) -> bool: ...
     def set_dead_letters(self, number: int, tag: bytes, handle: QueueHandle) -> None: ...
     def figures(self, number: int) -> tuple[int, int, int, int]: ...

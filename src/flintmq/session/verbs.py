@@ -22,6 +22,7 @@ from flintmq.protocol.v0_9_1.codec import encode_method
 from flintmq.routing.exchange import erlang_term
 from flintmq.session import streams, sweeps, works
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
+from flintmq.session.selecting import Choice, parse_choice
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.sweeps import LateAnswer
 from flintmq.session.weights import CHANNEL_BYTES
@@ -308,7 +309,11 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
             handler.change(number, method, partial(handler.vhost.settled, name), lambda _: _serve_anew(handler, number, method))
             return
         queue = handler.vhost.queue(name, handler.connection_id)
+    plain = method.queue != REPLY_TO and not queue.policy.is_stream
+    where = handler.vhost.describe("queue", queue.name)
+    choice = parse_choice(method.arguments, method.no_ack, plain, where, handler.broker.limits)
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
+    consumer.weight += choice.size
     single = method.queue != REPLY_TO and queue.policy.single_active_consumer
     # A consumer of a single-active queue starts waiting; consumer_came makes the first one the active one.
     group = method.arguments.get("x-group", "")
@@ -321,7 +326,7 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
             return  # its group's place has to be on disk first: the whole request is made again then
     handler.consumer_came(consumer)
     try:
-        _attach(handler, consumer, single, _key(group), seat)
+        _attach(handler, consumer, single, _key(group), seat, choice)
     except BaseException:
         handler.consumer_left(consumer)
         raise
@@ -330,10 +335,11 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         handler.send(number, spec.BasicConsumeOk(tag))
 
 
-def _attach(handler: ConnectionHandler, consumer: Consumer, single: bool, group: bytes, seat: Any) -> None:
+def _attach(handler: ConnectionHandler, consumer: Consumer, single: bool, group: bytes, seat: Any, choice: Choice) -> None:
     """Puts the consumer on its queue. Raises: PeerError 403 exclusivity forbids it, 404 the queue is gone; MemoryError, StoreError."""
     queue, number, tag = consumer.queue, consumer.channel, _key(consumer.tag)
-    if not handler.connection.consume(number, queue.core, tag, consumer.no_ack, consumer.exclusive, consumer.priority, single, group, seat):
+    own = (consumer.no_ack, consumer.exclusive, consumer.priority, single)
+    if not handler.connection.consume(number, queue.core, tag, *own, group, seat, choice.selector, choice.browse):
         if queue.core.is_deleted():
             raise _gone(handler, queue)
         raise PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")

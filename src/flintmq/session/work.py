@@ -226,6 +226,7 @@ def _target_turn(
     consumer: pointer[consumer_t]
     delivery: delivery_t
     counted: pointer[content_t]
+    seen: pointer[content_t]
     tried: uint32_t = 0
     turn: uint32_t = TURN_MESSAGES
     expiry: int64_t
@@ -251,11 +252,14 @@ def _target_turn(
             continue
         tried = 0
         counted = NULL
+        seen = delivery.content
         if delivery.delivery_count and consumer.queue.returns & RETURNS_COUNTED:
             counted = content_with_count(connection.arena, delivery.content, delivery.delivery_count)
             if counted != NULL:
                 delivery.content = counted
         _send(connection, channel, subscription, consumer, address(delivery))
+        if delivery.slot == NULL:
+            content_decref(seen)  # a browser's delivery has a reference of its own
         if counted != NULL:
             content_decref(counted)
         budget[0] -= 1
@@ -284,9 +288,11 @@ def _send(
     if subscription.no_ack:
         channel.unacked.last_tag += 1
         if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):
-            queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
+            if delivery.slot != NULL:
+                queue_release(consumer.queue, delivery.slot, delivery.position, consumer.id, False)
             return
-        queue_settle(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK, connection.now_us)
+        if delivery.slot != NULL:  # a browser has nothing to settle
+            queue_settle(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK, connection.now_us)
     else:
         item = unacked_add(address(channel.unacked))
         if item == NULL:

@@ -1,0 +1,106 @@
+# A selector as a program for a small stack machine, and its run over the wire bytes of one message.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from flintmq.core.content cimport content_t
+
+cpdef enum:                     # operations; the operands are on the stack, the last one on top
+    OP_CONST = 0                # pushes constant `arg`
+    OP_NAME = 1                 # pushes the value of name `arg`
+    OP_EQUAL = 2
+    OP_DIFFERS = 3
+    OP_LESS = 4
+    OP_AT_MOST = 5
+    OP_MORE = 6
+    OP_AT_LEAST = 7
+    OP_ADD = 8
+    OP_SUBTRACT = 9
+    OP_MULTIPLY = 10
+    OP_DIVIDE = 11
+    OP_MODULO = 12
+    OP_NEGATE = 13
+    OP_NOT = 14
+    OP_AND = 15                 # of the two on top
+    OP_OR = 16
+    OP_END_FALSE = 17           # the top is false: go on at operation `arg`, with it there; else go on with the next
+    OP_END_TRUE = 18
+    OP_LIKE = 19                # the top and pattern `arg`
+    OP_IN = 20                  # the top and set `arg`
+    OP_BETWEEN = 21             # the third from the top lies between the two above it
+    OP_IS_NULL = 22
+
+cpdef enum:                     # kinds of values
+    KIND_NULL = 0
+    KIND_BOOLEAN = 1
+    KIND_INTEGER = 2
+    KIND_FLOAT = 3
+    KIND_TEXT = 4
+
+cpdef enum:                     # where a name's value comes from
+    FROM_HEADERS = 0
+    # 2 to 15: the property whose flag is that bit of the property flags
+    FROM_EXCHANGE = 16
+    FROM_ROUTING_KEY = 17
+    FROM_JMS_PRIORITY = 18      # 4 when absent
+    FROM_JMS_DELIVERY_MODE = 19 # 'PERSISTENT' or 'NON_PERSISTENT'
+    FROM_JMS_TIMESTAMP = 20     # milliseconds
+    FROM_COUNT = 21
+
+cpdef enum:                     # elements of a pattern; below: an octet that must be there
+    LIKE_ONE = 256              # any one character
+    LIKE_MANY = 257             # any number of them
+
+cdef enum:
+    NAMES_MAX = 64
+    STACK_MAX = 256
+    BUCKETS = 64
+
+cdef struct value_t:
+    uint32_t kind
+    uint32_t size               # of a text
+    int64_t integer             # or boolean
+    double number
+    const uint8_t *text         # inside the message or the program
+
+cdef struct op_t:
+    uint32_t code
+    uint32_t arg
+
+cdef struct name_t:
+    uint32_t source             # FROM_*
+    uint32_t size
+    const uint8_t *text
+    uint32_t next               # of the same bucket, + 1; 0: none
+
+cdef struct range_t:            # of constants (a set), or of pattern elements
+    uint32_t first
+    uint32_t count
+
+cdef struct program_t:          # one block of memory, never changed; counted references
+    uint32_t refs               # atomic
+    uint32_t op_count
+    uint32_t name_count
+    uint32_t header_names       # names whose values are headers
+    uint32_t last_property      # no property behind the one with this bit is needed; 16: none is
+    uint32_t key_name           # a message that matches has one of `keys` as the value of this name; name_count: nothing is known
+    uint32_t key_count
+    uint64_t *keys              # hashes (value_hash), rising
+    op_t *ops
+    value_t *constants
+    name_t *names
+    range_t *sets
+    range_t *patterns
+    uint32_t *elements          # of all patterns
+    uint64_t block_size
+    uint32_t buckets[BUCKETS]   # first header name + 1
+    uint32_t sources[FROM_COUNT]  # name of that source + 1
+
+# Whether the message is selected: the program's value is true. `steps` falls by what the run cost; a run that would take more than there
+# are ends as not selected, with 0 steps left. Any thread; reads nothing outside the content.
+cdef bint program_selects(program_t *program, content_t *content, int64_t *steps) noexcept nogil
+# interest_t of queue/types.pxd: program_selects with STEPS_MAX steps; context: program_t.
+cdef bint program_wants(void *context, content_t *content) noexcept nogil
+cdef void program_incref(program_t *program) noexcept nogil
+cdef void program_decref(program_t *program) noexcept nogil
+
+cdef class Selector:
+    cdef program_t *program
+    cdef readonly str text

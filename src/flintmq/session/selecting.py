@@ -1,0 +1,79 @@
+"""Which messages of a queue a basic.consume asks for, and whether it takes them: selectors and browse-only consumers.
+
+in: the arguments of basic.consume. out: a Choice, or a refusal that says what is wrong with the selector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flintmq.config import Limits
+from flintmq.errors import PeerError, ReplyCode
+from flintmq.routing.exchange import erlang_term
+from flintmq.selectors.grammar import SelectorError, parse
+from flintmq.selectors.program import Selector
+
+# Names of a selector: Qpid's for all protocols, and those of its filter in AMQP 1.0, which clients carry over.
+SELECTORS = ("x-filter-jms-selector", "apache.org:selector-filter:string", "jms-selector")
+# Names of the wish to see messages and take none: ours, and Qpid's.
+BROWSES = ("x-browse", "x-filter-no-consume")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """selector: None: every message; browse: the consumer sees each message once and takes none."""
+
+    selector: Selector | None = None
+    browse: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory."""
+        return 0 if self.selector is None else self.selector.size
+
+
+ALL = Choice()
+
+
+def parse_choice(arguments: Mapping[str, Any], no_ack: bool, plain: bool, where: str, limits: Limits) -> Choice:
+    """Reads the arguments of a basic.consume.
+
+    Args: plain: the queue is one of entries, no stream and no reply queue; where: "queue 'q' in vhost '/'", for texts.
+    Raises: PeerError 406: what is no selector; a browse-only consumer that would acknowledge; either of them on a stream.
+    """
+    names = [name for name in (*SELECTORS, *BROWSES) if name in arguments]
+    if not names:
+        return ALL
+    selector, browse = None, False
+    for name in names:
+        value = arguments[name]
+        if not isinstance(value, bool if name in BROWSES else str):
+            raise _refused(name, where, f"{{unacceptable_type,{erlang_term(value)[0]}}}")
+        if not plain:
+            raise _refused(name, where, '"a stream or a reply queue has no selectors and no browsers; a stream has x-stream-filter"')
+        if isinstance(value, bool):
+            browse = browse or value
+        elif selector is not None:
+            raise _refused(name, where, '"a consumer has one selector"')
+        elif value.strip():
+            selector = _selector(name, value, where, limits)
+    if browse and not no_ack:
+        raise _refused(
+            next(name for name in BROWSES if arguments.get(name)),
+            where,
+            '"a browse-only consumer takes nothing, so it has nothing to acknowledge: consume with no_ack"',
+        )
+    return Choice(selector, browse)
+
+
+def _selector(name: str, text: str, where: str, limits: Limits) -> Selector:
+    try:
+        return parse(text, limits)
+    except SelectorError as error:
+        raise _refused(name, where, f'"{error}"') from None
+
+
+def _refused(name: str, where: str, reason: str) -> PeerError:
+    return PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg '{name}' for {where}: {reason}")
