@@ -142,6 +142,17 @@ class Limits:
     # would take more is refused with 406. Keys of up to six words take 39,062 at most, whatever others have bound; longer ones reach the
     # limit only with tens of thousands of patterns that all go on matching ('#' before other words)
     topic_steps_max: int = 40_000
+    # destinations of one x-consistent-hash exchange: a message whose route is not cached draws once for each of them, some 10 ns; one more
+    # is refused with 406. The weight that a binding key says: nobody needs a share below one in a million; more is refused with 406
+    hash_destinations_max: int = 4_096
+    hash_weight_max: int = 1_000_000
+    # messages and bytes that one x-recent-history exchange remembers at most, however many it was declared with; the oldest go first. Each
+    # new binding puts all of them on a queue
+    history_messages_max: int = 4_096
+    history_bytes_max: int = 8 * MIB
+    # bytes of memory of what all exchanges of a vhost remember of messages (histories, deduplication); at the limit each gives up its
+    # own oldest, and remembers nothing new when it has none
+    kept_bytes_max: int = 64 * MIB
     # cached routes per exchange; at the limit the cache is dropped and filled anew
     route_cache_max: int = 65_536
 

@@ -34,7 +34,7 @@ A, B = Target("a"), Target("b")
 
 def bind(exchange: Exchange, target: Target, key: bytes = b"", arguments: dict[str, Any] | None = None) -> Binding:
     binding = Binding(exchange, target, key, arguments)
-    exchange.validate(binding.arguments)
+    exchange.validate_binding(binding)
     exchange.add(binding)
     return binding
 

@@ -37,7 +37,7 @@ class CachedRoutes(RuleBasedStateMachine):
 
     @rule(
         name=exchange_names,
-        kind=st.sampled_from(("direct", "fanout", "topic", "headers")),
+        kind=st.sampled_from(("direct", "fanout", "topic", "headers", "x-modulus-hash")),
         alternate=st.sampled_from((None, "", *EXCHANGES)),
         auto_delete=st.booleans(),
     )

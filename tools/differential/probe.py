@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.support import servers
 from tools.differential.client import Client
-from tools.differential.scenarios import Scenario, all_scenarios
+from tools.differential.scenarios import PLUGINS, Scenario, all_scenarios
 
 DIFFERENCES = Path(__file__).with_name("differences.txt")
 # scenarios that run at once: most of their time is waiting for nothing to come
@@ -101,7 +101,10 @@ def main() -> int:
     patterns = justified()
     with contextlib.ExitStack() as stack:
         try:
-            ports = options.ports or [stack.enter_context(servers.flintmq()).port, stack.enter_context(servers.rabbitmq()).port]
+            ports = options.ports or [
+                stack.enter_context(servers.flintmq()).port,
+                stack.enter_context(servers.rabbitmq(plugins=PLUGINS)).port,
+            ]
         except servers.Unavailable as reason:
             print(f"not compared: {reason}", file=sys.stderr)
             return EX_UNAVAILABLE

@@ -349,6 +349,107 @@ for _pattern in ("a", "*", "#", "a.*", "a.#", "#.b", "*.b.*", "a..b", "", "#.#",
 
     _FOUND[f"topic {_pattern!r}"] = _topic
 
+# --- exchanges of RabbitMQ's plugins -----------------------------------------------------------------------------------
+
+PLUGINS = ("rabbitmq_consistent_hash_exchange", "rabbitmq_random_exchange", "rabbitmq_recent_history_exchange", "rabbitmq_sharding")
+_PLUGIN_KINDS = ("x-consistent-hash", "x-random", "x-modulus-hash", "x-recent-history")
+
+
+def _declare_kind(kind: str, arguments: dict[str, Any], c: Client, q: str) -> None:
+    c.do("exchange.declare", exchange=q, type=kind, arguments=arguments)
+    c.do("exchange.declare", exchange=q, type=kind, arguments=arguments)
+    c.do("exchange.declare", exchange=q, type=kind)
+
+
+def _bind_kind(kind: str, key: str, c: Client, q: str) -> None:
+    c.do("queue.declare", queue=q)
+    c.do("exchange.declare", exchange=q, type=kind)
+    c.do("queue.bind", queue=q, exchange=q, routing_key=key)
+    c.do("queue.bind", queue=q, exchange=q, routing_key=key)
+    for sent in ("", "1", "k", "a.b"):
+        c.publish(sent.encode(), exchange=q, routing_key=sent, mandatory=True)
+    c.get(q, count=4)
+    c.do("queue.unbind", queue=q, exchange=q, routing_key=key)
+    c.publish(b"gone", exchange=q, routing_key=key, mandatory=True)
+
+
+for _kind in _PLUGIN_KINDS:
+    for _key in ("1", "k", "", "0", "-1", "1.5", "+2", "05", "a.*", "#"):
+        _FOUND[f"{_kind} bound with {_key!r}"] = partial(_bind_kind, _kind, _key)
+for _given in (
+    {"hash-header": "h"},
+    {"hash-property": "message_id"},
+    {"hash-property": "correlation_id"},
+    {"hash-property": "timestamp"},
+    {"hash-property": "type"},
+    {"hash-property": ""},
+    {"hash-header": "h", "hash-property": "message_id"},
+    {"hash-header": "h", "hash-property": "type"},
+):
+    _FOUND[f"x-consistent-hash with {_given}"] = partial(_declare_kind, "x-consistent-hash", _given)  # type: ignore[arg-type]
+for _length in (Typed("I", 1), Typed("l", 100), Typed("I", 0), Typed("I", -1), "5", True, Typed("d", 2.0)):
+    _FOUND[f"x-recent-history-length = {_length!r}"] = partial(_declare_kind, "x-recent-history", {"x-recent-history-length": _length})
+
+
+@scenario("x-consistent-hash: one value, one queue")
+def _one_queue(c: Client, q: str) -> None:
+    c.do("exchange.declare", exchange=q, type="x-consistent-hash", arguments={"hash-header": "h"})
+    for name in "abc":
+        c.do("queue.declare", queue=q + name)
+        c.do("queue.bind", queue=q + name, exchange=q, routing_key="1")
+    c.do("queue.declare", queue=q + "all", arguments={"x-max-length": 0})
+    for number in range(6):
+        c.publish(b"x", exchange=q, routing_key=str(number), headers={"h": "same"}, mandatory=True)
+        c.publish(b"x", exchange=q, routing_key=str(number), mandatory=True)
+    c.do("queue.delete", queue=q + "all")
+
+
+@scenario("x-recent-history: what a new queue gets")
+def _history(c: Client, q: str) -> None:
+    c.do("exchange.declare", exchange=q, type="x-recent-history", arguments={"x-recent-history-length": 3})
+    for number in range(5):
+        headers = {"n": Typed("I", number)} | ({"x-recent-history-no-store": True} if number == 3 else {})
+        c.publish(b"%d" % number, exchange=q, routing_key=f"k{number}", headers=headers, mandatory=True, priority=number)
+    c.do("queue.declare", queue=q)
+    c.do("queue.bind", queue=q, exchange=q, routing_key="any")
+    c.get(q, count=3)
+    c.do("basic.get", queue=q)
+    c.do("queue.bind", queue=q, exchange=q, routing_key="any")
+    c.do("basic.get", queue=q)
+    c.publish(b"now", exchange=q, mandatory=True)
+    c.get(q)
+    c.do("queue.bind", queue=q, exchange=q, routing_key="other")
+    c.get(q, count=3)
+    c.do("basic.get", queue=q)
+
+
+@scenario("x-recent-history: what a new exchange gets")
+def _history_on(c: Client, q: str) -> None:
+    c.do("exchange.declare", exchange=q, type="x-recent-history")
+    c.do("exchange.declare", exchange=q + "next", type="topic")
+    c.do("queue.declare", queue=q)
+    c.do("queue.bind", queue=q, exchange=q + "next", routing_key="a.*")
+    c.publish(b"one", exchange=q, routing_key="a.b")
+    c.publish(b"two", exchange=q, routing_key="b")
+    c.publish(b"three", exchange=q, routing_key="a.c")
+    c.do("exchange.bind", destination=q + "next", source=q)
+    c.get(q, count=2)
+    c.do("basic.get", queue=q)
+
+
+@scenario("x-random: keys do not count")
+def _random(c: Client, q: str) -> None:
+    c.do("exchange.declare", exchange=q, type="x-random")
+    c.publish(b"nobody", exchange=q, mandatory=True)
+    c.do("queue.declare", queue=q)
+    c.do("queue.bind", queue=q, exchange=q, routing_key="a")
+    for key in ("a", "b", ""):
+        c.publish(key.encode(), exchange=q, routing_key=key, mandatory=True)
+    c.publish(b"copies", exchange=q, routing_key="a", headers={"CC": ["a", "b"]}, mandatory=True)
+    c.get(q, count=4)
+    c.do("basic.get", queue=q)
+
+
 # --- frames ------------------------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,9 @@ from flintmq.definitions.checks import members
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason, Verb
+from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.face import place, publishers_wait
+from flintmq.routing.message import MessageHeaders
 from flintmq.session import publishing
 from flintmq.vhost.dead_letter import REJECTED
 
@@ -83,9 +85,15 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
     keys = [key, *publishing.extra_keys(headers, "CC")]
     routed = False
     waits: list[tuple[int, int]] = []
-    for queue in vhost.route_keys(exchange, keys, check_table(headers, limits.table_depth_max, limits.table_fields_max)):
+    told = MessageHeaders(
+        check_table(headers, limits.table_depth_max, limits.table_fields_max),
+        lambda: decode_properties(message.header, limits.table_depth_max, limits.table_fields_max)[1],
+        lambda: (exchange.encode("utf-8", "surrogateescape"), key, message.header, body),
+    )
+    for queue in vhost.route_keys(exchange, keys, told):
         if is_full(queue, len(body)):
             broker.count_drop("refused")
+            told.refused()
             continue
         expires_at = expiry_on(queue.core, message.expiration_ms, broker.clock.wall_ms())
         name = exchange.encode("utf-8", "surrogateescape")

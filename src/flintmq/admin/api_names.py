@@ -22,6 +22,7 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import Verb
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding
 from flintmq.session import sweeps
+from flintmq.session.replay import replay
 from flintmq.vhost.arguments import effective
 
 # how RabbitMQ writes an empty routing key in a path
@@ -373,9 +374,11 @@ async def put_binding(call: Call) -> Response:
     arguments = check_table(value.get("arguments") or {}, limits.table_depth_max, limits.table_fields_max)
     _authorize_binding(call, vhost, source, kind, name, key, unbind=False)
     if kind == QUEUE:
-        await call.perform(vhost, partial(vhost.bind_queue, name, source, key, arguments, connection_id=0))
+        new = await call.perform(vhost, partial(vhost.bind_queue, name, source, key, arguments, connection_id=0))
     else:
-        await call.perform(vhost, partial(vhost.bind_exchange, name, source, key, arguments))
+        new = await call.perform(vhost, partial(vhost.bind_exchange, name, source, key, arguments))
+    if new:
+        await waited(lambda done: replay(call.broker, vhost, source, kind, name, lambda: done(None, None)))
     made = Binding(vhost.exchange(source), (vhost.queues if kind == QUEUE else vhost.exchanges)[name], key, arguments)
     return Response(b"", 201, {"location": f"{quote(name, safe='')}/{properties_key(made)}"})
 

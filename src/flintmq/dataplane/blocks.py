@@ -21,6 +21,7 @@ from flintmq.dataplane.wire import Buffer, Refused
 from flintmq.errors import PeerError
 from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
+from flintmq.routing.message import MessageHeaders
 from flintmq.routing.route_cache import DEST_REJECT_OVER
 from flintmq.session.authorization import REPLY_TO
 from flintmq.session.publishing import extra_keys
@@ -170,13 +171,13 @@ class Router:
 
     def _look(self, way: _Way, header: bytes, flags: int, counts: Counts) -> tuple[list[Any], list[bytes], bytes | None]:
         """(queues, routing keys, the header when it must change) of a message whose properties or whose queues' limits decide."""
-        if not flags:
+        if not flags and way.resolved:
             return self._routed(way, [way.key], {}, counts), [way.key], None
         limits = self._plane.limits
         try:
             size, properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)
-            headers = properties.get("headers")
-            headers = headers if isinstance(headers, dict) else {}
+            told = properties.get("headers")
+            headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties)
             more = [*extra_keys(headers, "CC"), *extra_keys(headers, "BCC")]
         except PeerError as error:
             raise refusal_of(error) from None

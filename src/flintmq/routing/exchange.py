@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 from flintmq.config import Limits
+from flintmq.core.memory_account import MemoryTotal
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import freeze
 from flintmq.routing.binding import EXCHANGE, NO_ARGUMENTS, QUEUE, Binding, Destination
@@ -39,9 +40,20 @@ class Exchange:
     """
 
     kind: ClassVar[str] = ""
-    needs_headers: ClassVar[bool] = False  # its own choice depends on message headers, so its routes cannot be cached by key
 
-    __slots__ = ("alternate", "arguments", "auto_delete", "bindings", "cache", "downstream", "durable", "internal", "name", "upstream")
+    __slots__ = (
+        "alternate",
+        "arguments",
+        "auto_delete",
+        "bindings",
+        "cache",
+        "downstream",
+        "durable",
+        "internal",
+        "name",
+        "needs_headers",
+        "upstream",
+    )
 
     destination_kind = EXCHANGE
 
@@ -65,15 +77,27 @@ class Exchange:
         self.upstream: dict[Exchange, int] = {}  # exchange that is bound to this one -> number of bindings
         self.downstream: dict[Exchange, int] = {}  # exchange that this one is bound to -> number of bindings
         self.cache: Any = None  # the connection layer's route cache for this exchange; opaque here
+        self.needs_headers = False  # its own choice depends on more of a message than its key, so its routes can't be cached by key
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
+    @classmethod
+    def check(cls, arguments: Mapping[str, Any]) -> None:
+        """Refuses arguments of exchange.declare that this kind cannot use. Raises: PeerError 406."""
+
     def validate(self, arguments: Mapping[str, Any]) -> None:
         """Refuses binding arguments this kind cannot use. Raises: PeerError 406."""
 
-    def limit(self, limits: Limits) -> None:
-        """Tells the exchange what one match may cost."""
+    def validate_binding(self, binding: Binding) -> None:
+        """Refuses a binding that this kind cannot use. Raises: PeerError 406."""
+        self.validate(binding.arguments)
+
+    def limit(self, limits: Limits, total: MemoryTotal | None = None) -> None:
+        """Tells the exchange what one match may cost, and what it counts the messages in that it keeps (None: nowhere)."""
+
+    def forget(self) -> None:
+        """It is deleted: what it remembers of messages goes."""
 
     def add(self, binding: Binding) -> None:
         """Indexes a binding that is not there yet (the virtual host checked)."""
@@ -198,7 +222,7 @@ class TopicExchange(Exchange):
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
         return found
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: Limits, total: MemoryTotal | None = None) -> None:
         self._trie.steps_max = limits.topic_steps_max
 
     def _index(self, binding: Binding) -> None:
@@ -236,11 +260,11 @@ class HeadersExchange(Exchange):
     """
 
     kind = "headers"
-    needs_headers = True
     __slots__ = ("_always", "_by_key", "_by_pair", "_patterns", "_place", "steps")
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
+        self.needs_headers = True
         self._patterns: dict[tuple[bool, frozenset[Pair], frozenset[str]], _HeadersPattern] = {}
         self._by_pair: dict[Pair, dict[_HeadersPattern, None]] = {}
         self._by_key: dict[str, dict[_HeadersPattern, None]] = {}
@@ -372,12 +396,9 @@ def erlang_term(value: object) -> tuple[str, str]:
     return type(value).__name__.lower(), str(value)
 
 
-EXCHANGE_KINDS: dict[str, type[Exchange]] = {cls.kind: cls for cls in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange)}
-
 __all__ = [
     "DEFAULT_EXCHANGE",
     "EXCHANGE",
-    "EXCHANGE_KINDS",
     "QUEUE",
     "DefaultExchange",
     "DirectExchange",

@@ -103,6 +103,7 @@ from cython.cimports.flintmq.session.subscription import (
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
+    DROP_REFUSED,
     channel_t,
     connection_channel,
     connection_t,
@@ -827,6 +828,11 @@ class Connection:
             queue_decref(refused.queue)
             free(refused)
         return taken
+
+    @property
+    def refused_count(self) -> int:
+        """Messages that queues refused since `take_drops`."""
+        return self.connection.dropped[DROP_REFUSED]
 
     def discard(self, number: int) -> None:
         """Drops the waiting message (it was refused)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from flintmq.protocol.v0_9_1.codec import decode_properties, decode_table, scan_
 from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.exchange import erlang_term
+from flintmq.routing.message import MessageHeaders
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.placing import drop_over
 from flintmq.vhost.arguments import DROP_HEAD
@@ -93,8 +95,8 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         scanned = scan_properties_of(header)
         if scanned is not None and scanned["expiration_ms"] == EXPIRATION_INVALID:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, _invalid_expiration(str(properties["expiration"])))
-        headers = properties.get("headers")
-        headers = headers if isinstance(headers, dict) else {}
+        told = properties.get("headers")
+        headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, partial(connection.message, channel))
         reply_to = None
         if properties.get("reply_to") == REPLY_TO:
             queue = handler.channels[channel].reply_queue
@@ -113,8 +115,13 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
             found.update(dict.fromkeys(broker.handles_for(vhost, exchange_name, one, headers)))
     except PeerError:
         connection.discard(channel)
+        headers.refused()
         raise
-    if connection.accept(channel, list(found), keys[1:]):
+    refused = connection.refused_count if headers.undo else 0
+    again = connection.accept(channel, list(found), keys[1:])
+    if headers.undo and connection.refused_count != refused:
+        headers.refused()
+    if again:
         after_publish(handler)
 
 
@@ -125,10 +132,9 @@ def route_again(handler: ConnectionHandler, exchange_bytes: bytes, keys: list[by
     Raises: PeerError 406: more bindings than can be looked at (Limits.topic_steps_max).
     """
     broker, vhost = handler.broker, handler.vhost
-    headers: dict[str, object] = {}
-    if header:
-        found = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)[1].get("headers")
-        headers = found if isinstance(found, dict) else {}
+    properties = decode_properties(header, broker.limits.table_depth_max, broker.limits.table_fields_max)[1] if header else {}
+    told = properties.get("headers")
+    headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, again=True)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
     handles: dict[Any, None] = {}
     try:
@@ -162,7 +168,7 @@ def _invalid_expiration(value: str) -> str:
     return f"invalid expiration '{value}': {reason}"
 
 
-def extra_keys(headers: dict[str, object], name: str) -> list[bytes]:
+def extra_keys(headers: Mapping[str, object], name: str) -> list[bytes]:
     """Routing keys of a CC or BCC header (RabbitMQ's sender-selected distribution)."""
     if name not in headers:
         return []
@@ -217,7 +223,7 @@ def dead_letter(
     letter = None
     try:
         letter = _letter(broker, queue, message, reason)
-        headers = None if vhost.route_is_cacheable(target) else decode_table(letter.headers, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX)
+        headers = None if vhost.route_is_cacheable(target) else _letter_headers(letter)
         queues, cyclic = without_cycles(vhost.route_keys(target, letter.routing_keys, headers), letter.deaths, reason)
     except (StoreError, MemoryError):
         raise
@@ -273,6 +279,18 @@ def _letter(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, byte
         flags |= CONTENT_PRIORITY
     target = queue.policy.dead_letter_exchange.encode("utf-8", "surrogateescape")
     return _Letter(target, found.routing_keys, found.headers, found.deaths, header, body, flags, priority[0] if priority else 0)
+
+
+def _letter_headers(letter: _Letter) -> MessageHeaders:
+    """Raises: PeerError when they can't be read."""
+
+    def properties() -> dict[str, object]:
+        return decode_properties(letter.header, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX)[1]
+
+    def content() -> tuple[bytes, bytes, bytes, bytes]:
+        return letter.exchange, letter.routing_keys[0], letter.header, letter.body
+
+    return MessageHeaders(decode_table(letter.headers, LETTER_DEPTH_MAX, LETTER_FIELDS_MAX), properties, content)
 
 
 def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction | None) -> int:

@@ -19,8 +19,9 @@ from flintmq import ports
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.protocol.v0_9_1.codec import encode_method
+from flintmq.routing.binding import EXCHANGE, QUEUE
 from flintmq.routing.exchange import erlang_term
-from flintmq.session import streams, sweeps, works
+from flintmq.session import replay, streams, sweeps, works
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.selecting import Choice, parse_choice
 from flintmq.session.state import ChannelState, Consumer
@@ -132,7 +133,8 @@ def exchange_bind(handler: ConnectionHandler, number: int, method: spec.Exchange
     authorize(handler, "exchange.bind", destination=method.destination, source=method.source)
     authorize_topic(handler, ports.Verb.READ, method.source, method.routing_key)
     verb = partial(handler.vhost.bind_exchange, method.destination, method.source, _key(method.routing_key), method.arguments)
-    handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.ExchangeBindOk))
+    answer = _answer(handler, number, method.no_wait, spec.ExchangeBindOk)
+    handler.change(number, method, verb, replay.before_answer(handler, number, method.source, EXCHANGE, method.destination, answer))
 
 
 def exchange_unbind(handler: ConnectionHandler, number: int, method: spec.ExchangeUnbind) -> None:
@@ -216,7 +218,8 @@ def queue_bind(handler: ConnectionHandler, number: int, method: spec.QueueBind) 
     authorize(handler, "queue.bind", queue=name, exchange=method.exchange)
     authorize_topic(handler, ports.Verb.READ, method.exchange, key)
     verb = partial(handler.vhost.bind_queue, name, method.exchange, _key(key), method.arguments, connection_id=handler.connection_id)
-    handler.change(number, method, verb, _answer(handler, number, method.no_wait, spec.QueueBindOk))
+    answer = _answer(handler, number, method.no_wait, spec.QueueBindOk)
+    handler.change(number, method, verb, replay.before_answer(handler, number, method.exchange, QUEUE, name, answer))
 
 
 def queue_unbind(handler: ConnectionHandler, number: int, method: spec.QueueUnbind) -> None:

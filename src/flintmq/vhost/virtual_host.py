@@ -26,11 +26,13 @@ from typing import Any
 
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
+from flintmq.core.memory_account import MemoryTotal
 from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
 from flintmq.ports import BindingRecord, Definitions, ExchangeRecord, QueueRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE, Binding, Destination, binding_identity
-from flintmq.routing.exchange import DEFAULT_EXCHANGE, EXCHANGE_KINDS, DefaultExchange, Exchange, Headers, erlang_term
+from flintmq.routing.exchange import DEFAULT_EXCHANGE, DefaultExchange, Exchange, Headers, erlang_term
+from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
 from flintmq.vhost.changes import Call, Changes, Finished
@@ -104,6 +106,7 @@ class VirtualHost:
         self._queue_factory = queue_factory
         self._limits = limits or Limits()
         self.holding = Holding(allowance)  # what its definitions take of memory
+        self.kept = MemoryTotal()  # of what its exchanges remember of messages
         self._quotas = quotas or {}
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
@@ -343,6 +346,7 @@ class VirtualHost:
                 shown = erlang_term(alternate)[0]
                 text = f"invalid type '{shown}' for arg 'alternate-exchange' in {description}"
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+            exchange_class.check(arguments)
             if allow is not None and not self._changes.saved:
                 allow()
             exchange = exchange_class(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments)
@@ -374,7 +378,7 @@ class VirtualHost:
             return True
 
     def _add_exchange(self, exchange: Exchange) -> None:
-        exchange.limit(self._limits)
+        exchange.limit(self._limits, self.kept)
         self.exchanges[exchange.name] = exchange
         self.holding.add(exchange_bytes(exchange))
         exchange.alternate, alternate = None, self.policies.alternate(exchange.name, exchange.arguments)
@@ -411,6 +415,7 @@ class VirtualHost:
         """Takes it out of memory. Returns the exchanges that lost a binding by that."""
         del self.exchanges[exchange.name]
         self.holding.add(-exchange_bytes(exchange))
+        exchange.forget()
         self._put_off.pop(exchange, None)
         if exchange.alternate is not None:
             others = self._alternate_of[exchange.alternate]
@@ -520,7 +525,7 @@ class VirtualHost:
 
     def _bind(self, source: Exchange, destination: Destination, key: bytes, arguments: Mapping[str, Any] | None) -> bool:
         binding = Binding(source, destination, key, dict(arguments) if arguments else None)
-        source.validate(binding.arguments)
+        source.validate_binding(binding)
         if binding.identity in source.bindings:
             return False
         if not self._changes.saved:

@@ -1,0 +1,23 @@
+"""Every kind of exchange, by the name that clients give it.
+
+in: nothing. out: EXCHANGE_KINDS.
+"""
+
+from __future__ import annotations
+
+from flintmq.routing.exchange import DirectExchange, Exchange, FanoutExchange, HeadersExchange, TopicExchange
+from flintmq.routing.history import RecentHistoryExchange
+from flintmq.routing.spread import ConsistentHashExchange, LocalRandomExchange, ModulusHashExchange, RandomExchange
+
+_KINDS: tuple[type[Exchange], ...] = (
+    DirectExchange,
+    FanoutExchange,
+    TopicExchange,
+    HeadersExchange,
+    ConsistentHashExchange,
+    ModulusHashExchange,
+    RandomExchange,
+    LocalRandomExchange,
+    RecentHistoryExchange,
+)
+EXCHANGE_KINDS: dict[str, type[Exchange]] = {kind.kind: kind for kind in _KINDS}

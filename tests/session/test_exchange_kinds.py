@@ -1,0 +1,180 @@
+"""Over the wire: exchanges of RabbitMQ's plugins give each message to one queue or remember it; routes that a change concerns change."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flintmq.testing.broker import Broker
+from tests.support.rawamqp import RawChannel
+
+Connect = Callable[..., Any]
+QUEUES = ("a", "b", "c")
+
+
+@pytest.fixture
+def broker(start: Callable[..., Any]) -> Any:
+    return start()
+
+
+@pytest.fixture
+def ch(broker: Any, connect: Connect) -> RawChannel:
+    return connect(broker).channel()
+
+
+def exchange(ch: RawChannel, name: str, kind: str, key: str = "1", queues: tuple[str, ...] = QUEUES, **arguments: Any) -> None:
+    ch.call("exchange.declare", exchange=name, type=kind, arguments=arguments.get("arguments", {}), durable=arguments.get("durable", False))
+    for queue in queues:
+        ch.queue(queue, durable=arguments.get("durable", False))
+        ch.call("queue.bind", queue=queue, exchange=name, routing_key=key)
+
+
+def drained(ch: RawChannel, queue: str) -> list[bytes]:
+    found = []
+    while (got := ch.call("basic.get", queue=queue, no_ack=True)).name == "basic.get-ok":
+        found.append(got.body)
+    return found
+
+
+def sent(ch: RawChannel, name: str, keys: list[str], **properties: Any) -> dict[str, list[bytes]]:
+    """Queue -> bodies, which are the keys; each message is on one queue."""
+    for key in keys:
+        ch.publish(key.encode(), exchange=name, routing_key=key, **properties)
+    found = {queue: drained(ch, queue) for queue in QUEUES}
+    assert sorted(body for bodies in found.values() for body in bodies) == sorted(key.encode() for key in keys)
+    return found
+
+
+KEYS = [f"order.{number}" for number in range(300)]
+
+
+@pytest.mark.parametrize("kind", ["x-consistent-hash", "x-modulus-hash"])
+def test_a_key_stays_on_its_queue_with_the_route_cached_or_not(ch: RawChannel, kind: str) -> None:
+    exchange(ch, "x", kind)
+    first = sent(ch, "x", KEYS)
+    assert all(first.values()) and sent(ch, "x", KEYS) == first
+    ch.call("queue.delete", queue="c")
+    ch.queue("c")
+    moved = sent(ch, "x", KEYS)
+    assert not moved["c"]
+    if kind == "x-consistent-hash":
+        assert set(first["a"]) <= set(moved["a"]) and set(first["b"]) <= set(moved["b"])
+    ch.call("queue.bind", queue="c", exchange="x", routing_key="1")
+    assert sent(ch, "x", KEYS) == first
+
+
+def test_weights_are_shares(ch: RawChannel) -> None:
+    exchange(ch, "x", "x-consistent-hash", queues=("a",))
+    exchange(ch, "x", "x-consistent-hash", key="9", queues=("b", "c"))
+    counts = {queue: len(bodies) for queue, bodies in sent(ch, "x", [str(number) for number in range(1900)]).items()}
+    assert counts["a"] < 160 and min(counts["b"], counts["c"]) > 750
+
+
+def test_the_header_and_the_property_decide_and_not_the_key(ch: RawChannel) -> None:
+    exchange(ch, "by-header", "x-consistent-hash", arguments={"hash-header": "tenant"})
+    exchange(ch, "by-property", "x-consistent-hash", arguments={"hash-property": "correlation_id"})
+    used = set()
+    for number in range(20):
+        for name, properties in (("by-header", {"headers": {"tenant": f"t{number}"}}), ("by-property", {"correlation_id": f"t{number}"})):
+            found = [queue for queue, bodies in sent(ch, name, ["k1", "k2", "k3"], **properties).items() if bodies]
+            assert len(found) == 1
+            used.add((name, *found))
+    assert len(used) == 6
+
+
+def test_random_exchanges_use_all_queues_and_copies_follow_the_first(ch: RawChannel) -> None:
+    exchange(ch, "random", "x-random", key="k")
+    exchange(ch, "local", "x-local-random", key="")
+    for name in ("random", "local"):
+        for _ in range(200):
+            ch.publish(b"x", exchange=name, routing_key="k", headers={"CC": ["k", "k"]})
+        counts = [len(drained(ch, queue)) for queue in QUEUES]
+        assert sum(counts) == 200 and min(counts) > 20, counts
+    for queue in QUEUES:
+        ch.call("queue.delete", queue=queue)
+    ch.publish(b"x", exchange="random", routing_key="k", mandatory=True)
+    assert ch.expect("basic.return").reply_code == 312
+
+
+def test_an_exchange_behind_one_with_cached_routes_takes_its_cache_away(ch: RawChannel) -> None:
+    """A route that was cached is not, once it can lead to an exchange that chooses by the message; and is again when that goes."""
+    ch.call("exchange.declare", exchange="front", type="fanout")
+    ch.queue("direct")
+    ch.call("queue.bind", queue="direct", exchange="front", routing_key="")
+    for _ in range(3):
+        ch.publish(b"x", exchange="front", routing_key="k")
+    assert len(drained(ch, "direct")) == 3
+    exchange(ch, "random", "x-random", key="k")
+    ch.call("exchange.bind", destination="random", source="front", routing_key="")
+    for _ in range(100):
+        ch.publish(b"x", exchange="front", routing_key="k")
+    counts = [len(drained(ch, queue)) for queue in QUEUES]
+    assert sum(counts) == 100 == len(drained(ch, "direct")) and min(counts) > 5, counts
+    ch.call("exchange.delete", exchange="random")
+    ch.publish(b"x", exchange="front", routing_key="k")
+    assert [len(drained(ch, queue)) for queue in (*QUEUES, "direct")] == [0, 0, 0, 1]
+
+
+def test_history_comes_before_the_bind_is_answered(ch: RawChannel, broker: Any) -> None:
+    ch.call("exchange.declare", exchange="h", type="x-recent-history", arguments={"x-recent-history-length": 100})
+    for number in range(150):
+        ch.publish(b"%d" % number, exchange="h", routing_key="k", headers={"n": number}, message_id=str(number), delivery_mode=2)
+    for queue in ("late", "later"):
+        ch.queue(queue)
+        ch.call("queue.bind", queue=queue, exchange="h", routing_key="")
+        got = ch.call("basic.get", queue=queue, no_ack=True)
+        assert (got.body, got.properties["message_id"], got.properties["headers"]["n"]) == (b"50", "50", 50)
+        assert drained(ch, queue) == [b"%d" % number for number in range(51, 150)]
+    ch.call("queue.bind", queue="late", exchange="h", routing_key="")  # it is bound already
+    assert drained(ch, "late") == []
+    vhost = broker.node.broker.vhosts["/"]
+    held = vhost.kept.held
+    assert held > 100 * 10
+    ch.call("exchange.delete", exchange="h")
+    assert vhost.kept.held == 0
+
+
+def test_history_keeps_to_the_limits_of_the_queue(ch: RawChannel) -> None:
+    ch.call("exchange.declare", exchange="h", type="x-recent-history")
+    for number in range(10):
+        ch.publish(b"%d" % number, exchange="h", routing_key="k")
+    ch.queue("head", arguments={"x-max-length": 2})
+    ch.queue("reject", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    ch.queue("ttl", arguments={"x-message-ttl": 1})
+    for queue in ("head", "reject", "ttl"):
+        ch.call("queue.bind", queue=queue, exchange="h", routing_key="")
+    assert drained(ch, "head") == [b"8", b"9"] and drained(ch, "reject") == [b"0", b"1"]
+    ch.wait_ready("ttl", 0)
+
+
+def test_dead_letters_are_remembered_and_spread(ch: RawChannel) -> None:
+    ch.call("exchange.declare", exchange="dead", type="x-recent-history")
+    exchange(ch, "spread", "x-consistent-hash")
+    ch.call("exchange.bind", destination="spread", source="dead", routing_key="")
+    ch.queue("q", arguments={"x-dead-letter-exchange": "dead"})
+    ch.publish(b"poison", routing_key="q")
+    got = ch.call("basic.get", queue="q", no_ack=False)
+    ch.send("basic.reject", delivery_tag=got.delivery_tag, requeue=False)
+    ch.queue("new")
+    ch.call("queue.bind", queue="new", exchange="dead", routing_key="")
+    assert drained(ch, "new") == [b"poison"]
+    assert collections.Counter(body for queue in QUEUES for body in drained(ch, queue)) == {b"poison": 1}
+
+
+def test_after_a_restart_keys_are_where_they_were_and_the_history_is_empty(tmp_path: Path, connect: Connect) -> None:
+    with Broker(data_dir=tmp_path) as first:
+        ch = connect(first).channel()
+        exchange(ch, "x", "x-consistent-hash", durable=True)
+        before = sent(ch, "x", KEYS)
+        ch.call("exchange.declare", exchange="h", type="x-recent-history", durable=True)
+        ch.publish(b"old", exchange="h")
+    with Broker(data_dir=tmp_path) as second:
+        ch = connect(second).channel()
+        assert sent(ch, "x", KEYS) == before
+        ch.queue("new")
+        ch.call("queue.bind", queue="new", exchange="h", routing_key="")
+        assert drained(ch, "new") == []
