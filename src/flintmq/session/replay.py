@@ -22,7 +22,7 @@ from flintmq.routing.history import RecentHistoryExchange
 from flintmq.routing.message import Content, MessageHeaders
 from flintmq.session.publishing import settle_limits
 from flintmq.session.sweeps import LateAnswer
-from flintmq.vhost.policy import DROP_HEAD
+from flintmq.vhost.arguments import DROP_HEAD
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
