@@ -153,6 +153,7 @@ class Node:
             parts.listeners = self.listening
             parts.http_port = lambda: self.http_port
             parts.directory = None if self.store is None else self.store.directory
+            parts.disk_floor = 0 if logs is None else logs.messages.floors.roomy
             self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops

@@ -499,10 +499,10 @@ def test_metrics_are_prometheus_text(shared: Client, name: str) -> None:
     for line in answer.raw.decode().splitlines():
         if line.startswith("# TYPE "):
             types.append(line.split()[2])
-            assert line.split()[3] in ("counter", "gauge")
+            assert line.split()[3] in ("counter", "gauge", "histogram")
         elif not line.startswith("# HELP "):
             sample, _, value = line.rpartition(" ")
-            assert sample.partition("{")[0] == types[-1]
+            assert sample.partition("{")[0] in (types[-1], f"{types[-1]}_bucket", f"{types[-1]}_sum", f"{types[-1]}_count")
             samples[sample] = float(value)
     assert len(types) == len(set(types))
     assert samples["flintmq_pull_messages_delivered_total"] >= 1 and samples["flintmq_queues"] >= 1

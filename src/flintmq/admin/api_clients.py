@@ -151,7 +151,7 @@ def show_channel(call: Call, item: tuple[Any, int]) -> dict[str, Any]:
     }
 
 
-async def on_loops(call: Call, items: Sequence[tuple[Any, int]], show: Callable[[tuple[Any, int]], Any]) -> list[Any]:
+async def on_loops(items: Sequence[tuple[Any, int]], show: Callable[[tuple[Any, int]], Any]) -> list[Any]:
     """What `show` says of each, run on the loop of its connection, in slices."""
     loops: dict[int, tuple[Any, list[int]]] = {}
     for index, (handler, _) in enumerate(items):
@@ -174,7 +174,7 @@ async def on_loops(call: Call, items: Sequence[tuple[Any, int]], show: Callable[
 
 
 async def _channel_list(call: Call, handlers: Sequence[Any]) -> Response:
-    values = await on_loops(call, _channels(handlers), partial(show_channel, call))
+    values = await on_loops(_channels(handlers), partial(show_channel, call))
     return await listed(Listing(values, dict, lambda value: str(value["name"])), call.query)
 
 
@@ -191,7 +191,7 @@ async def channel(call: Call) -> Response:
     found = next((item for item in _channels(_connections(call)) if _channel_name(item) == name), None)
     if found is None:
         raise not_found()
-    (value,) = await on_loops(call, [found], partial(show_channel, call))
+    (value,) = await on_loops([found], partial(show_channel, call))
     state = found[0].channels.get(found[1])
     consumers_ = [] if state is None else list(state.consumers.values())
     return one(value | {"consumer_details": [show_consumer(call.app, each) for each in consumers_]}, call.query)
@@ -229,7 +229,7 @@ async def consumers(call: Call) -> Response:
     with call.broker.lock:
         found = [consumer for known in call.broker.consumers.values() for consumer in known if consumer.queue.vhost in seen]
     # The prefetch is its channel's compiled state.
-    prefetches = await on_loops(call, [(each.handler, each.channel) for each in found], _prefetch)
+    prefetches = await on_loops([(each.handler, each.channel) for each in found], _prefetch)
     items = list(zip(found, prefetches, strict=True))
     show = lambda item: show_consumer(call.app, item[0]) | {"prefetch_count": item[1]}  # noqa: E731
     return await listed(Listing(items, show, lambda item: str(item[0].tag)), call.query, paged=False)

@@ -180,7 +180,7 @@ def _node(call: Call) -> dict[str, Any]:
         "mem_alarm": memory,
         "message_memory": bytes_mapped(),
         "disk_free": free,
-        "disk_free_limit": 0,
+        "disk_free_limit": parts.disk_floor,
         "disk_free_alarm": disk,
         "rates_mode": "basic",
         "being_drained": False,
@@ -271,6 +271,13 @@ async def healthy(call: Call) -> Response:
     return answer({"status": "ok"})
 
 
+async def below_limit(call: Call) -> Response:
+    current, limit = len(call.broker.connections), call.broker.limits.connections_max
+    if current >= limit:
+        raise _failed("node has reached its connection limit", current=current, limit=limit)
+    return answer({"status": "ok", "current": current, "limit": limit})
+
+
 async def port_listener(call: Call) -> Response:
     text = call.name("port")
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
@@ -320,6 +327,9 @@ def entries() -> list[Entry]:
         ("GET", "health/checks/node-is-quorum-critical", "look", fixed(_SINGLE)),
         ("GET", "health/checks/node-is-mirror-sync-critical", "look", fixed(_SINGLE)),
         ("GET", "health/checks/is-in-service", "look", healthy),
+        ("GET", "health/checks/below-node-connection-limit", "look", below_limit),
+        ("GET", "health/checks/metadata-store/initialized", "look", healthy),
+        ("GET", "health/checks/metadata-store/initialized/with-data", "look", healthy),
         ("GET", "health/checks/ready-to-serve-clients", "look", healthy),
         ("GET", "healthchecks/node", "look", healthy),
         ("GET", "healthchecks/node/{node}", "look", healthy),

@@ -2,7 +2,7 @@
 
 in: requests, from anybody. out: JSON (metrics: text). Loaded with the first connection (admin.server).
 
-P1  Every request but /health is authenticated; every verb asks for its permissions once, before it does anything.
+P1  Every request but /health (/healthz, /readyz) is authenticated; every verb asks for its permissions once, before it does anything.
 P2  Whatever a peer sends ends in an answer that names cause and fix; a trace goes to the log, never to the peer.
 P3  A request that a page of another site made somebody's browser send is refused before all else (admin.guard).
 P4  Messages whose client is gone before the answer left go back to their queue, not flagged; once it left, the lease decides.
@@ -19,7 +19,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from flintmq.admin import figures
@@ -30,6 +30,7 @@ from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
 from flintmq.admin.guard import JSON, OCTETS, Guard, content_type, require_header
 from flintmq.admin.held import Held
 from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish, parse_raw_publish
+from flintmq.admin.metrics import Metrics, check_families
 from flintmq.admin.parts import Parts
 from flintmq.admin.publish import publish
 from flintmq.errors import PeerError, StoreError
@@ -68,6 +69,7 @@ class Application:
         self.authenticator = Authenticator(parts.broker)
         self.guard = Guard(*parts.names)
         self.held: Held | None = None
+        self._metrics = Metrics(parts, parts.node_name)
         self.arriving = 0  # bytes of bodies of which the rest is waited for
 
     # --- around every request -------------------------------------------------------------------------------------------
@@ -285,10 +287,22 @@ class Application:
         (await self.caller(request)).require_tag()
         # Sums over all queues: off the loop, so that held polls are answered meanwhile.
         text = await asyncio.to_thread(figures.prometheus, self.parts)
-        return Response(text.encode(), 200, None, "text/plain; version=0.0.4; charset=utf-8")
+        return StreamingResponse(self._metrics.aggregated(text), 200, None, PROMETHEUS)
+
+    async def metrics_per_object(self, request: Request) -> Response:
+        """GET /metrics/per-object"""
+        (await self.caller(request)).require_tag()
+        return StreamingResponse(self._metrics.per_object(), 200, None, PROMETHEUS)
+
+    async def metrics_detailed(self, request: Request) -> Response:
+        """GET /metrics/detailed?family=...&vhost=..."""
+        (await self.caller(request)).require_tag()
+        families, vhosts = request.query_params.getlist("family"), request.query_params.getlist("vhost")
+        check_families(families)
+        return StreamingResponse(self._metrics.detailed(families, vhosts), 200, None, PROMETHEUS)
 
     async def health(self, request: Request) -> Response:
-        """GET /health"""
+        """GET /health, /healthz, /readyz"""
         ok = figures.is_healthy(self.parts)
         return answer({"status": "ok" if ok else "failed"}, 200 if ok else 503)
 
@@ -307,7 +321,9 @@ class Application:
             ("POST", f"{queue}/messages/extend", self.extend),
             ("GET", "/api/v1/actors", self.actors),
             ("GET", "/metrics", self.metrics),
-            ("GET", "/health", self.health),
+            ("GET", "/metrics/per-object", self.metrics_per_object),
+            ("GET", "/metrics/detailed", self.metrics_detailed),
+            *(("GET", path, self.health) for path in HEALTH),
         ]
         by_path: dict[str, dict[str, Handler]] = {}
         for method, path, handler in table:
@@ -342,7 +358,7 @@ class Application:
 
     def refused_head(self, scope: Any) -> Response | None:
         """The answer to a request that is refused for its head alone; /health tells anybody that the broker lives, and nothing else."""
-        if scope["path"] == "/health" and scope["method"] in ("GET", "HEAD"):
+        if scope["path"] in HEALTH and scope["method"] in ("GET", "HEAD"):
             return None
         try:
             self.guard.check(scope)
@@ -360,6 +376,9 @@ class Application:
         return answer(refused.body, 431, {"connection": "close"})
 
 
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+# what anybody may ask, by any name: that the broker lives, and that it takes clients; one that stops, or whose disk failed, does neither
+HEALTH = ("/health", "/healthz", "/readyz")
 ALL_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 
 

@@ -52,7 +52,7 @@ def is_healthy(parts: Parts) -> bool:
     return not parts.pulls.stopping and (parts.store is None or parts.store.failure is None)
 
 
-def _shown(name: str) -> str:
+def shown_name(name: str) -> str:
     """A name that AMQP let in with bytes that are no UTF-8, as UTF-8 can have it."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
@@ -61,8 +61,13 @@ def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+def label_text(labels: Mapping[str, str]) -> str:
+    """Labels as they stand behind a metric's name."""
+    return "{" + ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items()) + "}" if labels else ""
+
+
 def _line(name: str, value: float, labels: Mapping[str, str]) -> str:
-    shown = "{" + ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items()) + "}" if labels else ""
+    shown = label_text(labels)
     number = repr(float(value)) if isinstance(value, float) else str(int(value))
     return f"{name}{shown} {number}\n"
 
@@ -186,7 +191,7 @@ def _streams(text: Text, parts: Parts) -> None:
         if stream is None:
             continue
         for name, group in stream.groups().items():
-            labels = {"vhost": _shown(queue.vhost), "queue": _shown(queue.name), "group": name.decode("utf-8", "replace")}
+            labels = {"vhost": shown_name(queue.vhost), "queue": shown_name(queue.name), "group": name.decode("utf-8", "replace")}
             lag.append((labels, group["lag"]))
             lost.append((labels, group["lost"]))
     text.add("stream_group_lag", "gauge", "Messages of a stream that a group has not been given.", lag)
@@ -198,7 +203,7 @@ def _pipeline(text: Text, parts: Parts) -> None:
     if parts.pipeline is None:
         return
     values = parts.pipeline()
-    subscriptions = [({"vhost": _shown(one["vhost"]), "subscription": _shown(one["name"])}, one) for one in values["subscriptions"]]
+    subscriptions = [({"vhost": shown_name(one["vhost"]), "subscription": shown_name(one["name"])}, one) for one in values["subscriptions"]]
     text.one("pipeline_subscriptions", "gauge", "Subscriptions of Spark queries.", len(subscriptions))
     for key, name, factor, what in (
         ("committed", "committed_batches", 1, "Batches that a subscription has committed."),
@@ -212,7 +217,8 @@ def _pipeline(text: Text, parts: Parts) -> None:
     text.add("pipeline_scopes", "gauge", "What sinks committed by: queries, named writes, writes once.", scopes)
     text.one("pipeline_scopes_forgotten_total", "counter", "Scopes that made room for others.", values["forgotten"])
     stages = [
-        ({"vhost": _shown(vhost), "user": _shown(user), "state": state}, n) for (vhost, user, state), n in sorted(values["stages"].items())
+        ({"vhost": shown_name(vhost), "user": shown_name(user), "state": state}, n)
+        for (vhost, user, state), n in sorted(values["stages"].items())
     ]
     text.add("pipeline_stages", "gauge", "Stages of sinks that are not committed, open or prepared.", stages)
     oldest = values["oldest_prepared_ms"] / 1000

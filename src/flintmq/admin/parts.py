@@ -32,6 +32,7 @@ class Parts:
     listeners: Callable[[], list[tuple[str, str, int]]] = list
     http_port: Callable[[], int | None] = lambda: None
     directory: Any = None  # of the store; None: nothing is on disk
+    disk_floor: int = 0  # bytes of the disk below which publishers are blocked
     started_s: float = field(default_factory=time.monotonic)
     # of the service itself
     requests: Counter[int] = field(default_factory=Counter)  # by status

@@ -2,6 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t
+from flintmq.core.counters cimport counters_t
 from flintmq.core.jobs cimport jobs_t
 from flintmq.net.chores cimport Chores
 from flintmq.net.sockets cimport EVENTS_MAX, Socket, io_t, run_queue_t, socket_t
@@ -26,6 +27,7 @@ cdef class Loop:
     cdef io_t io
     cdef run_queue_t run_queue
     cdef arena_t *arena
+    cdef counters_t counts
     cdef uint8_t *buffer
     cdef size_t buffer_size
     cdef epoll_event events[EVENTS_MAX]

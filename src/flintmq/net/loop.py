@@ -222,6 +222,7 @@ class Loop:
         connection.connection.schedule = connection_schedule
         connection.connection.arena = self.arena
         connection.connection.jobs = address(self.jobs)
+        connection.connection.counters = address(self.counts)
         self._register(entry)
         return entry
 
@@ -266,6 +267,12 @@ class Loop:
     def socket_count(self) -> int:
         """Sockets that the loop holds, listeners included. Any thread."""
         return len(self.sockets)
+
+    def counters(self) -> dict:
+        """What the loop counted since it began (core/counters.pxd); `sizes`: messages by the size of their bodies. Any thread."""
+        counts: dict = dict(self.counts)
+        counts["sizes"] = list(self.counts.sizes)
+        return counts
 
     def entries(self) -> list:
         """Every Socket of the loop, listeners included."""

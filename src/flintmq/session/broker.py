@@ -139,6 +139,8 @@ class Broker:
         # messages end at their time, and queues that worked get their upkeep
         self.expiry = Expiry(self)
         self.drops: Counter[str] = Counter()
+        # messages that went to a dead-letter exchange, by reason
+        self.dead_lettered: Counter[str] = Counter()
         # keeps memory in bounds (session.memory_keeper); None: a broker without a node
         self.memory: Any = None
         self.connection_ids = itertools.count(1)
@@ -150,6 +152,11 @@ class Broker:
         self.closings = object()
         self.connections_closed = 0
         self.channels_opened = 0
+        self.channels_closed = 0
+        self.queues_declared = 0
+        self.queues_created = 0
+        self.queues_deleted = 0
+        self.gets_empty = 0  # basic.get that found nothing
 
     # --- virtual hosts ----------------------------------------------------------------------------------------------
 
@@ -231,6 +238,7 @@ class Broker:
     def _queue_created(self, queue: Queue) -> None:
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
+        self.queues_created += 1 if self.loops else 0  # before: restored
         if queue.durable and self.log is not None and not queue.policy.is_stream:
             self.log.attach(queue.core)
         if queue.core.destination_flags & DEST_LIMITED:
@@ -240,6 +248,7 @@ class Broker:
         """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it. Its entries are swept
         in slices."""
         self.queues.pop(queue.queue_id, None)
+        self.queues_deleted += 1
         self.limited_queues.discard(queue)
         self.expiry.forget(queue.queue_id)
         with self.lock:

@@ -31,6 +31,7 @@ def channel_note_confirm(
     size: uint32_t
     i: uint32_t
     channel.publish_tag += 1
+    connection.counters.received_confirm += 1
     if refused:
         lsn = REFUSED
     if lsn or ticket:
@@ -67,6 +68,7 @@ def _ack_up_to(connection: pointer[connection_t], channel: pointer[channel_t], t
     if tag > channel.confirmed:
         check(tag <= channel.publish_tag, b"confirms I3 no tag is answered that was not published", tag, channel.publish_tag)
         write_confirm(connection, channel.number, BASIC_ACK, tag, tag > channel.confirmed + 1)
+        connection.counters.confirmed += tag - channel.confirmed
         channel.confirmed = tag
 
 

@@ -6,7 +6,7 @@ in: handlers, on the loop's thread with the GIL. out: frames in the output buffe
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cclass, cfunc, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void
+from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32
@@ -24,6 +24,7 @@ from cython.cimports.flintmq.core.content import (
     content_route,
     content_t,
 )
+from cython.cimports.flintmq.core.counters import counters_t
 from cython.cimports.flintmq.protocol.v0_9_1.codec import decode_method_at, encode_method
 from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     FEED_ERROR,
@@ -121,6 +122,8 @@ from cython.cimports.libc.string import memcmp, memcpy, memset
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.session.placing import pack_keys
 
+# of connections that no loop has
+_uncounted = declare(counters_t)
 DROP_NAMES = ("unroutable", "refused", "maxlen", "rejected")
 
 
@@ -208,6 +211,7 @@ class Connection:
         self.table_depth_max = limits.table_depth_max
         self.table_fields_max = limits.table_fields_max
         self.connection.owner = cast(p_void, self)
+        self.connection.counters = address(_uncounted)
 
     def __dealloc__(self):
         channel: pointer[channel_t]
@@ -393,6 +397,9 @@ class Connection:
         # An answer that nobody waits for any more; what is committed takes effect all the same.
         for transaction in self.committing.pop(channel.number, ()):
             transaction.detach()
+        if channel.publishing:
+            channel.publishing = False
+            self.connection.counters.publishers -= 1
         forget_channel(address(self.connection), channel)
         channels_remove(address(self.connection), channel)
         channel.next_open = self.leaving
@@ -651,8 +658,11 @@ class Connection:
             raise MemoryError
         if no_ack:
             queue_settle(handle.queue, delivery.slot, delivery.position, channel.getter, REASON_ACK, 0 if self.log is None else wall_us())
+            self.connection.counters.got_auto += 1
         else:
             entry_sent(delivery.slot)
+            self.connection.counters.got_manual += 1
+        self.connection.counters.redelivered += 1 if delivery.redelivered else 0
         channel.delivered += 1
         return True
 

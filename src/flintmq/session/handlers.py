@@ -503,6 +503,7 @@ class ConnectionHandler:
     def channels_left(self, count: int) -> None:
         """Channels ended, and their consumers have left."""
         self.broker.quotas.close_channels(self.user, count)
+        self.broker.channels_closed += count
         self.memory.add(-CHANNEL_BYTES * count)
 
     def _end(self, reason: str) -> None:

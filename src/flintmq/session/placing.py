@@ -26,6 +26,7 @@ from cython.cimports.flintmq.core.content import (
     content_incref,
     content_t,
 )
+from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
@@ -90,6 +91,10 @@ def publish_to_queues(
     i: uint32_t
     memset(address(tally), 0, sizeof(tally_t))
     channel.published += 1
+    if not channel.publishing:
+        channel.publishing = True
+        connection.counters.publishers += 1
+    counters_receive(connection.counters, content.body_len)
     if route.count > 1 and connection.port != NULL and content.flags & CONTENT_PERSISTENT:
         content.flags |= CONTENT_SHARED  # nobody else has the content yet
     for i in range(route.count):
@@ -102,6 +107,7 @@ def publish_to_queues(
             _count_not_placed(connection, destination, bits, address(tally))
     if tally.gone:
         _place_anew(connection, route, content, bits, expiration_ms, address(tally))
+    connection.counters.routed += tally.placed
     if tally.placed == 0:
         _answer_not_placed(connection, channel, content, bits, address(tally))
     elif tally.lsn or tally.ticket:
@@ -141,11 +147,13 @@ def _answer_not_placed(
     if bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE) and tally.unwanted == 0 and tally.refused == 0:
         write_return(connection, channel.number, 312, b"NO_ROUTE", content)
         channel.returned += 1
+        connection.counters.returned += 1
     elif bits & PUBLISH_IMMEDIATE:
         write_return(connection, channel.number, 313, b"NO_CONSUMERS", content)
         channel.returned += 1
     elif tally.refused == 0:
         connection.dropped[DROP_UNROUTABLE] += 1
+        connection.counters.dropped += 1
 
 
 @cfunc

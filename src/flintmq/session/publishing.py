@@ -237,6 +237,7 @@ def dead_letter(
         return 0
     if cyclic:
         broker.count_drops("dead_letter_cycle", len(cyclic))
+    broker.dead_lettered[reason] += 1
     return sum(_place(broker, one, letter, transaction) for one in queues)
 
 

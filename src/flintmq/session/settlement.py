@@ -107,6 +107,7 @@ def settle_taken(
         if connection != NULL:
             if method == BASIC_ACK:
                 channel.acknowledged += 1
+                connection.counters.acknowledged += 1
             elif not item.dead_letters and item.queue.ops == NULL:  # what a stream's group drops it counts itself
                 connection.dropped[DROP_REJECTED] += 1
     if consumer == NULL:

@@ -51,6 +51,7 @@ cdef class Transaction:
     cdef dict sums                    # queue id -> [messages, bytes] that it puts on a queue which refuses over its limit
     cdef readonly list limited        # ids of queues with a dead-letter exchange that it may have filled over their limit
     cdef held_t *_add(self) except NULL
+    cdef void _count_publish(self, content_t *content)
     cdef int _hold(self, tx_publish_t *publish) except -1
     cdef int _hold_back(self, tx_publish_t *publish, uint8_t kind) except -1
     cdef int _hold_for_stream(self, queue_t *queue, content_t *content) except -1

@@ -32,6 +32,7 @@ from cython.cimports.flintmq.core.content import (
     content_incref,
     content_t,
 )
+from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
@@ -230,6 +231,12 @@ class Transaction:
         self.held_count += 1
         return held
 
+    def _count_publish(self, content: pointer[content_t]) -> void:
+        if not self.channel.publishing:
+            self.channel.publishing = True
+            self.connection.connection.counters.publishers += 1
+        counters_receive(self.connection.connection.counters, content.body_len)
+
     def _hold(self, publish: pointer[tx_publish_t]) -> c_int:
         """One message of the transaction: a held entry on each of its queues."""
         route: pointer[route_t] = publish.route
@@ -246,11 +253,16 @@ class Transaction:
                 self.connection.connection.dropped[DROP_REFUSED] += 1
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
         if publish.bits & PUBLISH_IMMEDIATE or route.count == 0:
+            if route.count == 0:
+                self._count_publish(content)
             if route.count == 0 and not publish.bits & (PUBLISH_MANDATORY | PUBLISH_IMMEDIATE):
                 self.connection.connection.dropped[DROP_UNROUTABLE] += 1
+                self.connection.connection.counters.dropped += 1
                 return 0
             self._hold_back(publish, HELD_IMMEDIATE if route.count else HELD_RETURN)
             return 0
+        self._count_publish(content)
+        self.connection.connection.counters.routed += route.count
         if route.count > 1 and self.work is not None and content.flags & CONTENT_PERSISTENT:
             content.flags |= CONTENT_SHARED
         for i in range(route.count):
@@ -533,6 +545,7 @@ class Transaction:
         if held.kind == HELD_RETURN:
             write_return(connection, self.number, 312, b"NO_ROUTE", held.content)
             self.channel.returned += 1
+            connection.counters.returned += 1
             return
         # An immediate message is delivered now or goes back: after a crash there is nobody to deliver it to, so it has no place in
         # the log's transaction. The answer waits for its own record.

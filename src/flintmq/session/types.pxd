@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.buffer cimport outbuf_t
 from flintmq.core.content cimport arena_t, content_t
+from flintmq.core.counters cimport counters_t
 from flintmq.core.jobs cimport jobs_t
 from flintmq.protocol.v0_9_1.engine cimport engine_t
 from flintmq.queue.types cimport consumer_t, credit_t, log_port_t, queue_t, slot_t, target_t
@@ -127,6 +128,7 @@ cdef struct channel_t:
     uint64_t delivered
     uint64_t acknowledged
     uint64_t returned
+    bint publishing           # it has published: counters_t.publishers counts it
 
 cdef enum:                    # index of connection_t.dropped
     DROP_UNROUTABLE = 0       # no queue for it, and not mandatory
@@ -146,6 +148,7 @@ cdef struct connection_t:
     outbuf_t out
     arena_t *arena            # the loop's
     jobs_t *jobs              # the loop's: long work in slices
+    counters_t *counters      # the loop's figures
     channel_t ***channels     # pages of CHANNELS_PAGE by number (connection_channel finds one); NULL = none of the page is open
     uint32_t channel_pages
     channel_t *last_channel   # the one that connection_channel found last; NULL: none, or it was closed

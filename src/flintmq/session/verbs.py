@@ -194,6 +194,7 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
     )
 
     def answer(queue: Any) -> None:
+        handler.broker.queues_declared += 1
         _channel(handler, number).last_queue = queue.name
         if not method.no_wait:
             handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
@@ -395,6 +396,7 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
         handler.deferred = partial(_again, handler, number, method)
         handler.connection.waiting = True
     elif not got:
+        handler.broker.gets_empty += 1
         handler.send(number, spec.BasicGetEmpty())
 
 

@@ -293,6 +293,7 @@ def _send(
             return
         if delivery.slot != NULL:  # a browser has nothing to settle
             queue_settle(consumer.queue, delivery.slot, delivery.position, consumer.id, REASON_ACK, connection.now_us)
+        connection.counters.consumed_auto += 1
     else:
         item = unacked_add(address(channel.unacked))
         if item == NULL:
@@ -311,8 +312,10 @@ def _send(
             channel_settle_item(connection, channel, channel.unacked.last_tag, BASIC_NACK, True)
             return
         entry_sent(delivery.slot)
+        connection.counters.consumed_manual += 1
     channel.delivered += 1
     connection.deliveries += 1
+    connection.counters.redelivered += 1 if delivery.redelivered else 0
 
 
 @cfunc

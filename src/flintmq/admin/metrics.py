@@ -1,0 +1,443 @@
+"""Prometheus metrics with RabbitMQ's names, labels and endpoints: `/metrics`, `/metrics/per-object`, `/metrics/detailed`.
+
+in: the node's parts; families and virtual hosts of the query. out: the text format 0.0.4, family by family. Names that RabbitMQ does not
+have begin with `flintmq_` (admin.figures).
+
+M1  Nothing is counted for the metrics on the message path but plain additions of an I/O loop (core/counters.pxd), which are read here.
+M2  Objects are looked at PIECE at a time, with turns of other requests and of the I/O loops in between; one request at a time does that.
+M3  What FlintMQ does not have (Erlang processes, Raft, I/O seeks) is left out rather than shown as 0.
+
+Source: metrics.md and metrics-detailed.md of RabbitMQ's rabbitmq_prometheus plugin (names, groups).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from flintmq import __version__
+from flintmq.admin.api_clients import on_loops
+from flintmq.admin.api_definitions import COMPATIBLE
+from flintmq.admin.errors import bad
+from flintmq.admin.figures import label_text, shown_name
+from flintmq.admin.parts import Parts
+from flintmq.core.content import bytes_mapped
+
+# objects that are looked at in one piece
+PIECE = 250
+_BOUNDS = ("100", "1000", "10000", "100000", "1000000", "10000000", "50000000", "100000000", "+Inf")
+# one metric: name behind the prefix, kind, help, lines behind the name
+Family = tuple[str, str, str, list[str]]
+_PROTOCOL = '{protocol="amqp091"}'
+_QUEUES = '{protocol="amqp091",queue_type="rabbit_classic_queue"}'
+
+# name, help, value of the loops' counters
+_GLOBAL: tuple[tuple[str, str, str, Callable[[Mapping[str, Any]], int]], ...] = (
+    ("messages_received_total", "Total number of messages received from publishers", _PROTOCOL, lambda c: sum(c["sizes"])),
+    (
+        "messages_received_confirm_total",
+        "Total number of messages received from publishers expecting confirmations",
+        _PROTOCOL,
+        lambda c: c["received_confirm"],
+    ),
+    ("messages_confirmed_total", "Total number of messages confirmed to publishers", _PROTOCOL, lambda c: c["confirmed"]),
+    ("messages_routed_total", "Total number of messages routed to queues or streams", _PROTOCOL, lambda c: c["routed"]),
+    (
+        "messages_unroutable_dropped_total",
+        "Total number of messages published as non-mandatory into an exchange and dropped as unroutable",
+        _PROTOCOL,
+        lambda c: c["dropped"],
+    ),
+    (
+        "messages_unroutable_returned_total",
+        "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable",
+        _PROTOCOL,
+        lambda c: c["returned"],
+    ),
+    (
+        "messages_delivered_total",
+        "Total number of messages delivered to consumers",
+        _QUEUES,
+        lambda c: c["consumed_auto"] + c["consumed_manual"] + c["got_auto"] + c["got_manual"],
+    ),
+    (
+        "messages_delivered_consume_auto_ack_total",
+        "Total number of messages delivered to consumers using basic.consume with automatic acknowledgment",
+        _QUEUES,
+        lambda c: c["consumed_auto"],
+    ),
+    (
+        "messages_delivered_consume_manual_ack_total",
+        "Total number of messages delivered to consumers using basic.consume with manual acknowledgment",
+        _QUEUES,
+        lambda c: c["consumed_manual"],
+    ),
+    (
+        "messages_delivered_get_auto_ack_total",
+        "Total number of messages delivered to consumers using basic.get with automatic acknowledgment",
+        _QUEUES,
+        lambda c: c["got_auto"],
+    ),
+    (
+        "messages_delivered_get_manual_ack_total",
+        "Total number of messages delivered to consumers using basic.get with manual acknowledgment",
+        _QUEUES,
+        lambda c: c["got_manual"],
+    ),
+    ("messages_get_empty_total", "Total number of times basic.get operations fetched no message", _QUEUES, lambda c: c["get_empty"]),
+    ("messages_redelivered_total", "Total number of messages redelivered to consumers", _QUEUES, lambda c: c["redelivered"]),
+    ("messages_acknowledged_total", "Total number of messages acknowledged by consumers", _QUEUES, lambda c: c["acknowledged"]),
+)
+
+# group, name, kind, help, value of a queue's core
+_OF_QUEUES: tuple[tuple[str, str, str, str, Callable[[Any], int]], ...] = (
+    ("queue_coarse_metrics", "queue_messages_ready", "gauge", "Messages ready to be delivered to consumers", lambda q: q.ready_count()),
+    (
+        "queue_coarse_metrics",
+        "queue_messages_unacked",
+        "gauge",
+        "Messages delivered to consumers but not yet acknowledged",
+        lambda q: q.unacked_count(),
+    ),
+    (
+        "queue_coarse_metrics",
+        "queue_messages",
+        "gauge",
+        "Sum of ready and unacknowledged messages - total queue depth",
+        lambda q: q.ready_count() + q.unacked_count(),
+    ),
+    ("queue_consumer_count", "queue_consumers", "gauge", "Consumers on a queue", lambda q: q.consumer_count()),
+    ("queue_metrics", "queue_messages_ready_bytes", "gauge", "Size in bytes of ready messages", lambda q: q.ready_bytes()),
+    (
+        "queue_metrics",
+        "queue_messages_ram_bytes",
+        "gauge",
+        "Size of ready and unacknowledged messages stored in memory",
+        lambda q: q.resident_bytes,
+    ),
+    ("queue_metrics", "queue_messages_paged_out", "gauge", "Messages paged out to disk", lambda q: q.cold_count),
+    (
+        "queue_delivery_metrics",
+        "queue_messages_published_total",
+        "counter",
+        "Total number of messages published to queues",
+        lambda q: q.enqueued_total(),
+    ),
+    (
+        "queue_delivery_metrics",
+        "queue_messages_delivered_total",
+        "counter",
+        "Total number of messages delivered to consumers",
+        lambda q: q.delivered_total(),
+    ),
+)
+
+# name, help, value of (consumers, (unacked, unconfirmed, publishes, settles), prefetch)
+_OF_CHANNELS: tuple[tuple[str, str, Callable[[tuple[int, tuple[int, int, int, int], int]], int]], ...] = (
+    ("channel_consumers", "Consumers on a channel", lambda c: c[0]),
+    ("channel_messages_unacked", "Delivered but not yet acknowledged messages", lambda c: c[1][0]),
+    ("channel_messages_unconfirmed", "Published but not yet confirmed messages", lambda c: c[1][1]),
+    ("channel_messages_uncommitted", "Messages received in a transaction but not yet committed", lambda c: c[1][2]),
+    ("channel_acks_uncommitted", "Message acknowledgements in a transaction not yet committed", lambda c: c[1][3]),
+    ("consumer_prefetch", "Limit of unacknowledged messages for each consumer", lambda c: c[2]),
+)
+
+# What `family` may name: those that are here, and those that RabbitMQ has and this broker has nothing of.
+_HERE = frozenset(
+    {
+        "connection_churn_metrics",
+        "node_coarse_metrics",
+        "node_metrics",
+        "queue_coarse_metrics",
+        "queue_consumer_count",
+        "queue_metrics",
+        "queue_delivery_metrics",
+        "channel_metrics",
+        "connection_metrics",
+        "vhost_status",
+        "exchange_names",
+        "exchange_bindings",
+    }
+)
+_ELSEWHERE = frozenset(
+    {
+        "auth_attempt_metrics",
+        "auth_attempt_detailed_metrics",
+        "channel_exchange_metrics",
+        "channel_process_metrics",
+        "channel_queue_exchange_metrics",
+        "channel_queue_metrics",
+        "connection_coarse_metrics",
+        "exchange_metrics",
+        "node_persister_metrics",
+        "queue_exchange_metrics",
+        "ra_metrics",
+        "stream_consumer_metrics",
+    }
+)
+
+
+def counters(parts: Parts) -> dict[str, Any]:
+    """The sum of what all loops counted, and what the broker counts itself."""
+    sums: dict[str, Any] = {}
+    for loop in parts.broker.loops:
+        for name, value in loop.counters().items():
+            known = sums.get(name)
+            if known is None:
+                sums[name] = value
+            else:
+                sums[name] = [one + other for one, other in zip(known, value, strict=True)] if name == "sizes" else known + value
+    return sums | {"get_empty": parts.broker.gets_empty}
+
+
+def _one(name: str, kind: str, text: str, value: float, labels: str = "") -> Family:
+    return name, kind, text, [f"{labels} {value}\n"]
+
+
+class Metrics:
+    """What the three endpoints answer. For one event loop."""
+
+    def __init__(self, parts: Parts, node_name: str) -> None:
+        self._parts = parts
+        self._node = node_name
+        self._turn = asyncio.Lock()
+
+    async def aggregated(self, own: str) -> AsyncIterator[bytes]:
+        """`/metrics`: everything without labels of objects; `own`: the text of our own families, which goes before."""
+        yield own.encode()
+        yield _text("rabbitmq_", [*self._identity("aggregated"), *await self._node_families(), *self._global()])
+        yield _text("rabbitmq_", await self._queue_families(None, None, labelled=False))
+        yield _text("rabbitmq_", await self._channel_families(None, labelled=False))
+
+    async def per_object(self) -> AsyncIterator[bytes]:
+        """`/metrics/per-object`: with a line for each queue, channel and connection."""
+        async with self._turn:
+            yield _text("rabbitmq_", [*self._identity("per-object"), *await self._node_families(), *self._global()])
+            for family in await self._queue_families(None, None, labelled=True):
+                yield _text("rabbitmq_", [family])
+            yield _text("rabbitmq_", await self._channel_families(None, labelled=True))
+            yield _text("rabbitmq_", [await self._connection_channels(None)])
+
+    async def detailed(self, families: Sequence[str], vhosts: Sequence[str]) -> AsyncIterator[bytes]:
+        """`/metrics/detailed`: the groups of the query alone, of the virtual hosts of the query (none: all)."""
+        chosen, seen = frozenset(families), frozenset(vhosts) or None
+        async with self._turn:
+            yield _text("rabbitmq_", self._identity("detailed"))
+            node = [one for group, one in await self._grouped_node_families() if group in chosen]
+            yield _text("rabbitmq_detailed_", node)
+            if "queue_metrics" in chosen:
+                chosen |= {"queue_consumer_count"}  # a subset of it
+            for family in await self._queue_families(chosen, seen, labelled=True):
+                yield _text("rabbitmq_detailed_", [family])
+            if "channel_metrics" in chosen:
+                yield _text("rabbitmq_detailed_", await self._channel_families(seen, labelled=True))
+            if "connection_metrics" in chosen:
+                yield _text("rabbitmq_detailed_", [await self._connection_channels(seen)])
+            yield _text("rabbitmq_cluster_", await self._definitions(chosen, seen))
+
+    # --- the node -------------------------------------------------------------------------------------------------------
+
+    def _identity(self, endpoint: str) -> list[Family]:
+        cluster = self._parts.broker.cluster_name
+        labels = {
+            "rabbitmq_node": self._node,
+            "rabbitmq_cluster": cluster,
+            "rabbitmq_cluster_permanent_id": cluster,
+            "rabbitmq_endpoint": endpoint,
+        }
+        build = {
+            "rabbitmq_version": COMPATIBLE,
+            "product_name": "FlintMQ",
+            "product_version": __version__,
+            "erlang_version": f"Python {platform.python_version()}",
+            "prometheus_plugin_version": __version__,
+            "prometheus_client_version": "0",
+        }
+        return [
+            _one("identity_info", "gauge", "RabbitMQ node & cluster identity info", 1, label_text(labels)),
+            _one("build_info", "gauge", "RabbitMQ & Erlang/OTP version info", 1, label_text(build)),
+        ]
+
+    async def _node_families(self) -> list[Family]:
+        return [family for _, family in await self._grouped_node_families()] + self._alarms() + self._totals()
+
+    async def _grouped_node_families(self) -> list[tuple[str, Family]]:
+        broker = self._parts.broker
+        churn = (
+            ("connections_opened_total", "Total number of connections opened", broker.connections_opened),
+            ("connections_closed_total", "Total number of connections closed or terminated", broker.connections_closed),
+            ("channels_opened_total", "Total number of channels opened", broker.channels_opened),
+            ("channels_closed_total", "Total number of channels closed", broker.channels_closed),
+            ("queues_declared_total", "Total number of queues declared", broker.queues_declared),
+            ("queues_created_total", "Total number of queues created", broker.queues_created),
+            ("queues_deleted_total", "Total number of queues deleted", broker.queues_deleted),
+        )
+        found = [("connection_churn_metrics", _one(name, "counter", text, value)) for name, text, value in churn]
+        facts = await asyncio.to_thread(_of_process, self._parts)  # asks the operating system
+        return found + [(group, _one(name, "gauge", text, value)) for group, name, text, value in facts]
+
+    def _alarms(self) -> list[Family]:
+        loops = self._parts.broker.loops
+        disk = any(loop.disk_low for loop in loops)
+        memory = any(loop.alarmed for loop in loops) and bytes_mapped() > self._parts.memory_limit // 2 and not disk
+        what = "is 1 if an alarm is in effect"
+        return [
+            _one("alarms_memory_used_watermark", "gauge", f"{what}: memory", int(memory)),
+            _one("alarms_free_disk_space_watermark", "gauge", f"{what}: disk", int(disk)),
+        ]
+
+    def _totals(self) -> list[Family]:
+        broker = self._parts.broker
+        with broker.lock:
+            consumers = sum(len(known) for known in broker.consumers.values())
+        handlers = list(broker.connections.values())
+        return [
+            _one("connections", "gauge", "Connections currently open", len(handlers)),
+            _one("channels", "gauge", "Channels currently open", sum(len(handler.channels) for handler in handlers)),
+            _one("consumers", "gauge", "Consumers currently connected", consumers),
+            _one("queues", "gauge", "Queues available", len(broker.queues)),
+            _one("global_consumers", "gauge", "Consumers currently connected", consumers, _PROTOCOL),
+        ]
+
+    def _global(self) -> list[Family]:
+        counts = counters(self._parts)
+        found = [_one(f"global_{name}", "counter", text, value(counts), labels) for name, text, labels, value in _GLOBAL]
+        found.append(_one("global_publishers", "gauge", "Publishers currently connected", counts["publishers"], _PROTOCOL))
+        lines, below = [], 0
+        for bound, count in zip(_BOUNDS, counts["sizes"], strict=True):
+            below += count
+            lines.append(f'_bucket{{protocol="amqp091",le="{bound}"}} {below}\n')
+        lines += [f"_count{_PROTOCOL} {below}\n", f"_sum{_PROTOCOL} {counts['size_sum']}\n"]
+        found.append(("message_size_bytes", "histogram", "Size of messages received from publishers", lines))
+        letters, drops = dict(self._parts.broker.dead_lettered), dict(self._parts.broker.drops)
+        for reason in ("expired", "rejected", "maxlen", "delivery_limit"):
+            labels = 'queue_type="rabbit_classic_queue",dead_letter_strategy='
+            text = "Total number of messages dead-lettered (strategy disabled: dropped, as there is no dead-letter exchange)"
+            lines = [
+                f'{{{labels}"at_most_once"}} {letters.get(reason, 0)}\n',
+                f'{{{labels}"disabled"}} {drops.get(reason, 0)}\n',
+            ]
+            found.append((f"global_messages_dead_lettered_{reason}_total", "counter", text, lines))
+        return found
+
+    # --- objects --------------------------------------------------------------------------------------------------------
+
+    async def _queue_families(self, groups: frozenset[str] | None, vhosts: frozenset[str] | None, *, labelled: bool) -> list[Family]:
+        """Of all queues, or their sums. groups, vhosts: None: all."""
+        metrics = [one for one in _OF_QUEUES if groups is None or one[0] in groups]
+        if not metrics:
+            return []
+        values = [one[4] for one in metrics]
+        columns: list[list[str]] = [[] for _ in metrics]
+        sums = [0] * len(metrics)
+        queues = list(self._parts.broker.queues.values())
+        for start in range(0, len(queues), PIECE):
+            for queue in queues[start : start + PIECE]:
+                if vhosts is not None and queue.vhost not in vhosts:
+                    continue
+                core = queue.core
+                if not labelled:
+                    for index, value in enumerate(values):
+                        sums[index] += value(core)
+                    continue
+                labels = label_text({"vhost": shown_name(queue.vhost), "queue": shown_name(queue.name)})
+                for column, value in zip(columns, values, strict=True):
+                    column.append(f"{labels} {value(core)}\n")
+            await asyncio.sleep(0)
+        if not labelled:
+            columns = [[f" {count}\n"] for count in sums]
+        return [(one[1], one[2], one[3], column) for one, column in zip(metrics, columns, strict=True)]
+
+    async def _channel_families(self, vhosts: frozenset[str] | None, *, labelled: bool) -> list[Family]:
+        items = [(handler, number) for handler in self._handlers(vhosts) for number in sorted(handler.channels)]
+        rows = await on_loops(items, _channel_row)
+        if not labelled:
+            return [(name, "gauge", text, [f" {sum(value(row) for row in rows)}\n"]) for name, text, value in _OF_CHANNELS]
+        labels = [label_text({"channel": f"{handler.name} ({number})"}) for handler, number in items]
+        return [
+            (name, "gauge", text, [f"{label} {value(row)}\n" for label, row in zip(labels, rows, strict=True)])
+            for name, text, value in _OF_CHANNELS
+        ]
+
+    async def _connection_channels(self, vhosts: frozenset[str] | None) -> Family:
+        lines = [f"{label_text({'connection': one.name})} {len(one.channels)}\n" for one in self._handlers(vhosts)]
+        return "connection_channels", "gauge", "Channels on a connection", lines
+
+    def _handlers(self, vhosts: frozenset[str] | None) -> list[Any]:
+        handlers = list(self._parts.broker.connections.values())
+        return [one for one in handlers if vhosts is None or (one.vhost is not None and one.vhost.name in vhosts)]
+
+    async def _definitions(self, groups: frozenset[str], vhosts: frozenset[str] | None) -> list[Family]:
+        """Of virtual hosts and exchanges; they are the cluster's in RabbitMQ, not a node's."""
+        chosen = [one for one in list(self._parts.broker.vhosts.values()) if vhosts is None or one.name in vhosts]
+        found: list[Family] = []
+        if "vhost_status" in groups:
+            lines = [f"{label_text({'vhost': one.name})} 1\n" for one in chosen]
+            found.append(("vhost_status", "gauge", "Whether a given vhost is running", lines))
+        names: list[str] = []
+        bindings: list[str] = []
+        for vhost in chosen if groups & {"exchange_names", "exchange_bindings"} else ():
+            exchanges = list(vhost.exchanges.values())
+            for start in range(0, len(exchanges), PIECE):
+                for exchange in exchanges[start : start + PIECE]:
+                    labels = label_text({"vhost": vhost.name, "exchange": shown_name(exchange.name), "type": exchange.kind})
+                    names.append(f"{labels} 1\n")
+                    bindings.append(f"{labels} {len(exchange.bindings)}\n")
+                await asyncio.sleep(0)
+        if "exchange_names" in groups:
+            found.append(("exchange_name", "gauge", "Enumerates exchanges without any additional info", names))
+        if "exchange_bindings" in groups:
+            found.append(("exchange_bindings", "gauge", "Number of bindings for an exchange", bindings))
+        return found
+
+
+def _channel_row(item: tuple[Any, int]) -> tuple[int, tuple[int, int, int, int], int]:
+    """On the loop of the channel's connection; zeros for one that ended meanwhile."""
+    handler, number = item
+    state = handler.channels.get(number)
+    if state is None or handler.ended:
+        return 0, (0, 0, 0, 0), 0
+    return len(state.consumers), handler.connection.figures(number), handler.connection.prefetch(number)
+
+
+def _of_process(parts: Parts) -> list[tuple[str, str, str, float]]:
+    """(group, name, help, value)."""
+    import resource
+
+    with open("/proc/self/statm", encoding="ascii") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    limits = parts.broker.limits
+    facts: list[tuple[str, str, str, float]] = [
+        ("node_coarse_metrics", "process_open_fds", "Open file descriptors", len(os.listdir("/proc/self/fd"))),
+        ("node_coarse_metrics", "process_open_tcp_sockets", "Open TCP sockets", len(parts.broker.connections) + parts.connections()),
+        ("node_coarse_metrics", "process_resident_memory_bytes", "Memory used in bytes", resident),
+        ("node_metrics", "process_max_fds", "Open file descriptors limit", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ("node_metrics", "process_max_tcp_sockets", "Open TCP sockets limit", limits.connections_max),
+        ("node_metrics", "resident_memory_limit_bytes", "Memory high watermark in bytes", parts.memory_limit),
+        ("node_metrics", "erlang_uptime_seconds", "Node uptime", round(time.monotonic() - parts.started_s, 3)),
+    ]
+    if parts.directory is not None:
+        space = os.statvfs(str(parts.directory))
+        free = space.f_bavail * space.f_frsize
+        facts.append(("node_coarse_metrics", "disk_space_available_bytes", "Disk space available in bytes", free))
+        low = "Free disk space low watermark in bytes"
+        facts.append(("node_metrics", "disk_space_available_limit_bytes", low, parts.disk_floor))
+    return facts
+
+
+def check_families(names: Iterable[str]) -> None:
+    """Raises: HttpError 400 for a family that neither this broker nor RabbitMQ has."""
+    for name in names:
+        if name not in _HERE and name not in _ELSEWHERE:
+            raise bad(f"there is no family '{name[:80]}'", f"the families are: {', '.join(sorted(_HERE))}")
+
+
+def _text(prefix: str, families: Iterable[Family]) -> bytes:
+    return "".join(
+        f"# HELP {prefix}{name} {text}\n# TYPE {prefix}{name} {kind}\n" + "".join(f"{prefix}{name}{line}" for line in lines)
+        for name, kind, text, lines in families
+    ).encode("utf-8", "replace")

@@ -1,0 +1,249 @@
+"""Metrics as RabbitMQ's tools want them: names, labels, endpoints, families; the queries of Grafana's board 10991."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from flintmq.testing.broker import Broker
+from tests.admin.api import Api
+from tests.admin.board_10991 import BOARD
+from tests.admin.conftest import Client
+from tests.admin.promql import Query, Samples, parse, scraped
+from tests.support.broker import wait_until
+
+TARGET = {"instance": "a:15672", "job": "flintmq", "namespace": "ns"}
+
+
+def scrape(client: Client, path: str = "/metrics") -> Samples:
+    answer = client.get(path)
+    assert answer.status == 200, answer
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return parse(answer.raw.decode())
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    found = [number for each, number in samples[name].items() if frozenset(labels.items()) <= each]
+    assert len(found) == 1, (name, labels, samples.get(name))
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    directory: Path = tmp_path_factory.mktemp("metrics")
+    with Broker(limits={"housekeeping_ms": 20}, http_port=0, data_dir=str(directory)) as broker:
+        yield Client(broker)
+
+
+def connect(client: Client, vhost: str = "/") -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", client.node.amqp_port, vhost))
+
+
+def traffic(client: Client) -> list[pika.BlockingConnection]:
+    """A bit of everything; what goes on when this returns has a connection of its own."""
+    short, held = connect(client), connect(client)
+    channel: Any = short.channel()
+    channel.queue_declare("m", durable=True)
+    channel.queue_declare("m", durable=True)
+    channel.confirm_delivery()
+    for _ in range(5):
+        channel.basic_publish("", "m", b"x" * 50)
+    channel.basic_publish("", "m", b"x" * 500)
+    channel.basic_publish("", "nowhere", b"dropped")
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish("", "nowhere", b"returned", mandatory=True)
+    assert channel.basic_get("m", auto_ack=True)[0] is not None
+    channel.basic_nack(channel.basic_get("m")[0].delivery_tag, requeue=True)
+    method = channel.basic_get("m")[0]
+    assert method.redelivered
+    channel.basic_ack(method.delivery_tag)
+    channel.queue_declare("empty", exclusive=True)
+    assert channel.basic_get("empty")[0] is None
+    manual: Any = held.channel()
+    manual.basic_qos(prefetch_count=1)
+    manual.basic_consume("m", lambda *_: None)
+    held.process_data_events(0)
+    other: Any = short.channel()
+    left = ["1", "2", "3"]
+    other.basic_consume("m", lambda *_: left.pop(), auto_ack=True, consumer_tag="auto")
+    while left:
+        short.process_data_events(0.1)
+    short.close()
+    return [held]
+
+
+def test_board_10991_is_full(client: Client) -> None:
+    """Each query has an answer, with the numbers of what clients did in between."""
+    before = scraped(scrape(client), TARGET)
+    open_ones = traffic(client)
+    wait_until(lambda: client.node.broker.connections_closed > 0)
+    after = scraped(scrape(client), TARGET)
+    found: dict[str, float] = {}
+    cluster = client.node.broker.cluster_name
+    for panel, query in BOARD.items():
+        text = query.replace("$rabbitmq_cluster", cluster).replace("$namespace", "ns")
+        vector = Query(text, before, after, 1.0).value()
+        assert len(vector) == 1, (panel, vector)
+        ((labels, found[panel]),) = vector.items()
+        if "by(rabbitmq_node)" in query:
+            assert dict(labels) == {"rabbitmq_node": client.node.http._parts.node_name}, panel
+    assert found["Messages published / s"] == found["Incoming messages / s"] == 8
+    assert found["Messages routed to queues / s"] == 6
+    assert found["Messages confirmed to publishers / s"] == 8
+    assert found["Messages unconfirmed to publishers / s"] == 0
+    assert found["Unroutable messages dropped / s"] == found["Unroutable messages returned / s"] == 1
+    assert found["Polling operations with auto ack / s"] == found["Polling operations that yield no result / s"] == 1
+    assert found["Polling operations with manual ack / s"] == 2
+    assert found["Messages acknowledged / s"] == 1
+    assert found["Messages redelivered / s"] == 1
+    assert found["Messages delivered with manual ack / s"] == 1
+    assert found["Messages delivered auto ack / s"] == 3
+    assert found["Messages delivered / s"] == 4
+    assert (found["Ready messages"], found["Unacknowledged messages"], found["Total queues"]) == (0, 1, 1)
+    assert (found["Queues declared / s"], found["Queues created / s"], found["Queues deleted / s"]) == (3, 2, 1)
+    assert (found["Connections"], found["Channels"], found["Consumers"], found["Publishers"]) == (1, 1, 1, 0)
+    assert (found["Connections opened / s"], found["Connections closed / s"]) == (2, 1)
+    assert (found["Channels opened / s"], found["Channels closed / s"]) == (3, 2)
+    assert found["Message Size Distribution: 0-100B"] == 7 / 8
+    assert found["Message Size Distribution: 100B-1KB"] == 1 / 8
+    assert found["Avg Size"] == (5 * 50 + 500 + 7 + 8) / 8
+    assert found["Disk space available before publishers blocked"] > 0
+    for one in open_ones:
+        one.close()
+
+
+def test_transactions_are_counted_when_they_are_committed(client: Client) -> None:
+    connection = connect(client)
+    channel: Any = connection.channel()
+    channel.queue_declare("tx", durable=True)
+    before = scrape(client)
+    channel.tx_select()
+    for key in ("tx", "tx", "nowhere"):
+        channel.basic_publish("", key, b"x", pika.BasicProperties(delivery_mode=2))
+    channel.tx_commit()
+    after = scrape(client)
+    assert [
+        value(after, f"rabbitmq_global_messages_{name}_total") - value(before, f"rabbitmq_global_messages_{name}_total")
+        for name in ("received", "routed", "unroutable_dropped", "received_confirm")
+    ] == [3, 2, 1, 0]
+    assert value(after, "rabbitmq_global_publishers") == value(before, "rabbitmq_global_publishers") + 1
+    connection.close()
+    wait_until(lambda: value(scrape(client), "rabbitmq_global_publishers") == value(before, "rabbitmq_global_publishers"))
+
+
+def test_per_object(client: Client) -> None:
+    connection = connect(client)
+    channel: Any = connection.channel()
+    name = 'odd "name"\\ \u00e9'
+    channel.queue_declare(name)
+    channel.basic_publish("", name, b"abc")
+    channel.basic_qos(prefetch_count=7)
+    channel.basic_consume(name, lambda *_: None)
+    assert value(scrape(client, "/metrics/per-object"), "rabbitmq_identity_info", rabbitmq_endpoint="per-object") == 1
+    wait_until(lambda: client.node.broker.vhosts["/"].queues[name].core.unacked_count() == 1)
+    samples = scrape(client, "/metrics/per-object")
+    labels = {"vhost": "/", "queue": 'odd \\"name\\"\\\\ \u00e9'}
+    assert value(samples, "rabbitmq_queue_messages_unacked", **labels) == value(samples, "rabbitmq_queue_consumers", **labels) == 1
+    assert value(samples, "rabbitmq_queue_messages_published_total", **labels) == 1
+    ((connection_name, channels),) = samples["rabbitmq_connection_channels"].items()
+    assert channels == 1
+    on = {"channel": f"{dict(connection_name)['connection']} (1)"}
+    assert value(samples, "rabbitmq_channel_messages_unacked", **on) == value(samples, "rabbitmq_channel_consumers", **on) == 1
+    assert value(samples, "rabbitmq_consumer_prefetch", **on) == 7
+    connection.close()
+
+
+def test_detailed_has_the_families_and_virtual_hosts_of_the_query(client: Client) -> None:
+    api = Api(client)
+    api.put("vhosts/other")
+    api.put("permissions/other/guest", {"configure": ".*", "write": ".*", "read": ".*"}, 204)
+    for vhost in ("%2F", "other"):
+        api.put(f"queues/{vhost}/d", {"durable": False})
+    assert set(scrape(client, "/metrics/detailed")) == {"rabbitmq_identity_info", "rabbitmq_build_info"}
+    coarse = scrape(client, "/metrics/detailed?family=queue_coarse_metrics&vhost=other")
+    assert {name for name in coarse if "_detailed_" in name} == {
+        "rabbitmq_detailed_queue_messages",
+        "rabbitmq_detailed_queue_messages_ready",
+        "rabbitmq_detailed_queue_messages_unacked",
+    }
+    assert list(coarse["rabbitmq_detailed_queue_messages"]) == [frozenset({("vhost", "other"), ("queue", "d")})]
+    both = scrape(client, "/metrics/detailed?family=queue_consumer_count&family=queue_metrics&family=vhost_status&vhost=other&vhost=/")
+    assert len([1 for one in both["rabbitmq_detailed_queue_consumers"] if ("queue", "d") in one]) == 2
+    assert len(both["rabbitmq_cluster_vhost_status"]) == 2
+    exchanges = scrape(client, "/metrics/detailed?family=exchange_names&family=exchange_bindings&vhost=other")
+    assert value(exchanges, "rabbitmq_cluster_exchange_name", vhost="other", exchange="amq.topic", type="topic") == 1
+    assert value(exchanges, "rabbitmq_cluster_exchange_bindings", vhost="other", exchange="amq.topic", type="topic") == 0
+    assert scrape(client, "/metrics/detailed?family=ra_metrics").keys() == {"rabbitmq_identity_info", "rabbitmq_build_info"}
+    refused = client.get("/metrics/detailed?family=queue_coarse")
+    assert refused.status == 400 and "queue_coarse_metrics" in refused.json["fix"]
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/per-object", "/metrics/detailed?family=queue_coarse_metrics"])
+def test_who_may_not_see_everything_gets_no_metrics(client: Client, path: str) -> None:
+    Api(client).ask("PUT", "users/tenant", {"password": "tenant", "tags": "management"})
+    assert client.get(path, Api(client, "tenant").headers).status == 403
+    assert client.get(path, {}).status == 401
+
+
+def test_dead_letters_are_counted_by_reason(client: Client) -> None:
+    connection = connect(client)
+    channel: Any = connection.channel()
+    channel.queue_declare("letters", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "none"})
+    channel.queue_declare("plain")
+    before = scrape(client)
+    for queue in ("letters", "plain"):
+        channel.basic_publish("", queue, b"x")
+        channel.basic_reject(channel.basic_get(queue)[0].delivery_tag, requeue=False)
+    channel.queue_declare("letters", passive=True)  # what came before is done
+    name = "rabbitmq_global_messages_dead_lettered_rejected_total"
+
+    def grown(strategy: str) -> float:
+        return value(scrape(client), name, dead_letter_strategy=strategy) - value(before, name, dead_letter_strategy=strategy)
+
+    wait_until(lambda: (grown("at_most_once"), grown("disabled")) == (1, 1))
+    connection.close()
+
+
+def test_ten_thousand_queues(start: Callable[..., Client]) -> None:
+    """Each has its lines. The time is printed, not asserted: it is the machine's."""
+    client = start()
+    for index in range(10_000):
+        client.queue(f"q{index}")
+    begun = time.perf_counter()
+    answer = client.get("/metrics/per-object")
+    print(f"{time.perf_counter() - begun:.3f} s, {len(answer.raw)} bytes")
+    samples = parse(answer.raw.decode())
+    assert len(samples["rabbitmq_queue_messages_ready"]) == 10_000
+
+
+@pytest.mark.parametrize("path", ["/health", "/healthz", "/readyz"])
+def test_health_needs_no_login_and_no_name(client: Client, path: str) -> None:
+    answer = client.request("GET", path, None, {"Host": "rebound.example"})
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+
+
+def test_health_checks_of_rabbitmq(client: Client) -> None:
+    api = Api(client)
+    port = client.node.amqp_port
+    for check in (
+        "alarms",
+        "local-alarms",
+        f"port-listener/{port}",
+        "protocol-listener/amqp091",
+        "virtual-hosts",
+        "certificate-expiration/1/months",
+        "node-is-quorum-critical",
+        "node-is-mirror-sync-critical",
+        "is-in-service",
+        "ready-to-serve-clients",
+        "below-node-connection-limit",
+        "metadata-store/initialized",
+    ):
+        assert api.get(f"health/checks/{check}")["status"] == "ok", check
+    missing = api.get("health/checks/port-listener/1", 503)
+    assert (missing["status"], missing["missing"]) == ("failed", 1)
