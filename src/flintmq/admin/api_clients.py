@@ -203,6 +203,10 @@ async def channel(call: Call) -> Response:
 def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
     """Any thread: nothing compiled is read."""
     handler, queue = consumer.handler, consumer.queue
+    policy = getattr(queue, "policy", None)  # a reply queue has none
+    status = "up"
+    if policy is not None and policy.single_active_consumer:
+        status = "single_active" if handler.broker.active.get(queue.queue_id) is consumer else "waiting"
     return {
         "consumer_tag": shown(consumer.tag),
         "queue": {"name": shown(queue.name), "vhost": queue.vhost},
@@ -218,8 +222,9 @@ def show_consumer(app: Any, consumer: Any) -> dict[str, Any]:
         "ack_required": not consumer.no_ack,
         "exclusive": consumer.exclusive,
         "arguments": plain(consumer.arguments),
-        "active": True,
-        "activity_status": "up",
+        "active": status != "waiting",
+        "activity_status": status,
+        "consumer_timeout": consumer.arguments.get("x-consumer-timeout") or getattr(policy, "consumer_timeout_ms", None) or "undefined",
     }
 
 

@@ -103,7 +103,7 @@ def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
             value["owner_pid_details"] = owner
     if queue.policy.single_active_consumer:
         with call.broker.lock:
-            active = next(iter(call.broker.consumers.get(queue.queue_id, ())), None)
+            active = call.broker.active.get(queue.queue_id)
         value["single_active_consumer_tag"] = None if active is None else active.tag
 
 

@@ -119,6 +119,10 @@ def prometheus(parts: Parts) -> str:
     text.one("message_memory_bytes", "gauge", "Memory that message contents take.", bytes_mapped())
     if broker.memory is not None:
         _memory(text, parts, broker.memory.figures())
+    text.one(
+        *("consumer_timeouts_total", "counter", "Deliveries that went back since their consumer took too long.", broker.timeouts.ended)
+    )
+    text.one("messages_waiting_for_retry", "gauge", "Messages that wait before they are delivered again.", len(broker.retries))
     drops = sorted(dict(broker.drops).items())
     text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])
     caught = sorted(guard.counts().items())

@@ -9,7 +9,7 @@ from cython import NULL, address, bint, cast, cclass, nogil, p_char, pointer, uc
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.cpython.ref import Py_INCREF
-from cython.cimports.flintmq.core.atomics import at_load_ptr
+from cython.cimports.flintmq.core.atomics import at_load64, at_load_ptr, at_store64
 from cython.cimports.flintmq.core.content import (
     content_body,
     content_decref,
@@ -70,7 +70,10 @@ from cython.cimports.flintmq.queue.types import (
     REASON_ACK,
     RESTORED_HELD,
     RESTORED_REDELIVERED,
+    RETURN_WAITED,
     RETURNS_COUNTED,
+    RETURNS_DELAY_CALM,
+    RETURNS_DELAY_FAILED,
     RETURNS_LIMITED,
     delivery_t,
     queue_t,
@@ -148,12 +151,16 @@ class QueueHandle:
     def set_durable(self, durable: bool) -> None:
         queue_set_durable(self.queue, durable)
 
-    def set_returns(self, counted: bool, limit: int, limited: bool) -> None:
+    def set_returns(self, counted: bool, limit: int, limited: bool, delay_failed: bool = False, delay_calm: bool = False) -> None:
         """What delivered entries that come back mean here, before anybody uses the queue. counted: `take_returns` tells how often, and
-        consumers are told; limit: returns that an entry may have, below 0: any number; limited: the queue has a length limit."""
+        consumers are told; limit: returns that an entry may have, below 0: any number; limited: the queue has a length limit;
+        delay_failed, delay_calm (with counted): what was rejected, or given back otherwise, is held until `release_waited`."""
         queue_set_returns(
             self.queue,
-            (RETURNS_COUNTED if counted else 0) | (RETURNS_LIMITED if limited else 0),
+            (RETURNS_COUNTED if counted else 0)
+            | (RETURNS_LIMITED if limited else 0)
+            | (RETURNS_DELAY_FAILED if delay_failed else 0)
+            | (RETURNS_DELAY_CALM if delay_calm else 0),
             0xFFFFFFFF if limit < 0 else min(limit, 0xFFFFFFFF),
         )
 
@@ -162,13 +169,14 @@ class QueueHandle:
         """Notes that `take_returns` would give."""
         return self.queue.returned_count
 
-    def take_returns(self, most: int) -> list[tuple[int, int, bool, bool]]:
-        """(position, count, over, logged) of delivered entries that came back, oldest first, at most `most`; they are forgotten here.
-        over: above the limit; the broker holds the entry, and the caller ends it (`settle_held`) or gives it back (`release_held`)."""
+    def take_returns(self, most: int) -> list[tuple[int, int, bool, bool, bool]]:
+        """(position, count, over, logged, delayed) of delivered entries that came back, oldest first, at most `most`; they are forgotten
+        here. over: above the limit; delayed: it waits before its next delivery. The broker holds the entry then, and the caller ends it
+        (`settle_held`) or gives it back (`release_held`, `release_waited`)."""
         note: returned_t
         found: list = []
         while len(found) < most and queue_take_return(self.queue, address(note)):
-            found.append((note.position, note.count, bool(note.over), bool(note.logged)))
+            found.append((note.position, note.count, bool(note.over), bool(note.logged), bool(note.delayed)))
         return found
 
     def set_count(self, position: int, count: int) -> bool:
@@ -187,6 +195,15 @@ class QueueHandle:
         """Tells `due` from now on when it has something to do. Once, before the queue is used."""
         Py_INCREF(due)  # as with a log: queue_t keeps a plain pointer, and may live longer than all handles
         self.queue.due = address(due.index)
+
+    @property
+    def consumer_timeout_ms(self) -> int:
+        """Milliseconds that a consumer may take to settle a delivery (x-consumer-timeout); 0: any time."""
+        return at_load64(address(self.queue.consumer_timeout_us)) // 1000
+
+    @consumer_timeout_ms.setter
+    def consumer_timeout_ms(self, value: int) -> None:
+        at_store64(address(self.queue.consumer_timeout_us), value * 1000)
 
     @property
     def max_length(self) -> int:
@@ -419,6 +436,10 @@ class QueueHandle:
     def release_held(self, position: int, delivered: bool = False, owner: int = 0) -> bool:
         """What `hold` (or `take_at` for `owner`) acquired is available again. `delivered`: flagged redelivered and counted."""
         return queue_release(self.queue, NULL, position, owner, delivered) != 0
+
+    def release_waited(self, position: int) -> bool:
+        """A delayed entry (`take_returns`) is available again in its place, flagged redelivered and counted. False when it is gone."""
+        return queue_release(self.queue, NULL, position, 0, RETURN_WAITED) != 0
 
     def settle_held(self, position: int, reason: int = REASON_ACK, logged: bool = True) -> bool:
         """What `hold` acquired goes. `logged`: the transaction logged that already, so the log is not told again."""

@@ -15,8 +15,8 @@ cdef bint queue_pull(queue_t *queue, uint32_t owner, delivery_t *out) noexcept n
 # The broker takes the first available entry (owner 0): purge, drop-head, expiry of the head, queue deletion. Settle with owner 0.
 cdef bint queue_take_head(queue_t *queue, delivery_t *out) noexcept nogil
 # Acquired by `owner` -> available again, in its old place; pointers of consumers that see requeues go back; one is woken.
-# `delivered`: it reached (or may have reached) a client, so it is flagged redelivered and counted.
-cdef bint queue_release(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, bint delivered) noexcept nogil
+# `delivered`: RETURN_*; but for RETURN_UNSENT it reached (or may have reached) a client, so it is flagged redelivered and counted.
+cdef bint queue_release(queue_t *queue, slot_t *slot, uint64_t position, uint32_t owner, int delivered) noexcept nogil
 
 # --- for queue_core
 # Offers the entry to the ready consumers in turn; true when one took it. Called without locks.

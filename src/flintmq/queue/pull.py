@@ -71,6 +71,9 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_NOT_RESIDENT,
     ENTRY_OWNER_SHIFT,
     ENTRY_REDELIVERED,
+    RETURN_CALM,
+    RETURN_FAILED,
+    RETURN_UNSENT,
     RETURNS_COUNTED,
     consumer_t,
     delivery_t,
@@ -471,13 +474,17 @@ def queue_take_head(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:
     return _pull(queue, 0, True, out)
 
 
-def queue_release(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, delivered: bint) -> bint:
+def queue_release(queue: pointer[queue_t], slot: pointer[slot_t], position: uint64_t, owner: uint32_t, delivered: c_int) -> bint:
     wanted: uint32_t = 0
     if queue.ops != NULL:
-        return queue.ops.release(queue, slot, position, owner, delivered)
-    if delivered and queue.returns & RETURNS_COUNTED and queue_count_return(queue, position, owner):
-        return True  # the broker has it, and ends it
-    if not list_release(address(queue.entries), position, owner, delivered, address(wanted)):
+        return queue.ops.release(queue, slot, position, owner, delivered != RETURN_UNSENT)
+    if (
+        (delivered == RETURN_FAILED or delivered == RETURN_CALM)
+        and queue.returns & RETURNS_COUNTED
+        and queue_count_return(queue, position, owner, delivered)
+    ):
+        return True  # the broker has it, and ends it or keeps it for a while
+    if not list_release(address(queue.entries), position, owner, delivered != RETURN_UNSENT, address(wanted)):
         return False
     due_worked(queue)
     due_expiry(queue)

@@ -1,10 +1,10 @@
 """Entries that come back to a queue that counts their deliveries.
 
 in: releases of delivered entries. out: notes of (position, count) for the control plane, which keeps the counts over a restart, and ends
-what came back more often than x-delivery-limit allows.
+what came back more often than x-delivery-limit allows, and gives back what waited (x-delayed-retry-type).
 
 I1  A note is made before the entry is available again, under the list lock; without memory for it the entry is just released.
-I2  An entry over the limit is never available again by this release: it passes to the broker in the same step.
+I2  An entry over the limit, or one that has to wait, is never available again by this release: it passes to the broker in the same step.
 I3  `returned_count` is the number of notes.
 
 Source: rabbit_fifo.erl of RabbitMQ 3.10 (return_one: dead when the count, this return included, is above the limit).
@@ -13,6 +13,7 @@ Source: rabbit_fifo.erl of RabbitMQ 3.10 (return_one: dead when the count, this 
 from __future__ import annotations
 
 from cython import NULL, address, bint, cast, declare, pointer, sizeof, void
+from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
@@ -25,6 +26,9 @@ from cython.cimports.flintmq.queue.types import (
     ENTRY_OWNER_SHIFT,
     ENTRY_REDELIVERED,
     ENTRY_STATE_MASK,
+    RETURN_FAILED,
+    RETURNS_DELAY_CALM,
+    RETURNS_DELAY_FAILED,
     queue_t,
     returned_t,
     segment_t,
@@ -41,11 +45,12 @@ def queue_set_returns(queue: pointer[queue_t], flags: uint32_t, limit: uint32_t)
     queue.delivery_limit = limit
 
 
-def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint32_t) -> bint:
+def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint32_t, how: c_int) -> bint:
     segment: pointer[segment_t] = NULL
     slot: pointer[slot_t]
     state: uint64_t = 0
     over: bint = False
+    passed_on: bint
     note: pointer[returned_t] = cast(pointer[returned_t], calloc(1, sizeof(returned_t)))
     if note == NULL:
         return False
@@ -64,6 +69,8 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
     note.logged = state & ENTRY_LOGGED != 0
     over = note.count > queue.delivery_limit and slot_pass_on(slot, owner)
     note.over = over
+    if not over and queue.returns & (RETURNS_DELAY_FAILED if how == RETURN_FAILED else RETURNS_DELAY_CALM):
+        note.delayed = slot_pass_on(slot, owner)
     check(
         (queue.returned == NULL) == (queue.returned_count == 0),
         b"returns I3 no notes are counted where there are none",
@@ -76,8 +83,9 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
         queue.returned_last.next = note
     queue.returned_last = note
     at_store32(address(queue.returned_count), queue.returned_count + 1)
+    passed_on = over or note.delayed
     spin_unlock(address(queue.entries.lock))
-    return over
+    return passed_on
 
 
 def queue_take_return(queue: pointer[queue_t], out: pointer[returned_t]) -> bint:

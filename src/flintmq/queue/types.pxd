@@ -337,6 +337,7 @@ cdef struct consumer_t:
     consumer_t *hot_prev        # links of manager_t.hot
     consumer_t *hot_next
     uint32_t offer_round        # the last round of `immediate` that asked it
+    uint64_t timeout_us         # its own x-consumer-timeout, 0 = its queue's
 
 cdef struct target_t:           # broker-side representation of a consuming client (seed 004): one or more consumers
     consumer_t **consumers      # one per queue
@@ -412,12 +413,21 @@ cdef struct due_index_t:        # queues that have something to do: one for all 
 cdef enum:                      # queue_t.returns: what the control plane wants to know of delivered entries that come back
     RETURNS_COUNTED = 1         # how often (queue/returns.pxd); consumers are told, too (x-delivery-count)
     RETURNS_LIMITED = 2         # that some did: the queue has a length limit (drop-head)
+    RETURNS_DELAY_FAILED = 4    # with RETURNS_COUNTED: one that failed waits before it is available again (x-delayed-retry-type)
+    RETURNS_DELAY_CALM = 8      # ... and one that was given back
+
+cdef enum:                      # queue_release: what an entry comes back from
+    RETURN_UNSENT = 0           # it reached nobody
+    RETURN_FAILED = 1           # basic.reject, the end of a channel, a lease that ended
+    RETURN_CALM = 2             # basic.nack, basic.recover, a consumer's timeout
+    RETURN_WAITED = 3           # its wait before the next delivery: it was noted when that began
 
 cdef struct returned_t:         # an entry that came back to a queue with RETURNS_COUNTED
     returned_t *next
     uint64_t position
     uint32_t count              # with this return
     bint over                   # above the limit: the broker holds it
+    bint delayed                # it waits before its next delivery: the broker holds it
     bint logged
 
 cdef struct queue_t:
@@ -449,6 +459,8 @@ cdef struct queue_t:
     uint32_t returned_count     # atomic; the notes below are changed under the list lock
     returned_t *returned        # oldest first
     returned_t *returned_last
+    uint64_t consumer_timeout_us  # atomic: x-consumer-timeout, 0 = none (session/timeouts.py)
+    uint32_t drops_lowest       # what is over its limit is dropped from its last level first (x-overflow ring); else from its head
     uint64_t max_length         # x-max-length and x-max-length-bytes; all bits: none. Set before anyone uses the queue
     uint64_t max_bytes
     uint32_t over               # atomic: it is on the index's list of those above their limit

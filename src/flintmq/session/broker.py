@@ -32,8 +32,10 @@ from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.quotas import Quotas
+from flintmq.session.retries import Retries
 from flintmq.session.state import Consumer
 from flintmq.session.stream_service import StreamService
+from flintmq.session.timeouts import ConsumerTimeouts
 from flintmq.transactions import TransactionCoordinator, TransactionStore
 from flintmq.transactions.effects import Session
 from flintmq.vhost.names import describe
@@ -128,6 +130,8 @@ class Broker:
         # queues that are brought back under their limits in slices, and whether a job does that now (session.publishing)
         self.over_limits: collections.OrderedDict[Any, None] = collections.OrderedDict()
         self.enforcing = False
+        # queue id -> the active one of its consumers (x-single-active-consumer); under `lock`
+        self.active: dict[int, Consumer] = {}
         # queue id -> its consumers, in the order they came; ordered, as a dict walks over all who left before its first one
         self.consumers: dict[int, collections.OrderedDict[Consumer, None]] = {}
         self.reply_queues: dict[tuple[str, str], ReplyQueue] = {}
@@ -138,6 +142,9 @@ class Broker:
         self.limited_queues: set[Any] = set()
         # messages end at their time, and queues that worked get their upkeep
         self.expiry = Expiry(self)
+        # messages that wait before they are delivered again, and deliveries that a consumer takes too long for
+        self.retries = Retries(clock, self.queues, lambda at_ms: self.expiry.index.arm(at_ms))
+        self.timeouts = ConsumerTimeouts(self)
         self.drops: Counter[str] = Counter()
         # messages that went to a dead-letter exchange, by reason
         self.dead_lettered: Counter[str] = Counter()
@@ -243,6 +250,7 @@ class Broker:
             self.log.attach(queue.core)
         if queue.core.destination_flags & DEST_LIMITED:
             self.limited_queues.add(queue)
+        self.timeouts.follow(queue)
 
     def _queue_deleted(self, queue: Queue) -> None:
         """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it. Its entries are swept
@@ -251,8 +259,10 @@ class Broker:
         self.queues_deleted += 1
         self.limited_queues.discard(queue)
         self.expiry.forget(queue.queue_id)
+        self.timeouts.forget(queue)
         with self.lock:
             consumers = self.consumers.pop(queue.queue_id, None)
+            self.active.pop(queue.queue_id, None)
         if consumers:
             self._cancel_all(queue, collections.deque(consumers))
         if queue.policy.is_stream:
@@ -267,6 +277,9 @@ class Broker:
         elif drop is not None:
             drop()
         queue.core.owner = None
+        waiting = self.retries.forget(queue)
+        if waiting is not None:
+            self.in_slices(waiting)
         sweeps.run(self, queue.core, True, _swept)
 
     def _cancel_all(self, queue: Queue, consumers: collections.deque[Consumer]) -> None:
@@ -389,16 +402,19 @@ class Broker:
                 return False
             known = self.consumers.setdefault(queue.queue_id, collections.OrderedDict())
             known[consumer] = None
-            first = len(known) == 1
+            first = queue.policy.single_active_consumer and queue.queue_id not in self.active
+            if first:
+                self.active[queue.queue_id] = consumer
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_added(queue)
-        if first and queue.policy.single_active_consumer:
+        if first:
             self._activate(consumer)
         return True
 
     def _activate(self, consumer: Consumer) -> None:
-        """x-single-active-consumer: from now on this is the one that gets messages; the others wait in the order they came."""
+        """x-single-active-consumer: from now on this is the one that gets messages; the others wait: the next is the one of the highest
+        priority, and of several the one that came first."""
 
         def activate() -> None:
             if not consumer.handler.ended and consumer.channel in consumer.handler.channels:
@@ -416,9 +432,12 @@ class Broker:
             known = self.consumers.get(queue.queue_id)
             if known is None or consumer not in known:
                 return  # the queue was deleted, which is why the consumer goes
-            if queue.policy.single_active_consumer and next(iter(known)) is consumer:
-                following = next(itertools.islice(known, 1, None), None)
             del known[consumer]
+            if self.active.get(queue.queue_id) is consumer:
+                del self.active[queue.queue_id]
+                following = max(known, key=lambda one: one.priority, default=None)
+                if following is not None:
+                    self.active[queue.queue_id] = following
             if not known:
                 del self.consumers[queue.queue_id]
         if following is not None:
@@ -434,6 +453,7 @@ class Broker:
 
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
         self.session_closed(handler)
+        self.timeouts.connection_ended(handler)
         if self.connections.pop(handler.connection_id, None) is None:
             self.pending.discard(handler)
         else:
@@ -475,6 +495,7 @@ class Broker:
         """Expiry, limits, upkeep, queue expiry (x-expires), transactions whose time is over: only where something is to be done.
         `now_ms`: monotonic."""
         self.expiry.tick()
+        self.timeouts.tick()
         if self.delivery_counts is not None and len(self.delivery_counts):
             guarded("delivery counts", "notes of entries that ended", self.delivery_counts.prune, self.queues)
         for vhost in list(self.vhosts.values()):

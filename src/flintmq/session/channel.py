@@ -36,7 +36,7 @@ from cython.cimports.flintmq.core.content import (
 from cython.cimports.flintmq.core.memory_account import MEMORY_CHANNELS, MEMORY_TX, memory_add
 from cython.cimports.flintmq.protocol.v0_9_1.codec import EXPIRATION_INVALID, props_scan_t, scan_properties
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_ERROR, FEED_MORE, FEED_PAUSE, sink_t
-from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK, BASIC_PUBLISH
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
 from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.flintmq.session.placing import publish_to_queues
@@ -125,7 +125,7 @@ def channel_release_some(channel: pointer[channel_t], at: pointer[uint64_t], mos
     part.in_tx = True
     part.at = at[0]
     if part.most:
-        channel_settle_some(channel.connection, channel, BASIC_NACK, True, address(part))
+        channel_settle_some(channel.connection, channel, BASIC_REJECT, True, address(part))  # with its client each delivery failed
         if part.at == 0 and channel.content != NULL:
             content_decref(channel.content)
             channel.content = NULL

@@ -92,7 +92,13 @@ from cython.cimports.flintmq.session.channel import (
 )
 from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_get_ok
-from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item, channel_settle_some, part_t
+from cython.cimports.flintmq.session.settlement import (
+    channel_resume,
+    channel_settle_item,
+    channel_settle_some,
+    channel_time_out,
+    part_t,
+)
 from cython.cimports.flintmq.session.slow import SLOW_NONE
 from cython.cimports.flintmq.session.subscription import (
     subscription_attach,
@@ -493,6 +499,25 @@ class Connection:
                 raise
         return True
 
+    def set_timeout(self, number: int, tag: bytes, timeout_ms: int) -> None:
+        """x-consumer-timeout of one consumer, instead of its queue's. Before it is given anything."""
+        subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
+        if subscription != NULL:
+            subscription.consumer.timeout_us = timeout_ms * 1000
+
+    def time_out(self, number: int, at: int, now_us: int, least_us: int, most: int) -> tuple[int, int]:
+        """A slice of the look at deliveries of a channel from tag `at` on, `most` of them: those whose consumer timeout is over go back.
+
+        Args: now_us: wall clock; least_us: the shortest timeout there is: what was delivered later is not looked at, and tags rise with
+        time. Returns (first tag that is left, 0 when none is; deliveries that went back). O(most).
+        """
+        count: uint32_t = most
+        ended: uint32_t = 0
+        left: uint64_t = channel_time_out(
+            address(self.connection), self.channel(number), at, now_us, least_us, address(count), address(ended)
+        )
+        return left, ended
+
     def set_dead_letters(self, number: int, tag: bytes, handle: QueueHandle) -> None:
         """The policy of a consumer's queue changed: what it is given from now on is dead-lettered when it is refused, or is not."""
         subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
@@ -638,8 +663,8 @@ class Connection:
             item.owner = channel.getter
             item.dead_letters = handle.dead_letters
             item.in_tx = 0
-            if self.log is not None:
-                item.delivered_us = wall_us()
+            item.lost = 0
+            item.delivered_us = wall_us()
         counted: pointer[content_t] = NULL
         if delivery.delivery_count and handle.queue.returns & RETURNS_COUNTED:
             counted = content_with_count(self.connection.arena, delivery.content, delivery.delivery_count)

@@ -2,7 +2,7 @@
 
 in: what queues say of themselves (queue/due.pxd), a clock that rings when the first entry expires.
 out: expired messages, to their dead-letter exchange or gone, in steps on the first loop; housekeeping of queues that worked; the limits of
-queues that were above them for their consumers (queue/limits.py).
+queues that were above them for their consumers (queue/limits.py); the ends of waits between two deliveries (retries.py).
 
 E1  A queue's first expiry is in the heap, or the queue is on the index's list. What is in the heap under an older time is passed over.
 E2  One step lasts some 50 us, but for one message: what is left waits for the next step; the loop shares its passes out
@@ -83,7 +83,8 @@ class Expiry:
             return  # the loop ends
         # What is told from here on rings; what was told while the last step ended is looked for once more.
         self._take()
-        if self._heap and self._heap[0][0] <= self._broker.clock.wall_ms():
+        now = self._broker.clock.wall_ms()
+        if (self._heap and self._heap[0][0] <= now) or 0 < self._broker.retries.due_ms <= now:
             self._go()
 
     def step(self) -> bool:
@@ -92,6 +93,7 @@ class Expiry:
         until_ns = self._broker.clock.monotonic_ns() + STEP_NS
         self._take()
         more = self._keep_limits(until_ns)
+        more = not self._broker.retries.step(now, until_ns) or more
         while self._heap and self._heap[0][0] <= now and not more:
             at, queue_id = heapq.heappop(self._heap)
             if self._times.get(queue_id) != at:
@@ -102,8 +104,9 @@ class Expiry:
                 continue
             self.visits += 1
             more = self._expire(queue, now, until_ns)
-        if self._heap:
-            self.index.arm(self._heap[0][0])
+        soonest = [at for at in (self._heap[0][0] if self._heap else 0, self._broker.retries.due_ms) if at]
+        if soonest:
+            self.index.arm(min(soonest))
         return not more
 
     def _expire(self, queue: Any, now: int, until_ns: int) -> bool:

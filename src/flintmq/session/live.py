@@ -37,7 +37,9 @@ def configure(core: QueueHandle, policy: QueuePolicy) -> None:
     core.dead_letters = policy.dead_letter_exchange is not None
     has_limit = policy.max_length is not None or policy.max_length_bytes is not None
     drops = policy.overflow == DROP_HEAD and has_limit
-    core.set_returns(policy.counts_deliveries, -1 if policy.delivery_limit is None else policy.delivery_limit, drops)
+    limit = -1 if policy.delivery_limit is None else policy.delivery_limit
+    core.set_returns(policy.counts_deliveries, limit, drops, *policy.delayed_returns)
+    core.consumer_timeout_ms = policy.consumer_timeout_ms or 0
     core.ttl_ms = min((one for one in (policy.message_ttl_ms, policy.maximum_ttl_ms) if one is not None), default=-1)
     core.ttl_least_ms = policy.minimum_ttl_ms or 0
     core.max_length = _ANY if policy.max_length is None else policy.max_length
@@ -59,6 +61,7 @@ def follow_policy(broker: Broker, queue: Any) -> None:
             broker.streams.follow_policy(queue)
         return
     configure(queue.core, queue.policy)
+    broker.timeouts.follow(queue)
     if queue.core.destination_flags & DEST_LIMITED:
         broker.limited_queues.add(queue)
     else:

@@ -415,13 +415,15 @@ def _enforce(broker: Broker, queue: Any) -> bool:
 
 def count_returns(broker: Broker, queue: Any) -> None:
     """What came back to a queue that counts deliveries: the counts of logged entries are noted; who came back once too often is
-    dead-lettered, or dropped. Any thread."""
+    dead-lettered, or dropped; who has to wait before its next delivery does so. Any thread."""
     core = queue.core
     while core.returned_count:
-        for position, count, over, logged in core.take_returns(RETURNS_AT_ONCE):
+        for position, count, over, logged, delayed in core.take_returns(RETURNS_AT_ONCE):
             if not over:
                 if logged and broker.delivery_counts is not None:
                     guarded("delivery counts", f"queue {queue.name!r}", broker.delivery_counts.note, queue.queue_id, position, count)
+                if delayed:
+                    broker.retries.add(queue, position, count)
             elif not guarded("delivery limits", f"queue {queue.name!r}", _end_over_limit, broker, queue, position):
                 core.release_held(position)  # the node is short of something: it comes back once more
 

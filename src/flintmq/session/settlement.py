@@ -4,16 +4,17 @@ in: delivery tags from the client. out: entries dequeued or released to their pl
 
 I1  Every delivery that was acquired for a channel is in its `unacked`, settled, or back in its queue.
 I2  One settled delivery gives back exactly one unit of credit.
-I3  Many deliveries are settled in parts, in the order of their tags; nobody else settles for the channel between two parts.
+I3  A delivery whose time is over is given back once; what the client says of it later has no effect but on its credit.
+I4  Many deliveries are settled in parts, in the order of their tags; nobody else settles for the channel between two parts.
 """
 
 from __future__ import annotations
 
-from cython import NULL, address, bint, pointer, void
+from cython import NULL, address, bint, cfunc, exceptval, nogil, pointer, void
 from cython import int as c_int
-from cython.cimports.flintmq.core.atomics import at_load32
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_give_back_credit,
@@ -25,7 +26,15 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.types import CONSUMER_NOT_INTERESTED, REASON_ACK, REASON_PURGE, REASON_REJECT, consumer_t
+from cython.cimports.flintmq.queue.types import (
+    CONSUMER_NOT_INTERESTED,
+    REASON_ACK,
+    REASON_PURGE,
+    REASON_REJECT,
+    RETURN_CALM,
+    RETURN_FAILED,
+    consumer_t,
+)
 from cython.cimports.flintmq.session.placing import note_refused
 from cython.cimports.flintmq.session.types import DROP_REJECTED, channel_t, connection_t, subscription_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_find, unacked_next, unacked_remove
@@ -38,7 +47,7 @@ def channel_settle(
     part: part_t
     if not multiple:
         if unacked_find(address(channel.unacked), tag) == NULL:
-            return SETTLE_UNKNOWN
+            return _settle_late(channel, tag)
         channel_settle_item(connection, channel, tag, method, requeue)
         return SETTLE_DONE
     # Tag 0 with multiple means everything that is outstanding (specification 1.8.3.13), which may be nothing.
@@ -51,7 +60,18 @@ def channel_settle(
     channel_settle_some(connection, channel, method, requeue, address(part))
     if part.at:
         return SETTLE_MORE
-    return SETTLE_DONE if part.most < SETTLE_AT_ONCE or tag == 0 else SETTLE_UNKNOWN
+    return SETTLE_DONE if part.most < SETTLE_AT_ONCE or tag == 0 or channel.late else SETTLE_UNKNOWN
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _settle_late(channel: pointer[channel_t], tag: uint64_t) -> c_int:
+    """A tag that is not in the map: perhaps that of a delivery whose time is over."""
+    if channel.late == 0 or tag == 0 or tag > channel.unacked.last_tag:
+        return SETTLE_UNKNOWN
+    channel.late -= 1
+    return SETTLE_DONE
 
 
 def channel_settle_some(
@@ -91,13 +111,10 @@ def settle_taken(
     logged_before: bint,
 ) -> void:
     consumer: pointer[consumer_t] = item.consumer
-    if method != BASIC_ACK and requeue:
-        if queue_is_deleted(item.queue) and item.queue.ops == NULL:  # nobody would ever take it
-            queue_settle(item.queue, item.slot, item.position, item.owner, REASON_PURGE, item.delivered_us)
-        else:
-            queue_release(item.queue, item.slot, item.position, item.owner, True)
-            if item.queue.returns and item.queue.ops == NULL and connection != NULL:
-                note_refused(connection, item.queue, NULL, REASON_REJECT)
+    if item.lost:
+        pass  # I3
+    elif method != BASIC_ACK and requeue:
+        _give_back(connection, item, RETURN_CALM if method == BASIC_NACK else RETURN_FAILED)
     else:
         if logged_before:
             queue_forget_logged(item.queue, item.slot, item.position, item.owner)
@@ -119,6 +136,64 @@ def settle_taken(
     elif consumer.list == CONSUMER_NOT_INTERESTED and consumer_has_credit(consumer) and not at_load32(address(consumer.target.suspended)):
         queue_set_notify_work_desired(consumer.queue, consumer, True)
     consumer_decref(consumer)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _give_back(connection: pointer[connection_t], item: pointer[unacked_t], how: c_int) -> void:
+    if queue_is_deleted(item.queue) and item.queue.ops == NULL:  # nobody would ever take it
+        queue_settle(item.queue, item.slot, item.position, item.owner, REASON_PURGE, item.delivered_us)
+        return
+    queue_release(item.queue, item.slot, item.position, item.owner, how)
+    if item.queue.returns and item.queue.ops == NULL and connection != NULL:
+        note_refused(connection, item.queue, NULL, REASON_REJECT)
+
+
+def channel_time_out(
+    connection: pointer[connection_t],
+    channel: pointer[channel_t],
+    at: uint64_t,
+    now_us: uint64_t,
+    least_us: uint64_t,
+    most: pointer[uint32_t],
+    ended: pointer[uint32_t],
+) -> uint64_t:
+    item: pointer[unacked_t]
+    timeout_us: uint64_t
+    at = unacked_next(address(channel.unacked), at)
+    while at and most[0]:
+        item = unacked_find(address(channel.unacked), at)
+        if item.delivered_us + least_us > now_us:
+            return 0
+        most[0] -= 1
+        # A stream's group looks after its own.
+        if not item.in_tx and not item.lost and item.queue.ops == NULL:
+            timeout_us = at_load64(address(item.queue.consumer_timeout_us))
+            if item.consumer != NULL and item.consumer.timeout_us:
+                timeout_us = item.consumer.timeout_us
+            if timeout_us and item.delivered_us + timeout_us <= now_us:
+                _time_out_one(connection, channel, at, item)
+                ended[0] += 1
+        at = unacked_next(address(channel.unacked), at + 1)
+    return at
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _time_out_one(connection: pointer[connection_t], channel: pointer[channel_t], tag: uint64_t, item: pointer[unacked_t]) -> void:
+    taken: unacked_t
+    if item.consumer != NULL and (item.consumer.credit.limit or channel.credit.limit):
+        # Its credit stays used: a consumer that hangs gets no more than its prefetch, and there are no more such records than that.
+        item.lost = 1
+        item.dead_letters = 0
+        _give_back(connection, item, RETURN_CALM)
+        return
+    taken = item[0]
+    unacked_remove(address(channel.unacked), tag)
+    channel.late += 1
+    settle_taken(connection, channel, address(taken), BASIC_NACK, True, False)
 
 
 def channel_resume(channel: pointer[channel_t]) -> void:

@@ -20,7 +20,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
 from cython.cimports.flintmq.queue.types import REASON_REJECT
 from cython.cimports.flintmq.routing.route_cache import route_decref, route_has_gone, route_t
 from cython.cimports.flintmq.session.placing import ROUTE_ATTEMPTS, note_refused, publish_to_queues, route_anew
-from cython.cimports.flintmq.session.settlement import channel_settle_item
+from cython.cimports.flintmq.session.settlement import SETTLE_DONE, channel_settle, channel_settle_item
 from cython.cimports.flintmq.session.types import channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
 from cython.cimports.flintmq.session.unacked import unacked_content, unacked_find, unacked_next
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
@@ -69,7 +69,17 @@ def tx_add_settle(
         at = unacked_next(address(channel.unacked), 1)
     while at and (not multiple or at <= tag or tag == 0):
         item = unacked_find(address(channel.unacked), at)
-        if item != NULL and not item.in_tx:
+        if (
+            item == NULL
+            and not multiple
+            and channel.late
+            and channel_settle(connection, channel, method, tag, False, requeue) == SETTLE_DONE
+        ):
+            found = True
+        elif item != NULL and item.lost:
+            channel_settle_item(connection, channel, at, method, requeue)  # it is no part of anything
+            found = True
+        elif item != NULL and not item.in_tx:
             if not _add_record(channel, at, method, requeue):
                 return TX_NO_MEMORY
             item.in_tx = 1
@@ -77,7 +87,7 @@ def tx_add_settle(
         if not multiple:
             break
         at = unacked_next(address(channel.unacked), at + 1)
-    if not found and not (multiple and tag == 0):
+    if not found and not (multiple and (tag == 0 or channel.late)):
         return TX_UNKNOWN_TAG
     return TX_TOO_LARGE if channel.tx_bytes > connection.tx_bytes_max else TX_TAKEN
 

@@ -22,9 +22,12 @@ cdef struct unacked_t:        # one delivery that waits for its ack; slot NULL =
     queue_t *queue            # borrowed from the consumer, counted for basic.get
     consumer_t *consumer      # counted; NULL for basic.get
     uint32_t owner            # id under which the entry is acquired
-    uint16_t in_tx            # settled by an open transaction: neither recover nor another settlement sees it
-    uint16_t dead_letters     # refused without requeue: goes the slow way to the dead-letter exchange
-    uint64_t delivered_us     # wall clock of the turn that delivered it, microseconds; 0 without a log
+    uint8_t in_tx             # settled by an open transaction: neither recover nor another settlement sees it
+    uint8_t dead_letters      # refused without requeue: goes the slow way to the dead-letter exchange
+    # Its time is over (x-consumer-timeout): the entry is back in its queue, and `slot` is nobody's to look at. It stands for the credit that
+    # its consumer has used, until the client settles it.
+    uint8_t lost
+    uint64_t delivered_us     # wall clock of the turn that delivered it, microseconds
 
 cdef struct unacked_segment_t:
     uint32_t live
@@ -114,6 +117,7 @@ cdef struct channel_t:
     credit_t credit           # channel-wide prefetch (basic.qos global)
     uint32_t prefetch         # for consumers that come (basic.qos)
     unacked_map_t unacked
+    uint64_t late             # deliveries whose time was over that left the map: settling one of them is no mistake of the client
     subscription_t *subscriptions
     uint32_t subscription_count
     uint32_t getter           # consumer id of basic.get, made when first needed
@@ -188,7 +192,7 @@ cdef struct connection_t:
     log_port_t *port          # NULL: nothing is logged
     uint64_t logged           # highest LSN of a message that it published since the loop collected it (1: streams only); 0 = none
     bint awaited              # somebody waits for some of that: a confirm, or a stream
-    uint64_t now_us           # wall clock of the delivery turn under way, microseconds; 0 without a log
+    uint64_t now_us           # wall clock of the delivery turn under way, microseconds
     uint64_t tx_bytes_max
     refused_t *refused        # oldest first; taken by Connection.take_refused
     refused_t *refused_last

@@ -44,7 +44,6 @@ def unacked_add(map: pointer[unacked_map_t]) -> pointer[unacked_t]:
     segment.live += 1
     map.count += 1
     map.last_tag = tag
-    segment.items[tag % UNACKED_PER_SEGMENT].delivered_us = 0
     return address(segment.items[tag % UNACKED_PER_SEGMENT])
 
 

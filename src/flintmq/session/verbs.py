@@ -27,6 +27,7 @@ from flintmq.session.selecting import Choice, parse_choice
 from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.sweeps import LateAnswer
 from flintmq.session.weights import CHANNEL_BYTES
+from flintmq.vhost.arguments import check_consumer_timeout
 from flintmq.vhost.names import generate_queue_name
 
 if TYPE_CHECKING:
@@ -304,6 +305,7 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         where = handler.vhost.describe("queue", method.queue or state.last_queue)
         reason = f"{{value_out_of_range,{priority}}}" if type(priority) is int else f'"expected integer, got {erlang_term(priority)[0]}"'
         raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-priority' for {where}: {reason}")
+    timeout_ms = check_consumer_timeout(method.arguments, partial(handler.vhost.describe, "queue", method.queue or state.last_queue))
     if method.queue == REPLY_TO:
         queue = _open_reply_queue(handler, state, method)
     else:
@@ -335,6 +337,9 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         handler.consumer_left(consumer)
         raise
     state.consumers[tag] = consumer
+    if timeout_ms and seat is None:  # a stream's group has its own
+        handler.connection.set_timeout(number, _key(tag), timeout_ms)
+        handler.broker.timeouts.consumer_came(handler, timeout_ms)
     if not method.no_wait:
         handler.send(number, spec.BasicConsumeOk(tag))
 

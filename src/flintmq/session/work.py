@@ -165,8 +165,7 @@ def connection_work(connection: pointer[connection_t], budget: uint32_t) -> c_in
         return WORK_DONE
     if at_load32(address(connection.head_came)):
         _tell_head_came(connection)
-    if connection.port != NULL:
-        connection.now_us = wall_us()
+    connection.now_us = wall_us()
     spin_lock(address(connection.work_lock))
     last = connection.work_last
     spin_unlock(address(connection.work_lock))
@@ -306,6 +305,7 @@ def _send(
         item.owner = consumer.id
         item.dead_letters = subscription.dead_letters
         item.in_tx = 0
+        item.lost = 0
         item.delivered_us = connection.now_us
         consumer_incref(consumer)
         if not write_deliver(connection, subscription, delivery, channel.unacked.last_tag):

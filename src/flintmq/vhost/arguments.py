@@ -137,6 +137,10 @@ def _queue_version(value: Any, arguments: Mapping[str, Any]) -> str | None:
     return _not_negative(value, arguments) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
 
 
+def _retry_ms(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    return _not_negative(value, arguments) or _ttl(value, arguments)
+
+
 def _retry_type(value: Any, arguments: Mapping[str, Any]) -> str | None:
     return _one_of("invalid_delayed_retry_type", *RETRY_TYPES)(value, arguments)
 
@@ -300,19 +304,28 @@ _ROWS = (
         "x-consumer-timeout",
         _positive,
         "milliseconds, 1 or more",
-        _STREAM_ONLY,
+        KINDS,
         True,
         "consumer_timeout_ms",
         _limit_of(EXPIRY_MS_MAX),
         policy=True,
+        note="the message goes back to its queue, the channel stays open",
     ),
     Argument(
         "x-consumer-disconnected-timeout", _positive, "milliseconds, 1 or more", policy=True, note="for replicas, of which there are none"
     ),
     Argument("x-retry-delay", _ttl, _MS, _STREAM_ONLY, True, "retry_delay_ms", note="a nacked message comes to its group again after it"),
-    Argument("x-delayed-retry-type", _retry_type, ", ".join(RETRY_TYPES), policy=True),
-    Argument("x-delayed-retry-min", _not_negative, _COUNT, policy=True),
-    Argument("x-delayed-retry-max", _not_negative, _COUNT, policy=True),
+    Argument(
+        "x-delayed-retry-type",
+        _retry_type,
+        ", ".join(RETRY_TYPES),
+        QUEUES,
+        field="retry_type",
+        policy=True,
+        note="with x-delayed-retry-min; all unless it is set",
+    ),
+    Argument("x-delayed-retry-min", _retry_ms, _MS, QUEUES, field="retry_min_ms", policy=True),
+    Argument("x-delayed-retry-max", _retry_ms, _MS, QUEUES, field="retry_max_ms", policy=True, note="with x-delayed-retry-min"),
     Argument("x-quorum-initial-group-size", _positive, "integer, 1 or more", note="of replicas"),
     Argument("x-quorum-target-group-size", _positive, "integer, 1 or more", policy=True, note="of replicas"),
     Argument("x-initial-cluster-size", _positive, "integer, 1 or more", stream=True, policy=True, note="of replicas"),
@@ -370,6 +383,15 @@ def check_value(row: Argument, value: Any, arguments: Mapping[str, Any], descrip
             f"invalid arg '{row.name}' for {description}: {reason}",
             hint=f"received {shown(value)}; {row.name} takes: {row.values}",
         )
+
+
+def check_consumer_timeout(arguments: Mapping[str, Any], describe: Callable[[], str]) -> int:
+    """x-consumer-timeout of basic.consume in milliseconds; 0: it has none. Raises: PeerError 406."""
+    row = QUEUE_ARGUMENTS["x-consumer-timeout"]
+    if row.name not in arguments:
+        return 0
+    check_value(row, arguments[row.name], arguments, describe())
+    return int(row.made(arguments[row.name]))
 
 
 def shown(value: Any) -> str:

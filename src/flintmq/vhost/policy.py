@@ -57,11 +57,26 @@ class QueuePolicy:
     max_age: str | None = None
     stream_segment_bytes: int | None = None
     retry_delay_ms: int | None = None
+    # back-off between deliveries of one message: for which returns, and milliseconds
+    retry_type: str | None = None
+    retry_min_ms: int | None = None
+    retry_max_ms: int | None = None
 
     @property
     def counts_deliveries(self) -> bool:
         """Whether consumers are told how often a message came back, and a restart keeps that."""
-        return self.queue_type == QUORUM or self.delivery_limit is not None
+        return self.queue_type == QUORUM or self.delivery_limit is not None or any(self.delayed_returns)
+
+    @property
+    def delayed_returns(self) -> tuple[bool, bool]:
+        """Whether a message waits before it is delivered again: (one that was rejected, one that was given back otherwise)."""
+        kind = (self.retry_type or "all") if self.retry_min_ms else "disabled"
+        return kind in ("all", "failed"), kind in ("all", "returned")
+
+    def retry_ms(self, count: int) -> int:
+        """Milliseconds that a message waits after it came back for the `count`th time."""
+        wanted = (self.retry_min_ms or 0) * max(count, 1)
+        return wanted if self.retry_max_ms is None else min(wanted, self.retry_max_ms)
 
     @property
     def is_stream(self) -> bool:

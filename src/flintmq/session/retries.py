@@ -1,0 +1,173 @@
+"""Messages that wait before they are delivered again (x-delayed-retry-type, -min, -max), on queues of every kind but streams.
+
+in: entries that came back, which the broker holds. out: the same, available in their places when their time has come.
+
+R1  A message waits min(x-delayed-retry-min * n, x-delayed-retry-max) after its nth return (RabbitMQ 4.3). What waits as long in one queue
+    comes back in the order in which it began to wait.
+R2  What waits is held by the broker: nobody is given it, purge and length limits pass it, it counts as unacknowledged. It is in the
+    memory account.
+R3  Waits are kept in memory: after a restart what waited is available at once, with its delivery count.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flintmq.clock import Clock
+from flintmq.core.memory_account import MemoryShare
+from flintmq.guard import guarded
+from flintmq.ports import DequeueReason
+
+# numbers of a line that are used up before they are given back
+USED_MAX = 4096
+# bytes of a line and of one message that waits in it, for the memory account
+LINE_BYTES, ENTRY_BYTES = 400, 16
+# messages that come back between two looks at the time, some 30 us; and those of a deleted queue that end in one slice
+AT_ONCE = 32
+ENDS_AT_ONCE = 256
+
+Line = tuple[int, int]  # queue id, milliseconds
+
+
+class _Waiting:
+    """Positions and their times, in order: two numbers of 8 bytes for each."""
+
+    __slots__ = ("first", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers = array("q")
+        self.first = 0
+
+    def __len__(self) -> int:
+        return (len(self.numbers) - self.first) // 2
+
+    def add(self, position: int, due_ms: int) -> None:
+        # Positions have 64 bits without a sign.
+        self.numbers.append(position - 2**64 if position >= 2**63 else position)
+        self.numbers.append(due_ms)
+
+    @property
+    def due_ms(self) -> int:
+        return self.numbers[self.first + 1]
+
+    def take(self) -> int:
+        position = self.numbers[self.first]
+        self.first += 2
+        if self.first >= USED_MAX and self.first * 2 >= len(self.numbers):
+            del self.numbers[: self.first]
+            self.first = 0
+        return position if position >= 0 else position + 2**64
+
+
+class Retries:
+    """Any thread. Args: clock: wall clock; queues: queue id -> queue; arm: asks for a call of `step` at a time (wall clock, ms)."""
+
+    def __init__(self, clock: Clock, queues: Mapping[int, Any], arm: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._queues = queues
+        self._arm = arm
+        self._lock = threading.Lock()
+        self._lines: dict[Line, _Waiting] = {}
+        # (when its first message comes back, line): one for each line
+        self._heap: list[tuple[int, Line]] = []
+        self._account = MemoryShare("entries")
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(len(waiting) for waiting in self._lines.values())
+
+    def waiting(self, queue_id: int) -> int:
+        """Messages of a queue that wait."""
+        with self._lock:
+            return sum(len(waiting) for line, waiting in self._lines.items() if line[0] == queue_id)
+
+    @property
+    def due_ms(self) -> int:
+        """When `step` has something to do (wall clock); 0: nothing waits."""
+        heap = self._heap
+        return heap[0][0] if heap else 0
+
+    def add(self, queue: Any, position: int, count: int) -> None:
+        """A held entry waits after its `count`th return. The policy of now says how long."""
+        wait_ms = queue.policy.retry_ms(count)
+        due_ms = self._clock.wall_ms() + wait_ms
+        line = (queue.queue_id, wait_ms)
+        with self._lock:
+            gone = queue.deleted
+            if not gone:
+                waiting = self._lines.get(line)
+                if waiting is None:
+                    waiting = self._lines[line] = _Waiting()
+                    self._account.add(LINE_BYTES)
+                    heapq.heappush(self._heap, (due_ms, line))
+                waiting.add(position, due_ms)
+                self._account.add(ENTRY_BYTES)
+        if gone:
+            queue.core.settle_held(position, DequeueReason.PURGE, False)
+        else:
+            self._arm(due_ms)
+
+    def step(self, now_ms: int, until_ns: int) -> bool:
+        """Some of what has waited long enough comes back. True: nothing is left that is due."""
+        while True:
+            for queue, position in self._take(now_ms):
+                guarded("waits between deliveries", queue, self._back, queue, position)
+            if not 0 < self.due_ms <= now_ms:
+                return True
+            if self._clock.monotonic_ns() >= until_ns:
+                return False
+
+    def _take(self, now_ms: int) -> list[tuple[Any, int]]:
+        taken: list[tuple[Any, int]] = []
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now_ms and len(taken) < AT_ONCE:
+                _, line = heapq.heappop(self._heap)
+                waiting = self._lines.get(line)
+                if waiting is None:
+                    continue  # its queue is gone
+                queue = self._queues.get(line[0])
+                while len(waiting) and waiting.due_ms <= now_ms and len(taken) < AT_ONCE:
+                    position = waiting.take()
+                    self._account.add(-ENTRY_BYTES)
+                    if queue is not None:
+                        taken.append((queue, position))
+                if len(waiting):
+                    heapq.heappush(self._heap, (waiting.due_ms, line))
+                else:
+                    del self._lines[line]
+                    self._account.add(-LINE_BYTES)
+        return taken
+
+    def _back(self, queue: Any, position: int) -> None:
+        if queue.deleted:
+            queue.core.settle_held(position, DequeueReason.PURGE, False)
+        else:
+            queue.core.release_waited(position)
+
+    def forget(self, queue: Any) -> Callable[[], bool] | None:
+        """A queue is deleted: what waits there ends in slices of the result; None: nothing waits."""
+        with self._lock:
+            lines = [self._lines.pop(line) for line in [one for one in self._lines if one[0] == queue.queue_id]]
+            self._account.add(-LINE_BYTES * len(lines))
+            if len(self._heap) > 2 * len(self._lines) + 64:  # most of it is of queues that are gone
+                self._heap = [(waiting.due_ms, line) for line, waiting in self._lines.items()]
+                heapq.heapify(self._heap)
+        if not lines:
+            return None
+        core = queue.core
+
+        def end() -> bool:
+            for _ in range(ENDS_AT_ONCE):
+                while lines and not len(lines[-1]):
+                    lines.pop()
+                if not lines:
+                    return True
+                core.settle_held(lines[-1].take(), DequeueReason.PURGE, False)
+                self._account.add(-ENTRY_BYTES)
+            return False
+
+        return end

@@ -1,0 +1,114 @@
+"""Deliveries that a consumer takes too long for (x-consumer-timeout of a queue, a policy or a consumer): their messages go back.
+
+in: the housekeeping. out: messages back in their places, flagged redelivered and counted. Nobody's channel is closed for it.
+
+T1  A delivery that is not settled `x-consumer-timeout` after it was written goes back at the next housekeeping. The timeout is that of
+    its consumer, else the queue's of that moment: a policy counts for deliveries that are under way, too.
+T2  A consumer with a prefetch has used the credit of such a delivery until it settles it: a consumer that hangs gets no more. What it
+    says of the delivery later has no other effect, and is no mistake.
+T3  While nobody asks for a timeout, nothing is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flintmq.guard import guarded
+from flintmq.session import publishing
+
+if TYPE_CHECKING:
+    from flintmq.session.broker import Broker
+    from flintmq.session.handlers import ConnectionHandler
+
+log = logging.getLogger("flintmq.timeouts")
+
+# connections without such deliveries that one slice passes: some 50 us
+CONNECTIONS_AT_ONCE = 32
+
+
+class ConsumerTimeouts:
+    """`tick` on the housekeeping's thread, the rest on any. Attributes: ended: deliveries whose time was over."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._queues: set[Any] = set()
+        # connections with consumers that have a timeout of their own -> the shortest of them, ms
+        self._own: dict[ConnectionHandler, int] = {}
+        # loops on which a look is under way
+        self._looking: set[Any] = set()
+        self.ended = 0
+
+    def follow(self, queue: Any) -> None:
+        """A queue came, or its policy changed."""
+        if queue.policy.consumer_timeout_ms and not queue.policy.is_stream:
+            self._queues.add(queue)
+        else:
+            self._queues.discard(queue)
+
+    def forget(self, queue: Any) -> None:
+        """A queue is deleted."""
+        self._queues.discard(queue)
+
+    def consumer_came(self, handler: ConnectionHandler, timeout_ms: int) -> None:
+        """A consumer has a timeout of its own. Its deliveries may outlive it, so the connection is looked at until it ends."""
+        self._own[handler] = min(timeout_ms, self._own.get(handler, timeout_ms))
+
+    def connection_ended(self, handler: ConnectionHandler) -> None:
+        self._own.pop(handler, None)
+
+    def tick(self) -> None:
+        """Looks at all deliveries that may be too old, on their loops, in slices (T3)."""
+        if not self._queues and not self._own:
+            return
+        least_ms = min([one.policy.consumer_timeout_ms for one in tuple(self._queues)] + list(self._own.values()))
+        for loop in self._broker.loops or (None,):
+            if loop in self._looking:
+                continue
+            step: Callable[[], bool] = partial(next, self._look(loop, least_ms * 1000), True)
+            if loop is None:
+                while not step():
+                    pass
+                continue
+            self._looking.add(loop)
+            loop.job(step, partial(self._looked, loop))
+
+    def _looked(self, loop: Any, done: bool) -> None:
+        self._looking.discard(loop)
+
+    def _look(self, loop: Any, least_us: int) -> Iterator[bool]:
+        """One slice after another: False each time."""
+        now_us = self._broker.clock.wall_ms() * 1000
+        for passed, handler in enumerate(list(self._broker.connections.values()), 1):
+            if loop is None or handler.loop is loop:
+                for number in list(handler.channels):
+                    at = 1
+                    while at:
+                        at = self._some(handler, number, at, now_us, least_us)
+                        if at:
+                            yield False
+            if passed % CONNECTIONS_AT_ONCE == 0:
+                yield False
+
+    def _some(self, handler: ConnectionHandler, number: int, at: int, now_us: int, least_us: int) -> int:
+        """A slice of a channel. Returns the next tag; 0: it is done with, or it is busy with settlements and the next look sees to it."""
+        if handler.ended or len(handler.works) or number not in handler.channels:
+            return 0
+        left = [0]
+        guarded("consumer timeouts", handler.name, self._time_out, handler, (number, at, now_us, least_us), left)
+        return left[0]
+
+    def _time_out(self, handler: ConnectionHandler, where: tuple[int, int, int, int], left: list[int]) -> None:
+        left[0], ended = handler.connection.time_out(*where, self._broker.limits.work_step)
+        if not ended:
+            return
+        self.ended += ended
+        log.warning(
+            "connection %s, channel %d: %d deliveries were not settled in time (x-consumer-timeout), they are back in their queues",
+            *(handler.name, where[0], ended),
+        )
+        publishing.after_publish(handler)
+        if handler.socket is not None:
+            handler.loop.touch(handler.socket)
