@@ -79,7 +79,7 @@ def break_log(managed: ManagedLog, flaw: str) -> None:
 
 def break_message(store: LogStore, message_id: int) -> None:
     """A listed message counts more places than it has room for."""
-    message: pointer[message_t] = list_find(address(store.ml.messages), message_id)
+    message: pointer[message_t] = list_find(address(store.logs.ml.messages), message_id)
     message.count = message.room + 1
 
 

@@ -97,11 +97,11 @@ class LoaderDriver:
     def hot_messages(self, count: int) -> None:
         """So many messages came to queues that have nothing on disk."""
         more: uint64_t = count
-        at_store64(address(self.store.ml.hot_arrivals), self.store.ml.hot_arrivals + more)
+        at_store64(address(self.store.logs.ml.hot_arrivals), self.store.logs.ml.hot_arrivals + more)
 
     @property
     def hot_arrivals(self) -> int:
-        return at_load64(address(self.store.ml.hot_arrivals))
+        return at_load64(address(self.store.logs.ml.hot_arrivals))
 
 
 @cclass

@@ -60,7 +60,7 @@ class LogDriver:
                 if lsn == _NEVER or lsn == 0:
                     raise StoreError("the log took no enqueue")
                 message_id = slot.message_id
-                tickets.append(self.store._ticket(lsn, 0))
+                tickets.append(self.store.logs.ticket(lsn, 0))
             if len(places) > 1:
                 self.store.port.placed(self.store.port.context, content)
         finally:
@@ -75,7 +75,7 @@ class LogDriver:
         lsn: uint64_t = self.store.port.dequeue(self.store.port.context, self.queue(queue_id), position, address(slot), 0, reason, 0)
         if lsn == _NEVER or lsn == 0:
             raise StoreError("the log took no dequeue")
-        return self.store._ticket(lsn, 0)
+        return self.store.logs.ticket(lsn, 0)
 
     # --- local transactions
 
@@ -118,7 +118,7 @@ class LogDriver:
         """Returns the ticket; call `tx_applied` once it is durable."""
         begun: LogEnrolment = self.begun[tx]
         begun.decide()
-        return self.store._ticket(0, begun.lsn)
+        return self.store.logs.ticket(0, begun.lsn)
 
     def tx_applied(self, tx: int) -> None:
         begun: LogEnrolment = self.begun.pop(tx)

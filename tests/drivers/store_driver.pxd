@@ -10,4 +10,4 @@ cdef class DrivenStore(LogStore):
     cdef void _give_position(self, uint64_t tx, uint64_t message_id, uint64_t queue_id, uint64_t waiting, uint64_t position)
 
 cdef class DrivenEnrolment(LogEnrolment):
-    pass
+    cdef DrivenStore driver

@@ -72,16 +72,16 @@ class DrivenStore(LogStore):
         )
         message_id: uint64_t
         message: pointer[message_t] = NULL
-        log_begin(self.ml.log)
-        message_id = content_write(self.ml.log, RECORD_START, self.ml.split_above, ENQUEUE_MOST, made)
+        log_begin(self.logs.ml.log)
+        message_id = content_write(self.logs.ml.log, RECORD_START, self.logs.ml.split_above, ENQUEUE_MOST, made)
         if message_id != LSN_NEVER:
-            message = list_new(address(self.ml.messages), message_id)
+            message = list_new(address(self.logs.ml.messages), message_id)
             if message != NULL:
                 message.holds = 1
-        log_end(self.ml.log)
+        log_end(self.logs.ml.log)
         content_decref(made)
         if message == NULL:
-            raise self._error()
+            raise self.logs.error()
         self.writer.kick()
         return message_id
 
@@ -104,9 +104,9 @@ class DrivenStore(LogStore):
                 number = self.numbers.get((tx, queue_id), 0)
                 self.numbers[tx, queue_id] = number + 1
                 waiting = position_waiting(number)
-                lsn = ml_enqueue_tx(address(self.ml), tx, queue_id, waiting, NULL, NULL, address(known), expires_at_ms)
+                lsn = ml_enqueue_tx(address(self.logs.ml), tx, queue_id, waiting, NULL, NULL, address(known), expires_at_ms)
                 if lsn == LSN_NEVER:
-                    raise self._error()
+                    raise self.logs.error()
                 transaction.enqueues.append(Enqueue(queue_id, message_id, 0, expires_at_ms, number))
                 self.transactions.name(transaction, message_id)
                 return 0
@@ -116,14 +116,14 @@ class DrivenStore(LogStore):
             if lsn == 0:
                 raise ValueError(f"position {position} of queue {queue_id} is taken")
             if lsn == LSN_NEVER:
-                raise self._error()
-            return self._ticket(lsn, 0)
+                raise self.logs.error()
+            return self.logs.ticket(lsn, 0)
 
     def _listed(self, message_id):
         from_list: pointer[message_t]
-        log_begin(self.ml.log)
-        from_list = list_find(address(self.ml.messages), message_id)
-        log_end(self.ml.log)
+        log_begin(self.logs.ml.log)
+        from_list = list_find(address(self.logs.ml.messages), message_id)
+        log_end(self.logs.ml.log)
         return from_list != NULL
 
     def dequeue(
@@ -146,21 +146,21 @@ class DrivenStore(LogStore):
             message_id = message_id or self._message_at(queue_id, position)
             if tx:
                 lsn = ml_dequeue_tx(
-                    address(self.ml), tx, queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
+                    address(self.logs.ml), tx, queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
                 )
             else:
                 lsn = ml_dequeue_plain(
-                    address(self.ml), queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
+                    address(self.logs.ml), queue_id, position, message_id, 0, reason, first_delivery_ms * 1000, delivery_count
                 )
             if lsn == 0:
                 raise KeyError(f"no entry {position} in queue {queue_id}")
             if lsn == LSN_NEVER:
-                raise self._error()
+                raise self.logs.error()
             if transaction is not None:
                 transaction.dequeues.append(Dequeue(queue_id, position, message_id))
                 self.transactions.name(transaction, message_id)
                 return 0
-            return self._ticket(lsn, 0)
+            return self.logs.ticket(lsn, 0)
 
     def _message_at(self, queue_id, position):
         """Id of the message at this place: from the queue itself, the message list, or what recovery found. Raises: KeyError."""
@@ -187,18 +187,18 @@ class DrivenStore(LogStore):
         """(queue id, message id, expires_at_ms, priority or None, body length) of the single enqueues of a prepared transaction."""
         with self.lock:
             found = self.transactions.table[tx].enqueues
-            return [(one.queue_id, one.message_id, one.expires_at_ms, *self._facts(one.message_id)) for one in found]
+            return [(one.queue_id, one.message_id, one.expires_at_ms, *self.logs.facts(one.message_id)) for one in found]
 
     def _enqueue_plain(self, queue_id: uint64_t, position: uint64_t, message_id: uint64_t, expires_at_ms: int64_t) -> uint64_t:
         lsn: uint64_t = 0
         message: pointer[message_t]
-        log_begin(self.ml.log)
-        message = list_find(address(self.ml.messages), message_id)
+        log_begin(self.logs.ml.log)
+        message = list_find(address(self.logs.ml.messages), message_id)
         if message != NULL and message_find(message, queue_id, position) == NULL:
             message.holds = 0
             if message_add(message, queue_id, position, expires_at_ms) != NULL:
-                lsn = ml_write_enqueue(self.ml.log, message_id, queue_id, position, expires_at_ms, 0)
-        log_end(self.ml.log)
+                lsn = ml_write_enqueue(self.logs.ml.log, message_id, queue_id, position, expires_at_ms, 0)
+        log_end(self.logs.ml.log)
         return lsn
 
     def _find_listed(self, queue_id: uint64_t, position: uint64_t) -> uint64_t:
@@ -206,13 +206,13 @@ class DrivenStore(LogStore):
         cursor: uint64_t = 0
         found: uint64_t = 0
         message: pointer[message_t]
-        log_begin(self.ml.log)
-        message = list_next_message(address(self.ml.messages), address(cursor))
+        log_begin(self.logs.ml.log)
+        message = list_next_message(address(self.logs.ml.messages), address(cursor))
         while found == 0 and message != NULL:
             if message_find(message, queue_id, position) != NULL:
                 found = message.id
-            message = list_next_message(address(self.ml.messages), address(cursor))
-        log_end(self.ml.log)
+            message = list_next_message(address(self.logs.ml.messages), address(cursor))
+        log_end(self.logs.ml.log)
         return found
 
     # --- distributed transactions by their ids
@@ -226,7 +226,7 @@ class DrivenStore(LogStore):
 
     def in_doubt_entries(self, tx: int) -> tuple:
         """See RecoveredTransaction. Raises: KeyError."""
-        return LogEnrolment(self, self.transactions.table[tx]).held()
+        return LogEnrolment(self.logs, self.transactions.table[tx]).held()
 
     def prepare(self, tx: int) -> int:
         return self._enrolment(tx).prepare()
@@ -236,7 +236,12 @@ class DrivenStore(LogStore):
 
     def _enrolment(self, tx):
         with self.lock:
-            return DrivenEnrolment(self, self.transactions.known(tx))
+            return self._driven(self.transactions.known(tx))
+
+    def _driven(self, transaction: object) -> DrivenEnrolment:
+        driven: DrivenEnrolment = DrivenEnrolment(self.logs, transaction)
+        driven.driver = self
+        return driven
 
     def commit(self, tx: int, places: object = None) -> int:
         """See Store.commit. Args: places: queue id -> first position, or rows (queue id, first position, count)."""
@@ -275,7 +280,7 @@ class DrivenStore(LogStore):
         places = {(queue_id, *place) for queue_id, waiting in numbers.items() for place in zip(waiting, positions[queue_id], strict=True)}
         given = {(queue_id, number): position for queue_id, number, position in places}
         transaction.enqueues = [one._replace(position=one.position or given[one.queue_id, one.number]) for one in transaction.enqueues]
-        return DrivenEnrolment(self, transaction)._finish(lsn)
+        return self._driven(transaction)._finish(lsn)
 
     def give_positions(self, transaction: object) -> None:
         """Its Commit is durable. The entries get their positions only now: a copy that is written before must not tell a position whose
@@ -288,15 +293,15 @@ class DrivenStore(LogStore):
         message: pointer[message_t]
         location: pointer[location_t]
         i: uint32_t
-        log_begin(self.ml.log)
-        message = list_find(address(self.ml.messages), message_id)
+        log_begin(self.logs.ml.log)
+        message = list_find(address(self.logs.ml.messages), message_id)
         if message != NULL:
             for i in range(message.count):
                 location = address(message.locations[i])
                 if location.enqueued_by == tx and location.queue_id == queue_id and location.position == waiting:
                     location.position = position
                     break
-        log_end(self.ml.log)
+        log_end(self.logs.ml.log)
 
     def entries(self, queue_id: int) -> object:
         """See Store: what a restart would put back now. Writes what is buffered and reads the whole log: O(log)."""
@@ -352,6 +357,6 @@ class DrivenEnrolment(LogEnrolment):
 
     def _settle(self) -> None:
         if self.transaction.state is TxState.COMMITTED:
-            with self.store.lock:
-                self.store.give_positions(self.transaction)
+            with self.logs.lock:
+                self.driver.give_positions(self.transaction)
         LogEnrolment._settle(self)

@@ -83,7 +83,7 @@ def test_a_message_that_ends_while_it_is_copied_is_no_damage(read: int, others: 
     rig.flush()
     disk.ending = lambda: rig.ack(1, 1)
     disk.countdown = read
-    copy_container(rig.store, sequence)
+    copy_container(rig.store.logs, sequence)
     assert disk.countdown == 0
     disk.countdown = -1
     assert not [one for one in caplog.records if f"message {moved} " in one.getMessage()]
@@ -118,7 +118,7 @@ def test_a_copy_between_a_rollback_and_its_sync_frees_nothing_of_a_transaction_i
     rig.store.maintain()
     before = rig.disk.position
     rig.store.rollback(tx)
-    assert copy_container(rig.store, message // rig.size)[0] >= 1
+    assert copy_container(rig.store.logs, message // rig.size)[0] >= 1
     rig.flush()
     seen = set()
     for position in range(before, rig.disk.position + 1):
@@ -197,7 +197,7 @@ def test_messages_behind_a_damaged_record_of_their_block_are_copied() -> None:
     fd = rig.disk.open(rig.messages.path_of(sequence))
     rig.disk.write(fd, b"\xff", offset + 40)
     rig.disk.close(fd)
-    assert copy_container(rig.store, sequence)[0] == len(held)
+    assert copy_container(rig.store.logs, sequence)[0] == len(held)
     rig.flush()
     assert all(rig.messages.is_live(message) for message in held)
     moved = [record for record in records(rig) if record[0] == "Message-Copy"]

@@ -49,7 +49,7 @@ def test_a_copy_tells_no_position_before_its_commit_is_durable() -> None:
     rig.flush()
     before = rig.disk.position
     rig.store.commit(tx, {1: 5})
-    assert copy_container(rig.store, 1)[0] == 3
+    assert copy_container(rig.store.logs, 1)[0] == 3
     rig.flush()
     outcomes = set()
     for position in range(before, rig.disk.position + 1):
@@ -76,7 +76,7 @@ def test_entries_are_found_once_their_commit_is_durable() -> None:
         rig.store.enqueue(2, 0, message, tx=tx)
     rig.store.prepare(tx)
     rig.flush()
-    assert copy_container(rig.store, 1)[0] == 3
+    assert copy_container(rig.store.logs, 1)[0] == 3
     rig.store.commit(tx, {1: 5, 2: 50})
     rig.flush()
     rig.store.dequeue(1, 6, 1, message_id=waiting[1])

@@ -58,7 +58,7 @@ MUTANTS = (
         "log/writer.py",
         "            at_store32(address(self.writer.logs[i].failed), cast(uint32_t, error))",
         "            pass",
-        also=Mutant("", "log_engine.py", "                    managed.latch(5)\n", "                    pass\n"),
+        also=Mutant("", "log_store.py", "                    managed.latch(5)\n", "                    pass\n"),
     ),
     Mutant(
         "written on after a failure",
@@ -143,13 +143,13 @@ MUTANTS = (
     ),
     Mutant(
         "commit told before it is durable",
-        "log_store.py",
+        "logs.py",
         "if message_lsn > messages or transaction_lsn > transactions:",
         "if message_lsn > messages:",
     ),
     Mutant(
         "message told before it is durable",
-        "log_store.py",
+        "logs.py",
         "if message_lsn > messages or transaction_lsn > transactions:",
         "if transaction_lsn > transactions:",
     ),
@@ -157,7 +157,7 @@ MUTANTS = (
     Mutant(
         "effects of a commit before it is durable",
         "enrolment.py",
-        "heapq.heappush(self.store.waiting, (ticket, -1, lambda: self._settle()))",
+        "heapq.heappush(self.logs.waiting, (ticket, -1, lambda: self._settle()))",
         "self._settle()",
     ),
     Mutant(

@@ -1,6 +1,7 @@
 # Copy-forward: writes the live messages of the oldest container anew, so that the base can pass it.
 from libc.stdint cimport uint8_t, uint64_t
 from flintmq.store.log.file_port cimport port_read_t
+from flintmq.store.logs cimport Logs
 
 cdef enum:
     FEW = 16                    # live messages of a container that are read one by one
@@ -14,4 +15,4 @@ cdef struct copied_t:           # the container that is read
     int fd
 
 # Returns (messages copied, bytes written); the container is empty of live messages then, unless a message could not be read.
-cpdef tuple copy_container(object store_object, unsigned long long sequence)
+cpdef tuple copy_container(Logs logs, uint64_t sequence)

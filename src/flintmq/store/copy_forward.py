@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, ulonglong, void
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.content import content_decref, content_t
 from cython.cimports.flintmq.core.failpoints import FAIL_COPY_FORWARD, failpoint
@@ -57,7 +57,7 @@ from cython.cimports.flintmq.store.log.record import (
     le64,
     record_t,
 )
-from cython.cimports.flintmq.store.log_engine import LogEngine
+from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_copy import ml_copy
 from cython.cimports.flintmq.store.message_list import list_find, location_t
 from cython.cimports.libc.errno import ENOMEM
@@ -67,7 +67,7 @@ from cython.cimports.libc.string import memset
 
 log = logging.getLogger("flintmq.store")
 
-# bytes read for one message: its first record is never longer than one that is not split (log_engine), with its Message-Enqueue
+# bytes read for one message: its first record is never longer than one that is not split (log_store), with its Message-Enqueue
 PLACE_BYTES = declare(uint64_t, 32 * 1024)
 # bytes before a record in which the header of its block is looked for
 NEAR_BYTES = declare(uint64_t, 64 * 1024)
@@ -166,7 +166,7 @@ def _lives_at(owner: pointer[log_t], thing: uint64_t, lsn: uint64_t) -> bint:
 
 @cfunc
 def _copy(
-    store: LogEngine,
+    logs: Logs,
     reader: ContentReader,
     walk: pointer[log_reader_t],
     record: pointer[record_t],
@@ -180,25 +180,25 @@ def _copy(
     listed: bint
     known: bint
     content: pointer[content_t]
-    if not _lives_at(store.messages.log, thing, record.lsn):
+    if not _lives_at(logs.messages.log, thing, record.lsn):
         return 0
-    log_begin(store.messages.log)
-    listed = list_find(address(store.ml.messages), thing) != NULL
-    log_end(store.messages.log)
+    log_begin(logs.messages.log)
+    listed = list_find(address(logs.ml.messages), thing) != NULL
+    log_end(logs.messages.log)
     known = _plain_place(walk, record, address(plain))
     if not known and not listed:
         return -1
     with nogil:
         content = reader.read(thing)
     if content == NULL:
-        if not _lives_at(store.messages.log, thing, record.lsn):
+        if not _lives_at(logs.messages.log, thing, record.lsn):
             return 0  # it ended meanwhile, and with it went what said where it had been copied to before
         log.error(
-            "message %d in %s can't be read: it is not copied", thing, store.messages.path_of(record.lsn // store.messages.container_size)
+            "message %d in %s can't be read: it is not copied", thing, logs.messages.path_of(record.lsn // logs.messages.container_size)
         )
         return 0
     with nogil:
-        written = ml_copy(address(store.ml), content, thing, record.lsn, address(plain) if known else NULL, published_us)
+        written = ml_copy(address(logs.ml), content, thing, record.lsn, address(plain) if known else NULL, published_us)
     content_decref(content)
     failpoint(FAIL_COPY_FORWARD)
     return written
@@ -234,14 +234,14 @@ def _few_places(owner: pointer[log_t], sequence: uint64_t, offsets: pointer[uint
 
 
 @cfunc
-def _copy_few(store: LogEngine, reader: ContentReader, walk: pointer[log_reader_t], sequence: uint64_t, counts: pointer[uint64_t]) -> bint:
+def _copy_few(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], sequence: uint64_t, counts: pointer[uint64_t]) -> bint:
     """Copies the messages of a container in which few live. False: the rest must be looked for."""
     offsets: uint64_t[FEW]
     lsn: uint64_t
     end: uint64_t
     written: int64_t
     i: c_int
-    count: c_int = _few_places(store.messages.log, sequence, offsets)
+    count: c_int = _few_places(logs.messages.log, sequence, offsets)
     found: bint
     base: uint64_t
     published: uint64_t
@@ -260,7 +260,7 @@ def _copy_few(store: LogEngine, reader: ContentReader, walk: pointer[log_reader_
         if record.type == RECORD_START:
             base = _time_base(walk, record.lsn)
             published = base + published if base else 0
-        written = _copy(store, reader, walk, address(record), published)
+        written = _copy(logs, reader, walk, address(record), published)
         if written < 0:
             return False
         _count(counts, written)
@@ -276,32 +276,31 @@ def _count(counts: pointer[uint64_t], written: int64_t) -> void:
         counts[1] += written
 
 
-def copy_container(store_object: object, sequence: ulonglong) -> tuple:
-    store: LogEngine = store_object
+def copy_container(logs: Logs, sequence: uint64_t) -> tuple:
     counts: uint64_t[2]
     walk: log_reader_t
     source: copied_t
-    files: FilePort = store.files
-    reader: ContentReader = ContentReader(store.messages, None)
+    files: FilePort = logs.messages.files
+    reader: ContentReader = ContentReader(logs.messages, None)
     counts[0] = counts[1] = 0
     memset(address(walk), 0, sizeof(log_reader_t))
     walk.load = _load
     walk.context = address(source)
-    walk.container_size = walk.record_max = store.messages.log.container_size
+    walk.container_size = walk.record_max = logs.messages.log.container_size
     walk.limit = (sequence + 1) * walk.container_size
-    walk.log_id = store.messages.log.id
+    walk.log_id = logs.messages.log.id
     walk.effort = SALVAGE_EFFORT
     source.read_at = files.read_at
     source.files = files.context
     source.sequence = sequence
     source.bytes = NULL
     source.room = 0
-    source.fd = files.open(store.messages.path_of(sequence))
+    source.fd = files.open(logs.messages.path_of(sequence))
     try:
-        if not _copy_few(store, reader, address(walk), sequence, counts):
-            _copy_all(store, reader, address(walk), sequence, counts)
+        if not _copy_few(logs, reader, address(walk), sequence, counts):
+            _copy_all(logs, reader, address(walk), sequence, counts)
         if walk.error:
-            raise OSError(walk.error, os.strerror(walk.error), store.messages.path_of(sequence))
+            raise OSError(walk.error, os.strerror(walk.error), logs.messages.path_of(sequence))
     finally:
         files.close(source.fd)
         free(source.bytes)
@@ -310,7 +309,7 @@ def copy_container(store_object: object, sequence: ulonglong) -> tuple:
 
 
 @cfunc
-def _copy_all(store: LogEngine, reader: ContentReader, walk: pointer[log_reader_t], sequence: uint64_t, counts: pointer[uint64_t]):
+def _copy_all(logs: Logs, reader: ContentReader, walk: pointer[log_reader_t], sequence: uint64_t, counts: pointer[uint64_t]):
     """Looks at every record of a container."""
     record: record_t
     step: c_int
@@ -328,8 +327,8 @@ def _copy_all(store: LogEngine, reader: ContentReader, walk: pointer[log_reader_
         reader_pass(walk, address(record))
         if record.type != RECORD_START and record.type != RECORD_COPY:
             continue
-        written = _copy(store, reader, walk, address(record), _published(address(record)))
+        written = _copy(logs, reader, walk, address(record), _published(address(record)))
         if written < 0:
-            log.error("a message at LSN %d in %s has no readable place: it is not copied", record.lsn, store.messages.path_of(sequence))
+            log.error("a message at LSN %d in %s has no readable place: it is not copied", record.lsn, logs.messages.path_of(sequence))
             continue
         _count(counts, written)

@@ -1,8 +1,30 @@
-# The store of distributed transactions over the logs.
-from libc.stdint cimport uint64_t
-from flintmq.queue.log_port cimport Enrolment
-from flintmq.store.log_engine cimport LogEngine
+# A durable store: message log, transaction log, page log and what stands on them, as one LogPort and as the store of transactions.
+from flintmq.queue.log_port cimport LogPort
+from flintmq.store.content_loader cimport ContentLoader
+from flintmq.store.log.managed cimport ManagedLog
+from flintmq.store.log.writer cimport LogWriter
+from flintmq.store.logs cimport Logs
+from flintmq.store.recovery cimport Recovery
 
-cdef class LogStore(LogEngine):
-    cdef Enrolment enrol(self)
-    cpdef uint64_t _ticket(self, uint64_t message_lsn, uint64_t transaction_lsn)
+cdef class LogStore(LogPort):
+    cdef readonly Logs logs
+    # those of `logs`, for callers
+    cdef readonly ManagedLog messages
+    cdef readonly ManagedLog transaction_records
+    cdef readonly ManagedLog pages             # None: nothing is spilled
+    cdef readonly LogWriter writer
+    cdef readonly ContentLoader loader
+    cdef readonly object files
+    cdef readonly str directory
+    cdef readonly object clock
+    cdef readonly object transactions          # TransactionLog
+    cdef readonly object lock                  # of transactions and tickets: an RLock, never held while waiting for the disk
+    cdef Recovery recovery                     # until its entries are in the queues
+    cdef readonly object report                # RecoveryReport
+    cdef readonly bint was_clean
+    cdef readonly dict queues                  # queue id -> QueueHandle
+    cdef public object on_failure              # (StoreError) -> None
+    cdef readonly object maintenance           # Maintenance, or None
+    cdef object lock_file
+    cdef readonly object bulk                  # BulkTransactions
+    cdef readonly object streams               # StreamStore

@@ -134,7 +134,7 @@ class Maintenance:
             )
         self._no_means = True
         self.busy = True
-        self.store.set_disk_low(True)
+        self.store.logs.set_disk_low(True)
 
     # --- a pass -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Maintenance:
         for one in (messages, transactions, pages):
             if one is not None:
                 one.seal()
-        store.collect_released()
+        store.logs.collect_released()
         self.busy = False
         self._look_at_disk()
         self._move_base()
@@ -363,7 +363,7 @@ class Maintenance:
             transactions = self.store.transaction_records.tail
             if self._stuck == (sequence, live, transactions):
                 return
-            copied, written = copy_container(self.store, sequence)
+            copied, written = copy_container(self.store.logs, sequence)
             self.scans += 1
             self.copied_messages += copied
             self.copied_bytes += written
@@ -410,7 +410,7 @@ class Maintenance:
         streams = getattr(store, "streams", None)
         low = low or (streams is not None and streams.low)
         if store.disk_low != low:
-            store.set_disk_low(low)
+            store.logs.set_disk_low(low)
             if low:
                 messages.set_ahead(self._reserve + 1)  # more is not waited for before publishers go on
                 log.warning(

@@ -27,7 +27,7 @@ from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_ACK
 from cython.cimports.flintmq.store.log.content_codec import content_copy_out, content_total
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_where
 from cython.cimports.flintmq.store.log.record import le64, set16, set32, set64
-from cython.cimports.flintmq.store.log_engine import LogEngine
+from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import message_log_t, ml_dequeue_locked
 from cython.cimports.flintmq.store.tx_stage import CHUNK, SECTION, Stage
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
@@ -80,8 +80,8 @@ def _dequeue_run(
 class HeldSet:
     """See HeldRun in transactions/bulk.py."""
 
-    def __cinit__(self, store: LogEngine, run: Run, opened: int):
-        self.store = store
+    def __cinit__(self, logs: Logs, run: Run, opened: int):
+        self.logs = logs
         self.run = run
         self.opened = opened
 
@@ -131,7 +131,7 @@ class HeldSet:
         durable: uint64_t
         where: uint64_t
         entry: pointer[run_entry_t]
-        ml: pointer[message_log_t] = address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.logs.ml)
         while at < number:
             until = min(number, at + 256)
             log_begin(ml.log)
@@ -168,7 +168,7 @@ class HeldSet:
         if content == NULL:
             if message_id == 0:
                 raise KeyError(position)
-            content = self.store.load_now(message_id)
+            content = self.logs.load(message_id)
         total = content_total(content)
         run: bytes = PyBytes_FromStringAndSize(NULL, 16 + total)
         out: pointer[uint8_t] = cast(pointer[uint8_t], PyBytes_AS_STRING(run))
@@ -187,10 +187,10 @@ class HeldSet:
 class BulkTransactions:
     """See BulkStore in transactions/effects.py. Made by LogStore."""
 
-    def __cinit__(self, store: LogEngine, threads: bool):
-        self.store = store
+    def __cinit__(self, logs: Logs, threads: bool):
+        self.logs = logs
         self.named = set()
-        self.opened = store.messages.log.tail
+        self.opened = logs.messages.log.tail
         self.worker = None
         if threads:
             from flintmq.store.background import Background
@@ -212,11 +212,11 @@ class BulkTransactions:
     @property
     def rows_max(self) -> int:
         """Runs of positions that one transaction may hold, or that its Commit may name."""
-        return self.store.transactions.rows_max
+        return self.logs.transactions.rows_max
 
     @property
     def disk_low(self) -> bool:
-        return self.store.disk_low
+        return self.logs.disk_low
 
     def check(self, block: bytes, routes: int) -> tuple:
         """See check_block."""
@@ -225,17 +225,17 @@ class BulkTransactions:
     def let_write(self, most: int = 0) -> None:
         """Waits until at most `most` bytes (0: a default) of the message log are not written yet. Not for the log's own threads."""
         limit: uint64_t = most or UNWRITTEN_MAX
-        ml: pointer[message_log_t] = address(self.store.ml)
-        thread = self.store.writer.thread
+        ml: pointer[message_log_t] = address(self.logs.ml)
+        thread = self.logs.writer.thread
         if ml.log.tail <= at_load64(address(ml.log.durable)) + limit:
             return
-        self.store.writer.kick()
+        self.logs.writer.kick()
         if thread is None or thread is threading.current_thread():
             return
         while (
             ml.log.tail > at_load64(address(ml.log.durable)) + limit
             and not at_load32(address(ml.log.failed))
-            and not self.store.closed
+            and not self.logs.closed
             and not (self.worker is not None and self.worker.stopping)
         ):
             time.sleep(PAUSE_S)
@@ -249,26 +249,26 @@ class BulkTransactions:
         tag: bytes = name.encode()[:255]
         size: int = len(tag)
         consumer_id: uint32_t = crc32c(0, PyBytes_AS_STRING(tag), size) | NAMED_CONSUMER
-        with self.store.lock:
+        with self.logs.lock:
             if consumer_id not in self.named:
-                self.store.note_consumer(consumer_id, tag, b"spark")
+                self.logs.note_consumer(consumer_id, tag, b"spark")
                 self.named.add(consumer_id)
         return consumer_id
 
     def taken(self, run: Run) -> None:
         """The run has grown: everything that it holds was appended before now."""
-        run.appended = self.store.messages.tail  # not asked for a run that a restart put back: all of it was durable
+        run.appended = self.logs.messages.tail  # not asked for a run that a restart put back: all of it was durable
 
     def held(self, run: Run) -> object:
         """The run as its readers see it."""
-        return HeldSet(self.store, run, self.opened)
+        return HeldSet(self.logs, run, self.opened)
 
     def look(self, handle: QueueHandle, positions: object, appended: int) -> HeldSet:
         """See BulkStore."""
         run: Run = Run(handle)
         run.look(positions)
         run.appended = appended
-        return HeldSet(self.store, run, self.opened)
+        return HeldSet(self.logs, run, self.opened)
 
     def dequeue_run(self, run: Run, consumer_id: int) -> None:
         """The commit is durable: the entries of the run are dequeued, in the log and in their queue. Returns when they are."""
@@ -276,7 +276,7 @@ class BulkTransactions:
         count: uint64_t
         ok: bint = True
         owner: uint32_t = consumer_id
-        ml: pointer[message_log_t] = address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.logs.ml)
         while at < run.run.count:
             count = min(CHUNK, run.run.count - at)
             with nogil:

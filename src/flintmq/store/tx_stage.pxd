@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport arena_t
 from flintmq.queue.runs cimport placed_t
 from flintmq.queue.types cimport queue_t
-from flintmq.store.log_engine cimport LogEngine
+from flintmq.store.logs cimport Logs
 
 cdef enum:
     SECTION = 32                # messages in one section under the log's lock (about 10 us), and between two looks at what is not written yet
@@ -42,7 +42,7 @@ cdef class Plan:
     cdef list runs              # keeps the bytes of routes
 
 cdef class Stage:               # the messages of one transaction
-    cdef LogEngine store
+    cdef Logs logs
     cdef readonly uint64_t tx
     cdef readonly uint64_t messages
     cdef readonly uint64_t enqueues

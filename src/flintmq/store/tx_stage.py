@@ -45,7 +45,7 @@ from cython.cimports.flintmq.queue.runs import placed_t, run_level, run_publish,
 from cython.cimports.flintmq.store.log.content_codec import content_write, content_write_small
 from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_dead, log_end
 from cython.cimports.flintmq.store.log.record import RECORD_START, le16, le32, le64, position_waiting
-from cython.cimports.flintmq.store.log_engine import LogEngine
+from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_list import list_find, list_new, location_t, message_add, message_name, message_t
 from cython.cimports.flintmq.store.message_log import ENQUEUE_MOST, message_log_t, ml_settle_tx, ml_write_delete, ml_write_enqueue
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -146,8 +146,8 @@ def check_block(block: bytes, routes: int) -> tuple:
 class Stage:
     """The messages that one transaction enqueues by blocks. Threading: one thread at a time, but for `rows` and figures."""
 
-    def __cinit__(self, store: LogEngine, tx: int):
-        self.store = store
+    def __cinit__(self, logs: Logs, tx: int):
+        self.logs = logs
         self.tx = tx
         self.numbers = {}
         self.arena = arena_new()
@@ -202,15 +202,15 @@ class Stage:
         messages: uint64_t = self.messages
         with nogil:
             ok = self._add(plan, data, size, address(here), now)
-        transaction = self.store.transactions.table.get(self.tx)
+        transaction = self.logs.transactions.table.get(self.tx)
         if transaction is not None:
             transaction.references += self.messages - messages
         if not ok:
-            raise self.store.failure or StoreError("the log has failed, or memory is exhausted")
+            raise self.logs.failure or StoreError("the log has failed, or memory is exhausted")
         return here
 
     def _add(self, plan: Plan | None, data: pointer[cython.const[uint8_t]], size: uint64_t, at: pointer[uint64_t], now_ms: int64_t) -> bint:
-        ml: pointer[message_log_t] = address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.logs.ml)
         end: uint64_t = at[0]
         here: uint64_t
         count: uint64_t = 0
@@ -278,7 +278,7 @@ class Stage:
 
     def _one(self, plan: Plan | None, data: pointer[cython.const[uint8_t]], now_ms: int64_t) -> bint:
         """One message. The log's lock is held (a long message lets go of it between its chunks)."""
-        ml: pointer[message_log_t] = address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.logs.ml)
         route: pointer[plan_route_t] = plan.routes + le32(data + 4)
         length: uint32_t = le32(data)
         header_len: uint32_t = le32(data + 8)
@@ -347,7 +347,7 @@ class Stage:
 
     def _long(self, route: pointer[plan_route_t], data: pointer[cython.const[uint8_t]]) -> uint64_t:
         """Writes a message that is cut into chunks. Returns its id."""
-        ml: pointer[message_log_t] = address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.logs.ml)
         length: uint32_t = le32(data)
         header_len: uint32_t = le32(data + 8)
         message_id: uint64_t
@@ -449,7 +449,7 @@ class Stage:
 
     def _settle(self, queue: pointer[stage_queue_t], at: uint64_t, until: uint64_t) -> void:
         """Committed: places get their positions and are plain."""
-        ml: pointer[message_log_t] = address(self.store.ml)
+        ml: pointer[message_log_t] = address(self.logs.ml)
         one: pointer[placed_t]
         message: pointer[message_t]
         location: pointer[location_t]
@@ -481,7 +481,7 @@ class Stage:
     def _undo(self, queue: pointer[stage_queue_t], at: uint64_t, until: uint64_t) -> void:
         while at < until:
             if queue.placed[at].message_id:
-                ml_settle_tx(address(self.store.ml), self.tx, queue.placed[at].message_id, False)
+                ml_settle_tx(address(self.logs.ml), self.tx, queue.placed[at].message_id, False)
             at += 1
 
     def settle(self, committed: bool, let_write: object) -> None:
