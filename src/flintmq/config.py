@@ -521,6 +521,47 @@ class Limits:
     # milliseconds that answers may take to leave when the broker stops; then their connections are cut
     http_stop_ms: int = 2_000
 
+    # --- management under /api/v1, console (docs/HTTP.md) ---------------------------------------------------------------
+    # messages that one peek shows, bytes of bodies in its answer, bytes of one body unless the peek says otherwise; more is refused with
+    # 400, a longer body is cut and says so
+    peek_messages_max: int = 100
+    peek_bytes_max: int = 1 * MIB
+    peek_body_bytes: int = 4 * KIB
+    # messages, bytes of bodies and milliseconds of one search; it ends there and says where the next one goes on
+    search_messages_max: int = 1_000
+    search_bytes_max: int = 16 * MIB
+    search_ms: int = 500
+    # messages that one search, or one move, looks at before other requests have their turn
+    search_slice: int = 32
+    # bytes of a body that a search reads as JSON (Python's parser takes up to 20 ns a byte of the interpreter); a longer one does not match
+    search_json_bytes_max: int = 128 * KIB
+    # messages of one move; more are refused with 400: move in parts
+    move_messages_max: int = 1_000
+    # peeks, searches, moves, route tests and topologies that run at once: of one user, of the node; one more is refused with 503
+    long_calls_user_max: int = 4
+    long_calls_max: int = 16
+    # bindings that a route test explains, and steps of matching that it takes for them; the rest is counted, not explained
+    why_bindings_max: int = 500
+    why_steps_max: int = 100_000
+    # exchanges and queues of one topology; more are left out and counted
+    topology_nodes_max: int = 400
+    # consumers of a queue that are shown with their figures; the rest is counted
+    consumers_shown_max: int = 1_000
+    # clients of event streams: of the node, of one user; one more is refused with 503
+    sse_clients_max: int = 512
+    sse_clients_user_max: int = 256
+    # events that wait for one client (a slow one loses the oldest and is told how many), and characters of a log line that one gets
+    sse_waiting_max: int = 256
+    sse_text_max: int = 2_000
+    # milliseconds between two looks of a stream at its broker (it stops, the user is gone), and between two beats of a quiet stream
+    sse_look_ms: int = 500
+    sse_beat_ms: int = 15_000
+    # milliseconds between two overviews, and events of the past that are kept for a client that comes
+    sse_overview_ms: int = 1_000
+    events_kept: int = 200
+    # queues that have samples of their own (4 KiB each); for one more the one that nothing happened to for the longest time loses its own
+    samples_queues_max: int = 2_000
+
 
 @dataclass(slots=True)
 class Config:

@@ -274,7 +274,6 @@ def test_numbers_that_json_does_not_have(shared: Client, name: str) -> None:
 def test_unknown_things_are_404(shared: Client) -> None:
     """Paths, virtual hosts (403: whether it exists is nobody's business) and queues that are not there."""
     for path in (
-        "/",
         "/api",
         "/api/v1/queues",
         "/api/v1/queues/%2F",

@@ -38,6 +38,7 @@ class Api:
         self.node_name = app.parts.node_name
         self.rates = api_node.Rates()
         self.totals = api_node.Totals()
+        self.v1: Any = None  # admin.v1.V1, which stands on this
         # (virtual host, kind) -> version of the definitions, and its names in order
         self.orders: dict[tuple[Any, str], tuple[Any, list[Any]]] = {}
 

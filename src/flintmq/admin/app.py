@@ -31,8 +31,11 @@ from flintmq.admin.guard import JSON, OCTETS, Guard, content_type, require_heade
 from flintmq.admin.held import Held
 from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish, parse_raw_publish
 from flintmq.admin.metrics import Metrics, check_families
+from flintmq.admin.operations import PREFIX
 from flintmq.admin.parts import Parts
 from flintmq.admin.publish import publish
+from flintmq.admin.static import Console
+from flintmq.admin.v1 import V1
 from flintmq.errors import PeerError, StoreError
 from flintmq.pulls import service as pulls
 from flintmq.pulls.service import PullRefused
@@ -71,6 +74,9 @@ class Application:
         self.held: Held | None = None
         self._metrics = Metrics(parts, parts.node_name)
         self.arriving = 0  # bytes of bodies of which the rest is waited for
+        self.api = Api(self)
+        self.v1 = self.api.v1 = V1(self, self.api)
+        self.begun = False
 
     # --- around every request -------------------------------------------------------------------------------------------
 
@@ -310,16 +316,8 @@ class Application:
 
     def routes(self) -> list[Route]:
         """Paths are matched as sent, percent-encoded: a virtual host may be called `/`."""
-        queue = "/api/v1/queues/{vhost}/{queue}"
-        table: list[tuple[str, str, Handler]] = [
-            ("GET", queue, self.queue),
-            ("GET", f"{queue}/messages", self.pull),
-            ("POST", f"{queue}/messages", self.publish),
-            ("POST", f"{queue}/messages/pull", self.pull),
-            ("POST", f"{queue}/messages/ack", self.ack),
-            ("POST", f"{queue}/messages/nack", self.nack),
-            ("POST", f"{queue}/messages/extend", self.extend),
-            ("GET", "/api/v1/actors", self.actors),
+        table = [(one.method, PREFIX + one.path, one.handler) for one in self.v1.operations]
+        table += [
             ("GET", "/metrics", self.metrics),
             ("GET", "/metrics/per-object", self.metrics_per_object),
             ("GET", "/metrics/detailed", self.metrics_detailed),
@@ -330,7 +328,7 @@ class Application:
             by_path.setdefault(path, {})[method] = self.guarded(handler)
         own = [Route(path, self._by_method(handlers), methods=[*ALL_METHODS]) for path, handlers in by_path.items()]
         unknown = Route("/api/v1/{rest:path}", self.guarded(self.no_path), methods=[*ALL_METHODS])
-        return [*own, unknown, *Api(self).routes()]
+        return [*own, unknown, *self.api.routes(), *Console().routes(self.guarded)]
 
     async def no_path(self, request: Request) -> Response:
         """A path under /api/v1 that there is not: RabbitMQ's API is not asked."""
@@ -360,6 +358,9 @@ class Application:
         """The answer to a request that is refused for its head alone; /health tells anybody that the broker lives, and nothing else."""
         if scope["path"] in HEALTH and scope["method"] in ("GET", "HEAD"):
             return None
+        if not self.begun:
+            self.begun = True
+            self.v1.begin()
         try:
             self.guard.check(scope)
         except HttpError as error:

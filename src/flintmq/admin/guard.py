@@ -48,6 +48,8 @@ class Guard:
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value)
         host = self._host(headers.get(b"host", []))
+        if scope["method"] in ("GET", "HEAD") and _is_page(scope.get("path", "")):
+            return  # a link of another site may lead here: nothing of the broker is in these files, and no other site can frame them
         origins = headers.get(b"origin", [])
         if origins and origins != [f"{scope['scheme']}://{host}".encode("latin-1")]:
             raise _cross_site("Origin")
@@ -82,6 +84,11 @@ class Guard:
                 421,
             )
         return host
+
+
+def _is_page(path: str) -> bool:
+    """A file of the console (admin.static)."""
+    return path in ("/", "/console") or path.startswith("/console/")
 
 
 def content_type(value: bytes) -> str:

@@ -154,6 +154,8 @@ class Broker:
         self.reply_queue_ids = itertools.count(2**63)
         # called at the end of each housekeeping pass with its time (monotonic, milliseconds): quick, and never waiting
         self.on_housekeeping: list[Callable[[int], None]] = []
+        # is told of what comes and goes while somebody listens (admin.events.Hub); None: nobody does
+        self.hub: Any = None
         self.connections_opened = 0
         # another object since each round over the connections that closes some: who opens one meanwhile asks again whether it may
         self.closings = object()
@@ -242,10 +244,17 @@ class Broker:
         self.streams.open(queue_id, spec, core)
         return core
 
+    def tell(self, kind: str, vhost: str, value: dict[str, Any]) -> None:
+        """Something came or went. The caller asks before whether there is a hub: most often there is none."""
+        if self.hub.listened_to:
+            self.hub.event(kind, vhost, value)
+
     def _queue_created(self, queue: Queue) -> None:
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
         self.queues_created += 1 if self.loops else 0  # before: restored
+        if self.hub is not None:
+            self.tell("queue.created", queue.vhost, {"queue": queue.name, "type": queue.policy.queue_type, "durable": queue.durable})
         if queue.durable and self.log is not None and not queue.policy.is_stream:
             self.log.attach(queue.core)
         if queue.core.destination_flags & DEST_LIMITED:
@@ -257,6 +266,8 @@ class Broker:
         in slices."""
         self.queues.pop(queue.queue_id, None)
         self.queues_deleted += 1
+        if self.hub is not None:
+            self.tell("queue.deleted", queue.vhost, {"queue": queue.name})
         self.limited_queues.discard(queue)
         self.expiry.forget(queue.queue_id)
         self.timeouts.forget(queue)
@@ -405,6 +416,10 @@ class Broker:
             first = queue.policy.single_active_consumer and queue.queue_id not in self.active
             if first:
                 self.active[queue.queue_id] = consumer
+        if self.hub is not None:
+            self.tell(
+                "consumer.came", queue.vhost, {"queue": queue.name, "consumer_tag": consumer.tag, "connection": consumer.handler.name}
+            )
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_added(queue)
@@ -440,6 +455,10 @@ class Broker:
                     self.active[queue.queue_id] = following
             if not known:
                 del self.consumers[queue.queue_id]
+        if self.hub is not None:
+            self.tell(
+                "consumer.gone", queue.vhost, {"queue": queue.name, "consumer_tag": consumer.tag, "connection": consumer.handler.name}
+            )
         if following is not None:
             self._activate(following)
         vhost = self.vhosts.get(queue.vhost)
@@ -450,6 +469,8 @@ class Broker:
         self.connections_opened += 1
         self.pending.discard(handler)
         self.connections[handler.connection_id] = handler
+        if self.hub is not None:
+            self.tell("connection.opened", handler.vhost.name, {"connection": handler.name, "user": handler.user})
 
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
         self.session_closed(handler)
@@ -458,6 +479,9 @@ class Broker:
             self.pending.discard(handler)
         else:
             self.connections_closed += 1
+            if self.hub is not None:
+                what = {"connection": handler.name, "user": handler.user, "reason": reason}
+                self.tell("connection.closed", handler.vhost.name, what)
             self.quotas.close_connection(handler.user, handler.vhost.name)
 
     # --- transactions -----------------------------------------------------------------------------------------------

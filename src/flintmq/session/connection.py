@@ -9,7 +9,7 @@ import cython
 from cython import NULL, address, bint, cast, cclass, cfunc, declare, exceptval, nogil, p_char, p_void, pointer, size_t, sizeof, void
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-from cython.cimports.flintmq.core.atomics import at_load32, at_store32, at_swap32
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store32, at_swap32
 from cython.cimports.flintmq.core.buffer import out_pending, out_release, out_reserve
 from cython.cimports.flintmq.core.clock import wall_ms, wall_us
 from cython.cimports.flintmq.core.content import (
@@ -64,6 +64,7 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_SEES_REQUEUES,
     REASON_ACK,
     RETURNS_COUNTED,
+    consumer_t,
     delivery_t,
     queue_t,
     waiter_t,
@@ -529,6 +530,14 @@ class Connection:
         channel: pointer[channel_t] = self.channel(number)
         return (channel.unacked.count, channel.pending_count, channel.tx_publish_count, channel.tx_settle_count)
 
+    def consumer_figures(self, number: int, tag: bytes) -> tuple:
+        """(messages that a consumer took, those that it has not settled, its prefetch); zeros when there is no such consumer."""
+        subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
+        if subscription == NULL:
+            return (0, 0, 0)
+        consumer: pointer[consumer_t] = subscription.consumer
+        return (at_load64(address(consumer.acquired)), at_load32(address(consumer.credit.used)), consumer.credit.limit)
+
     def _find(self, channel: pointer[channel_t], tag: bytes | None) -> pointer[subscription_t]:
         return subscription_find(channel, _octets(tag), len(tag))
 
@@ -545,6 +554,13 @@ class Connection:
         if subscription != NULL and subscription.waiting:
             subscription.waiting = False
             suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
+
+    def suspend(self, number: int, tag: bytes) -> None:
+        """A consumer gets nothing more until `activate`: its queue is paused."""
+        subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
+        if subscription != NULL and not subscription.waiting:
+            subscription.waiting = True
+            suspend_subscription(subscription, True)
 
     def reap(self, most: int = 1024) -> bool:
         """Frees subscriptions that were cancelled, `most` at most; the loop's housekeeping calls it, long after their last use. True: that

@@ -1,0 +1,183 @@
+"""Which messages a search finds: conditions on routing key, exchange, properties, headers, the body as text and as JSON.
+
+in: conditions of a client's JSON; messages as they lie in a queue. out: whether a message meets all of them.
+
+F1  No pattern of a client is run: texts are compared, looked for, or compared at their beginning. A condition costs O(bytes) of a message.
+F2  A body is read as JSON at most once, and only up to Limits.search_json_bytes_max; what is no JSON meets no condition on JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flintmq.admin.errors import bad
+from flintmq.admin.messages import plain
+from flintmq.config import Limits
+from flintmq.errors import PeerError
+from flintmq.protocol.v0_9_1.codec import decode_properties
+
+PLACES = ("routing_key", "exchange", "header", "property", "body", "json")
+OPERATIONS = ("eq", "ne", "contains", "prefix", "exists", "gt", "lt")
+CONDITIONS_MAX = 16
+_PATH_MAX, _STEPS_MAX = 512, 32
+_ABSENT = object()
+
+Message = tuple[bytes, bytes, bytes, bytes]
+
+
+class Condition(NamedTuple):
+    """place: of PLACES; name: of the header or property; path: in the JSON; operation: of OPERATIONS; value."""
+
+    place: str
+    name: str
+    path: tuple[str | int, ...]
+    operation: str
+    value: Any
+
+
+def parse_path(text: str) -> tuple[str | int, ...]:
+    """`$.a.b[0]["c d"]`, the `$` may be left out. Raises: HttpError 400."""
+    steps: list[str | int] = []
+    rest = text[1:] if text.startswith("$") else text
+    if len(text) > _PATH_MAX:
+        raise bad(f"a JSON path has at most {_PATH_MAX} characters")
+    while rest:
+        if rest[0] == "[":
+            inner, closing, rest = rest[1:].partition("]")
+            if not closing:
+                raise bad(f"the JSON path {text[:80]!r} has a bracket that is not closed")
+            if inner[:1] in "\"'" and len(inner) >= 2 and inner[-1] == inner[0]:
+                steps.append(inner[1:-1])
+            elif inner.isascii() and inner.isdigit() and len(inner) <= 9:
+                steps.append(int(inner))
+            else:
+                raise bad(f"the JSON path {text[:80]!r} has neither an index nor a quoted name in brackets", "write $.a[0] or $['a b']")
+        else:
+            rest = rest.removeprefix(".")
+            end = min((at for at in (rest.find("."), rest.find("[")) if at >= 0), default=len(rest))
+            if not end:
+                raise bad(f"the JSON path {text[:80]!r} has an empty step", "write $.a.b[0]")
+            steps.append(rest[:end])
+            rest = rest[end:]
+    if len(steps) > _STEPS_MAX:
+        raise bad(f"a JSON path has at most {_STEPS_MAX} steps")
+    return tuple(steps)
+
+
+def parse_conditions(given: Any) -> list[Condition]:
+    """Raises: HttpError 400."""
+    if not isinstance(given, list) or len(given) > CONDITIONS_MAX:
+        raise bad(f"'filter' must be a list of at most {CONDITIONS_MAX} conditions")
+    return [_condition(one) for one in given]
+
+
+def _condition(given: Any) -> Condition:
+    if not isinstance(given, dict):
+        raise bad("a condition must be an object", 'such as {"in": "header", "name": "x", "op": "eq", "value": 1}')
+    for name in given:
+        if name not in ("in", "name", "path", "op", "value"):
+            raise bad(f"unknown member '{name[:80]}' of a condition", "known are: in, name, path, op, value")
+    place, operation = given.get("in"), given.get("op", "eq")
+    if place not in PLACES or operation not in OPERATIONS:
+        raise bad(f"'in' is one of {', '.join(PLACES)}, and 'op' one of {', '.join(OPERATIONS)}")
+    name, path = given.get("name", ""), given.get("path", "$")
+    if not isinstance(name, str) or len(name) > 255 or (place in ("header", "property")) != bool(name):
+        raise bad("'name' is the name of a header or property, of at most 255 characters, and of nothing else")
+    if not isinstance(path, str) or ("path" in given and place != "json"):
+        raise bad("'path' is a text, and is for JSON")
+    value = given.get("value")
+    if isinstance(value, dict | list) or (isinstance(value, str) and len(value) > 4096):
+        raise bad("'value' must be a text of at most 4096 characters, a number, true, false or null")
+    if operation in ("contains", "prefix") and not isinstance(value, str):
+        raise bad(f"'{operation}' needs a text as 'value'")
+    if operation in ("gt", "lt") and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise bad(f"'{operation}' needs a number as 'value'")
+    return Condition(place, name, parse_path(path), operation, value)
+
+
+class Filter:
+    """All of some conditions. Args: conditions; limits. Use by one thread at a time."""
+
+    def __init__(self, conditions: list[Condition], limits: Limits) -> None:
+        self._conditions = conditions
+        self._limits = limits
+        self.long = 0  # bodies that were too long to be read as JSON
+
+    def matches(self, message: Message) -> bool:
+        """O(bytes)."""
+        exchange, key, header, body = message
+        properties: Mapping[str, Any] | None = None
+        tree: Any = None
+        for one in self._conditions:
+            if one.place == "routing_key":
+                value: Any = key.decode("utf-8", "replace")
+            elif one.place == "exchange":
+                value = exchange.decode("utf-8", "replace")
+            elif one.place == "body":
+                value = body.decode("utf-8", "replace")
+            elif one.place == "json":
+                if tree is None:
+                    tree = (self._json(body),)
+                value = _at(tree[0], one.path)
+            else:
+                if properties is None:
+                    properties = self._properties(header)
+                table = properties.get("headers", {}) if one.place == "header" else properties
+                value = plain(table[one.name]) if one.name in table else _ABSENT
+            if not _meets(value, one.operation, one.value):
+                return False
+        return True
+
+    def _properties(self, header: bytes) -> Mapping[str, Any]:
+        try:
+            return decode_properties(header, self._limits.table_depth_max, self._limits.table_fields_max)[1]
+        except PeerError:
+            return {}
+
+    def _json(self, body: bytes) -> Any:
+        if len(body) > self._limits.search_json_bytes_max:
+            self.long += 1
+            return _ABSENT
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            return _ABSENT
+
+
+def _at(value: Any, path: tuple[str | int, ...]) -> Any:
+    for step in path:
+        if isinstance(step, int) and isinstance(value, list) and step < len(value):
+            value = value[step]
+        elif isinstance(value, dict) and str(step) in value:
+            value = value[str(step)]
+        else:
+            return _ABSENT
+    return value
+
+
+def _meets(value: Any, operation: str, wanted: Any) -> bool:
+    if operation == "exists":
+        return value is not _ABSENT
+    if operation == "ne":
+        return not _same(value, wanted)
+    if value is _ABSENT:
+        return False
+    if operation == "eq":
+        return _same(value, wanted)
+    if operation in ("gt", "lt"):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return bool(value > wanted if operation == "gt" else value < wanted)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return wanted in text if operation == "contains" else text.startswith(wanted)
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Numbers by value, and a number written as a text is that number: what is typed into a form is a text."""
+    if value is _ABSENT or isinstance(value, bool) != isinstance(wanted, bool):
+        return str(value).lower() == wanted if isinstance(value, bool) and isinstance(wanted, str) else False
+    if isinstance(value, int | float) and isinstance(wanted, str):
+        return str(value) == wanted
+    return bool(value == wanted)

@@ -1,0 +1,260 @@
+"""Messages that an operator moves, sends anew, or removes.
+
+in: an authorized queue, positions or conditions, where they go. out: messages in their new places, on disk when they are to be; then the
+originals end.
+
+V1  The original ends after its copy is where it belongs, and on disk: a crash in between leaves both, never none.
+V2  What is refused, or goes nowhere, stays where it is, not flagged: the move ends there and says why.
+V3  The broker holds a message while it is moved, so that nobody else is given it; between two slices others have their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.admin.browse import Source
+from flintmq.admin.errors import HttpError, bad, busy
+from flintmq.admin.filters import Filter, Message
+from flintmq.admin.publish import durable, expiry_on, is_full
+from flintmq.core.content import CONTENT_EXPIRES, CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY, bytes_mapped
+from flintmq.errors import PeerError, StoreError
+from flintmq.guard import guarded
+from flintmq.ports import DequeueReason
+from flintmq.protocol.v0_9_1.codec import decode_properties
+from flintmq.pulls.face import place, publishers_wait
+from flintmq.session import publishing
+from flintmq.vhost.arguments import EXPIRY_MS_MAX
+
+
+class Stay(Exception):
+    """A message stays where it is, and the move ends. `str`: why."""
+
+
+@dataclass(slots=True)
+class Goal:
+    """Where messages go. Args: vhost; exchange; key: None: each keeps its own; allow: asks for permission for a routing key."""
+
+    parts: Any
+    vhost: Any
+    exchange: str
+    key: bytes | None
+    allow: Callable[[bytes], None]
+
+    def put(self, message: Message, origin: Any) -> list[tuple[int, int]]:
+        """Puts a message on the queues of its route: (LSN, ticket) of each. Raises: Stay, PeerError."""
+        broker, limits = self.parts.broker, self.parts.broker.limits
+        if publishers_wait(broker.log) or bytes_mapped() > self.parts.memory_limit:
+            raise Stay("the broker is low on memory or disk: publishers are blocked")
+        _, own, header, body = message
+        key = own if self.key is None else self.key
+        self.allow(key)
+        try:
+            properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)[1]
+        except PeerError:
+            properties = {}
+        headers: Any = properties.get("headers") or {}
+        self.vhost.check_publish(self.exchange)
+        queues = self.vhost.route_keys(self.exchange, [key, *publishing.extra_keys(headers, "CC")], headers)
+        if not queues:
+            raise Stay(f"exchange '{self.exchange}' leads to no queue with the routing key '{key.decode('utf-8', 'replace')[:100]}'")
+        if origin is not None and origin in queues:
+            raise Stay(f"it would come back to queue '{origin.name}'")
+        full = next((queue for queue in queues if is_full(queue, len(body))), None)
+        if full is not None:
+            raise Stay(f"queue '{full.name}' is full and refuses messages")
+        flags, priority, expiration_ms = facts_of(properties)
+        name, waits = self.exchange.encode("utf-8", "surrogateescape"), []
+        for queue in queues:
+            expires_at = expiry_on(queue.core, expiration_ms, broker.clock.wall_ms())
+            position, lsn, ticket = place(queue.core, broker.log, name, key, header, body, flags, priority, expires_at)
+            if position:
+                waits.append((lsn, ticket))
+                publishing.settle_limits(broker, queue)
+        if not waits:
+            raise Stay("its queues were deleted")
+        return waits
+
+
+def facts_of(properties: Any) -> tuple[int, int, int | None]:
+    """(flags of core.content, priority, expiration in milliseconds or None) of a message's properties."""
+    flags = CONTENT_HEADERS if properties.get("headers") else 0
+    if properties.get("delivery_mode") == 2:
+        flags |= CONTENT_PERSISTENT
+    priority = properties.get("priority")
+    if isinstance(priority, int):
+        flags |= CONTENT_PRIORITY
+    text = properties.get("expiration")
+    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 12 and int(text) <= EXPIRY_MS_MAX:
+        return flags | CONTENT_EXPIRES, priority or 0, int(text)
+    return flags, priority or 0, None
+
+
+@dataclass(slots=True)
+class Move:
+    """One move. Args: goal; queue: where they are; positions: of those that go, in order; None: from `start` on those that `wanted` wants;
+    most: messages that go; looks_max: that are looked at."""
+
+    parts: Any
+    goal: Goal
+    queue: Any
+    positions: Sequence[int] | None
+    start: int
+    most: int
+    looks_max: int
+    wanted: Filter | None = None
+    moved: int = 0
+    looked: int = 0
+    size: int = 0
+    stays: str = ""
+    ended: bool = False
+    next: int = 0
+    missing: int = 0
+    _held: list[int] = field(default_factory=list)
+    _waits: list[tuple[int, int]] = field(default_factory=list)
+
+    async def run(self) -> dict[str, Any]:
+        """The answer. Raises: HttpError 503."""
+        self.next = self.start
+        while not self._over():
+            await asyncio.shield(asyncio.ensure_future(self._step()))
+        return {
+            "moved": self.moved,
+            "looked": self.looked,
+            "missing": self.missing,
+            "stopped": self.stays or None,
+            "next": None if self.ended or self.positions is not None else str(self.next),
+        }
+
+    def _over(self) -> bool:
+        limits = self.parts.broker.limits
+        many = self.moved >= self.most or self.looked >= self.looks_max or self.size >= limits.search_bytes_max
+        return bool(self.stays) or self.ended or many
+
+    async def _step(self) -> None:
+        """A slice, its end on disk, the ends of the originals. Not cancelled in between: the client may leave, the messages must not."""
+        try:
+            await asyncio.to_thread(self._slice)
+            for lsn, ticket in self._waits:
+                await durable(self.parts, lsn, ticket)
+        except BaseException:
+            await asyncio.to_thread(self._end, False)
+            raise
+        await asyncio.to_thread(self._end, True)
+
+    def _end(self, moved: bool) -> None:
+        for position in self._held:
+            guarded("messages that are moved", f"queue {self.queue.name!r}", self._settle, position, moved)
+        if moved:
+            self.moved += len(self._held)
+        self._held.clear()
+        self._waits.clear()
+
+    def _settle(self, position: int, moved: bool) -> None:
+        if moved:
+            self.queue.core.settle_held(position, DequeueReason.MOVE, False)
+        else:
+            self.queue.core.release_held(position)
+
+    def _slice(self) -> None:
+        source = Source(self.parts.broker, self.queue)
+        for _ in range(self.parts.broker.limits.search_slice):
+            if self._over() or self.moved + len(self._held) >= self.most:
+                return
+            position = self._following(source)
+            if not position:
+                self.ended = True
+                return
+            self.looked += 1
+            message = source.message(position)
+            if message is None:
+                self.missing += 1
+            elif self.wanted is None or self.wanted.matches(message):
+                self._one(position, message)
+                if self.stays and self.positions is None:
+                    self.next = position
+
+    def _following(self, source: Source) -> int:
+        if self.positions is not None:
+            return self.positions[self.looked] if self.looked < len(self.positions) else 0
+        position = source.after(self.next)
+        self.next = position + 1 if position else self.next
+        return position
+
+    def _one(self, position: int, message: Message) -> None:
+        """Holds a message and sends it; what does not go is given back."""
+        core, goes = self.queue.core, False
+        if not core.hold(position):
+            self.missing += 1
+            return
+        try:
+            self._waits += self.goal.put(message, self.queue)
+            self.size += len(message[3])
+            goes = True
+        except Stay as stay:
+            self.stays = str(stay)
+        except PeerError as error:
+            self.stays = error.text
+        finally:
+            if goes:
+                self._held.append(position)
+            else:
+                core.release_held(position)
+
+
+def held_message(parts: Any, queue: Any, position: int) -> Message:
+    """Holds a message for the broker, and reads it. Raises: HttpError 409, 503."""
+    if not queue.core.hold(position):
+        raise HttpError(409, "gone", "the message is not there any more, or in a consumer's hands", "look at the queue again")
+    try:
+        return queue.core.message_at(position)  # type: ignore[no-any-return]
+    except (KeyError, StoreError):
+        queue.core.release_held(position)
+        raise busy("the message can't be read now", "try again") from None
+
+
+async def send_anew(parts: Any, goal: Goal, queue: Any, position: int, change: Callable[[Message], Message], remove: bool) -> None:
+    """Sends a message anew, changed; `remove`: the original ends then. Raises: HttpError 409, 503."""
+
+    async def work() -> None:
+        source = Source(parts.broker, queue)
+        if remove:
+            message = await asyncio.to_thread(held_message, parts, queue, position)
+        else:
+            found = await asyncio.to_thread(source.message, position)
+            if found is None:
+                raise HttpError(409, "gone", "the message is not there any more", "look at the queue again")
+            message = found
+        done = False
+        try:
+            for lsn, ticket in goal.put(change(message), None):
+                await durable(parts, lsn, ticket)
+            done = True
+        except Stay as stay:
+            raise HttpError(409, "not_sent", f"the message stays where it is: {stay}", "change where it goes, or make room") from None
+        finally:
+            if remove:
+                settle = queue.core.settle_held if done else queue.core.release_held
+                settle(position, *((DequeueReason.MOVE, False) if done else ()))
+
+    await asyncio.shield(asyncio.ensure_future(work()))
+
+
+def remove_some(queue: Any, positions: Sequence[int]) -> int:
+    """Ends messages, as a purge does. Returns how many were there. Any thread."""
+    count = 0
+    for position in positions:
+        if queue.core.hold(position):
+            count += bool(queue.core.settle_held(position, DequeueReason.PURGE, False))
+    return count
+
+
+def position_of(given: Any) -> int:
+    """A position in a JSON body: a number, or its digits as a text. Raises: HttpError 400."""
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 20:
+        given = int(given)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given < 2**64:
+        raise bad("a position is a whole number above 0, or its digits as a text")
+    return given

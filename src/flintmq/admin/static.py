@@ -1,0 +1,87 @@
+"""The console's files: what there is, and the headers that keep a page of it from running, loading or showing anything else.
+
+in: paths below /console. out: files of the package, read once. They are public: they have no data of the broker in them.
+
+F1  Nothing but the files that were found at the first request is served: a path is a key of a table, never a path of the file system.
+F2  No script or style of a page itself runs (no inline script or style, no eval), no other site is asked, none frames it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flintmq.admin.errors import HttpError
+
+FOLDER = Path(__file__).with_name("console")
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+}
+
+
+class File(NamedTuple):
+    content: bytes
+    media: str
+    tag: str
+
+
+def read(folder: Path = FOLDER) -> dict[str, File]:
+    """All files by their path below the folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        media = _TYPES.get(path.suffix)
+        if media is not None and path.is_file():
+            content = path.read_bytes()
+            found[path.relative_to(folder).as_posix()] = File(content, media, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return found
+
+
+class Console:
+    """Routes of the console."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, File] = {}
+
+    def routes(self, guarded: object) -> list[Route]:
+        """Args: guarded: Application.guarded."""
+        show, home = guarded(self.show), guarded(self.home)  # type: ignore[operator]
+        return [
+            Route("/", home, methods=["GET", "HEAD"]),
+            Route("/console", home, methods=["GET", "HEAD"]),
+            Route("/console/{path:path}", show, methods=["GET", "HEAD"]),
+        ]
+
+    async def home(self, request: Request) -> Response:
+        return Response(b"", 302, {**HEADERS, "location": "/console/"})
+
+    async def show(self, request: Request) -> Response:
+        if not self._files:
+            self._files = read()
+        found = self._files.get(request.path_params["path"] or "index.html")
+        if found is None:
+            raise HttpError(404, "not_found", "there is no such file", "open /console/")
+        headers = {**HEADERS, "etag": found.tag}
+        if request.headers.get("if-none-match") == found.tag:
+            return Response(b"", 304, headers)
+        return Response(found.content, 200, headers, found.media)

@@ -1,0 +1,265 @@
+"""/api/v1, the node for people: overview, samples, topology, transactions, pipelines, diagnosis, events and log lines.
+
+in: calls whose user has the tag that the operation names. out: JSON, event streams. What is shown of virtual hosts is what the user sees.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from flintmq import __version__
+from flintmq.access.tags import sees_everything
+from flintmq.admin import figures
+from flintmq.admin.api_call import Call, answer
+from flintmq.admin.api_names import shown
+from flintmq.admin.arguments import number, query
+from flintmq.admin.errors import HttpError, bad
+from flintmq.admin.events import TOPICS
+from flintmq.admin.messages import plain
+from flintmq.admin.samples import NODE_TIERS, QUEUE_TIERS
+from flintmq.core.content import bytes_mapped
+
+STREAM_TYPE = "text/event-stream"
+
+
+def overview_of(parts: Any, sampler: Any) -> dict[str, Any]:
+    """The node in a few numbers: what the console's tiles show. O(connections)."""
+    broker, row = parts.broker, dict(zip(sampler.node.names, sampler.node_row(), strict=True))
+    low = sorted({what for loop in broker.loops for what in (("disk",) if loop.disk_low else ("memory",) if loop.alarmed else ())})
+    return {
+        "at_ms": broker.clock.wall_ms(),
+        **row,
+        "drops": dict(broker.drops),
+        "blocked": sum(bool(one.is_blocked) for one in list(broker.connections.values())),
+        "alarms": low,
+        "memory_limit": parts.memory_limit,
+        "content_bytes": bytes_mapped(),
+        "healthy": figures.is_healthy(parts),
+        "opened": broker.connections_opened,
+        "closed": broker.connections_closed,
+    }
+
+
+async def overview(call: Call) -> Response:
+    """GET overview"""
+    query(call.request.scope["query_string"], ())
+    parts, tags = call.app.parts, call.tags
+    value: dict[str, Any] = {
+        "product": "FlintMQ",
+        "version": __version__,
+        "node": call.app.node_name,
+        "cluster": call.broker.cluster_name,
+        "user": call.caller.user,
+        "tags": list(tags),
+        "vhosts": [one.name for one in call.vhosts()],
+        "listeners": [{"protocol": protocol, "address": host, "port": port} for protocol, host, port in parts.listeners()],
+        "processors": os.cpu_count() or 1,
+        "everything": sees_everything(tags),
+    }
+    if sees_everything(tags):
+        value["now"] = overview_of(parts, call.app.v1.sampler)
+    else:
+        sums = await call.app.totals.of(call.vhosts())
+        own = [one for one in list(call.broker.connections.values()) if one.user == call.caller.user]
+        value["now"] = {
+            "at_ms": call.broker.clock.wall_ms(),
+            "messages_ready": sums["ready"],
+            "messages_unacked": sums["unacked"],
+            "enqueued": sums["enqueued"],
+            "delivered": sums["delivered"],
+            "consumers": sums["consumers"],
+            "queues": sums["queues"],
+            "connections": len(own),
+            "channels": sum(len(one.channels) for one in own),
+        }
+    return answer(value)
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------------
+
+
+async def node_samples(call: Call) -> Response:
+    """GET samples"""
+    values = query(call.request.scope["query_string"], ("seconds",))
+    seconds = number(values, "seconds", 300, 2, NODE_TIERS[-1][0] * NODE_TIERS[-1][1])
+    return answer(call.app.v1.sampler.node.of(seconds))
+
+
+async def queue_samples(call: Call) -> Response:
+    """GET queues/{vhost}/{queue}/samples"""
+    values = query(call.request.scope["query_string"], ("seconds",))
+    seconds = number(values, "seconds", 600, 2, QUEUE_TIERS[-1][0] * QUEUE_TIERS[-1][1])
+    vhost, name = call.vhost(), call.name("queue")
+    call.authorize(vhost, "queue.declare-passive", queue=name)
+    queue = vhost.queue(name)
+    series = call.app.v1.sampler.queues.get(queue.queue_id)
+    return answer({"every_s": QUEUE_TIERS[0][0], "end_s": 0, "samples": {}} if series is None else series.of(seconds))
+
+
+# --- what is there ------------------------------------------------------------------------------------------------------------
+
+
+async def topology(call: Call) -> Response:
+    """GET vhosts/{vhost}/topology"""
+    values = query(call.request.scope["query_string"], ("around", "count"))
+    vhost, around = call.vhost(), values.get("around", "")
+    most = number(values, "count", 100, 2, call.app.limits.topology_nodes_max)
+    async with call.app.v1.turns.turn(call.caller.user):
+        return answer(_graph(vhost, around, most))
+
+
+def _graph(vhost: Any, around: str, most: int) -> dict[str, Any]:
+    """Exchanges with bindings, and what they lead to, as far as `most` goes; `around`: only what touches this name."""
+    nodes: dict[tuple[str, str], dict[str, Any]] = {}
+    edges: list[dict[str, Any]] = []
+    left_out = 0
+
+    def node(kind: str, thing: Any) -> bool:
+        key = kind, thing.name
+        if key in nodes:
+            return True
+        if len(nodes) >= most:
+            return False
+        nodes[key] = {"kind": kind, "name": shown(thing.name)} | (
+            {"type": thing.kind}
+            if kind == "exchange"
+            else {"type": thing.policy.queue_type, "ready": thing.core.ready_count(), "consumers": thing.core.consumer_count()}
+        )
+        return True
+
+    looks = 0
+    for exchange in list(vhost.exchanges.values()):
+        if exchange.alternate is not None and around in ("", exchange.name, exchange.alternate):
+            other = vhost.exchanges.get(exchange.alternate)
+            if other is not None and node("exchange", exchange) and node("exchange", other):
+                edges.append({"from": shown(exchange.name), "to": shown(other.name), "kind": "exchange", "key": "", "alternate": True})
+        for binding in islice(list(exchange.bindings.values()), 20_000):
+            looks += 1
+            end = binding.destination
+            if around and around not in (exchange.name, end.name):
+                continue
+            if len(edges) >= 4 * most or not node("exchange", exchange) or not node(end.destination_kind, end):
+                left_out += 1
+                continue
+            key = binding.routing_key.decode("utf-8", "replace")
+            edge = {"from": shown(exchange.name), "to": shown(end.name), "kind": end.destination_kind, "key": key, "alternate": False}
+            edges.append(edge | ({"arguments": plain(binding.arguments)} if binding.arguments else {}))
+        if looks > 50_000:
+            break
+    return {"vhost": vhost.name, "nodes": list(nodes.values()), "edges": edges, "left_out": left_out}
+
+
+async def transactions(call: Call) -> Response:
+    """GET transactions"""
+    query(call.request.scope["query_string"], ())
+    coordinator = call.broker.transactions
+    views = [] if coordinator is None else coordinator.list()
+    seen = [one for one in views if call.sees(one.xid.vhost)]
+    names = {queue_id: queue.name for queue_id, queue in list(call.broker.queues.items())} if seen else {}
+    rows = [
+        {
+            "xid": str(one.xid),
+            "vhost": one.xid.vhost,
+            "state": one.state.value,
+            "durable": one.durable,
+            "age_s": round(one.age_s, 1),
+            "timeout_s": one.timeout_s,
+            "enqueues": one.enqueues,
+            "dequeues": one.dequeues,
+            "sessions": one.sessions_active + one.sessions_suspended,
+            "queues": [
+                {"queue": shown(names.get(queue_id, "")), "enqueues": entering, "dequeues": held}
+                for queue_id, (entering, held) in islice(one.queues.items(), 100)
+            ],
+        }
+        for one in islice(seen, 1000)
+    ]
+    return answer({"transactions": rows, "count": len(seen)})
+
+
+async def pipelines(call: Call) -> Response:
+    """GET pipelines"""
+    query(call.request.scope["query_string"], ())
+    source = call.app.parts.pipeline
+    if source is None:
+        return answer({"available": False, "subscriptions": [], "writers": {}})
+    found = source()
+    every = sees_everything(call.tags)
+    value: dict[str, Any] = {
+        "available": True,
+        "subscriptions": [one for one in found["subscriptions"] if every or call.sees(one["vhost"])][:1000],
+        "writers": {},
+    }
+    if every:
+        stages: dict[str, int] = {}
+        for (_, _, state), count in found["stages"].items():
+            stages[state] = stages.get(state, 0) + count
+        value["writers"] = {"scopes": found["scopes"], "forgotten": found["forgotten"], "stages": stages}
+        value["writers"]["oldest_prepared_ms"] = found["oldest_prepared_ms"]
+        value["calls"], value["refused"] = found["calls"], found["refused"]
+    return answer(value)
+
+
+async def groups(call: Call) -> Response:
+    """GET vhosts/{vhost}/groups"""
+    query(call.request.scope["query_string"], ())
+    vhost, streams = call.vhost(), call.broker.streams
+    rows: list[dict[str, Any]] = []
+    for queue in list(vhost.queues.values()):
+        stream = streams.get(queue.queue_id) if queue.policy.is_stream and streams is not None else None
+        if stream is None or len(rows) >= 1000:
+            continue
+        named = stream.groups()
+        acked = [one["acked"] for one in named.values()]
+        squares = sum(one * one for one in acked)
+        rows.append(
+            {
+                "queue": shown(queue.name),
+                "first_offset": stream.first_offset,
+                "next_offset": stream.next_offset,
+                "bytes": stream.bytes,
+                "consumers": queue.core.consumer_count(),
+                "groups": [{"group": name.decode("utf-8", "replace"), **one} for name, one in islice(named.items(), 200)],
+                "fairness": round(sum(acked) ** 2 / (len(acked) * squares), 4) if squares else None,
+            }
+        )
+    return answer({"vhost": vhost.name, "streams": rows})
+
+
+async def diagnosis(call: Call) -> Response:
+    """GET diagnosis"""
+    query(call.request.scope["query_string"], ())
+    return answer({"cards": call.app.v1.doctor.cards(call)})
+
+
+# --- event streams ------------------------------------------------------------------------------------------------------------
+
+
+async def events(call: Call) -> Response:
+    """GET events"""
+    values = query(call.request.scope["query_string"], ("topics",))
+    topics = [one for one in values.get("topics", "events").split(",") if one]
+    wrong = next((one for one in topics if one not in TOPICS), None)
+    if wrong is not None or not topics:
+        raise bad(f"unknown topic '{(wrong or '')[:40]}'", f"known are: {', '.join(TOPICS)}, separated by commas")
+    if "logs" in topics:
+        call.service.allow(call.actor, "node.look")
+    last = call.request.headers.get("last-event-id", "0")
+    number_of_last = int(last) if last.isascii() and last.isdigit() and len(last) <= 18 else 0
+    return stream(call, topics, number_of_last)
+
+
+async def logs(call: Call) -> Response:
+    """GET logs"""
+    query(call.request.scope["query_string"], ())
+    return stream(call, ["logs"], 0)
+
+
+def stream(call: Call, topics: list[str], last: int) -> Response:
+    if call.request.method == "HEAD":
+        raise HttpError(405, "method_not_allowed", "HEAD is not for streams", "use GET")
+    return StreamingResponse(call.app.v1.hub.listen(call, topics, last), 200, None, STREAM_TYPE)

@@ -1,0 +1,330 @@
+"""/api/v1, messages of a queue for people: peek, search, move, send anew, remove; consumers with their figures; why a message goes nowhere.
+
+in: calls whose user has the tag that the operation names. out: JSON. AMQP's permissions are asked for here, once a call, before anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from starlette.responses import Response
+
+from flintmq.admin.api_call import Call, answer, check_table
+from flintmq.admin.api_clients import on_loops
+from flintmq.admin.api_names import authorize_topic, shown
+from flintmq.admin.arguments import json_object, number, query, word
+from flintmq.admin.browse import Look, Source, shower
+from flintmq.admin.errors import HttpError, bad, busy
+from flintmq.admin.filters import Filter, Message, parse_conditions
+from flintmq.admin.messages import ENCODINGS, message_of
+from flintmq.admin.moving import Goal, Move, position_of, remove_some, send_anew
+from flintmq.admin.why import Why
+from flintmq.ports import Verb
+
+log = logging.getLogger("flintmq.audit")
+
+
+class Turns:
+    """Calls that take long, at once: of a user, of the node."""
+
+    def __init__(self, user_max: int, node_max: int) -> None:
+        self._user_max, self._node_max = user_max, node_max
+        self._by_user: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, user: str) -> AsyncIterator[None]:
+        """Raises: HttpError 503."""
+        if self._by_user[user] >= self._user_max or self._by_user.total() >= self._node_max:
+            raise busy(f"{self._by_user[user]} long calls of this user run, and {self._by_user.total()} of all", "wait for one of them")
+        self._by_user[user] += 1
+        try:
+            yield
+        finally:
+            self._by_user[user] -= 1
+            if not self._by_user[user]:
+                del self._by_user[user]
+
+
+def _queue(call: Call, method: str) -> tuple[Any, Any]:
+    """(virtual host, queue) of the path, after the one question for permission."""
+    vhost, name = call.vhost(), call.name("queue")
+    call.authorize(vhost, method, queue=name)
+    return vhost, vhost.queue(name, 0)
+
+
+async def _body(call: Call, *known: str) -> dict[str, Any]:
+    raw = await call.app.v1.json_body(call.request)
+    return json_object(raw, known) if raw.strip() else {}
+
+
+def _whole(given: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise bad(f"'{name}' must be a whole number from {low} to {high}")
+    return value
+
+
+def _start(given: Any) -> int:
+    """A position from which to go on; 0: the beginning."""
+    return 0 if given in (None, "", "0", 0) else position_of(given)
+
+
+# --- looks ------------------------------------------------------------------------------------------------------------------
+
+
+async def peek(call: Call) -> Response:
+    """GET queues/{vhost}/{queue}/peek"""
+    _, queue = _queue(call, "basic.get")
+    limits = call.app.limits
+    values = query(call.request.scope["query_string"], ("position", "count", "body_bytes", "encoding"))
+    source = Source(call.broker, queue)
+    body_bytes = number(values, "body_bytes", limits.peek_body_bytes, 0, limits.peek_bytes_max)
+    look = Look(
+        source,
+        limits,
+        shower(source, limits, word(values, "encoding", ENCODINGS), body_bytes),
+        _start(values.get("position")),
+        most=number(values, "count", 10, 1, limits.peek_messages_max),
+        bytes_max=limits.search_bytes_max,
+        looks_max=limits.search_messages_max,
+        until=time.monotonic() + limits.search_ms / 1000,
+        body_bytes=body_bytes,
+    )
+    async with call.app.v1.turns.turn(call.caller.user):
+        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **await look.run()})
+
+
+async def search(call: Call) -> Response:
+    """POST queues/{vhost}/{queue}/search"""
+    _, queue = _queue(call, "basic.get")
+    limits = call.app.limits
+    given = await _body(call, "filter", "position", "count", "body_bytes")
+    wanted = Filter(parse_conditions(given.get("filter", [])), limits)
+    source = Source(call.broker, queue)
+    body_bytes = _whole(given, "body_bytes", limits.peek_body_bytes, 0, limits.peek_bytes_max)
+    look = Look(
+        source,
+        limits,
+        shower(source, limits, "auto", body_bytes),
+        _start(given.get("position")),
+        most=_whole(given, "count", 50, 1, limits.peek_messages_max),
+        bytes_max=limits.search_bytes_max,
+        looks_max=limits.search_messages_max,
+        until=time.monotonic() + limits.search_ms / 1000,
+        body_bytes=body_bytes,
+        wanted=wanted,
+    )
+    async with call.app.v1.turns.turn(call.caller.user):
+        found = await look.run()
+        return answer({"vhost": shown(queue.vhost), "queue": shown(queue.name), **found, "too_long_for_json": wanted.long})
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------------
+
+
+def _goal(call: Call, vhost: Any, given: Mapping[str, Any]) -> Goal:
+    exchange, key = given.get("exchange", ""), given.get("routing_key")
+    if not isinstance(exchange, str) or not (key is None or isinstance(key, str)):
+        raise bad("'exchange' and 'routing_key' must be texts")
+    if key is None and not exchange:
+        raise bad("'routing_key' is missing: the default exchange takes it for the name of the queue")
+    raw = None if key is None else key.encode("utf-8", "surrogatepass")
+    if len(exchange.encode("utf-8", "surrogatepass")) > 255 or (raw is not None and len(raw) > 255):
+        raise bad("'exchange' and 'routing_key' have at most 255 bytes")
+    call.authorize(vhost, "basic.publish", exchange=exchange)
+    vhost.check_publish(exchange)
+    return Goal(call.app.parts, vhost, exchange, raw, partial(authorize_topic, call, vhost, Verb.WRITE, exchange))
+
+
+def _positions(call: Call, given: Mapping[str, Any]) -> list[int] | None:
+    some = given.get("positions")
+    if some is None:
+        return None
+    most = call.app.limits.move_messages_max
+    if not isinstance(some, list) or not 1 <= len(some) <= most:
+        raise bad(f"'positions' must be a list of 1 to {most} positions")
+    return [position_of(one) for one in some]
+
+
+def _ordinary(queue: Any) -> None:
+    if queue.policy.is_stream:
+        raise HttpError(409, "stream", f"'{queue.name}' is a stream: its messages stay", 'send a copy anew, with "remove": false')
+
+
+def _note(call: Call, text: str, *values: Any) -> None:
+    """A line of the log for a change."""
+    log.info("user %r at %s: " + text, call.caller.user, call.actor.peer, *values)
+
+
+async def move(call: Call) -> Response:
+    """POST queues/{vhost}/{queue}/move"""
+    vhost, queue = _queue(call, "basic.get")
+    _ordinary(queue)
+    given = await _body(call, "exchange", "routing_key", "positions", "filter", "position", "count")
+    limits = call.app.limits
+    goal, positions = _goal(call, vhost, given), _positions(call, given)
+    conditions = parse_conditions(given.get("filter", []))
+    if positions is not None and (conditions or "position" in given):
+        raise bad("'positions' says which messages, and so does 'filter' or 'position'", "leave one of them out")
+    moving = Move(
+        call.app.parts,
+        goal,
+        queue,
+        positions,
+        _start(given.get("position")),
+        most=_whole(given, "count", limits.move_messages_max, 1, limits.move_messages_max),
+        looks_max=limits.move_messages_max,
+        wanted=Filter(conditions, limits) if conditions else None,
+    )
+    async with call.app.v1.turns.turn(call.caller.user):
+        result = await moving.run()
+    _note(call, "%d messages of queue %r in %r moved to exchange %r", result["moved"], queue.name, queue.vhost, goal.exchange)
+    return answer(result)
+
+
+async def republish(call: Call) -> Response:
+    """POST queues/{vhost}/{queue}/republish"""
+    vhost, queue = _queue(call, "basic.get")
+    given = await _body(call, "position", "exchange", "routing_key", "properties", "body", "encoding", "remove")
+    position, goal = position_of(given.get("position")), _goal(call, vhost, given)
+    remove = given.get("remove", True)
+    if not isinstance(remove, bool):
+        raise bad("'remove' must be true or false")
+    if remove:
+        _ordinary(queue)
+    change = _change(call, given)
+    async with call.app.v1.turns.turn(call.caller.user):
+        await send_anew(call.app.parts, goal, queue, position, change, remove)
+    _note(call, "message %d of queue %r in %r sent anew to exchange %r", position, queue.name, queue.vhost, goal.exchange)
+    return answer({"sent": True, "removed": remove})
+
+
+def _change(call: Call, given: Mapping[str, Any]) -> Any:
+    """What becomes of a message: its new body and properties, where they are given. Raises: HttpError 400."""
+    text, encoding, properties = given.get("body"), given.get("encoding", "text"), given.get("properties")
+    if encoding not in ("text", "base64") or not (text is None or isinstance(text, str)):
+        raise bad("'body' must be a text, and 'encoding' text or base64")
+    try:
+        body = None if text is None else base64.b64decode(text, validate=True) if encoding == "base64" else text.encode("utf-8")
+    except (binascii.Error, ValueError):
+        raise bad("'body' is no base64, or no text that UTF-8 can say") from None
+    if properties is None and body is None:
+        return lambda message: message
+    limits = call.app.limits
+    if properties is not None:
+        message_of(body or b"", properties, limits)  # what is wrong is said before the message is held
+
+    def change(message: Message) -> Message:
+        exchange, key, header, old = message
+        content = old if body is None else body
+        if properties is None:
+            return exchange, key, header[:4] + len(content).to_bytes(8, "big") + header[12:], content
+        return exchange, key, message_of(content, properties, limits).header, content
+
+    return change
+
+
+async def remove(call: Call) -> Response:
+    """POST queues/{vhost}/{queue}/remove"""
+    vhost, queue = call.vhost(), None
+    name = call.name("queue")
+    call.authorize(vhost, "queue.purge", queue=name)
+    queue = vhost.queue(name, 0)
+    _ordinary(queue)
+    positions = _positions(call, await _body(call, "positions"))
+    if positions is None:
+        raise bad("'positions' is missing", "a whole queue is emptied by DELETE /api/queues/{vhost}/{queue}/contents")
+    async with call.app.v1.turns.turn(call.caller.user):
+        count = await asyncio.to_thread(remove_some, queue, positions)
+    _note(call, "%d messages of queue %r in %r removed", count, queue.name, queue.vhost)
+    return answer({"removed": count, "missing": len(positions) - count})
+
+
+# --- why --------------------------------------------------------------------------------------------------------------------
+
+
+async def why(call: Call) -> Response:
+    """POST vhosts/{vhost}/route"""
+    vhost = call.vhost()
+    given = await _body(call, "exchange", "routing_key", "headers")
+    exchange, key = given.get("exchange", ""), given.get("routing_key", "")
+    if not isinstance(exchange, str) or not isinstance(key, str):
+        raise bad("'exchange' and 'routing_key' must be texts")
+    raw = key.encode("utf-8", "surrogatepass")
+    if len(raw) > 255:
+        raise bad("'routing_key' has more than 255 bytes")
+    limits = call.app.limits
+    headers = check_table(given.get("headers") or {}, limits.table_depth_max, limits.table_fields_max)
+    async with call.app.v1.turns.turn(call.caller.user):
+        return answer(await asyncio.to_thread(Why(vhost, limits).explain, exchange, raw, headers))
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------------
+
+
+async def consumers(call: Call) -> Response:
+    """GET queues/{vhost}/{queue}/consumers"""
+    _, queue = _queue(call, "queue.declare-passive")
+    query(call.request.scope["query_string"], ())
+    with call.broker.lock:
+        known = list(call.broker.consumers.get(queue.queue_id, ()))
+    some = known[: call.app.limits.consumers_shown_max]
+    items: list[tuple[Any, Any]] = [(consumer.handler, consumer) for consumer in some]
+    figures = await on_loops(items, _figures)
+    rows = []
+    for consumer, (taken, in_flight, credit) in zip(some, figures, strict=True):
+        handler = consumer.handler
+        rate = call.app.rates.rate((handler.connection_id, consumer.channel, consumer.tag), taken)
+        rows.append(
+            {
+                "consumer_tag": shown(consumer.tag),
+                "connection": handler.name,
+                "channel": consumer.channel,
+                "user": shown(handler.user),
+                "ack_required": not consumer.no_ack,
+                "exclusive": consumer.exclusive,
+                "priority": consumer.priority,
+                "prefetch": credit,
+                "in_flight": in_flight,
+                "taken": taken,
+                "rate": rate,
+            }
+        )
+    return answer({"consumers": rows, "count": len(known), **_fairness(rows, queue.core.ready_count())})
+
+
+def _figures(item: tuple[Any, Any]) -> tuple[int, int, int]:
+    """On the connection's loop: (messages taken, in flight, prefetch); zeros when it is gone."""
+    handler, consumer = item
+    if handler.ended or consumer.channel not in handler.channels:
+        return 0, 0, 0
+    return handler.connection.consumer_figures(consumer.channel, consumer.tag.encode("utf-8", "surrogateescape"))  # type: ignore[no-any-return]
+
+
+def _fairness(rows: list[dict[str, Any]], ready: int) -> dict[str, Any]:
+    """Jain's index over what consumers took (1: all the same, 1/n: one took everything), by rate while they work; who hoards."""
+    shares = [row["rate"] for row in rows]
+    by = "rate"
+    if not any(shares):
+        shares, by = [row["taken"] for row in rows], "total"
+    total, squares = sum(shares), sum(one * one for one in shares)
+    for row, share in zip(rows, shares, strict=True):
+        row["share"] = round(share / total, 4) if total else 0.0
+    held = sum(row["in_flight"] for row in rows)
+    most = max(rows, key=lambda row: row["in_flight"], default=None)
+    hint = ""
+    idle = sum(not row["in_flight"] for row in rows)
+    if most is not None and len(rows) > 1 and idle and not ready and most["in_flight"] > max(10, 1.5 * held / len(rows)):
+        limit = f"a prefetch of {most['prefetch']}" if most["prefetch"] else "no prefetch limit"
+        hint = f"consumer '{most['consumer_tag']}' holds {most['in_flight']} of {held} messages with {limit} while {idle} wait for work"
+    index = round(total * total / (len(rows) * squares), 4) if squares else None
+    return {"fairness": index, "fairness_of": by, "in_flight": held, "hoarding": hint or None}
