@@ -64,7 +64,6 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_SEES_REQUEUES,
     REASON_ACK,
     RETURNS_COUNTED,
-    consumer_t,
     delivery_t,
     queue_t,
     waiter_t,
@@ -532,11 +531,10 @@ class Connection:
 
     def consumer_figures(self, number: int, tag: bytes) -> tuple:
         """(messages that a consumer took, those that it has not settled, its prefetch); zeros when there is no such consumer."""
-        subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
-        if subscription == NULL:
+        found: pointer[subscription_t] = self._find(self.channel(number), tag)
+        if found == NULL:
             return (0, 0, 0)
-        consumer: pointer[consumer_t] = subscription.consumer
-        return (at_load64(address(consumer.acquired)), at_load32(address(consumer.credit.used)), consumer.credit.limit)
+        return (at_load64(address(found.consumer.acquired)), at_load32(address(found.consumer.credit.used)), found.consumer.credit.limit)
 
     def _find(self, channel: pointer[channel_t], tag: bytes | None) -> pointer[subscription_t]:
         return subscription_find(channel, _octets(tag), len(tag))
@@ -554,13 +552,6 @@ class Connection:
         if subscription != NULL and subscription.waiting:
             subscription.waiting = False
             suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
-
-    def suspend(self, number: int, tag: bytes) -> None:
-        """A consumer gets nothing more until `activate`: its queue is paused."""
-        subscription: pointer[subscription_t] = self._find(self.channel(number), tag)
-        if subscription != NULL and not subscription.waiting:
-            subscription.waiting = True
-            suspend_subscription(subscription, True)
 
     def reap(self, most: int = 1024) -> bool:
         """Frees subscriptions that were cancelled, `most` at most; the loop's housekeeping calls it, long after their last use. True: that
