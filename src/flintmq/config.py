@@ -461,6 +461,37 @@ class Limits:
     # milliseconds that calls may take to end when the broker stops; then the service ends without them
     flight_stop_ms: int = 500
 
+    # --- shovels and federation (docs/SHOVEL.md) ------------------------------------------------------------------------
+    # links (a shovel, a federated exchange or queue with one upstream) of a virtual host, of a user, of the node: each has two
+    # connections and up to 1 MiB of buffers in the process that moves messages; one more shovel is refused with 400, one more link than the
+    # node takes says so in its status
+    links_vhost_max: int = 64
+    links_user_max: int = 64
+    links_max: int = 256
+    # bytes of a frame that a link takes (RabbitMQ's default); a larger one ends the link
+    shovel_frame_max: int = 128 * KIB
+    # bytes of a connection's input buffer, at most; two frames fit. What does not fit stays in the socket
+    shovel_input_bytes: int = 256 * KIB
+    # milliseconds for a name, for a connection, and for each step of the handshake; then the next address, and the next URI
+    shovel_connect_ms: int = 10_000
+    # milliseconds for the answer to a declaration; then the link begins again
+    shovel_answer_ms: int = 30_000
+    # milliseconds for the answer to connection.close; then the socket is closed
+    shovel_close_ms: int = 2_000
+    # seconds between heartbeats, unless the URI says otherwise; after two without a byte the link begins again
+    shovel_heartbeat_s: int = 30
+    # seconds between two tries of a link, at most: `reconnect-delay` is doubled up to here while nothing is moved
+    shovel_pause_s_max: int = 60
+    # milliseconds before a process that died is started again, doubled each time up to the second number
+    shovel_restart_ms: int = 500
+    shovel_restart_ms_max: int = 30_000
+    # milliseconds for the process to exit by itself; then it is killed
+    shovel_end_ms: int = 3_000
+    # milliseconds between two looks at the rights of links' owners, and two reports of counters
+    shovel_look_ms: int = 1_000
+    # how much lower than the broker's the priority of the process is (nice)
+    shovel_nice: int = 5
+
     # --- pulls (docs/HTTP.md) -----------------------------------------------------------------------------------------
     # messages of one pull (QMQ caps at 10,000; its answer is one JSON document); a larger count is refused
     pull_messages_max: int = 1_000
@@ -574,6 +605,8 @@ class Config:
     http_port: int | None = None
     # further names by which HTTP clients may call the broker (Host header); "*": any
     http_hosts: tuple[str, ...] = ()
+    # hosts that shovels and federation may reach (moves.hosts); empty: an administrator's any, other users' none
+    shovel_hosts: tuple[str, ...] = ()
     # Arrow Flight: off unless asked for (`flintmq serve` asks for 15680)
     flight_port: int | None = None
     data_dir: str | None = None

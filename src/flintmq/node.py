@@ -29,6 +29,7 @@ from flintmq.definitions.service import DefinitionsService
 from flintmq.endpoint import endpoint
 from flintmq.errors import OperatorError, PeerError, ReplyCode, StoreError
 from flintmq.guard import guarded
+from flintmq.links.service import Links
 from flintmq.net.descriptors import shares
 from flintmq.net.loop import Loop
 from flintmq.net.sockets import accept
@@ -142,6 +143,7 @@ class Node:
         self.broker.quotas.set_connections(min(config.limits.connections_max, self.descriptors.amqp))
         self.pulls = PullService(self.broker, self.actors)
         self.broker.on_housekeeping.append(self.pulls.tick)
+        self.links = Links(config, self.broker, self.definitions, self._open_local)
         self.http: HttpServer | None = None
         if config.http_port is not None:
             logs = None if self.store is None else self.store.logs
@@ -149,6 +151,7 @@ class Node:
             pipeline = None if self.dataplane is None else self.dataplane.service.figures
             parts = Parts(self.broker, self.pulls, self.actor_figures, logs, self.memory_limit, names, pipeline)
             parts.definitions = self.definitions
+            parts.links = self.links
             parts.node_name = name
             parts.listeners = self.listening
             parts.http_port = lambda: self.http_port
@@ -226,6 +229,7 @@ class Node:
         self.memory.start()
         if self.http is not None:
             self.http.start()
+        self.links.start()
 
     @property
     def http_port(self) -> int | None:
@@ -314,11 +318,27 @@ class Node:
                 "accept failed: %s. New connections wait; raise the limit of open files (ulimit -n, LimitNOFILE) if they are wanted", error
             )
 
-    def _serve(self, loop: Loop, fd: int, host: str, port: int, secure: bool) -> None:
+    def _open_local(self, user: str, name: str) -> socket.socket:
+        """A connection to this node for a link that acts as `user`: the far end of a socket that no other process can reach. Any thread.
+        Raises: OSError when there are as many connections as may be."""
+        if (
+            sum(map(_SOCKET_COUNT, self.loops)) >= self.descriptors.amqp
+            or len(self.broker.connections) >= self.config.limits.connections_max
+        ):
+            raise OSError(0, "the node has as many connections as it takes")
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        loop = self.loops[self._next_loop % len(self.loops)]
+        self._next_loop += 1
+        loop.call(partial(self._serve, loop, ours.detach(), name, 0, False, user))
+        return theirs
+
+    def _serve(self, loop: Loop, fd: int, host: str, port: int, secure: bool, trusted: str | None = None) -> None:
         try:
             connection = Connection((host, port), self.config.limits)
             handler = ConnectionHandler(connection, self.broker, loop, next(self.broker.connection_ids), host, port, secure)
             connection.handler = handler
+            handler.trusted = trusted
             if self.broker.log is not None:
                 connection.attach_log(self.broker.log)
             tls = TlsLayer(self.tls) if secure and self.tls is not None else None
@@ -372,6 +392,7 @@ class Node:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        self.links.stop()
         self.memory.stop()
         if self.http is not None:
             self.http.stop()

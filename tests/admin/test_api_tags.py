@@ -58,7 +58,7 @@ MATRIX = [
     ("GET", "parameters", None, "pA"),
     ("GET", "parameters/federation-upstream", None, "pA"),
     ("GET", "parameters/federation-upstream/v", None, "pA"),
-    ("PUT", "parameters/federation-upstream/v/n", {"value": {"uri": "amqp://h"}}, "pA"),
+    ("PUT", "parameters/federation-upstream/v/n", {"value": {"uri": "amqp://x:y@/v"}}, "pA"),
     ("GET", "global-parameters", None, "pA"),
     ("PUT", "global-parameters/g", {"value": 1}, "pA"),
     ("GET", "queues", None, "mpMA"),

@@ -403,6 +403,9 @@ def test_a_policymaker_leads_messages_where_it_may_write(operator: Operator, key
     operator.do("delete_policy", "/", "leads", actor=maker)
 
 
+SETS = "federation-upstream-set"
+
+
 def test_a_policymaker_leaves_others_their_parameters() -> None:
     rig = Rig(limits=Limits(parameters_vhost_max=3))
     try:
@@ -412,14 +415,14 @@ def test_a_policymaker_leaves_others_their_parameters() -> None:
         rig.do("put_permission", "a", "maker", {"configure": "", "write": "", "read": ""})
         maker = Actor("maker", "here")
         for number in range(3):
-            rig.do("put_parameter", "shovel", "a", str(number), 1, actor=maker)
+            rig.do("put_parameter", SETS, "a", str(number), [], actor=maker)
             rig.do("put_global", f"g{number}", 1, actor=maker)
-        with pytest.raises(Refused, match="vhost 'a' has 3 shovel parameters, which is the limit"):
-            rig.do("put_parameter", "shovel", "a", "more", 1, actor=maker)
+        with pytest.raises(Refused, match="vhost 'a' has 3 federation-upstream-set parameters, which is the limit"):
+            rig.do("put_parameter", SETS, "a", "more", [], actor=maker)
         with pytest.raises(Refused, match="the node has 3 global parameters"):
             rig.do("put_global", "more", 1, actor=maker)
-        assert rig.do("put_parameter", "shovel", "a", "0", 2, actor=maker) is False  # a change is no more
-        assert rig.do("put_parameter", "shovel", "b", "1", 1) is True
+        assert rig.do("put_parameter", SETS, "a", "0", [{"upstream": "u"}], actor=maker) is False  # a change is no more
+        assert rig.do("put_parameter", SETS, "b", "1", []) is True
         rig.do("delete_global", "g1", actor=maker)
         rig.do("put_global", "cluster_name", "ours")
         for verb, arguments in (("put_global", ("cluster_name", "mine")), ("delete_global", ("cluster_name",))):
@@ -434,11 +437,11 @@ def test_a_value_that_could_not_be_shown_is_refused(operator: Operator) -> None:
     value: Any = [1, 2]
     for depth in range(31):
         value = {"a": value} if depth % 2 else [value, depth]
-    operator.do("put_parameter", "shovel", "/", "deep", value)
+    operator.do("put_global", "deep", value)
     for verb, arguments in (("put_parameter", ("shovel", "/", "deeper")), ("put_global", ("deeper",))):
         with pytest.raises(Refused, match="nested deeper than 32"):
             operator.do(verb, *arguments, [value])
-    operator.do("delete_parameter", "shovel", "/", "deep")
+    operator.do("delete_global", "deep")
 
 
 def test_every_change_is_in_the_log_and_no_secret(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:

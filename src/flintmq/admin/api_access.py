@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ from flintmq.admin.api_call import Call, Entry, bad, member, not_found, nothing
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.definitions.checks import COMPONENTS
 from flintmq.definitions.service import GLOBAL, OPERATOR_POLICY, POLICY, TOPIC, VHOST_METADATA
+from flintmq.moves.uri import masked_values
 from flintmq.ports import ParameterRecord, PermissionRecord, UserRecord
 
 
@@ -288,24 +289,31 @@ VHOST_LIMITS = "vhost-limits"
 
 
 def shown_parameter(record: ParameterRecord) -> dict[str, Any]:
+    """Passwords in URIs are not shown."""
+    value = masked_values(record.value) if record.component in COMPONENTS else record.value
+    return {"value": value, "vhost": record.vhost, "component": record.component, "name": record.name}
+
+
+def _whole(record: ParameterRecord) -> dict[str, Any]:
     return {"value": record.value, "vhost": record.vhost, "component": record.component, "name": record.name}
 
 
-def all_parameters(call: Call, vhost: str | None) -> list[dict[str, Any]]:
-    """Of one virtual host, or of all: operator policies and limits of virtual hosts are parameters, as RabbitMQ has them."""
+def all_parameters(call: Call, vhost: str | None, show: Callable[[ParameterRecord], dict[str, Any]] = _whole) -> list[dict[str, Any]]:
+    """Of one virtual host, or of all: operator policies and limits of virtual hosts are parameters, as RabbitMQ has them. Unless `show`
+    says otherwise they are whole, with passwords: a definitions file, which administrators alone get, is made of them."""
     records = [record for component in (*COMPONENTS, OPERATOR_POLICY) for record in call.service.of(component, vhost)]
     limits = [
         {"value": one["value"], "vhost": one["vhost"], "component": VHOST_LIMITS, "name": "limits"}
         for one in limits_of(call, "vhost")
         if vhost in (None, one["vhost"])
     ]
-    return [*map(shown_parameter, records), *limits]
+    return [*map(show, records), *limits]
 
 
 async def parameters(call: Call) -> Response:
     component = call.name("component") if "component" in call.request.path_params else None
     seen = {vhost.name for vhost in call.vhosts()}
-    found = sorted((value for value in all_parameters(call, None) if value["vhost"] in seen), key=itemgetter("vhost"))
+    found = sorted((value for value in all_parameters(call, None, shown_parameter) if value["vhost"] in seen), key=itemgetter("vhost"))
     return await plain_list(call, (value for value in found if component in (None, value["component"])))
 
 

@@ -349,7 +349,6 @@ def entries() -> list[Entry]:
         ("GET", "feature-flags", "user.look", fixed([])),
         ("GET", "deprecated-features", "user.look", fixed([])),
         ("GET", "deprecated-features/used", "user.look", fixed([])),
-        ("GET", "shovels", "node.look", fixed([])),
         ("GET", "federation-links", "node.look", fixed([])),
         ("POST", "rebalance/queues", "node.change", rebalance),
         *checks,

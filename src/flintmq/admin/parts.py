@@ -27,6 +27,8 @@ class Parts:
     pipeline: Callable[[], dict[str, Any]] | None = None
     # definitions.service.DefinitionsService
     definitions: Any = None
+    # links.service.Links
+    links: Any = None
     node_name: str = "flintmq@localhost"
     # (protocol, address, port) of all listeners; the port of HTTP
     listeners: Callable[[], list[tuple[str, str, int]]] = list

@@ -58,6 +58,11 @@ LISTS = {
     "list_parameters": Listing("parameters", ("vhost", "component", "name", "value"), "runtime parameters"),
     "list_global_parameters": Listing("global-parameters", ("name", "value"), "global runtime parameters"),
     "list_vhost_limits": Listing("vhost-limits", ("vhost", "value"), "limits of vhosts"),
+    "shovel_status": Listing(
+        "shovels/{vhost}",
+        ("name", "state", "src_uri", "src_queue", "dest_uri", "dest_queue", "moved", "reason"),
+        "shovels of vhost {vhost}",
+    ),
     "list_user_limits": Listing("user-limits", ("user", "value"), "limits of users"),
 }
 
@@ -245,6 +250,17 @@ _change(
     "set_global_parameter", "name value", "PUT", "global-parameters/{name}", lambda name, value: {"value": _number(value)}, "VALUE is JSON."
 )
 _change("clear_global_parameter", "name", "DELETE", "global-parameters/{name}", _nothing, "Delete a global parameter.")
+_change(
+    "set_parameter",
+    "component name value",
+    "PUT",
+    "parameters/{component}/{vhost}/{name}",
+    lambda component, name, value: {"value": _number(value)},
+    "Set a parameter, of component shovel, federation-upstream or federation-upstream-set. VALUE is JSON.",
+)
+_change("clear_parameter", "component name", "DELETE", "parameters/{component}/{vhost}/{name}", _nothing, "Delete a parameter.")
+_change("restart_shovel", "name", "DELETE", "shovels/vhost/{vhost}/{name}/restart", _nothing, "Let a shovel begin again.")
+_change("delete_shovel", "name", "DELETE", "shovels/vhost/{vhost}/{name}", _nothing, "Delete a shovel.")
 _change("purge_queue", "queue", "DELETE", "queues/{vhost}/{queue}/contents", _nothing, "Delete all ready messages of a queue.")
 _change("delete_queue", "queue", "DELETE", "queues/{vhost}/{queue}", _nothing, "Delete a queue.")
 

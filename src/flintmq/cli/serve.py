@@ -56,6 +56,7 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
         raise OperatorError(f"--config {path}: {error}") from error
     known = {param.name: param for param in ctx.command.params if param.name != "config"}
     known["http_host"] = known["http_hosts"]
+    known["shovel_host"] = known["shovel_hosts"]
     options = {}
     for key, value in content.items():
         name = key.replace("-", "_")
@@ -121,6 +122,13 @@ def _import_early() -> None:
     multiple=True,
     help="A further name by which HTTP clients call this broker (repeatable; '*': any). Addresses, localhost, --host and this machine's"
     " name are always right.",
+)
+@click.option(
+    "--shovel-host",
+    "shovel_hosts",
+    multiple=True,
+    help="A host that shovels and federation may reach (repeatable): a name, '*.domain', an address, a network like 10.0.0.0/8, or '*'."
+    " Without one an administrator's links reach any host, other users' links none.",
 )
 @click.option(
     "--flight-port",

@@ -11,6 +11,7 @@ from typing import Any
 
 from flintmq.access.permissions import compile_pattern
 from flintmq.definitions.line import Refused
+from flintmq.moves import shovels
 from flintmq.vhost.policies import APPLY_TO, check_definition, check_pattern
 
 NAME_BYTES_MAX = 255
@@ -21,8 +22,9 @@ LIMITS = {
     "vhost": ("max-connections", "max-queues", "max-exchanges", "max-bindings"),
     "user": ("max-connections", "max-channels", "max-consumers"),
 }
-# parameters that are kept; nothing follows from them before shovels and federation are built
-COMPONENTS = ("federation-upstream", "federation-upstream-set", "shovel")
+SHOVEL = "shovel"
+# parameters of links
+COMPONENTS = ("federation-upstream", "federation-upstream-set", SHOVEL)
 
 
 def bad(reason: str) -> Refused:
@@ -104,6 +106,13 @@ def check_value(value: Any, bytes_max: int) -> Any:
     if len(json.dumps(value)) > bytes_max:
         raise bad(f"a value has at most {bytes_max} bytes as JSON")
     return value
+
+
+def check_link(component: str, name: str, value: Any) -> None:
+    """A parameter of links. Refused with RabbitMQ's texts, one line for each mistake."""
+    errors = shovels.check(name, value) if component == SHOVEL else []
+    if errors:
+        raise bad("Validation failed\n\n" + "\n".join(errors) + "\n")
 
 
 def members(value: Mapping[str, Any], names: Iterable[str]) -> list[Any]:

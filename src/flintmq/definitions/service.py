@@ -31,7 +31,9 @@ from flintmq.store.sql.changes import Change, Delete, Save
 from flintmq.vhost.policies import made
 
 POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA = "policy", "operator_policy", "topic-permission", "global", "vhost-metadata"
-_KEPT = (POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA, *checks.COMPONENTS)
+# who set a parameter of a link: the name of the record is [component, name] of the parameter as JSON
+OWNER = "link-owner"
+_KEPT = (POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA, OWNER, *checks.COMPONENTS)
 CLUSTER_NAME = "cluster_name"
 # queues that one slice gives their policy (10 us each or so)
 FOLLOW_AT_ONCE = 32
@@ -57,6 +59,9 @@ class DefinitionsService:
         self._line = Line(broker.definitions, broker.limits.definitions_line_max)
         self.parameters: dict[Key, ParameterRecord] = {}
         self.vhosts: dict[str, VhostRecord] = {}
+        # what is done when parameters of links (shovels, upstreams) have changed; what their makers may reach (links.rights.Rights)
+        self.on_links: Callable[[], object] = lambda: None
+        self.rights: Any = None
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -150,6 +155,8 @@ class DefinitionsService:
                 if self._broker.users.get(name) is None:
                     raise _not_found() if len(names) == 1 else bad(f"no_such_user: {name}")
             topics = [one for one in self.of(TOPIC) if json.loads(one.name)[0] in names]
+            # A new user of the name is another user: nobody acts for it with what the old one set.
+            topics += [one for one in self.of(OWNER) if one.value in names]
             changes: list[Change] = [Delete(UserRecord(name)) for name in names]
             changes += [Delete(one) for one in topics]
             return Plan(changes, partial(self._users_gone, names, topics))
@@ -164,6 +171,7 @@ class DefinitionsService:
             broker.permissions.forget_user(name)
             broker.quotas.put(LimitsRecord("user", name))
             live.close_connections(broker, partial(_is_of, name), f"user '{name}' is deleted")
+        self.on_links()
 
     # --- permissions ------------------------------------------------------------------------------------------------
 
@@ -335,6 +343,7 @@ class DefinitionsService:
         self._forget([one for one in self.parameters.values() if one.vhost == name])
         self._broker.permissions.gone(lambda key: key[1] == name)
         self._broker.quotas.put(LimitsRecord("vhost", name))
+        self.on_links()
 
     # --- policies ---------------------------------------------------------------------------------------------------
 
@@ -419,9 +428,48 @@ class DefinitionsService:
                 raise bad(f"Validation failed\n\ncomponent {component} not found\n")
             checks.check_name(name, "parameter")
             self._need_vhost(vhost)
-            return self._parameter(ParameterRecord(component, vhost, name, value))
+            record = ParameterRecord(component, vhost, name, value)
+            made_plan = self._parameter(record)
+            checks.check_link(component, name, value)
+            if self.rights is not None:
+                self.rights.check(actor.user, component, value)
+            self._limit_links(actor, record)
+            owner = self._owner_record(record, actor.user)
+            if actor.user is not None:
+                changes: list[Change] = [*made_plan.changes, Save(owner)]
+            else:
+                changes = [*made_plan.changes, *([Delete(owner)] if self._owned(owner) else [])]
+            return replace(made_plan, changes=changes, apply=partial(self._link_set, record, owner))
 
         self._perform(actor, "parameter.change", vhost, f"parameter {component} {name!r} in vhost {vhost!r} is set", plan, done)
+
+    def _limit_links(self, actor: Actor, record: ParameterRecord) -> None:
+        """Links of a virtual host and of a user. Raises: Refused."""
+        if record.component != checks.SHOVEL or (record.component, record.vhost, record.name) in self.parameters:
+            return
+        if len(self.of(checks.SHOVEL, record.vhost)) >= self._limits.links_vhost_max:
+            raise bad(f"vhost '{record.vhost}' has {self._limits.links_vhost_max} shovels, which is the limit")
+        if sum(one.value == actor.user for one in self.of(OWNER)) >= self._limits.links_user_max:
+            raise bad(f"user '{actor.user}' has set {self._limits.links_user_max} shovels and upstreams, which is the limit")
+
+    def _owner_record(self, record: ParameterRecord, user: str | None) -> ParameterRecord:
+        return ParameterRecord(OWNER, record.vhost, json.dumps([record.component, record.name]), user)
+
+    def _owned(self, owner: ParameterRecord) -> bool:
+        return (owner.component, owner.vhost, owner.name) in self.parameters
+
+    def owner(self, component: str, vhost: str, name: str) -> str | None:
+        """The user who set a parameter of a link. None: the broker, or somebody who is deleted."""
+        found = self.value(OWNER, vhost, json.dumps([component, name]))
+        return None if found is None else str(found)
+
+    def _link_set(self, record: ParameterRecord, owner: ParameterRecord) -> None:
+        self._keep(record)
+        if owner.value is None:
+            self._forget([owner])
+        else:
+            self._keep(owner)
+        self.on_links()
 
     def _parameter(self, record: ParameterRecord) -> Plan:
         checks.check_value(record.value, self._limits.parameter_bytes_max)
@@ -433,12 +481,23 @@ class DefinitionsService:
             raise bad(f"{where} has {self._limits.parameters_vhost_max} {record.component} parameters, which is the limit")
         return Plan([Save(record)], partial(self._keep, record), new)
 
-    def delete_parameter(self, actor: Actor, component: str, vhost: str, name: str, done: Done) -> None:
+    def delete_parameter(
+        self, actor: Actor, component: str, vhost: str, name: str, done: Done, *, only: ParameterRecord | None = None
+    ) -> None:
+        """Args: only: the parameter is deleted when this is it, still."""
+
         def plan() -> Plan:
             record = self.parameters.get((component, vhost, name)) if component in checks.COMPONENTS else None
-            if record is None:
+            if record is None or (only is not None and record is not only):
                 raise _not_found()
-            return Plan([Delete(record)], partial(self._forget, [record]))
+            owner = self._owner_record(record, None)
+            gone = [record, owner] if self._owned(owner) else [record]
+
+            def apply() -> None:
+                self._forget(gone)
+                self.on_links()
+
+            return Plan([Delete(one) for one in gone], apply)
 
         self._perform(actor, "parameter.change", vhost, f"parameter {component} {name!r} in vhost {vhost!r} is deleted", plan, done)
 

@@ -95,6 +95,7 @@ class ConnectionHandler:
         "socket",
         "started_ms",
         "state",
+        "trusted",
         "user",
         "user_born",
         "vhost",
@@ -119,6 +120,8 @@ class ConnectionHandler:
         self.state = handshake.START
         self.user = ""
         self.user_born = 0  # access.users.Users.born of whoever logged in
+        # the user for whom the broker itself made this connection: it logs in with the mechanism EXTERNAL, without a password
+        self.trusted: str | None = None
         self.mechanism = ""
         # the password check that is waited for; it is taken out of its line when the connection ends
         self.login: Check | None = None

@@ -85,6 +85,10 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
         handler.wants_login_close = capabilities.get("authentication_failure_close") is True
     handler.is_py_amqp = properties.get("product") == "py-amqp"
     handler.mechanism = method.mechanism
+    if handler.trusted is not None and method.mechanism == "EXTERNAL":
+        handler.state = AUTHENTICATING
+        _authenticated(handler, handler.trusted, handler.broker.users.get(handler.trusted) is not None)
+        return
     try:
         user, password = parse_response(method.mechanism, method.response, decode_table)
     except PeerError as error:

@@ -1,0 +1,333 @@
+"""Links of a node: begun, watched and ended as the parameters say, by a thread of its own and a process that moves the messages.
+
+in: parameters that changed, users whose rights changed. out: links in the process; their states for the API.
+
+N1  What should run is what the parameters say at this moment; the process is told the difference. A changed parameter is another link.
+N2  A report counts only for the link that it is about: each life of a link has a number that is never used again.
+N3  A process that died is started again, with back-off, and gets all links anew. Without a link there is no process.
+N4  A URI's password leaves this module only to the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flintmq.config import Config
+from flintmq.definitions.line import BROKER
+from flintmq.guard import guarded
+from flintmq.links.process import Process
+from flintmq.links.rights import Rights, uris_in
+from flintmq.moves import shovels
+from flintmq.moves.control import ControlError
+from flintmq.moves.uri import UriError
+from flintmq.ports import ParameterRecord
+
+log = logging.getLogger("flintmq.links")
+
+SHOVEL = "shovel"
+STARTING, RUNNING, TERMINATED = "starting", "running", "terminated"
+# a user -> one end of a connection to this node that is logged in as the user when it speaks AMQP; the other end is the loop's
+OpenLocal = Callable[[str, str], socket.socket]
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Link:
+    """One link, as the broker knows it. Args: number: of this life (N2); told: the process has it."""
+
+    number: int
+    vhost: str
+    name: str
+    record: ParameterRecord
+    owner: str | None
+    told: bool = False
+    over: bool = False
+    state: str = STARTING
+    reason: str = ""
+    moved: int = 0
+    blocked: str = ""
+    since: float = field(default_factory=time.time)
+    uris: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return f"Shovel {self.name} in vhost {self.vhost}"
+
+    def becomes(self, state: str, reason: str = "") -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason, self.since = state, reason, time.time()
+
+
+class Links:
+    """See module. Args: config; broker; definitions: the DefinitionsService; open_local; command: of the process (tests)."""
+
+    def __init__(self, config: Config, broker: Any, definitions: Any, open_local: OpenLocal, command: Any = None) -> None:
+        self._config = config
+        self._limits = config.limits
+        self._broker = broker
+        self._definitions = definitions
+        self._open_local = open_local
+        self._command = command
+        self.rights = Rights(broker, config.shovel_hosts)
+        definitions.rights = self.rights
+        self._links: dict[Key, Link] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._again: set[Key] = set()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._process: Process | None = None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._pause_ms = self._limits.shovel_restart_ms
+        self._start_at = 0.0
+
+    # --- the node, the definitions service, the API: any thread ---------------------------------------------------------------
+
+    def start(self) -> None:
+        """Links that are kept begin. Definitions and listeners are there."""
+        self._definitions.on_links = self.changed
+        self.changed()
+
+    def changed(self) -> None:
+        """Parameters, users or permissions changed."""
+        if self._stopping or (self._thread is None and not self._definitions.of(SHOVEL)):
+            return
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="flintmq-links", daemon=True)
+                self._thread.start()
+        self._wake_up()
+
+    def restart(self, vhost: str, name: str) -> bool:
+        """The link begins again. False: there is none."""
+        with self._lock:
+            found = (vhost, name) in self._links
+            if found:
+                self._again.add((vhost, name))
+        self._wake_up()
+        return found
+
+    def shovels(self) -> list[dict[str, Any]]:
+        """RabbitMQ's status of each shovel, by vhost and name."""
+        with self._lock:
+            links = sorted(self._links.items())
+            return [self._shown(link) for _, link in links]
+
+    def _shown(self, link: Link) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "name": link.name,
+            "vhost": link.vhost,
+            "type": "dynamic",
+            "state": link.state,
+            "timestamp": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(link.since)),
+            "owner": link.owner,
+            "moved": link.moved,
+            **link.uris,
+        }
+        if isinstance(link.record.value, Mapping):
+            found |= shovels.shown(link.record.value)
+        if link.reason:
+            found["reason"] = link.reason
+        if link.state == RUNNING:
+            found["blocked_status"] = "blocked" if link.blocked else "running"
+        return found
+
+    def stop(self) -> None:
+        """Links settle what is moved, and the process ends. Again is no error."""
+        self._stopping = True
+        thread = self._thread
+        if thread is not None:
+            self._wake_up()
+            thread.join()
+            self._thread = None
+
+    def _wake_up(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    # --- the thread -----------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        looked = 0.0
+        while not self._stopping:
+            guarded("links", "parameters", self._compare)
+            guarded("links", "the process", self._supervise)
+            wait_s = self._limits.shovel_look_ms / 1000
+            for key, _ in self._selector.select(wait_s):
+                if key.fd == self._wake:
+                    os.eventfd_read(self._wake)
+                else:
+                    guarded("links", "reports", self._receive)
+            now = time.monotonic()
+            if now - looked >= wait_s:
+                looked = now
+                guarded("links", "rights", self._look)
+        self._finish()
+
+    def _compare(self) -> None:
+        """N1."""
+        wanted = {(record.vhost, record.name): record for record in self._definitions.of(SHOVEL)}
+        with self._lock:
+            again, self._again = self._again, set()
+            gone = [key for key, link in self._links.items() if wanted.get(key) is not link.record or key in again]
+            ended = [self._links.pop(key) for key in gone]
+            for key, record in wanted.items():
+                if key not in self._links:
+                    owner = self._definitions.owner(SHOVEL, *key)
+                    self._links[key] = Link(next(self._numbers), *key, record, owner)
+            waiting = [link for link in self._links.values() if not link.told and not link.over]
+        for link in ended:
+            self._tell_stop(link)
+        for link in waiting:
+            guarded("links", link.title, self._begin, link)
+
+    def _refusal(self, link: Link) -> str | None:
+        # Asked for each time: who is deleted owns nothing, and a new user of the name is another one.
+        link.owner = self._definitions.owner(SHOVEL, link.vhost, link.name)
+        try:
+            return self.rights.refusal(link.owner, link.vhost, uris_in(SHOVEL, link.record.value))
+        except (UriError, KeyError, TypeError, ValueError):
+            return "its parameter is not valid: set it again"
+
+    def _begin(self, link: Link) -> None:
+        """Tells the process of a link, when there is a process and the link may run."""
+        wrong = self._refusal(link)
+        if wrong is None:
+            errors = shovels.check(link.name, link.record.value)
+            wrong = f"its parameter is not valid: {'; '.join(errors)}" if errors else None
+        if wrong is None and sum(one.told for one in self._links.values()) >= self._limits.links_max:
+            wrong = f"the node runs {self._limits.links_max} links, which is the limit"
+        if wrong is not None:
+            self._refused(link, wrong)
+            return
+        if self._process is None:
+            return
+        plan = shovels.plan(link.name, link.vhost, self._broker.cluster_name, link.record.value)
+        link.told = self._process.send({"op": "start", "link": link.number, "name": link.title, "plan": plan})
+
+    def _refused(self, link: Link, reason: str) -> None:
+        if link.reason != reason:
+            log.warning("%s: %s", link.title, reason)
+        with self._lock:
+            link.becomes(TERMINATED, reason)
+
+    def _tell_stop(self, link: Link) -> None:
+        if link.told and self._process is not None:
+            self._process.send({"op": "stop", "link": link.number})
+        link.told = False
+
+    def _look(self) -> None:
+        """R1: owners may have lost their rights, or got them back."""
+        for link in list(self._links.values()):
+            if link.told and not link.over:
+                wrong = self._refusal(link)
+                if wrong is not None:
+                    self._tell_stop(link)
+                    # a report of the life that ends here counts no more
+                    link.number = next(self._numbers)
+                    self._refused(link, wrong)
+
+    # --- the process ------------------------------------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """N3."""
+        wanted = any(not link.over for link in self._links.values())
+        if self._process is None and wanted and time.monotonic() >= self._start_at:
+            self._start_at = time.monotonic() + self._pause_ms / 1000
+            self._pause_ms = min(2 * self._pause_ms, self._limits.shovel_restart_ms_max)
+            self._process = Process(self._config, self._command)
+            self._selector.register(self._process.channel, selectors.EVENT_READ)
+            log.info("process %d moves messages of shovels", self._process.pid)
+            self._compare()
+        elif self._process is not None and not self._links:
+            self._end_process()
+            self._pause_ms = self._limits.shovel_restart_ms
+
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            self._selector.unregister(process.channel)
+            code = process.end()
+            log.info("the process that moved messages is gone (exit code %d)", code)
+
+    def _receive(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        try:
+            messages = process.receive()
+        except ControlError as error:
+            log.error("the process that moves messages: %s", error)
+            messages = None
+        if messages is None:
+            log.error("the process that moves messages ended: it is started again")
+            self._end_process()
+            with self._lock:
+                for link in self._links.values():
+                    if link.told:
+                        link.told = False
+                        link.number = next(self._numbers)
+                        link.becomes(STARTING)
+            return
+        for message in messages:
+            guarded("links", "a report", self._obey, process, message)
+
+    def _obey(self, process: Process, message: dict[str, Any]) -> None:
+        verb = message["op"]
+        link = next((one for one in self._links.values() if one.number == message["link"]), None)
+        if verb == "ask":
+            self._answer(process, link, message)
+        elif link is None:
+            return  # N2
+        elif verb == "state":
+            with self._lock:
+                link.becomes(message["state"], message.get("reason", ""))
+                link.moved = message["moved"]
+                link.uris = {name: message[name] for name in ("src_uri", "dest_uri") if name in message}
+            if message["state"] == RUNNING:
+                self._pause_ms = self._limits.shovel_restart_ms
+        elif verb == "count":
+            with self._lock:
+                link.moved, link.blocked = message["moved"], message["blocked"]
+        elif verb == "ended":
+            self._ended(link, message["finished"])
+
+    def _ended(self, link: Link, finished: bool) -> None:
+        """It moved all that it should: its parameter goes, if it still is the one that the link began with. Else it may not try again."""
+        link.over, link.told = True, False
+        if finished:
+            log.info("%s: it moved %d messages, as its delete-after says, and is deleted", link.title, link.moved)
+            self._definitions.delete_parameter(
+                BROKER, SHOVEL, link.vhost, link.name, lambda result, error: self.changed(), only=link.record
+            )
+
+    def _answer(self, process: Process, link: Link | None, message: dict[str, Any]) -> None:
+        """What a link may reach, asked before each connection."""
+        number = message["number"]
+        wrong = "the link is not there any more" if link is None else self._refusal(link)
+        if wrong is not None or link is None or link.owner is None:
+            process.send({"op": "refuse", "number": number, "text": wrong or "nobody owns it"})
+            return
+        handed = None
+        if message["local"]:
+            try:
+                handed = self._open_local(link.owner, f"{link.title} ({message['side']})")
+            except OSError as error:
+                process.send({"op": "refuse", "number": number, "text": f"no connection to this node: {error.strerror or error}"})
+                return
+        process.send({"op": "grant", "number": number, "hosts": self.rights.reachable(link.owner)}, handed)
+
+    def _finish(self) -> None:
+        """The process settles what is moved before it ends: its channel closes here, and the connections of this node still live."""
+        guarded("links", "the process", self._end_process)
+        self._selector.close()

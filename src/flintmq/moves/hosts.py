@@ -1,0 +1,60 @@
+"""Which hosts links may reach: names, addresses and networks that an operator lists.
+
+in: `rabbit.example.com`, `*.example.com`, `10.1.2.3`, `10.0.0.0/8`, `*`. out: yes or no for a host and the address it stands for.
+
+H1  A name that is not listed may be reached at a listed address alone. The address that was asked about is the one to connect to: a name
+    that stands for another address a moment later changes nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from flintmq.errors import OperatorError
+
+
+class HostRules:
+    """Args: patterns. Raises: OperatorError 78."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.patterns = tuple(patterns)
+        self._any = "*" in patterns
+        self._names: set[str] = set()
+        self._ends: list[str] = []
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        for pattern in patterns:
+            self._add(pattern.lower())
+
+    def _add(self, pattern: str) -> None:
+        if pattern == "*":
+            return
+        try:
+            self._networks.append(ipaddress.ip_network(pattern, strict=False))
+            return
+        except ValueError:
+            pass
+        name = pattern[2:] if pattern.startswith("*.") else pattern
+        if not name or "/" in name or "*" in name or ":" in name:
+            raise OperatorError(f"{pattern!r} is no host, address, network like 10.0.0.0/8, *.domain or *", 78)
+        if pattern.startswith("*."):
+            self._ends.append(pattern[1:])
+        else:
+            self._names.add(name)
+
+    def allow_name(self, host: str) -> bool:
+        """Whether the host may be reached wherever it is."""
+        name = host.lower().rstrip(".")
+        return self._any or name in self._names or any(name.endswith(end) for end in self._ends)
+
+    def allow_address(self, address: str) -> bool:
+        """Whether an address may be reached, whatever it is called."""
+        if self._any:
+            return True
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        return any(found.version == network.version and found in network for network in self._networks)

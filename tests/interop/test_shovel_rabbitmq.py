@@ -1,0 +1,119 @@
+"""Shovels of ours and of Debian's RabbitMQ, in all directions; and what RabbitMQ says to wrong values."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pika
+import pytest
+
+from tests.admin.api import Api
+from tests.links.rig import Side, sides, until
+from tests.moves.test_shovels import RABBITMQ, value
+from tests.support import servers
+
+PLUGINS = ("rabbitmq_management", "rabbitmq_shovel", "rabbitmq_shovel_management")
+
+
+class Rabbit(NamedTuple):
+    url: str
+    api: Any
+    channel: Any
+
+    def depth(self, queue: str) -> int:
+        return int(self.channel.queue_declare(queue, passive=True).method.message_count)
+
+
+class _Port:
+    """What Api needs of a client."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def connection(self) -> Any:
+        import http.client
+
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def rabbit() -> Iterator[Rabbit]:
+    (port,) = servers.free_ports(1)
+    config = f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}"
+    try:
+        with servers.rabbitmq(plugins=PLUGINS, config=config) as server:
+            url = f"amqp://guest:guest@127.0.0.1:{server.port}/%2F"
+            connection = pika.BlockingConnection(pika.URLParameters(url + "?heartbeat=0"))
+            api = Api(_Port(port))  # type: ignore[arg-type]
+            until(lambda: _answers(api))
+            yield Rabbit(url, api, connection.channel())
+            connection.close()
+    except servers.Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def _answers(api: Api) -> bool:
+    try:
+        return bool(api.ask("GET", "whoami").status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def here() -> Iterator[Side]:
+    with sides(1) as (side,):
+        yield side
+
+
+def test_from_rabbitmq_and_back(rabbit: Rabbit, here: Side) -> None:
+    for number in range(300):
+        rabbit_properties = pika.BasicProperties(headers={"n": number, "t": [15, {"x": "y"}]}, delivery_mode=2, content_type="t/x")
+        rabbit.channel.queue_declare("a", durable=True)
+        rabbit.channel.basic_publish("", "a", b"%d" % number, rabbit_properties)
+    here.shovel(src_uri=rabbit.url, src_queue="a", dest_uri="amqp://", dest_queue="b")
+    here.shovel("back", src_uri="amqp://", src_queue="b", dest_uri=rabbit.url, dest_queue="c", src_prefetch_count=11)
+    until(lambda: here.status("back").get("moved") == 300)
+    assert rabbit.depth("c") == 300 and rabbit.depth("a") == 0
+    for number in range(300):
+        _, properties, body = rabbit.channel.basic_get("c", auto_ack=True)
+        assert body == b"%d" % number
+        assert properties.headers == {"n": number, "t": [15, {"x": "y"}]} and properties.content_type == "t/x"
+
+
+def test_a_shovel_of_rabbitmq(rabbit: Rabbit, here: Side) -> None:
+    """RabbitMQ's own shovel takes from us, with confirms of its own, until the queue is empty."""
+    here.fill("a", 200)
+    spec = {"src-uri": here.url, "src-queue": "a", "dest-uri": here.url, "dest-queue": "b", "src-delete-after": "queue-length"}
+    rabbit.api.put("parameters/shovel/%2F/r", {"value": spec})
+    until(lambda: here.depth("b") == 200)
+    assert here.take("b") == [b"%d" % number for number in range(200)]
+    until(lambda: rabbit.api.get("parameters/shovel") == [])
+
+
+def test_rabbitmq_that_refuses(rabbit: Rabbit, here: Side) -> None:
+    rabbit.channel.queue_declare("full", durable=True, arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
+    here.fill("a", 30)
+    here.shovel(src_uri="amqp://", src_queue="a", dest_uri=rabbit.url, dest_queue="full", reconnect_delay=0.05, src_prefetch_count=3)
+    got: list[bytes] = []
+
+    def all_came() -> bool:
+        while (found := rabbit.channel.basic_get("full", auto_ack=True))[0] is not None:
+            got.append(found[2])
+        return len(set(got)) == 30
+
+    until(all_came)
+    assert list(dict.fromkeys(got)) == [b"%d" % number for number in range(30)]
+
+
+@pytest.mark.parametrize(("changes", "lines"), RABBITMQ, ids=str)
+def test_the_same_texts(rabbit: Rabbit, changes: dict[str, Any], lines: list[str]) -> None:
+    answer = rabbit.api.ask("PUT", "parameters/shovel/%2F/n", {"value": value(changes)})
+    if not lines:
+        assert answer.status == 201
+        rabbit.api.delete("parameters/shovel/%2F/n")
+        return
+    assert answer.status == 400
+    assert html.unescape(json.loads(answer.raw)["reason"]).split("\n")[2:-1] == lines
