@@ -27,6 +27,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     consumer_give_back_credit,
     consumer_has_credit,
     consumer_new,
+    consumer_select,
     entry_sent,
     queue_add_consumer,
     queue_add_held,
@@ -87,6 +88,7 @@ from cython.cimports.flintmq.queue.types import (
     slot_t,
     target_t,
 )
+from cython.cimports.flintmq.selectors.program import Selector
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
@@ -180,12 +182,18 @@ class Queue:
         return (delivery.position, _body(delivery.content), delivery.redelivered != 0, delivery.delivery_count, delivery.rotate != 0)
 
     def enqueue(
-        self, body: bytes, priority: int | None = None, expires_at: int = 0, immediate: bool = False, persistent: bool = True
+        self,
+        body: bytes,
+        priority: int | None = None,
+        expires_at: int = 0,
+        immediate: bool = False,
+        persistent: bool = True,
+        key: bytes = b"q",
     ) -> int:
         flags: uint8_t = CONTENT_PRIORITY if priority is not None else 0
         if persistent:
             flags |= CONTENT_PERSISTENT
-        content: pointer[content_t] = content_from_bytes(b"", b"q", b"", body, flags, priority or 0)
+        content: pointer[content_t] = content_from_bytes(b"", key, b"", body, flags, priority or 0)
         position: uint64_t
         expires_at_ms: int64_t = expires_at
         at_once: bint = immediate
@@ -479,6 +487,13 @@ class Queue:
         return self.queue.manager.visited
 
     @property
+    def compared(self) -> tuple[int, int]:
+        """Selectors that were run for arrivals, and for looks of their consumers."""
+        if self.queue.manager.selections == NULL:
+            return (0, 0)
+        return (self.queue.manager.selections.compared, self.queue.manager.selections.looked)
+
+    @property
     def wanted(self) -> int:
         """Consumers that an arrival would wake, as the producers' side sees it."""
         return at_load32(address(self.queue.entries.wanted))
@@ -491,6 +506,12 @@ class Queue:
             counts["INTERESTED"] += group.interested.count
             counts["NOTIFIED"] += group.notified.count
             group = group.next
+        if self.queue.manager.selections != NULL:
+            selection = self.queue.manager.selections.all
+            while selection != NULL:
+                counts["INTERESTED"] += selection.interested.count
+                counts["NOTIFIED"] += selection.notified.count
+                selection = selection.next
         counts["NOT_INTERESTED"] = self.queue.manager.not_interested.count
         counts["NON_ACQUIRING"] = self.queue.manager.non_acquiring.count
         return counts
@@ -583,6 +604,7 @@ class Consumer:
         wants: bytes | None = None,
         suspended: bool = False,
         gated: bool = False,
+        selector: Selector | None = None,
     ):
         flags: uint32_t = 0 if browser else CONSUMER_ACQUIRES
         if no_ack:
@@ -603,6 +625,8 @@ class Consumer:
             self.wanted_first = wants[0]
             self.consumer.interest = _first_byte
             self.consumer.interest_context = address(self.wanted_first)
+        if selector is not None:
+            consumer_select(self.consumer, selector.program)
         if gated:
             self.gate.consumer = self.consumer
             self.consumer.interest = _at_gate

@@ -21,6 +21,6 @@ def arrived_between(queue: pointer[queue_t], position: uint64_t, content: pointe
     if wanted:
         if not before and at_load_ptr(address(queue.manager.exclusive)) != NULL and queue_offer(queue, position):
             return
-        manager_available(queue, content, True)
+        manager_available(queue, position, content, True)
     if before:
         manager_wake_waiters(queue)  # it is served before the head they wait for

@@ -3,7 +3,7 @@
 # list_t.lock held. Callers keep the consumer alive: its own loop, or its send_lock.
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport consumer_t, queue_t, slot_t, waiter_t
+from flintmq.queue.types cimport consumer_t, queue_t, selection_t, slot_t, waiter_t
 
 cdef enum:
     NOTIFY_NOT = 0              # it can take nothing
@@ -34,8 +34,15 @@ cdef uint32_t manager_move(queue_t *queue, consumer_t *consumer, uint32_t to) no
 # again while the version stays v.
 cdef uint64_t queue_version(queue_t *queue) noexcept nogil
 cdef void manager_changed(queue_t *queue) noexcept nogil
-# An entry became available: notifies every browser if `browsers`, wakes one acquiring consumer. `content`: judges predicates, NULL: not.
-cdef void manager_available(queue_t *queue, content_t *content, bint browsers) noexcept nogil
+# An entry became available: notifies every browser if `browsers`, wakes one acquiring consumer, and one of each selection that wants it.
+# `content`: judges predicates, NULL: not. `position` 0: of something else than an entry that became available.
+cdef void manager_available(queue_t *queue, uint64_t position, content_t *content, bint browsers) noexcept nogil
+# Entries from `position` on became available: selections look for themselves.
+cdef void manager_behind(queue_t *queue, uint64_t position) noexcept nogil
+# More of what the selection wants is there than the consumer that just took some can take at once: another one is woken.
+cdef void manager_spread(queue_t *queue, selection_t *selection) noexcept nogil
+# The consumer was stopped in the middle of its look: it is told again.
+cdef void manager_again(queue_t *queue, consumer_t *consumer) noexcept nogil
 # Wakes one consumer that may have something to do; `force`: also one that found nothing at this version.
 cdef bint manager_wake_one(queue_t *queue, content_t *content, bint force) noexcept nogil
 # For queues that know themselves who should work (queue_ops_t); called with manager_t.lock held. The consumer is told if it waits on

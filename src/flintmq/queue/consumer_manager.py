@@ -32,6 +32,15 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_decref, content_t
+from cython.cimports.flintmq.queue.selections import (
+    selection_join,
+    selection_leave,
+    selection_pending,
+    selection_wait,
+    selections_behind,
+    selections_came,
+    selections_outrank,
+)
 from cython.cimports.flintmq.queue.slot import slot_borrow
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
@@ -42,12 +51,15 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOT_INTERESTED,
     CONSUMER_NOTIFIED,
     CONSUMER_REMOVED,
+    CONSUMER_SELECTS,
     consumer_list_t,
     consumer_t,
     credit_t,
     group_t,
     manager_t,
     queue_t,
+    selection_t,
+    selections_t,
     slot_t,
     waiter_t,
 )
@@ -140,9 +152,9 @@ def credit_left(consumer: pointer[consumer_t]) -> bint:
 @exceptval(check=False)
 def _list_of(manager: pointer[manager_t], consumer: pointer[consumer_t], which: uint32_t) -> pointer[consumer_list_t]:
     if which == CONSUMER_INTERESTED:
-        return address(consumer.group.interested)
+        return address(consumer.group.interested) if consumer.selection == NULL else address(consumer.selection.interested)
     if which == CONSUMER_NOTIFIED:
-        return address(consumer.group.notified)
+        return address(consumer.group.notified) if consumer.selection == NULL else address(consumer.selection.notified)
     if which == CONSUMER_NOT_INTERESTED:
         return address(manager.not_interested)
     return address(manager.non_acquiring)
@@ -273,26 +285,56 @@ def manager_move(queue: pointer[queue_t], consumer: pointer[consumer_t], to: uin
     at: uint32_t
     spin_lock(address(queue.manager.lock))
     at = _move(queue, consumer, to)
+    if at and consumer.selection != NULL and (at != CONSUMER_NOTIFIED or to == CONSUMER_NOT_INTERESTED):
+        # It came back, or left its work to another one of its selection.
+        if selection_pending(consumer.selection):
+            _wake_selection(queue, consumer.selection, False)
     spin_unlock(address(queue.manager.lock))
     return at
 
 
 def manager_add(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> bint:
-    manager: pointer[manager_t] = address(queue.manager)
     fresh: pointer[group_t] = cast(pointer[group_t], calloc(1, sizeof(group_t)))
+    selection: pointer[selection_t] = NULL
+    all: pointer[selections_t] = NULL
+    added: bint = fresh != NULL
+    if consumer.flags & CONSUMER_SELECTS:
+        selection = cast(pointer[selection_t], calloc(1, sizeof(selection_t)))
+        all = cast(pointer[selections_t], calloc(1, sizeof(selections_t)))
+        added = added and selection != NULL and all != NULL
+    if added:
+        spin_lock(address(queue.manager.lock))
+        added = _add(queue, consumer, address(fresh), address(all), address(selection))
+        spin_unlock(address(queue.manager.lock))
+    free(fresh)
+    free(selection)
+    free(all)
+    return added
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _add(
+    queue: pointer[queue_t],
+    consumer: pointer[consumer_t],
+    room: pointer[pointer[group_t]],
+    all: pointer[pointer[selections_t]],
+    selection: pointer[pointer[selection_t]],
+) -> bint:
+    """manager_add, with memory that it takes where it needs it."""
+    manager: pointer[manager_t] = address(queue.manager)
+    fresh: pointer[group_t] = room[0]
     link: pointer[pointer[group_t]]
     which: uint32_t = CONSUMER_NOT_INTERESTED
-    if fresh == NULL:
-        return False
-    spin_lock(address(manager.lock))
     if (
         at_load32(address(queue.deleted))
         or consumer.list != CONSUMER_REMOVED
         or manager.exclusive != NULL
         or (consumer.flags & CONSUMER_EXCLUSIVE and manager.consumer_count > 0)
     ):
-        spin_unlock(address(manager.lock))
-        free(fresh)
+        return False
+    if consumer.flags & CONSUMER_SELECTS and not selection_join(queue, consumer, all, selection):
         return False
     link = address(manager.groups)
     while link[0] != NULL and link[0].priority > consumer.priority:
@@ -301,7 +343,7 @@ def manager_add(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> bint:
         fresh.priority = consumer.priority
         fresh.next = link[0]
         at_store_ptr(link, fresh)
-        fresh = NULL
+        room[0] = NULL
     check(
         link[0].next == NULL or link[0].next.priority < link[0].priority,
         b"consumer_manager I3 groups stand in falling priority",
@@ -326,8 +368,11 @@ def manager_add(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> bint:
         elif _has_credit(consumer, True):
             which = CONSUMER_INTERESTED
     _append(queue, consumer, which)
-    spin_unlock(address(manager.lock))
-    free(fresh)
+    if consumer.selection != NULL:
+        # What arrived before selections were counted as wanted is there after this, and the selection has not looked yet.
+        spin_lock(address(queue.entries.lock))
+        spin_unlock(address(queue.entries.lock))
+        _wake_selection(queue, consumer.selection, False)
     return True
 
 
@@ -351,6 +396,7 @@ def manager_forget(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> vo
     manager: pointer[manager_t] = address(queue.manager)
     group: pointer[group_t] = consumer.group
     link: pointer[pointer[group_t]]
+    selection: pointer[selection_t]
     spin_lock(address(manager.lock))
     check(consumer.list == CONSUMER_REMOVED, b"consumer_manager I1 who is forgotten is on no list", consumer.id, consumer.list)
     _count(manager, consumer)
@@ -364,6 +410,11 @@ def manager_forget(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> vo
     if consumer.interest != NULL:
         check(manager.predicates > 0, b"consumer_manager I1 a predicate that goes was counted", consumer.id, queue.id)
         at_store32(address(manager.predicates), manager.predicates - 1)
+    if consumer.selection != NULL:
+        selection = consumer.selection if consumer.selection.member_count > 1 else NULL
+        selection_leave(queue, consumer)
+        if selection != NULL and selection_pending(selection):
+            _wake_selection(queue, selection, False)
     consumer.group = NULL
     check(group.members > 0, b"consumer_manager I3 a group counts its members", consumer.id, group.members)
     group.members -= 1
@@ -450,10 +501,98 @@ def _pick(queue: pointer[queue_t], content: pointer[content_t], force: bint) -> 
 @cfunc
 @nogil
 @exceptval(check=False)
+def _wake_selection(queue: pointer[queue_t], selection: pointer[selection_t], more: bint) -> bint:
+    """Tells one of the selection's consumers that can take something, the front of those with the highest priority; `more`: also when
+    one is at it already."""
+    consumer: pointer[consumer_t] = selection.interested.head
+    after: pointer[consumer_t]
+    best: pointer[consumer_t] = NULL
+    if at_load32(address(queue.deleted)):
+        return False
+    selection_wait(queue, selection, False)
+    if selection.notified.count and not more and not selection.mixed:
+        return False
+    while consumer != NULL and (best == NULL or best.priority < selection.priority):
+        after = consumer.next
+        queue.manager.visited += 1
+        if not _has_credit(consumer, False):
+            _move(queue, consumer, CONSUMER_NOT_INTERESTED)  # as in _pick
+            if _has_credit(consumer, True):
+                _move(queue, consumer, CONSUMER_INTERESTED)
+                if after == NULL:
+                    after = consumer
+        elif not at_load32(address(consumer.target.suspended)) and (best == NULL or consumer.priority > best.priority):
+            best = consumer
+        consumer = after
+    if selection.mixed and not more:
+        after = selection.notified.head
+        while after != NULL and best != NULL:
+            if after.priority >= best.priority:
+                best = NULL
+            after = after.next
+    if best == NULL:
+        return False
+    _move(queue, best, CONSUMER_NOTIFIED)
+    best.target.notify_work(best.target)
+    return True
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _wake_waiting(queue: pointer[queue_t], force: bint) -> void:
+    """Something changed that those may wait for who could not take their next entry. `force`: all that have something to look at."""
+    selection: pointer[selection_t] = queue.manager.selections.all
+    if not force and at_load32(address(queue.manager.selections.waiting)) == 0:
+        return
+    while selection != NULL:
+        if at_load32(address(selection.waits)) or (force and selection_pending(selection)):
+            _wake_selection(queue, selection, False)
+        selection = selection.next
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _wake_due(queue: pointer[queue_t], selection: pointer[selection_t]) -> void:
+    while selection != NULL:
+        _wake_selection(queue, selection, False)
+        selection = selection.due
+
+
+def manager_behind(queue: pointer[queue_t], position: uint64_t) -> void:
+    if at_load_ptr(address(queue.manager.selections)) == NULL:
+        return
+    spin_lock(address(queue.manager.lock))
+    _wake_due(queue, selections_behind(queue, position))
+    spin_unlock(address(queue.manager.lock))
+
+
+def manager_spread(queue: pointer[queue_t], selection: pointer[selection_t]) -> void:
+    spin_lock(address(queue.manager.lock))
+    if selection_pending(selection):
+        _wake_selection(queue, selection, True)
+    spin_unlock(address(queue.manager.lock))
+
+
+def manager_again(queue: pointer[queue_t], consumer: pointer[consumer_t]) -> void:
+    spin_lock(address(queue.manager.lock))
+    if consumer.list == CONSUMER_INTERESTED:
+        _move(queue, consumer, CONSUMER_NOTIFIED)
+    if consumer.list == CONSUMER_NOTIFIED:
+        consumer.target.notify_work(consumer.target)
+    spin_unlock(address(queue.manager.lock))
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
 def _wake(queue: pointer[queue_t], content: pointer[content_t], force: bint) -> bint:
     consumer: pointer[consumer_t]
     if at_load32(address(queue.deleted)):
         return False
+    if queue.manager.selections != NULL:
+        _wake_waiting(queue, force)
     consumer = _pick(queue, content, force)
     if consumer == NULL:
         return False
@@ -489,7 +628,7 @@ def manager_wake_one(queue: pointer[queue_t], content: pointer[content_t], force
     return woken
 
 
-def manager_available(queue: pointer[queue_t], content: pointer[content_t], browsers: bint) -> void:
+def manager_available(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t], browsers: bint) -> void:
     manager: pointer[manager_t] = address(queue.manager)
     consumer: pointer[consumer_t]
     spin_lock(address(manager.lock))
@@ -499,6 +638,8 @@ def manager_available(queue: pointer[queue_t], content: pointer[content_t], brow
             if _wants(consumer, content):
                 consumer.target.notify_work(consumer.target)
             consumer = consumer.next
+    if manager.selections != NULL and position:
+        _wake_due(queue, selections_came(queue, position, content))
     _wake(queue, content, False)
     spin_unlock(address(manager.lock))
 
@@ -569,7 +710,7 @@ def manager_outranked(queue: pointer[queue_t], consumer: pointer[consumer_t], sl
     outranked: bint = False
     if cast(pointer[group_t], at_load_ptr(address(manager.groups))) == consumer.group:
         return False
-    if at_load32(address(manager.predicates)):
+    if at_load32(address(manager.predicates)) or at_load_ptr(address(manager.selections)) != NULL:
         content = slot_borrow(slot, False, NULL)
     spin_lock(address(manager.lock))
     group = manager.groups
@@ -581,6 +722,8 @@ def manager_outranked(queue: pointer[queue_t], consumer: pointer[consumer_t], sl
                 outranked = _ready(other) and _wants(other, content)
                 other = other.next
         group = group.next
+    if not outranked and manager.selections != NULL:
+        outranked = selections_outrank(queue, consumer.priority, content, _ready)
     spin_unlock(address(manager.lock))
     if content != NULL:
         content_decref(content)

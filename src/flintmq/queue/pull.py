@@ -32,6 +32,7 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     credit_give_back,
     credit_left,
     credit_take,
+    manager_again,
     manager_available,
     manager_changed,
     manager_count,
@@ -41,15 +42,26 @@ from cython.cimports.flintmq.queue.consumer_manager import (
     manager_next_offer,
     manager_offered,
     manager_outranked,
+    manager_spread,
     manager_wake_one,
     manager_wake_waiters,
     queue_version,
 )
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
-from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan
+from cython.cimports.flintmq.queue.entry_list import list_advance_floor, list_lowest_behind, list_release, list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.list_kinds import kind_returned
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.returns import queue_count_return
+from cython.cimports.flintmq.queue.selections import (
+    NEXT_NONE,
+    NEXT_SCAN,
+    SELECTION_END,
+    selection_next,
+    selection_pending,
+    selection_put,
+    selection_scanned,
+    selection_wait,
+)
 from cython.cimports.flintmq.queue.slot import (
     LOADING_FIRST,
     LOADING_NOT,
@@ -67,10 +79,13 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOT_INTERESTED,
     CONSUMER_NOTIFIED,
     CONSUMER_REMOVED,
+    CONSUMER_SELECTS,
+    ENTRY_AVAILABLE,
     ENTRY_COUNT_SHIFT,
     ENTRY_NOT_RESIDENT,
     ENTRY_OWNER_SHIFT,
     ENTRY_REDELIVERED,
+    ENTRY_STATE_MASK,
     RETURN_CALM,
     RETURN_FAILED,
     RETURN_UNSENT,
@@ -83,9 +98,12 @@ from cython.cimports.flintmq.queue.types import (
     place_t,
     puller_t,
     queue_t,
+    segment_t,
+    selection_t,
     slot_t,
 )
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.flintmq.selectors.program import program_selects
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 
 # Outcomes of _attempt.
 NOTHING = declare(c_int, 0)
@@ -96,6 +114,8 @@ PARKED = declare(c_int, 4)
 NOT_NEXT = declare(c_int, 5)
 SUSPENDED = declare(c_int, 6)
 NOT_READY = declare(c_int, 7)
+STOPPED = declare(c_int, 8)
+LOOKED = declare(c_int, 9)
 
 # Entries passed in one scan before the level's floor is moved up for everybody: a few times what neighbours take in turn.
 SKIPPED_MANY = declare(uint32_t, 64)
@@ -103,6 +123,12 @@ SKIPPED_MANY = declare(uint32_t, 64)
 FLOOR_EVERY = declare(uint64_t, 256)
 # Deliveries of a consumer between two looks at whether to read ahead: the look costs a sum over the consumers.
 READ_AHEAD_EVERY = declare(uint64_t, 256)
+
+
+# Entries that a consumer with a selector looks at in one pull before others of its loop have their turn.
+SELECT_SLICE = declare(uint32_t, 512)
+# Steps of one comparison (selectors/program.py).
+SELECT_STEPS = declare(int64_t, 65_536)
 
 
 # --- is there anything, and who should know ------------------------------------------------------------------------------
@@ -267,8 +293,8 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
     if at_load32(address(queue.deleted)) or at_load32(address(consumer.list)) <= CONSUMER_REMOVED:
         spin_unlock(address(consumer.send_lock))
         return False
-    if not consumer.flags & CONSUMER_ACQUIRES:
-        return _browse(queue, consumer, out)
+    if consumer.flags & (CONSUMER_ACQUIRES | CONSUMER_SELECTS) != CONSUMER_ACQUIRES:
+        return _deliver_selected(queue, consumer, out) if consumer.flags & CONSUMER_ACQUIRES else _browse(queue, consumer, out)
     # An offer is sent from there, too: it took the credit, without which the consumer may have been moved there since.
     if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED and consumer.offered == NULL:
         if consumer.acquired != consumer.counted:
@@ -346,6 +372,187 @@ def queue_deliver_single(queue: pointer[queue_t], consumer: pointer[consumer_t],
     spin_unlock(address(consumer.send_lock))
     if wake:
         manager_wake_one(queue, NULL, False)  # a backlog spreads to all
+    return True
+
+
+# --- consumers with a selector --------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _selects(queue: pointer[queue_t], consumer: pointer[consumer_t], slot: pointer[slot_t]) -> c_int:
+    """TAKEN: it wants the entry, which is available and in memory; NOTHING: not; LOOKED: it can't be told, look again."""
+    content: pointer[content_t] = slot_borrow(slot, False, NULL)
+    steps: int64_t = SELECT_STEPS
+    selected: bint
+    if content == NULL:
+        return LOOKED  # gone, or evicted
+    selected = program_selects(consumer.selector, content, address(steps))
+    at_store64(address(queue.manager.selections.looked), queue.manager.selections.looked + 1)
+    content_decref(content)
+    return TAKEN if selected else NOTHING
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _scan_selected(
+    queue: pointer[queue_t], consumer: pointer[consumer_t], start: uint64_t, found: pointer[found_t], left: pointer[uint32_t]
+) -> c_int:
+    """The look that selection_next asked for, from `start` on. LOOKED: there is something in the heap, or all was looked at."""
+    entries: pointer[list_t] = address(queue.entries)
+    selected: c_int
+    while True:
+        if left[0] == 0:
+            selection_scanned(consumer.selection, start, 0)
+            return STOPPED
+        left[0] -= 1
+        if not list_scan(entries, address(consumer.place), start, found):
+            if found.skipped > SKIPPED_MANY:
+                list_advance_floor(entries, address(consumer.place), entries.level_count - 1)
+            selection_scanned(consumer.selection, SELECTION_END, 0)
+            return LOOKED
+        start = found.position
+        if found.skipped > SKIPPED_MANY:
+            list_advance_floor(entries, address(consumer.place), cast(uint32_t, start >> 56))
+        if at_load64(address(found.slot.state)) & ENTRY_NOT_RESIDENT:
+            selection_scanned(consumer.selection, start, 0)
+            return PARKED
+        selected = _selects(queue, consumer, found.slot)
+        if selected == TAKEN:
+            selection_scanned(consumer.selection, start + 1, start)
+            return LOOKED
+        if selected == NOTHING:
+            start += 1
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _attempt_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t]) -> c_int:
+    """_attempt of a consumer with a selector: its selection knows where to look. Called with its send_lock held."""
+    entries: pointer[list_t] = address(queue.entries)
+    selection: pointer[selection_t] = consumer.selection
+    segment: pointer[segment_t] = NULL
+    position: uint64_t = 0
+    state: uint64_t
+    left: uint32_t = SELECT_SLICE
+    outcome: c_int
+    while True:
+        outcome = selection_next(selection, address(position))
+        if outcome == NEXT_NONE:
+            return NOTHING
+        if outcome == NEXT_SCAN:
+            outcome = _scan_selected(queue, consumer, position, found, address(left))
+            if outcome != LOOKED:
+                return outcome
+            continue
+        spin_lock(address(entries.lock))
+        found.slot = list_slot_locked(entries, position, address(segment))
+        state = at_load64(address(found.slot.state)) if found.slot != NULL else 0
+        spin_unlock(address(entries.lock))
+        found.position = position
+        if state & ENTRY_STATE_MASK != ENTRY_AVAILABLE:
+            outcome = NOTHING  # gone; should it come back, it is told anew
+        elif left == 0:
+            outcome = STOPPED
+        elif state & ENTRY_NOT_RESIDENT:
+            outcome = PARKED
+        else:
+            outcome = _selects(queue, consumer, found.slot)
+            left -= 1
+            if outcome == TAKEN:
+                outcome = _take_selected(queue, consumer, found)
+        if outcome == TAKEN:
+            if position % FLOOR_EVERY == 0:
+                list_advance_floor(entries, address(consumer.place), cast(uint32_t, position >> 56))
+            return TAKEN
+        if outcome == NOTHING:
+            continue
+        selection_put(selection, position)
+        if outcome != LOOKED:
+            return outcome
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _take_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], found: pointer[found_t]) -> c_int:
+    if manager_outranked(queue, consumer, found.slot):
+        return OUTRANKED
+    if not credit_take(consumer):
+        return NO_CREDIT
+    if slot_acquire(found.slot, consumer.id, False):
+        return TAKEN
+    credit_give_back(consumer)
+    manager_credit_back(queue, consumer, True)
+    return LOOKED
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], out: pointer[delivery_t]) -> bint:
+    """queue_deliver_single of a consumer with a selector. Called with, and gives up, its send_lock."""
+    found: found_t
+    outcome: c_int
+    selection: pointer[selection_t] = consumer.selection
+    looked_again: bint = False
+    wake: bint = False
+    if at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+        if consumer.acquired != consumer.counted:
+            manager_count(queue, consumer)
+        spin_unlock(address(consumer.send_lock))
+        return False
+    while True:
+        outcome = SUSPENDED
+        if not at_load32(address(consumer.target.suspended)):
+            outcome = _attempt_selected(queue, consumer, address(found))
+        if outcome == TAKEN:
+            break
+        if outcome == SUSPENDED or outcome == NO_CREDIT:
+            manager_move(queue, consumer, CONSUMER_NOT_INTERESTED)
+            if not at_load32(address(consumer.target.suspended)) and credit_left(consumer):
+                manager_move(queue, consumer, CONSUMER_INTERESTED)
+                continue
+            spin_unlock(address(consumer.send_lock))
+            queue_wake_if_available(queue)  # those that it outranked
+            return False
+        if outcome == STOPPED:
+            spin_unlock(address(consumer.send_lock))
+            manager_again(queue, consumer)
+            return False
+        if looked_again:
+            if outcome != NOTHING:
+                selection_wait(queue, selection, True)
+                if outcome == PARKED:
+                    if not _load_content(queue, found.slot, found.position):
+                        continue
+                    out.position = found.position
+                elif not manager_outranked(queue, consumer, found.slot):
+                    continue  # the one above it left before it was known that somebody waits
+            spin_unlock(address(consumer.send_lock))
+            return False
+        manager_move(queue, consumer, CONSUMER_INTERESTED)
+        looked_again = True
+    _count_acquired(consumer, found.slot)
+    delivery_fill(out, found.slot, slot_content(found.slot), found.position, at_load64(address(found.slot.state)))
+    at_store64(address(consumer.delivered), consumer.delivered + 1)
+    if consumer.delivered % READ_AHEAD_EVERY == 0 and at_load64(address(queue.entries.cold_count)):
+        _read_ahead(queue, found.position)
+    if at_load32(address(consumer.list)) == CONSUMER_INTERESTED:
+        manager_move(queue, consumer, CONSUMER_NOTIFIED)
+    elif at_load32(address(consumer.list)) == CONSUMER_NOT_INTERESTED:
+        manager_count(queue, consumer)
+    if at_load32(address(selection.interested.count)):
+        out.rotate = True
+        wake = selection_pending(selection)
+    elif at_load32(address(selection.notified.count)) > 1:
+        out.rotate = True
+    if wake:
+        manager_spread(queue, selection)
+    spin_unlock(address(consumer.send_lock))
     return True
 
 
@@ -489,7 +696,7 @@ def queue_release(queue: pointer[queue_t], slot: pointer[slot_t], position: uint
     due_worked(queue)
     due_expiry(queue)
     kind_returned(queue, position)
-    manager_available(queue, NULL, True)
+    manager_available(queue, position, NULL, True)
     manager_wake_waiters(queue)
     return True
 

@@ -4,6 +4,7 @@
 # keeps a reference.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
+from flintmq.selectors.program cimport program_t
 from flintmq.queue.types cimport (
     consumer_t, credit_t, delivery_t, interest_t, log_port_t, queue_ops_t, queue_t, slot_t, target_t,
 )
@@ -54,6 +55,8 @@ cdef uint64_t queue_enqueue_immediate(queue_t *queue, content_t *content, uint64
 
 # --- consumers (seed 004) -----------------------------------------------------------------------------------------------
 cdef consumer_t *consumer_new(queue_t *queue, target_t *target, int32_t priority, uint32_t flags, uint32_t prefetch) noexcept nogil
+# It wants what the program selects, and nothing else. Before it is attached; takes a reference.
+cdef void consumer_select(consumer_t *consumer, program_t *program) noexcept nogil
 cdef void consumer_incref(consumer_t *consumer) noexcept nogil
 cdef void consumer_decref(consumer_t *consumer) noexcept nogil
 # False when an exclusive consumer is attached, or this one is exclusive and another is attached, or the queue is deleted.

@@ -70,6 +70,7 @@ from cython.cimports.flintmq.queue.pull import (
 from cython.cimports.flintmq.queue.residency import queue_load_room
 from cython.cimports.flintmq.queue.restoring import queue_forget_logged
 from cython.cimports.flintmq.queue.returns import queue_free_returns
+from cython.cimports.flintmq.queue.selections import selections_free
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
@@ -79,6 +80,7 @@ from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOTIFIED,
     CONSUMER_REMOVED,
     CONSUMER_SEES_REQUEUES,
+    CONSUMER_SELECTS,
     ENTRY_LOGGED,
     REASON_DROP,
     REASON_EXPIRE,
@@ -92,6 +94,7 @@ from cython.cimports.flintmq.queue.types import (
     target_t,
 )
 from cython.cimports.flintmq.queue.upkeep import queue_reclaim
+from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 
@@ -124,6 +127,7 @@ def queue_decref(queue: pointer[queue_t]) -> void:
         if queue.ops != NULL:
             queue.ops.destroy(queue)
         list_destroy(address(queue.entries), queue.port)
+        selections_free(queue.manager.selections)
         queue_free_returns(queue)
         free(queue)
 
@@ -282,7 +286,7 @@ def _arrived(queue: pointer[queue_t], position: uint64_t, content: pointer[conte
         return
     if at_load_ptr(address(queue.manager.exclusive)) != NULL and queue_offer(queue, position):
         return  # the exclusive short cut: one consumer, nobody to choose from
-    manager_available(queue, content, True)
+    manager_available(queue, position, content, True)
 
 
 def queue_enqueue(
@@ -366,6 +370,16 @@ def consumer_new(
     return consumer
 
 
+def consumer_select(consumer: pointer[consumer_t], program: pointer[program_t]) -> void:
+    program_incref(program)
+    consumer.selector = program
+    if consumer.flags & CONSUMER_ACQUIRES:
+        consumer.flags |= CONSUMER_SELECTS
+    else:
+        consumer.interest = program_wants
+        consumer.interest_context = program
+
+
 def consumer_incref(consumer: pointer[consumer_t]) -> void:
     at_add32(address(consumer.refs), 1)
 
@@ -375,6 +389,8 @@ def consumer_decref(consumer: pointer[consumer_t]) -> void:
         check(consumer.list == CONSUMER_REMOVED, b"queue_core I5 a consumer that is freed is on no list", consumer.id, consumer.list)
         if consumer.browse_levels != consumer.browsed:
             free(consumer.browse_levels)
+        if consumer.selector != NULL:
+            program_decref(consumer.selector)
         if consumer.reader != NULL:
             consumer.queue.ops.free_reader(consumer.reader)
         queue_decref(consumer.queue)

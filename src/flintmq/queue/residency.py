@@ -69,7 +69,7 @@ def queue_content_loaded(queue: pointer[queue_t], position: uint64_t, content: p
     spin_unlock(address(queue.entries.lock))
     if asked:
         manager_changed(queue)
-        manager_available(queue, content, True)
+        manager_available(queue, 0, content, True)
         manager_wake_waiters(queue)
 
 

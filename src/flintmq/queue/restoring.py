@@ -12,7 +12,7 @@ from __future__ import annotations
 from cython import NULL, address, bint, cast, cfunc, exceptval, nogil, pointer, void
 from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_t
-from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_wake_waiters
+from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_behind, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_cold, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import list_next, list_scan, list_slot_locked
@@ -47,11 +47,11 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 @cfunc
 @nogil
 @exceptval(check=False)
-def _came(queue: pointer[queue_t], content: pointer[content_t]) -> void:
+def _came(queue: pointer[queue_t], position: uint64_t, content: pointer[content_t]) -> void:
     """An entry is available at a place that readers may have passed."""
     due_worked(queue)
     due_expiry(queue)
-    manager_available(queue, content, True)
+    manager_available(queue, position, content, True)
     manager_wake_waiters(queue)
 
 
@@ -61,7 +61,8 @@ def queue_restore_many(queue: pointer[queue_t], restored: pointer[restored_t], c
     done = list_insert_many(address(queue.entries), restored, count)
     spin_unlock(address(queue.log_lock))
     if done:
-        _came(queue, NULL)
+        manager_behind(queue, 1)
+        _came(queue, 0, NULL)
     return done
 
 
@@ -144,7 +145,7 @@ def queue_publish_held(queue: pointer[queue_t], slot: pointer[slot_t], position:
     if not list_publish_held(address(queue.entries), position, ENTRY_LOGGED if logged else 0, hot_bytes, address(wanted), address(dropped)):
         return queue_release(queue, slot, position, 0, False)
     kind_arrived(queue, position, NULL)
-    _came(queue, dropped)
+    _came(queue, position, dropped)
     if dropped != NULL:
         content_decref(dropped)
     return True

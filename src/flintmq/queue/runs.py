@@ -19,7 +19,7 @@ from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_store6
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_us
 from cython.cimports.flintmq.core.content import CONTENT_PRIORITY, content_decref, content_t
-from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_changed, manager_wake_waiters
+from cython.cimports.flintmq.queue.consumer_manager import manager_available, manager_behind, manager_changed, manager_wake_waiters
 from cython.cimports.flintmq.queue.counts import count_arrival, count_behind, count_cold, count_taken
 from cython.cimports.flintmq.queue.due import due_expiry, due_worked
 from cython.cimports.flintmq.queue.entry_list import (
@@ -289,11 +289,12 @@ def run_look(queue: pointer[queue_t], run: pointer[run_t], positions: pointer[cy
 @cfunc
 @nogil
 @exceptval(check=False)
-def _came(queue: pointer[queue_t]) -> void:
-    """Entries are available at places that readers may have passed."""
+def _came(queue: pointer[queue_t], lowest: uint64_t) -> void:
+    """Entries from `lowest` on are available at places that readers may have passed."""
     due_worked(queue)
     due_expiry(queue)
-    manager_available(queue, NULL, True)
+    manager_behind(queue, lowest)
+    manager_available(queue, 0, NULL, True)
     manager_wake_waiters(queue)
 
 
@@ -338,7 +339,7 @@ def run_release(queue: pointer[queue_t], entries: pointer[run_entry_t], count: u
             kind_returned(queue, entries[first].position)
             first += 1
         if lowest:
-            _came(queue)
+            _came(queue, lowest)
 
 
 def run_settle(queue: pointer[queue_t], entries: pointer[run_entry_t], count: uint64_t) -> void:
@@ -471,7 +472,7 @@ def run_publish(queue: pointer[queue_t], placed: pointer[placed_t], count: uint6
             kind_arrived(queue, (placed + first).position, NULL)
             first += 1
         if lowest:
-            _came(queue)
+            _came(queue, lowest)
 
 
 # --- the Python face ----------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@
 # Position 0 means "none": indices start at 1. A standard queue has one level, so its positions are 1, 2, 3, ...
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
+from flintmq.core.hash64 cimport map64_t
+from flintmq.selectors.program cimport program_t
 
 cdef extern from *:             # the two parts of a position
     """
@@ -269,7 +271,10 @@ cdef enum:                      # consumer flags
     CONSUMER_NO_ACK = 2         # settled when sent
     CONSUMER_EXCLUSIVE = 4
     CONSUMER_SEES_REQUEUES = 8
+    CONSUMER_SELECTS = 16       # acquires what its `selector` selects, by a selection
 
+cdef struct selection_t
+cdef struct selection_key_t
 cdef struct consumer_list_t:
     consumer_t *head
     consumer_t *tail
@@ -281,6 +286,52 @@ cdef struct group_t:            # PriorityConsumerListPair of seed 004: the cons
     group_t *next               # next lower priority
     consumer_list_t interested
     consumer_list_t notified
+
+cdef struct selection_key_t:    # one value of a selection's key
+    uint64_t hash
+    selection_t *selection
+    selection_key_t *next       # of the same hash
+
+# The consumers of one queue that have the same selector. See queue/selections.pxd.
+cdef struct selection_t:
+    program_t *program          # counted reference
+    uint32_t lock               # of the next seven; inside the manager lock and send_lock, nothing but the heap's memory inside it
+    uint32_t scanning           # a member looks from scan_from on
+    uint64_t scan_from          # what is available from there on may be wanted; SELECTION_END: nothing beyond the heap
+    uint64_t overflow_from      # as scan_from, of what found no room in the heap
+    uint64_t *heap              # positions that may be wanted, the lowest first; those of entries that are gone stay until they are looked at
+    uint32_t heap_count
+    uint32_t heap_room
+    uint32_t waits              # atomic: its next entry is on its way from the disk, or left to a consumer of a higher priority
+    uint32_t member_count       # under the manager lock, as everything below
+    int32_t priority            # highest one that a member had
+    bint mixed                  # members had different ones
+    consumer_list_t interested
+    consumer_list_t notified
+    selection_t *next           # all of the queue
+    selection_t *previous
+    selection_t *due            # chain of those that an arrival is for
+    selection_key_t *keys       # one for each key of the program; NULL: it is asked about each message
+    uint32_t key_table          # which table they are in
+    selection_t *unkeyed_next
+    selection_t *unkeyed_previous
+
+cdef enum:
+    KEY_TABLES_MAX = 8
+
+cdef struct key_table_t:        # selections that want a certain value of one name
+    program_t *name             # NULL: not in use
+    uint32_t count              # keys
+    map64_t values              # hash -> selection_key_t
+
+cdef struct selections_t:
+    selection_t *all
+    selection_t *unkeyed
+    uint32_t count
+    uint32_t waiting            # atomic: selections that wait
+    key_table_t tables[KEY_TABLES_MAX]
+    uint64_t compared           # figures: programs run for arrivals
+    uint64_t looked             # ... and for scans and pulls
 
 cdef struct manager_t:
     uint32_t lock
@@ -298,6 +349,7 @@ cdef struct manager_t:
     uint64_t acquired_bytes
     uint64_t delivered          # of consumers that left
     uint64_t visited            # consumers looked at in loops under the lock: what many consumers cost
+    selections_t *selections    # atomic: NULL until a consumer with a selector came
 
 cdef struct consumer_t:
     uint32_t id                 # unique in the process, never reused, never 0
@@ -338,6 +390,8 @@ cdef struct consumer_t:
     consumer_t *hot_next
     uint32_t offer_round        # the last round of `immediate` that asked it
     uint64_t timeout_us         # its own x-consumer-timeout, 0 = its queue's
+    program_t *selector         # of one that CONSUMER_SELECTS: counted reference
+    selection_t *selection      # NULL while not attached
 
 cdef struct target_t:           # broker-side representation of a consuming client (seed 004): one or more consumers
     consumer_t **consumers      # one per queue

@@ -82,7 +82,7 @@ cdef struct program_t:          # one block of memory, never changed; counted re
     uint32_t last_property      # no property behind the one with this bit is needed; 16: none is
     uint32_t key_name           # a message that matches has one of `keys` as the value of this name; name_count: nothing is known
     uint32_t key_count
-    uint64_t *keys              # hashes (value_hash), rising
+    uint64_t *keys              # hashes (program_hash), none twice
     op_t *ops
     value_t *constants
     name_t *names
@@ -90,6 +90,9 @@ cdef struct program_t:          # one block of memory, never changed; counted re
     range_t *patterns
     uint32_t *elements          # of all patterns
     uint64_t block_size
+    uint64_t hash               # of the text
+    const uint8_t *text
+    uint32_t text_size
     uint32_t buckets[BUCKETS]   # first header name + 1
     uint32_t sources[FROM_COUNT]  # name of that source + 1
 
@@ -98,6 +101,14 @@ cdef struct program_t:          # one block of memory, never changed; counted re
 cdef bint program_selects(program_t *program, content_t *content, int64_t *steps) noexcept nogil
 # interest_t of queue/types.pxd: program_selects with STEPS_MAX steps; context: program_t.
 cdef bint program_wants(void *context, content_t *content) noexcept nogil
+# Whether they are made from the same text.
+cdef bint program_same(program_t *left, program_t *right) noexcept nogil
+# A program that selects nothing, for the values of one name: name `number` of `source`. One reference; NULL: no memory.
+cdef program_t *program_of_name(program_t *source, uint32_t number) noexcept nogil
+# Whether both names mean the same value.
+cdef bint program_same_name(program_t *left, uint32_t left_number, program_t *right, uint32_t right_number) noexcept nogil
+# Hash of the value that the program's first name has in this message, as in `keys`: equal values have one hash. 0: it has none.
+cdef uint64_t program_hash(program_t *program, content_t *content, int64_t *steps) noexcept nogil
 cdef void program_incref(program_t *program) noexcept nogil
 cdef void program_decref(program_t *program) noexcept nogil
 

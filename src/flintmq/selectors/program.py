@@ -591,6 +591,90 @@ def program_wants(context: p_void, content: pointer[content_t]) -> bint:
     return program_selects(cast(pointer[program_t], context), content, address(steps))
 
 
+# --- for an index of many programs --------------------------------------------------------------------------------------------
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _octets_hash(text: pointer[cython.const[uint8_t]], size: uint32_t) -> uint64_t:
+    spread: uint64_t = 0x9E3779B97F4A7C15
+    value: uint64_t = size + 1
+    piece: uint64_t
+    while size >= 8:
+        memcpy(address(piece), text, 8)
+        value = (value ^ piece) * spread
+        value ^= value >> 29
+        text += 8
+        size -= 8
+    while size:
+        value = (value ^ text[0]) * spread
+        value ^= value >> 29
+        text += 1
+        size -= 1
+    return value
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _value_hash(value: pointer[value_t]) -> uint64_t:
+    """Not 0, but for NULL and what is not comparable. A float that is an integer hashes as that."""
+    spread: uint64_t = 0x9E3779B97F4A7C15
+    result: uint64_t
+    bits: uint64_t = 0
+    if value.kind == KIND_TEXT:
+        result = _octets_hash(value.text, value.size)
+    elif value.kind == KIND_NULL:
+        return 0
+    else:
+        # All numbers as floats: two integers that are one float share a bucket, and no more.
+        if value.kind == KIND_BOOLEAN:
+            bits = 0x5555 + cast(uint64_t, value.integer)
+        elif _number(value) != 0.0:  # zero has two signs
+            number: double = _number(value)
+            memcpy(address(bits), address(number), 8)
+        result = (bits ^ (bits >> 32) ^ 0x2545F491) * spread
+        result ^= result >> 31
+    return result | 1
+
+
+def program_same(left: pointer[program_t], right: pointer[program_t]) -> bint:
+    return left.hash == right.hash and left.text_size == right.text_size and memcmp(left.text, right.text, left.text_size) == 0
+
+
+def program_same_name(left: pointer[program_t], left_number: uint32_t, right: pointer[program_t], right_number: uint32_t) -> bint:
+    a: pointer[name_t] = left.names + left_number
+    b: pointer[name_t] = right.names + right_number
+    return a.source == b.source and a.size == b.size and memcmp(a.text, b.text, a.size) == 0
+
+
+def program_of_name(source: pointer[program_t], number: uint32_t) -> pointer[program_t]:
+    text_size: uint32_t = source.names[number].size
+    names_at: uint64_t = (sizeof(program_t) + 7) & ~cast(uint64_t, 7)
+    block: pointer[uint8_t] = cast(pointer[uint8_t], calloc(1, names_at + sizeof(name_t) + text_size + 1))
+    program: pointer[program_t] = cast(pointer[program_t], block)
+    if block == NULL:
+        return NULL
+    program.refs = 1
+    program.block_size = names_at + sizeof(name_t) + text_size + 1
+    program.name_count = 1
+    program.key_name = 1
+    program.names = cast(pointer[name_t], block + names_at)
+    program.names[0].source = source.names[number].source
+    program.names[0].size = text_size
+    program.names[0].text = block + names_at + sizeof(name_t)
+    memcpy(block + names_at + sizeof(name_t), source.names[number].text, text_size)
+    _find_names(program)
+    return program
+
+
+def program_hash(program: pointer[program_t], content: pointer[content_t], steps: pointer[int64_t]) -> uint64_t:
+    values: value_t[NAMES_MAX]
+    _read_values(program, content, values, steps)
+    return _value_hash(values)
+
+
 # --- life -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -630,18 +714,14 @@ def _fill(value: pointer[value_t], constant: object, text: pointer[pointer[uint8
 
 
 @cfunc
-def _name(program: pointer[program_t], names: list, at: pointer[uint8_t]):
-    """Copies the names to `at`, and says where their values are found."""
+@nogil
+@exceptval(check=False)
+def _find_names(program: pointer[program_t]) -> void:
+    """Says where the values of the names are found, and how far a header has to be read for them."""
     number: uint32_t
     bucket: uint32_t
-    text: bytes
     program.last_property = 16
     for number in range(program.name_count):
-        program.names[number].source, text = names[number]
-        program.names[number].size = len(text)
-        program.names[number].text = at
-        memcpy(at, cast(p_char, text), len(text))
-        at += len(text)
         if program.names[number].source == FROM_HEADERS:
             bucket = _bucket(program.names[number].text, program.names[number].size)
             program.names[number].next = program.buckets[bucket]
@@ -661,6 +741,37 @@ def _name(program: pointer[program_t], names: list, at: pointer[uint8_t]):
         program.last_property = min(program.last_property, 12)
 
 
+@cfunc
+def _copy_names(program: pointer[program_t], names: list, at: pointer[pointer[uint8_t]]):
+    number: uint32_t
+    text: bytes
+    for number in range(program.name_count):
+        program.names[number].source, text = names[number]
+        program.names[number].size = len(text)
+        program.names[number].text = at[0]
+        memcpy(at[0], cast(p_char, text), len(text))
+        at[0] += len(text)
+    _find_names(program)
+
+
+@cfunc
+def _copy_keys(program: pointer[program_t], keys: tuple, at: pointer[pointer[uint8_t]]):
+    """The hashes of the constants that the name `key_name` has one of."""
+    value: value_t
+    number: uint32_t
+    key: uint64_t
+    for constant in keys[1]:
+        _fill(address(value), constant, at)
+        key = _value_hash(address(value))
+        for number in range(program.key_count):
+            if program.keys[number] == key:
+                break
+        else:
+            program.keys[program.key_count] = key
+            program.key_count += 1
+    program.key_name = keys[0]
+
+
 @cclass
 class Selector:
     """See program.pyi."""
@@ -668,14 +779,19 @@ class Selector:
     def __cinit__(self, text: str, ops: list, constants: list, names: list, sets: list, patterns: list, keys: object):
         flat: list = list(constants) + [constant for group in sets for constant in group]
         elements: list = [element for pattern in patterns for element in pattern]
-        texts: uint64_t = sum([len(constant) for constant in flat if isinstance(constant, bytes)]) + sum([len(name) for _, name in names])
+        key_values: list = list(keys[1]) if keys is not None else []
+        octets: bytes = text.encode("utf-8", "surrogateescape")
+        texts: uint64_t = sum([len(constant) for constant in flat + key_values if isinstance(constant, bytes)]) + len(octets)
+        names_size: uint64_t = sum([len(name) for _, name in names])
         ops_at: uint64_t = sizeof(program_t)
         constants_at: uint64_t = _aligned(ops_at + len(ops) * sizeof(op_t))
         names_at: uint64_t = _aligned(constants_at + len(flat) * sizeof(value_t))
         sets_at: uint64_t = _aligned(names_at + len(names) * sizeof(name_t))
         patterns_at: uint64_t = _aligned(sets_at + len(sets) * sizeof(range_t))
         elements_at: uint64_t = _aligned(patterns_at + len(patterns) * sizeof(range_t))
-        texts_at: uint64_t = _aligned(elements_at + len(elements) * sizeof(uint32_t))
+        keys_at: uint64_t = _aligned(elements_at + len(elements) * sizeof(uint32_t))
+        texts_at: uint64_t = keys_at + len(key_values) * sizeof(uint64_t)
+        size: uint64_t = texts_at + texts + names_size + 8
         block: pointer[uint8_t]
         at: pointer[uint8_t]
         program: pointer[program_t]
@@ -683,13 +799,13 @@ class Selector:
         self.text = text
         if len(names) > NAMES_MAX or _depth(ops) + 2 > STACK_MAX:
             raise ValueError("a selector of this size has no program")
-        block = cast(pointer[uint8_t], calloc(1, texts_at + texts + 8))
+        block = cast(pointer[uint8_t], calloc(1, size))
         if block == NULL:
             raise MemoryError
         program = cast(pointer[program_t], block)
         self.program = program
         program.refs = 1
-        program.block_size = texts_at + texts + 8
+        program.block_size = size
         program.op_count = len(ops)
         program.name_count = len(names)
         program.key_name = len(names)
@@ -699,6 +815,7 @@ class Selector:
         program.sets = cast(pointer[range_t], block + sets_at)
         program.patterns = cast(pointer[range_t], block + patterns_at)
         program.elements = cast(pointer[uint32_t], block + elements_at)
+        program.keys = cast(pointer[uint64_t], block + keys_at)
         at = block + texts_at
         for number in range(len(ops)):
             program.ops[number].code, program.ops[number].arg = ops[number]
@@ -708,7 +825,13 @@ class Selector:
             program.elements[number] = elements[number]
         _ranges(program.sets, sets, len(constants))
         _ranges(program.patterns, patterns, 0)
-        _name(program, names, at)
+        _copy_names(program, names, address(at))
+        if keys is not None:
+            _copy_keys(program, keys, address(at))
+        program.text = at
+        program.text_size = len(octets)
+        memcpy(at, cast(p_char, octets), len(octets))
+        program.hash = _octets_hash(program.text, program.text_size)
 
     def __dealloc__(self):
         if self.program != NULL:

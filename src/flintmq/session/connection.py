@@ -43,6 +43,7 @@ from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
 from cython.cimports.flintmq.queue.queue_core import (
+    consumer_select,
     entry_sent,
     queue_add_waiter,
     queue_decref,
@@ -105,7 +106,6 @@ from cython.cimports.flintmq.session.subscription import (
     subscription_detach,
     subscription_find,
     subscription_new,
-    subscription_select,
 )
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import (
@@ -487,7 +487,7 @@ class Connection:
         if seat is not None:
             seat_give(seat, subscription.consumer)
         if selector is not None:
-            subscription_select(subscription, selector.program)
+            consumer_select(subscription.consumer, selector.program)
         if not subscription_attach(subscription):
             free(subscription)
             return False

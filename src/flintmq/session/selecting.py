@@ -21,6 +21,10 @@ SELECTORS = ("x-filter-jms-selector", "apache.org:selector-filter:string", "jms-
 BROWSES = ("x-browse", "x-filter-no-consume")
 
 
+# of a selection in the queue core: its record, its keys, and its heap when that is full (queue/selections.pxd)
+SELECTION_BYTES = 10_240
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """selector: None: every message; browse: the consumer sees each message once and takes none."""
@@ -30,8 +34,8 @@ class Choice:
 
     @property
     def size(self) -> int:
-        """Bytes of memory."""
-        return 0 if self.selector is None else self.selector.size
+        """Bytes of memory: of the selector, twice, as its text is an argument, too, and of what a queue may have for it."""
+        return 0 if self.selector is None else 2 * self.selector.size + SELECTION_BYTES
 
 
 ALL = Choice()

@@ -1,13 +1,10 @@
 # One basic.consume: target, consumer and frame prefix, from the first to the last call on its queue.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from flintmq.queue.types cimport queue_t
-from flintmq.selectors.program cimport program_t
 from flintmq.session.types cimport channel_t, subscription_t
 
 # flags: CONSUMER_* of queue/types.pxd; a `waiting` one takes nothing until it is activated. NULL when memory is exhausted.
 cdef subscription_t *subscription_new(channel_t *channel, queue_t *queue, const uint8_t *tag, uint8_t tag_len, uint32_t flags, int32_t priority, bint waiting) noexcept nogil
-# It wants what the program selects alone; before it is attached. Takes a reference.
-cdef void subscription_select(subscription_t *subscription, program_t *program) noexcept nogil
 # Joins channel and queue. False when exclusivity or the queue's deletion forbids it: then the caller frees it.
 cdef bint subscription_attach(subscription_t *subscription) noexcept nogil
 # Leaves both; deliveries under way stay unacked. The memory must outlive calls of notify_work that are under way.

@@ -6,7 +6,7 @@ in: the handlers, through Connection. out: a consumer on a queue whose target sc
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, pointer, sizeof, uint, void
+from cython import NULL, address, bint, cast, declare, pointer, sizeof, uint, void
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_new,
@@ -16,7 +16,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_remove_consumer,
 )
 from cython.cimports.flintmq.queue.types import CONSUMER_NO_ACK, queue_t
-from cython.cimports.flintmq.selectors.program import program_decref, program_incref, program_t, program_wants
 from cython.cimports.flintmq.session.delivery import subscription_set_prefix
 from cython.cimports.flintmq.session.settlement import channel_resume
 from cython.cimports.flintmq.session.types import channel_t, subscription_t
@@ -64,26 +63,6 @@ def subscription_new(
     return subscription
 
 
-def subscription_select(subscription: pointer[subscription_t], program: pointer[program_t]) -> void:
-    program_incref(program)
-    subscription.consumer.interest = program_wants
-    subscription.consumer.interest_context = program
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _let_go(subscription: pointer[subscription_t]) -> void:
-    """The consumer is on no queue, so nobody asks any more what it wants."""
-    if subscription.consumer.interest_context != NULL:
-        program_decref(cast(pointer[program_t], subscription.consumer.interest_context))
-        subscription.consumer.interest = NULL
-        subscription.consumer.interest_context = NULL
-    # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
-    consumer_decref(subscription.consumer)
-    queue_decref(subscription.queue)
-
-
 def subscription_attach(subscription: pointer[subscription_t]) -> bint:
     subscription.next = subscription.channel.subscriptions
     subscription.channel.subscriptions = subscription
@@ -92,7 +71,8 @@ def subscription_attach(subscription: pointer[subscription_t]) -> bint:
         return True
     subscription.channel.subscriptions = subscription.next
     subscription.channel.subscription_count -= 1
-    _let_go(subscription)
+    consumer_decref(subscription.consumer)
+    queue_decref(subscription.queue)
     return False
 
 
@@ -108,7 +88,9 @@ def subscription_detach(subscription: pointer[subscription_t]) -> void:
         if offer_back and subscription.channel.credit.limit:
             channel_resume(subscription.channel)  # credit that it shared with others
         forget_target(subscription.channel.connection, subscription.channel, address(subscription.target))
-    _let_go(subscription)
+    # Unacked deliveries keep the consumer; they are settled while the channel, whose credit it shares, still lives.
+    consumer_decref(subscription.consumer)
+    queue_decref(subscription.queue)
 
 
 def subscription_find(channel: pointer[channel_t], tag: pointer[cython.const[uint8_t]], tag_len: uint8_t) -> pointer[subscription_t]:
