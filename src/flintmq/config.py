@@ -309,6 +309,21 @@ class Limits:
     # limit the longest unused ones stand in line as everybody
     password_recent_max: int = 4_096
     password_recent_ms: int = 3_600_000
+    # wrong passwords of one user from one source, and seconds until one is forgiven: at the limit no password of the user is looked at
+    # from there, and the answer is "too many logins" (20 guesses a minute go on)
+    login_user_failures: int = 20
+    login_user_failure_s: int = 3
+    # the same of a source, whatever the users: many clients may share an address, and each may be configured wrongly
+    login_source_failures: int = 500
+    login_source_failure_ms: int = 100
+    # (user, source) pairs and sources that failures are counted of (200 bytes each); the one unused for longest makes room
+    login_failures_max: int = 10_000
+    # lines of the audit that one user's refusals get in a second; the others are counted
+    audit_user_lines: int = 10
+    # users whose refusals are counted like that; the one unused for longest makes room
+    audit_users_max: int = 10_000
+    # lines of the audit file that may wait for the disk (1 KiB each or so); more are dropped, and counted
+    audit_line_max: int = 10_000
     # milliseconds a verified credential is remembered (as a keyed MAC)
     credential_cache_ms: int = 60_000
     # milliseconds a graceful stop may take before sockets are closed
@@ -627,6 +642,14 @@ class Config:
     direct_io: bool = True
     tls_cert: str | None = None
     tls_key: str | None = None
+    # certificates of those who sign clients' certificates (PEM): clients that show one may log in with EXTERNAL; None: none is asked for
+    tls_ca: str | None = None
+    # clients of AMQP without such a certificate are not let in
+    tls_require_client: bool = False
+    # what of a client's certificate names the user: distinguished_name, common_name, subject_alternative_name
+    tls_login_from: str = "distinguished_name"
+    # file of refused accesses and of changes of definitions; None: they are in the log only
+    audit_log: str | None = None
     io_threads: int = 1
     log_level: str = "info"
     # bytes of message content at which publishers are blocked; None: Limits.memory_watermark of the machine's or cgroup's memory

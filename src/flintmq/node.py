@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -84,7 +85,9 @@ class Node:
         self.clock = clock or SystemClock()
         limits = config.limits
         self.memory_limit = config.memory_limit or int(memory_available() * limits.memory_watermark)
-        self.tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        # of AMQP, and of HTTP, which asks nobody for a certificate: a browser would ask its user
+        self.tls = self._tls_context(config)
+        self.http_tls = server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
         # Work that must not run on I/O loops: cold reads, streams, pulls. Stopped last.
         self.actors = ActorSystem(limits)
         self.store: DurableStore | None = None
@@ -157,7 +160,7 @@ class Node:
             parts.http_port = lambda: self.http_port
             parts.directory = None if self.store is None else self.store.directory
             parts.disk_floor = 0 if logs is None else logs.messages.floors.roomy
-            self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.tls)
+            self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.http_tls)
         self.loops = [Loop(config, self.memory_limit) for _ in range(config.io_threads)]
         self.broker.loops = self.loops
         self.broker.home_call = self.loops[0].call
@@ -244,6 +247,21 @@ class Node:
             ("http" if self.tls is None else "https", self.http_port),
         ]
         return [(protocol, self.config.host, port) for protocol, port in ports if port is not None]
+
+    @staticmethod
+    def _tls_context(config: Config) -> ssl.SSLContext | None:
+        if not config.tls_cert:
+            return None
+        return server_context(config.tls_cert, config.tls_key, config.tls_ca, config.tls_require_client)
+
+    def reload_tls(self) -> None:
+        """Reads the certificate files again: connections that come from now on see them. Raises: OperatorError, and nothing has changed."""
+        config = self.config
+        context = self._tls_context(config)
+        if context is None or self.http_tls is None or config.tls_cert is None:
+            return
+        self.http_tls.load_cert_chain(config.tls_cert, config.tls_key)  # in place: the HTTP server holds it
+        self.tls = context
 
     def actor_figures(self) -> dict[str, Any]:
         """Gauges of the actor system; `cold_reads`: figures of the store's cold reader."""

@@ -1,4 +1,4 @@
-"""SASL responses of connection.start-ok: PLAIN and AMQPLAIN.
+"""SASL responses of connection.start-ok: PLAIN and AMQPLAIN; EXTERNAL, where the certificate of the client says who it is.
 
 in: mechanism name and response bytes of a peer nobody knows yet. out: user name and password, or a PeerError.
 """
@@ -13,6 +13,21 @@ from flintmq.errors import PeerError, ReplyCode
 
 # What connection.start offers, in the order of preference.
 MECHANISMS = "PLAIN AMQPLAIN"
+EXTERNAL = "EXTERNAL"
+# what of a certificate may name the user (RabbitMQ's ssl_cert_login_from)
+LOGIN_FROM = ("distinguished_name", "common_name", "subject_alternative_name")
+# the short names of RFC 4514, of those that Python's ssl module writes in full
+_SHORT = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "userId": "UID",
+}
 
 TableDecoder = Callable[[bytes], Mapping[str, Any]]
 
@@ -68,3 +83,30 @@ def _amqplain(response: bytes, decode_table: TableDecoder) -> Credentials:
     if not isinstance(user, str) or not isinstance(password, str):
         raise login_refused("AMQPLAIN")
     return Credentials(user, Secret(password))
+
+
+def certificate_user(certificate: Mapping[str, Any], login_from: str) -> str | None:
+    """Whom a verified certificate names. None: nobody, or more than one.
+
+    Args: certificate: of ssl.SSLObject.getpeercert(); login_from: one of LOGIN_FROM. A distinguished name is written as RabbitMQ writes it
+    (RFC 4514: the last part first, `CN=client,O=org`); of alternative names the first DNS name counts.
+    """
+    subject: tuple[tuple[tuple[str, str], ...], ...] = certificate.get("subject", ())
+    if login_from == "distinguished_name":
+        return (
+            ",".join("+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in part) for part in reversed(subject)) or None
+        )
+    if login_from == "common_name":
+        names = [value for part in subject for kind, value in part if kind == "commonName"]
+        return names[0] if len(names) == 1 else None
+    return next((value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"), None)
+
+
+def _escaped(value: str) -> str:
+    """A value as RFC 4514 writes it: whatever a certificate says, it is one value of its name."""
+    text = "".join("\\00" if one == "\0" else f"\\{one}" if one in ',+"\\<>;' else one for one in value)
+    if text[:1] in ("#", " "):
+        text = "\\" + text
+    if text.endswith(" ") and len(text) > 1:
+        text = text[:-1] + "\\ "
+    return text

@@ -92,6 +92,8 @@ class Permissions:
         self._lock = threading.Lock()
         # called after every change: what was granted before may not be granted any more
         self.on_changed: Callable[[], None] = lambda: None
+        # called with each refusal: the user, the words of the answer
+        self.on_refused: Callable[[str, str], object] = lambda user, text: None
         self._patterns: dict[tuple[str, str], _Patterns] = {}
         self._records: dict[tuple[str, str], PermissionRecord] = {}
         # (user, vhost, exchange) -> patterns for routing keys: to write, to read
@@ -168,12 +170,15 @@ class Permissions:
         patterns = self._topics.get((user, vhost, exchange))
         if patterns is not None and patterns[verb is Verb.READ].search(routing_key) is None:
             text = f"{verb.value} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
+            self.on_refused(user, text)
             raise PeerError(ReplyCode.ACCESS_REFUSED, text)
 
     def authorize_vhost(self, user: str, vhost: str) -> None:
         """Returns when the user may open the vhost. Raises: PeerError 530."""
         if (user, vhost) not in self._patterns:
-            raise PeerError(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
+            text = f"access to vhost '{vhost}' refused for user '{user}'"
+            self.on_refused(user, text)
+            raise PeerError(ReplyCode.NOT_ALLOWED, text)
 
     def grants(self, user: str, vhost: str, *verbs: Verb) -> bool:
         """Whether the user may do one of these to anything in the vhost: whether one of the patterns is not the empty one."""
@@ -181,6 +186,14 @@ class Permissions:
         return patterns is not None and any(getattr(patterns, verb.value).pattern != _NOTHING for verb in verbs)
 
     def authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
+        """As `_authorize`, and the refusal is told."""
+        try:
+            self._authorize(user, vhost, verb, resource)
+        except PeerError as error:
+            self.on_refused(user, error.text)
+            raise
+
+    def _authorize(self, user: str, vhost: str, verb: Verb, resource: Resource) -> None:
         """Returns when the user may do the verb to the resource. Raises: PeerError 403 with RabbitMQ's text ("configure access to queue
         'q' in vhost '/' refused for user 'u'")."""
         patterns = self._patterns.get((user, vhost))
@@ -212,11 +225,13 @@ class Permissions:
     def _authorize_any(self, user: str, vhost: str, resource: Resource) -> None:
         for verb in Verb:
             try:
-                self.authorize(user, vhost, verb, resource)
+                self._authorize(user, vhost, verb, resource)
             except PeerError:
                 continue
             return
-        raise self._refused("access", user, vhost, resource.kind, resource.name)
+        refused = self._refused("access", user, vhost, resource.kind, resource.name)
+        self.on_refused(user, refused.text)
+        raise refused
 
     @staticmethod
     def _compile(record: PermissionRecord) -> _Patterns:

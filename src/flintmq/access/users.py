@@ -26,6 +26,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from flintmq.access.checks import Answer, Check, Checks, source_of
 from flintmq.access.hashes import is_foreign, matches
 from flintmq.access.secret import Secret
+from flintmq.access.throttle import Throttle
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
 from flintmq.ports import Definitions, PermissionRecord, UserRecord
@@ -67,7 +68,7 @@ def default_user(vhost: str = "/") -> tuple[PermissionRecord, UserRecord]:
 
 
 class Users:
-    """The users of a node.
+    """The users of a node. `throttle` slows who guesses.
 
     Args: definitions; clock; limits; loopback_users: may connect from this machine only (RabbitMQ's loopback_users).
     """
@@ -85,6 +86,7 @@ class Users:
         self._cache_ns = limits.credential_cache_ms * 1_000_000
         # By name: whoever replaces one of the two (a test) is asked.
         self.checks = Checks(lambda *one: self.check(*one), lambda *one: self.check_cached(*one), self._clock, limits)
+        self.throttle = Throttle(self._clock, limits)
         self._loopback_users = loopback_users
         self._key = os.urandom(32)
         self._lock = threading.Lock()
@@ -158,12 +160,24 @@ class Users:
         return True if hmac.compare_digest(mac, self._mac(user, password)) else None
 
     def submit_check(self, user: str, password: Secret | str, callback: Answer, source: str = "") -> Check:
-        """Checks when its turn comes: `callback(True | False)`, or `callback(None)` when too many wait (C1, C2 of access.checks).
+        """Checks when its turn comes: `callback(True | False)`, or `callback(None)` when too many wait (C1, C2 of access.checks)
+        or failed before (access.throttle).
 
         Cancel what is returned when the caller leaves. Args: source: the peer's address, or a name for all callers of a service.
         The callback runs once, in a thread of the pool or of this call. Raises: RuntimeError after `close`.
         """
-        return self.checks.submit(user, password, self._mac(user, password), source_of(source), callback)
+        where = source_of(source)
+
+        def answered(good: bool | None) -> None:
+            if good is not None:
+                (self.throttle.passed if good else self.throttle.failed)(user, where)
+            callback(good)
+
+        if self.throttle.refuses(user, where):
+            check = Check(self.checks, where, callback)
+            callback(None)
+            return check
+        return self.checks.submit(user, password, self._mac(user, password), where, answered)
 
     def check(self, user: str, password: Secret | str) -> bool:
         """The check itself, in this thread: tens of milliseconds. For management and the pool."""

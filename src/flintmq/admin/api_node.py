@@ -15,6 +15,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq import __version__
+from flintmq.access.mechanisms import EXTERNAL, MECHANISMS
 from flintmq.access.tags import sees_everything
 from flintmq.admin import figures
 from flintmq.admin.api_access import plain_list
@@ -190,9 +191,14 @@ def _node(call: Call) -> dict[str, Any]:
         "db_dir": directory,
         "config_files": [],
         "exchange_types": [{"name": name, "description": "", "enabled": True} for name in _EXCHANGE_TYPES],
-        "auth_mechanisms": [{"name": name, "description": "", "enabled": True} for name in ("PLAIN", "AMQPLAIN")],
+        "auth_mechanisms": [{"name": name, "description": "", "enabled": True} for name in _mechanisms(call)],
         "contexts": [],
     }
+
+
+def _mechanisms(call: Call) -> list[str]:
+    """What clients may log in with, of those that have a certificate, too."""
+    return [*MECHANISMS.split(), *([EXTERNAL] if call.broker.config.tls_ca else [])]
 
 
 def _alarms(call: Call) -> tuple[bool, bool]:

@@ -102,6 +102,7 @@ class Authenticator:
 
     async def caller(self, header: str | None, peer: str, gone: asyncio.Future[None] | None = None) -> Caller:
         """The caller. Args: peer: its address; gone: is done when its connection is lost. Raises: HttpError 401, 503."""
+        user = ""
         try:
             user, password = parse_basic(header, self._limits)
             users = self._broker.users
@@ -111,6 +112,8 @@ class Authenticator:
                 raise _unauthenticated("wrong user or password")
         except HttpError as error:
             self.refused += error.status == 401
+            if header is not None and error.status == 401:
+                self._broker.audit.refused(user, f"login over HTTP: {error.reason}", peer)
             raise
         return Caller(user, self._broker)
 

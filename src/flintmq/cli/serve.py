@@ -17,6 +17,8 @@ from typing import Any
 
 import click
 
+from flintmq.access.audit import AuditFile
+from flintmq.access.mechanisms import LOGIN_FROM
 from flintmq.cli.logs import flush_logs, log_to_stderr
 from flintmq.config import MIB, Config
 from flintmq.errors import OperatorError
@@ -103,12 +105,37 @@ def _import_early() -> None:
         importlib.import_module(name)
 
 
+def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
+    """SIGHUP: the level of the log, and the certificate files. What can't be read changes nothing, and the log says so."""
+    log = logging.getLogger("flintmq.node")
+    try:
+        options = {} if config is None else _from_file(config, ctx)
+        node.reload_tls()
+    except (OperatorError, OSError) as error:
+        log.error("SIGHUP: nothing was reloaded: %s", error)
+        return
+    level = options.get("log_level")
+    if level is not None and ctx.get_parameter_source("log_level") != click.core.ParameterSource.COMMANDLINE:
+        logging.getLogger().setLevel(level.upper())
+    log.info("SIGHUP: the certificates and the level of the log were read again; other options need a restart")
+
+
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=Port(), default="5672", show_default=True, help="AMQP port; 0 picks a free one.")
 @click.option("--tls-port", type=Port(), default="5671", show_default=True, help="AMQPS port, used when --tls-cert is given.")
 @click.option("--tls-cert", type=click.Path(), help="Certificate chain (PEM): turns TLS on.")
 @click.option("--tls-key", type=click.Path(), help="Private key (PEM) of the certificate.")
+@click.option("--tls-ca", type=click.Path(), help="Certificates (PEM) of those who sign clients' certificates: turns EXTERNAL on.")
+@click.option("--tls-require-client", is_flag=True, help="Let in no AMQPS client without a certificate.")
+@click.option(
+    "--tls-login-from",
+    type=click.Choice(LOGIN_FROM),
+    default=LOGIN_FROM[0],
+    show_default=True,
+    help="What of a client's certificate names its user.",
+)
+@click.option("--audit-log", type=click.Path(), help="File for refused accesses and changes of definitions; they are in the log, too.")
 @click.option(
     "--http-port",
     type=Port(),
@@ -183,6 +210,10 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         raise OperatorError("--memory keeps nothing: it can't be combined with --store-dir or --connect", 64)
     if options["tls_key"] and not options["tls_cert"]:
         raise OperatorError("--tls-key needs --tls-cert", 64)
+    if (options["tls_ca"] or options["tls_require_client"]) and not options["tls_cert"]:
+        raise OperatorError("--tls-ca and --tls-require-client need --tls-cert", 64)
+    if options["tls_require_client"] and not options["tls_ca"]:
+        raise OperatorError("--tls-require-client needs --tls-ca: who signs the clients' certificates", 64)
     log_to_stderr(options["log_level"])
     settings = Config(**options)
     if not settings.memory:
@@ -194,7 +225,10 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     # Loops, HTTP and the store's threads share the interpreter: one that waits for it gets it after this long, not after the usual 5 ms.
     sys.setswitchinterval(settings.limits.interpreter_switch_us / 1_000_000)
     node = Node(settings)
-    finished = threading.Event()
+    audit = AuditFile(settings.audit_log, settings.limits) if settings.audit_log else None
+    if audit is not None:
+        audit.start()
+    finished, hang_up = threading.Event(), threading.Event()
 
     def on_signal(number: int, frame: Any) -> None:
         if finished.is_set():
@@ -205,6 +239,7 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGHUP, lambda number, frame: hang_up.set())
     node.start()
     ready = {
         "ready": True,
@@ -220,7 +255,12 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     while not finished.wait(LOG_FLUSH_S) and not node.failed.is_set():
+        if hang_up.is_set():
+            hang_up.clear()
+            _reload(ctx, config, node)
         flush_logs()
     node.stop()
+    if audit is not None:
+        audit.stop()
     flush_logs()
     return EXIT_IO_ERROR if node.failed.is_set() else 0

@@ -102,7 +102,12 @@ class DefinitionsService:
             return
         record = self._broker.users.get(actor.user)
         has_vhost = vhost is None or self._broker.permissions.has_vhost(actor.user, vhost)
-        rules.authorize(verb, () if record is None else record.tags, has_vhost)
+        try:
+            rules.authorize(verb, () if record is None else record.tags, has_vhost)
+        except rules.NotAuthorised as error:
+            where = "" if vhost is None else f" in vhost {vhost!r}"
+            self._broker.audit.refused(actor.user, f"{verb}{where}: {error}", actor.peer)
+            raise
 
     def _perform(self, actor: Actor, verb: str, vhost: str | None, what: str, plan: Callable[[], Plan], done: Done) -> None:
         self._line.perform(Job(actor, what, partial(self.allow, actor, verb, vhost), plan, done))

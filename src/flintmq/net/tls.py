@@ -7,6 +7,7 @@ per read and once per flush of a TLS connection.
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 from flintmq.errors import OperatorError
 
@@ -14,9 +15,10 @@ from flintmq.errors import OperatorError
 RECORD_SIZE = 16 * 1024
 
 
-def server_context(cert_file: str, key_file: str | None) -> ssl.SSLContext:
+def server_context(cert_file: str, key_file: str | None, ca_file: str | None = None, require_client: bool = False) -> ssl.SSLContext:
     """Context of the listener: TLS 1.2 or newer.
 
+    Args: ca_file: who signs certificates of clients, which are asked for then; require_client: a client without one is cut.
     Raises: OperatorError (78) naming the file that is missing or does not fit.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -28,6 +30,12 @@ def server_context(cert_file: str, key_file: str | None) -> ssl.SSLContext:
     except (ssl.SSLError, OSError) as error:
         key = f"--tls-key {key_file}" if key_file else "no --tls-key"
         raise OperatorError(f"--tls-cert {cert_file}, {key}: not a certificate and its private key in PEM form ({error})") from error
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except (ssl.SSLError, OSError) as error:
+            raise OperatorError(f"--tls-ca {ca_file}: no certificates in PEM form ({error})") from error
+        context.verify_mode = ssl.CERT_REQUIRED if require_client else ssl.CERT_OPTIONAL
     return context
 
 
@@ -40,6 +48,10 @@ class TlsLayer:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.established = False
         self.eof = False
+
+    def certificate(self) -> dict[str, Any]:
+        """The certificate of the peer, which was verified; {}: it showed none, or none is asked for."""
+        return self._object.getpeercert() or {} if self.established else {}
 
     def receive(self, data: bytes) -> bytes:
         """Takes encrypted bytes, returns what they mean. Raises ssl.SSLError (an OSError) when they mean nothing."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flintmq.access.audit import Audit
 from flintmq.clock import Clock
 from flintmq.config import Config
 from flintmq.errors import PeerError, ReplyCode
@@ -145,6 +146,8 @@ class Broker:
         # messages that wait before they are delivered again, and deliveries that a consumer takes too long for
         self.retries = Retries(clock, self.queues, lambda at_ms: self.expiry.index.arm(at_ms))
         self.timeouts = ConsumerTimeouts(self)
+        self.audit = Audit(clock, config.limits)
+        permissions.on_refused = self.audit.refused
         self.drops: Counter[str] = Counter()
         # messages that went to a dead-letter exchange, by reason
         self.dead_lettered: Counter[str] = Counter()

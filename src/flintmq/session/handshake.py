@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
-from flintmq.access.mechanisms import MECHANISMS, parse_response
+from flintmq.access.mechanisms import EXTERNAL, MECHANISMS, certificate_user, parse_response
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.loglines import line_logger
 from flintmq.protocol.v0_9_1 import spec
@@ -61,13 +61,20 @@ def server_properties(cluster_name: str) -> dict[str, object]:
 
 def begin(handler: ConnectionHandler) -> None:
     """Sends connection.start. The engine checks the protocol header before any answer is looked at."""
-    handler.connection.write_method(0, _start_payload(handler.broker.cluster_name))
+    mechanisms = MECHANISMS if not _certificate(handler) else f"{MECHANISMS} {EXTERNAL}"
+    handler.connection.write_method(0, _start_payload(handler.broker.cluster_name, mechanisms))
 
 
-@lru_cache(maxsize=4)
-def _start_payload(cluster_name: str) -> bytes:
-    """connection.start is the same for every connection of a node."""
-    return encode_method(spec.ConnectionStart(0, 9, server_properties(cluster_name), MECHANISMS.encode(), LOCALES))
+def _certificate(handler: ConnectionHandler) -> dict[str, Any]:
+    """The certificate that the client showed, verified; {}: none."""
+    tls = None if handler.socket is None else handler.socket.tls
+    return {} if tls is None else tls.certificate()
+
+
+@lru_cache(maxsize=8)
+def _start_payload(cluster_name: str, mechanisms: str) -> bytes:
+    """connection.start is the same for every connection of a node that may use the same mechanisms."""
+    return encode_method(spec.ConnectionStart(0, 9, server_properties(cluster_name), mechanisms.encode(), LOCALES))
 
 
 def not_due(handler: ConnectionHandler, method: Any) -> None:
@@ -85,9 +92,12 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
         handler.wants_login_close = capabilities.get("authentication_failure_close") is True
     handler.is_py_amqp = properties.get("product") == "py-amqp"
     handler.mechanism = method.mechanism
-    if handler.trusted is not None and method.mechanism == "EXTERNAL":
+    if handler.trusted is not None and method.mechanism == EXTERNAL:
         handler.state = AUTHENTICATING
         _authenticated(handler, handler.trusted, handler.broker.users.get(handler.trusted) is not None)
+        return
+    if method.mechanism == EXTERNAL:
+        _external(handler)
         return
     try:
         user, password = parse_response(method.mechanism, method.response, decode_table)
@@ -108,6 +118,23 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
         handler.login = users.submit_check(
             user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)), handler.peer_host
         )
+
+
+def _external(handler: ConnectionHandler) -> None:
+    """The user is whom the certificate names; what the response says is not looked at, as by RabbitMQ."""
+    certificate, users = _certificate(handler), handler.broker.users
+    login_from = handler.broker.config.tls_login_from
+    user = certificate_user(certificate, login_from)
+    if not certificate or user is None or len(user) > handler.broker.limits.login_name_max:
+        reason = f"its certificate names no user ({login_from})" if certificate else "it showed no certificate"
+        _refused(handler, "", reason)
+    elif users.get(user) is None:
+        _refused(handler, user, "there is no such user")
+    elif users.refused_from(user, handler.peer_host):
+        _refused(handler, user, f"user '{user}' can only connect via localhost")
+    else:
+        handler.state = AUTHENTICATING
+        _authenticated(handler, user, True)
 
 
 def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> None:
@@ -132,6 +159,7 @@ def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> No
 def _refused(handler: ConnectionHandler, user: str, reason: str) -> None:
     """Clients that say they can are told with 403; others see the socket close, as specification 1.4.2.3 has it."""
     log.error("connection %s: %s login refused for user %r: %s", handler.name, handler.mechanism, user, reason)
+    handler.broker.audit.refused(user, f"login over AMQP: {reason}", handler.peer_host)
     if handler.wants_login_close:
         handler.close(
             ReplyCode.ACCESS_REFUSED,
