@@ -150,6 +150,8 @@ class Limits:
     # new binding puts all of them on a queue
     history_messages_max: int = 4_096
     history_bytes_max: int = 8 * MIB
+    # values that one x-message-deduplication exchange remembers at most, whatever x-cache-size says
+    dedup_cache_max: int = 1_000_000
     # bytes of memory of what all exchanges of a vhost remember of messages (histories, deduplication); at the limit each gives up its
     # own oldest, and remembers nothing new when it has none
     kept_bytes_max: int = 64 * MIB

@@ -178,3 +178,48 @@ def test_after_a_restart_keys_are_where_they_were_and_the_history_is_empty(tmp_p
         ch.queue("new")
         ch.call("queue.bind", queue="new", exchange="h", routing_key="")
         assert drained(ch, "new") == []
+
+
+# --- deduplication --------------------------------------------------------------------------------------------------------
+
+
+def test_a_value_is_routed_once_and_again_when_it_was_refused(ch: RawChannel) -> None:
+    ch.call("exchange.declare", exchange="d", type="x-message-deduplication", arguments={"x-cache-size": 100})
+    ch.call("confirm.select")
+
+    def send(value: str, answer: str) -> None:
+        ch.publish(value.encode(), exchange="d", routing_key="k", headers={"x-deduplication-header": value})
+        assert ch.expect(answer)
+
+    send("early", "basic.ack")  # no queue has it
+    ch.queue("q", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    ch.call("queue.bind", queue="q", exchange="d", routing_key="")
+    for value, answer in (("early", "ack"), ("a", "ack"), ("a", "ack"), ("early", "ack"), ("b", "nack")):
+        send(value, f"basic.{answer}")
+    assert drained(ch, "q") == [b"early", b"a"]
+    for value in ("b", "b", "a"):
+        send(value, "basic.ack")
+    assert drained(ch, "q") == [b"b"]
+
+
+def test_what_is_rolled_back_leaves_no_trace(ch: RawChannel) -> None:
+    ch.call("exchange.declare", exchange="d", type="x-message-deduplication", arguments={"x-cache-size": 100})
+    ch.queue("q")
+    ch.call("queue.bind", queue="q", exchange="d", routing_key="")
+    ch.call("tx.select")
+    for verb in ("tx.rollback", "tx.commit"):
+        ch.publish(b"x", exchange="d", headers={"x-deduplication-header": "a"})
+        ch.call(verb)
+    assert drained(ch, "q") == [b"x"]
+
+
+def test_after_a_restart_a_value_is_new(tmp_path: Path, connect: Connect) -> None:
+    for expected in (1, 2):
+        with Broker(data_dir=tmp_path) as broker:
+            ch = connect(broker).channel()
+            ch.call("exchange.declare", exchange="d", type="x-message-deduplication", arguments={"x-cache-size": 9}, durable=True)
+            ch.queue("q", durable=True)
+            ch.call("queue.bind", queue="q", exchange="d", routing_key="")
+            for _ in range(3):
+                ch.publish(b"x", exchange="d", headers={"x-deduplication-header": "a"}, delivery_mode=2)
+            ch.wait_ready("q", expected)

@@ -5,6 +5,7 @@ in: nothing. out: EXCHANGE_KINDS.
 
 from __future__ import annotations
 
+from flintmq.routing.deduplication import DeduplicationExchange
 from flintmq.routing.exchange import DirectExchange, Exchange, FanoutExchange, HeadersExchange, TopicExchange
 from flintmq.routing.history import RecentHistoryExchange
 from flintmq.routing.spread import ConsistentHashExchange, LocalRandomExchange, ModulusHashExchange, RandomExchange
@@ -19,5 +20,6 @@ _KINDS: tuple[type[Exchange], ...] = (
     RandomExchange,
     LocalRandomExchange,
     RecentHistoryExchange,
+    DeduplicationExchange,
 )
 EXCHANGE_KINDS: dict[str, type[Exchange]] = {kind.kind: kind for kind in _KINDS}

@@ -40,17 +40,24 @@ def shown_binary(octets: bytes) -> str:
     return f'<<"{octets.decode("utf-8", "backslashreplace")}">>' if octets else "<<>>"
 
 
-def hash_of_value(value: Any) -> int:
-    """64 bits of a field's value, of its type too: 5 is not "5"; a string and a byte array are the same."""
+def digest_of_value(value: Any, size: int = 16) -> bytes:
+    """`size` bytes that stand for a field's value, of its type too: 5 is not "5"; a string and a byte array are the same."""
     if isinstance(value, str):
         octets = b"s" + value.encode("utf-8", "surrogateescape")
     elif isinstance(value, bytes | bytearray):
         octets = b"s" + bytes(value)
-    elif value is None or isinstance(value, bool | int | float):
-        octets = f"{type(value).__name__} {value!r}".encode() if not isinstance(value, int) else f"i{int(value)}".encode()
+    elif value is None or isinstance(value, bool | float):
+        octets = f"{type(value).__name__} {value!r}".encode()
+    elif isinstance(value, int):
+        octets = f"i{int(value)}".encode()
     else:
         octets = repr(freeze(value)).encode("utf-8", "backslashreplace")
-    return int.from_bytes(blake2b(octets, digest_size=8).digest(), "big")
+    return blake2b(octets, digest_size=size).digest()
+
+
+def hash_of_value(value: Any) -> int:
+    """64 bits."""
+    return int.from_bytes(digest_of_value(value, 8), "big")
 
 
 def _seed(destination: Destination) -> int:

@@ -96,7 +96,8 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         if scanned is not None and scanned["expiration_ms"] == EXPIRATION_INVALID:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, _invalid_expiration(str(properties["expiration"])))
         told = properties.get("headers")
-        headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, partial(connection.message, channel))
+        content = None if connection.is_tx(channel) else partial(connection.message, channel)  # what is taken back must leave no trace
+        headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, content)
         reply_to = None
         if properties.get("reply_to") == REPLY_TO:
             queue = handler.channels[channel].reply_queue
@@ -119,7 +120,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         raise
     refused = connection.refused_count if headers.undo else 0
     again = connection.accept(channel, list(found), keys[1:])
-    if headers.undo and connection.refused_count != refused:
+    if headers.undo and (not found or connection.refused_count != refused):
         headers.refused()
     if again:
         after_publish(handler)

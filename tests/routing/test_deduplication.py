@@ -1,0 +1,125 @@
+"""The deduplication exchange: each value once, for its time, within its bounds; what no queue took may come again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flintmq.config import Limits
+from flintmq.core.memory_account import MemoryTotal
+from flintmq.errors import PeerError
+from flintmq.routing.deduplication import DeduplicationExchange
+from flintmq.routing.message import MessageHeaders
+
+from .test_exchanges import A, bind
+
+CONTENT = (b"x", b"k", b"header", b"body")
+
+
+class Made:
+    """An exchange with a clock of its own, and one destination."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.now_ms = 0
+        self.exchange = DeduplicationExchange("x", arguments={name.replace("_", "-"): value for name, value in arguments.items()})
+        self.exchange.now_ns = lambda: self.now_ms * 1_000_000
+        bind(self.exchange, A)
+
+    def send(self, value: Any, **headers: Any) -> MessageHeaders:
+        message = MessageHeaders({"x-deduplication-header": value, **headers}, content=lambda: CONTENT)
+        self.went = bool(self.exchange.match(b"k", message))
+        assert bool(self.exchange.match(b"copy", message)) is self.went, "one message, one decision"
+        return message
+
+    def takes(self, value: Any, **headers: Any) -> bool:
+        self.send(value, **headers)
+        return self.went
+
+
+def test_each_value_once_and_types_count() -> None:
+    made = Made(x_cache_size=100)
+    values = ["a", "b", 1, "1", 1.0, True, None, ["a"], {"a": 1}]
+    assert [made.takes(value) for value in values] == [True] * len(values)
+    assert not any(made.takes(value) for value in [*values, b"a"])
+    assert made.exchange.dropped == len(values) + 1
+
+
+def test_without_the_header_nothing_is_looked_at() -> None:
+    made = Made(x_cache_size=1)
+    for message in (None, {}, {"x-deduplication-header": "a"}, MessageHeaders({}, content=lambda: CONTENT)):
+        for _ in range(2):
+            assert made.exchange.match(b"k", message)
+    undecided = MessageHeaders({"x-deduplication-header": "a"})  # of a transaction or a stage
+    again = MessageHeaders({"x-deduplication-header": "a"}, content=lambda: CONTENT, again=True)
+    assert made.takes("a")
+    assert made.exchange.match(b"k", undecided) and made.exchange.match(b"k", again) and made.exchange.values == 1
+
+
+def test_the_oldest_goes_when_the_cache_is_full() -> None:
+    made = Made(x_cache_size=3)
+    assert all(made.takes(value) for value in "abcd")
+    assert not made.takes("d") and not made.takes("b") and made.takes("a") and made.takes("b")
+    assert made.exchange.values == 3
+
+
+def test_time_to_live_of_the_exchange_and_of_the_message() -> None:
+    made = Made(x_cache_size="10", x_cache_ttl=1000)
+    assert made.takes("a") and made.takes("b", **{"x-cache-ttl": 5000}) and made.takes("c", **{"x-cache-ttl": "nonsense"})
+    made.now_ms = 999
+    assert not any(made.takes(value) for value in "abc")
+    made.now_ms = 1000
+    assert made.takes("a") and made.takes("c") and not made.takes("b")
+    made.now_ms = 6000
+    assert made.takes("b")
+
+
+def test_what_is_over_goes_without_being_asked_for() -> None:
+    made = Made(x_cache_size=1000, x_cache_ttl=10)
+    for number in range(1000):
+        made.now_ms = number
+        made.send(number)
+        assert made.exchange.values <= 11
+
+
+def test_what_was_refused_may_come_again() -> None:
+    made = Made(x_cache_size=10)
+    made.send("a").refused()
+    assert made.takes("a") and not made.takes("a")
+
+
+def test_memory_is_bounded_for_the_virtual_host_and_given_back() -> None:
+    total = MemoryTotal()
+    first, second = Made(x_cache_size=10**9), Made(x_cache_size=10**9)
+    for made in (first, second):
+        made.exchange.limit(Limits(kept_bytes_max=26_000, dedup_cache_max=80), total)
+    assert all(first.takes(number) for number in range(500)) and first.exchange.values == 80
+    assert all(second.takes(number) for number in range(500))
+    assert total.held <= 26_000 and second.exchange.values == 20 and not second.takes(499)
+    first.exchange.forget()
+    assert first.takes("late") and first.exchange.values == 0
+    assert total.held == 20 * 260
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "Missing or invalid argument, 'x-cache-size' must be an integer greater than 0"),
+        ({"x-cache-size": 0}, "Missing or invalid argument, 'x-cache-size'"),
+        ({"x-cache-size": "-5"}, "Missing or invalid argument, 'x-cache-size'"),
+        ({"x-cache-size": True}, "Missing or invalid argument, 'x-cache-size'"),
+        ({"x-cache-size": 5, "x-cache-ttl": 0}, "Invalid argument, 'x-cache-ttl' must be an integer greater than 0"),
+        ({"x-cache-size": 5, "x-cache-persistence": "no"}, "Invalid argument, 'x-cache-persistence' must be either 'disk' or 'memory'"),
+        ({"x-cache-size": 5, "x-cache-persistence": "disk"}, "'x-cache-persistence' 'disk' is not supported"),
+        ({"x-cache-size": 5, "x-cache-persistence": ["a"]}, "Invalid argument, 'x-cache-persistence'"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(PeerError) as error:
+        DeduplicationExchange.check(arguments)
+    assert error.value.text.startswith(text)
+
+
+def test_good_arguments() -> None:
+    for arguments in ({"x-cache-size": 5}, {"x-cache-size": "5", "x-cache-ttl": "10", "x-cache-persistence": "memory"}):
+        DeduplicationExchange.check(arguments)
