@@ -155,6 +155,10 @@ class Limits:
     # bytes of memory of what all exchanges of a vhost remember of messages (histories, deduplication); at the limit each gives up its
     # own oldest, and remembers nothing new when it has none
     kept_bytes_max: int = 64 * MIB
+    # bytes of copies that wait for the firehose (amq.rabbitmq.trace), and of events that wait for their exchange (amq.rabbitmq.event): they
+    # are put on queues by the next slices; at the limit what comes is dropped, counted as `trace` and `event`
+    trace_bytes_max: int = 32 * MIB
+    events_bytes_max: int = 4 * MIB
     # cached routes per exchange; at the limit the cache is dropped and filled anew
     route_cache_max: int = 65_536
 

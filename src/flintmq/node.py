@@ -137,6 +137,7 @@ class Node:
         kinds.load_installed()  # before queues are restored
         name = f"flintmq@{socket.gethostname()}"
         self.broker = Broker(config, self.clock, definitions, self.users, self.permissions, name, self.memory_limit)
+        self.broker.node_name = name
         self.broker.log = store_log
         self.definitions = DefinitionsService(self.broker)
         self._restore()

@@ -226,7 +226,7 @@ def shown_vhost(call: Call, name: str) -> dict[str, Any]:
         "tags": tags,
         "default_queue_type": "undefined",
         "metadata": {"description": description, "tags": tags},
-        "tracing": False,
+        "tracing": name in call.broker.vhosts and call.broker.vhosts[name].tracing,
         "cluster_state": {call.app.node_name: "running"},
     }
 

@@ -226,6 +226,24 @@ _change(
 _change("clear_topic_permissions", "user", "DELETE", "topic-permissions/{vhost}/{user}", _nothing, "Take those bounds away.")
 _change("add_vhost", "name", "PUT", "vhosts/{name}", _nothing, "Add a virtual host; the asking user may do everything in it.")
 _change("delete_vhost", "name", "DELETE", "vhosts/{name}", _nothing, "Delete a virtual host with all that is in it.")
+
+
+def _trace_command(name: str, on: bool) -> None:
+    @click.pass_obj
+    def run(session: Session) -> None:
+        path = session.path("vhosts/{vhost}")
+        session.remote.ask("GET", path)  # a PUT alone would create it
+        session.remote.ask("PUT", path, {"tracing": on})
+        session.say(f"{name}: done")
+
+    text = (
+        "Copy what is published and delivered in -p to its exchange amq.rabbitmq.trace." if on else "No more copies to amq.rabbitmq.trace."
+    )
+    ctl.add_command(click.Command(name, callback=run, help=text))
+
+
+_trace_command("trace_on", True)
+_trace_command("trace_off", False)
 _change(
     "set_vhost_limit",
     "limit value",

@@ -37,6 +37,7 @@ WHAT_MAX = 1_000
 
 # (result, error): one of them
 Done = Callable[[Any, Exception | None], None]
+Told = Callable[[Sequence[Change], Any, str | None], object]
 
 
 class Refused(Exception):
@@ -100,10 +101,12 @@ def _apply_now(definitions: Definitions, change: Change) -> None:
 
 
 class Line:
-    """Args: definitions: the port; line_max: changes that may wait. Any thread."""
+    """Args: definitions: the port; line_max: changes that may wait; told: gets the changes that are durable, the verb's result and who
+    asked. Any thread."""
 
-    def __init__(self, definitions: Definitions, line_max: int) -> None:
+    def __init__(self, definitions: Definitions, line_max: int, told: Told = lambda *_: None) -> None:
         self._definitions = definitions
+        self._told = told
         self._submit: Any = getattr(definitions, "submit", None)
         self._line_max = line_max
         self._lock = threading.Lock()
@@ -159,6 +162,7 @@ class Line:
         if error is None:
             try:
                 plan.apply()
+                self._told(plan.changes, plan.result, job.actor.user)
                 if plan.after is not None:
                     plan.after(partial(self._end, job, None))
                     return

@@ -56,7 +56,7 @@ class DefinitionsService:
     def __init__(self, broker: Any) -> None:
         self._broker = broker
         self._limits = broker.limits
-        self._line = Line(broker.definitions, broker.limits.definitions_line_max)
+        self._line = Line(broker.definitions, broker.limits.definitions_line_max, broker.events.changed)
         self.parameters: dict[Key, ParameterRecord] = {}
         self.vhosts: dict[str, VhostRecord] = {}
         # what is done when parameters of links (shovels, upstreams) have changed; what their makers may reach (links.rights.Rights)
@@ -296,8 +296,9 @@ class DefinitionsService:
 
         def plan() -> Plan:
             checks.check_name(name, "virtual host")
-            if value.get("tracing"):
-                raise bad("tracing is not there yet: leave it out, or false")
+            tracing = value.get("tracing")
+            if tracing is not None and not isinstance(tracing, bool):
+                raise bad("tracing must be true or false")
             if value.get("default_queue_type") not in (None, "", "undefined", "classic"):
                 raise bad("default_queue_type: only 'classic' has an effect here, declare queues with x-queue-type")
             known = self.vhosts.get(name)
@@ -316,7 +317,13 @@ class DefinitionsService:
             if known is None and actor.user is not None and self._broker.users.get(actor.user) is not None:
                 permission = PermissionRecord(actor.user, name, ".*", ".*", ".*")
                 changes.append(Save(permission))
-            return Plan(changes, partial(self._vhost_changed, record, metadata, permission), known is None)
+
+            def apply() -> None:
+                self._vhost_changed(record, metadata, permission)
+                if tracing is not None:
+                    self._broker.tracer.turn(name, tracing)
+
+            return Plan(changes, apply, known is None)
 
         self._perform(actor, "vhost.change", None, f"vhost {name!r} is set", plan, done)
 

@@ -14,6 +14,7 @@ Source: names, arguments and texts of noxdafox's rabbitmq-message-deduplication.
 from __future__ import annotations
 
 import collections
+import itertools
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -102,8 +103,8 @@ class DeduplicationExchange(FanoutExchange):
             return False
         if over is not None:
             self._drop(digest)
-        for oldest in [one for one, _ in zip(self._seen, range(_LOOKED_AT), strict=False)]:
-            if 0 < self._seen[oldest] <= now:
+        for oldest in list(itertools.islice(self._seen, _LOOKED_AT)):  # at once: what was refused goes without the lock
+            if 0 < self._seen.get(oldest, 0) <= now:
                 self._drop(oldest)
         while self._seen and (len(self._seen) >= self._size or not self._has_room()):
             self._drop(next(iter(self._seen)))

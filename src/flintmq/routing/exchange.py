@@ -53,6 +53,7 @@ class Exchange:
         "name",
         "needs_headers",
         "upstream",
+        "watch",
     )
 
     destination_kind = EXCHANGE
@@ -77,6 +78,7 @@ class Exchange:
         self.upstream: dict[Exchange, int] = {}  # exchange that is bound to this one -> number of bindings
         self.downstream: dict[Exchange, int] = {}  # exchange that this one is bound to -> number of bindings
         self.cache: Any = None  # the connection layer's route cache for this exchange; opaque here
+        self.watch: Callable[[Binding, bool], object] | None = None  # told of each binding that comes (True) or goes; must not wait
         self.needs_headers = False  # its own choice depends on more of a message than its key, so its routes can't be cached by key
 
     def __repr__(self) -> str:
@@ -107,6 +109,8 @@ class Exchange:
             target.upstream[self] = target.upstream.get(self, 0) + 1
             self.downstream[target] = self.downstream.get(target, 0) + 1
         self._index(binding)
+        if self.watch is not None:
+            self.watch(binding, True)
 
     def remove(self, binding: Binding) -> None:
         """Takes out a binding that is there. Raises: KeyError otherwise."""
@@ -120,6 +124,8 @@ class Exchange:
             if not self.downstream[target]:
                 del self.downstream[target]
         self._unindex(binding)
+        if self.watch is not None:
+            self.watch(binding, False)
 
     def match(self, routing_key: bytes, headers: Headers | None) -> Collection[Destination]:
         """Destinations of one message, distinct. `headers` None reads as no headers."""

@@ -29,6 +29,7 @@ from flintmq.queue.outside import new_outside
 from flintmq.routing.route_cache import DEST_LIMITED, DEST_STREAM, RouteCache
 from flintmq.session import live, sweeps
 from flintmq.session.delivery_counts import DeliveryCounts
+from flintmq.session.events import Events
 from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
 from flintmq.session.queue_effects import BrokerQueueEffects
@@ -37,6 +38,7 @@ from flintmq.session.retries import Retries
 from flintmq.session.state import Consumer
 from flintmq.session.stream_service import StreamService
 from flintmq.session.timeouts import ConsumerTimeouts
+from flintmq.session.trace import Tracer
 from flintmq.transactions import TransactionCoordinator, TransactionStore
 from flintmq.transactions.effects import Session
 from flintmq.vhost.names import describe
@@ -97,6 +99,7 @@ class Broker:
         self.users = users
         self.permissions = permissions
         self.cluster_name = cluster_name
+        self.node_name = "flintmq@localhost"
         self.quotas = Quotas(self.limits, definitions.load_limits(), lambda: len(users))
         self.allowance: Allowance | None = None
         if memory_limit is not None:
@@ -159,6 +162,8 @@ class Broker:
         self.on_housekeeping: list[Callable[[int], None]] = []
         # is told of what comes and goes while somebody listens (admin.events.Hub); None: nobody does
         self.hub: Any = None
+        self.tracer = Tracer(self)
+        self.events = Events(self)
         self.connections_opened = 0
         # another object since each round over the connections that closes some: who opens one meanwhile asks again whether it may
         self.closings = object()
@@ -183,6 +188,7 @@ class Broker:
         vhost.on_queue_deleted = self._queue_deleted
         vhost.on_policy_changed = partial(live.follow_policy, self)
         vhost.on_exchange_deleted = lambda exchange: self._exchange_deleted(name, exchange.name)
+        self.events.watch(vhost)
         self.vhosts[name] = vhost
         return vhost
 
@@ -253,6 +259,7 @@ class Broker:
             self.hub.event(kind, vhost, value)
 
     def _queue_created(self, queue: Queue) -> None:
+        self.events.queue_created(queue)
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
         self.queues_created += 1 if self.loops else 0  # before: restored
@@ -267,6 +274,7 @@ class Broker:
     def _queue_deleted(self, queue: Queue) -> None:
         """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it. Its entries are swept
         in slices."""
+        self.events.tell("queue.deleted", name=queue.name, vhost=queue.vhost)
         self.queues.pop(queue.queue_id, None)
         self.queues_deleted += 1
         if self.hub is not None:
@@ -368,6 +376,7 @@ class Broker:
                 cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
 
     def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
+        self.events.tell("exchange.deleted", name=exchange_name, vhost=vhost_name)
         self.routes_version = object()
         cache = self.route_caches.pop((vhost_name, exchange_name), None)
         if cache is not None:
@@ -423,6 +432,7 @@ class Broker:
             self.tell(
                 "consumer.came", queue.vhost, {"queue": queue.name, "consumer_tag": consumer.tag, "connection": consumer.handler.name}
             )
+        self.events.consumer(consumer, True)
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_added(queue)
@@ -462,6 +472,7 @@ class Broker:
             self.tell(
                 "consumer.gone", queue.vhost, {"queue": queue.name, "consumer_tag": consumer.tag, "connection": consumer.handler.name}
             )
+        self.events.consumer(consumer, False)
         if following is not None:
             self._activate(following)
         vhost = self.vhosts.get(queue.vhost)
@@ -474,6 +485,9 @@ class Broker:
         self.connections[handler.connection_id] = handler
         if self.hub is not None:
             self.tell("connection.opened", handler.vhost.name, {"connection": handler.name, "user": handler.user})
+        if handler.vhost.tracing:
+            handler.connection.set_traced(True)
+        self.events.connection(handler, True)
 
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
         self.session_closed(handler)
@@ -485,6 +499,7 @@ class Broker:
             if self.hub is not None:
                 what = {"connection": handler.name, "user": handler.user, "reason": reason}
                 self.tell("connection.closed", handler.vhost.name, what)
+            self.events.connection(handler, False)
             self.quotas.close_connection(handler.user, handler.vhost.name)
 
     # --- transactions -----------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ from cython.cimports.flintmq.session.channel import (
     session_sink,
 )
 from cython.cimports.flintmq.session.counted import content_with_count
-from cython.cimports.flintmq.session.delivery import write_get_ok
+from cython.cimports.flintmq.session.delivery import note_delivery, write_get_ok
 from cython.cimports.flintmq.session.settlement import (
     channel_resume,
     channel_settle_item,
@@ -110,7 +110,6 @@ from cython.cimports.flintmq.session.subscription import (
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
-    DROP_REFUSED,
     channel_t,
     connection_channel,
     connection_t,
@@ -684,6 +683,8 @@ class Connection:
             channel.unacked.last_tag,
             cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF)),
         )
+        if written and self.connection.traced:
+            note_delivery(address(self.connection), number, handle.queue, delivery.redelivered, delivery.content)
         if counted != NULL:
             content_decref(counted)
         if not written:
@@ -871,10 +872,9 @@ class Connection:
             free(refused)
         return taken
 
-    @property
-    def refused_count(self) -> int:
-        """Messages that queues refused since `take_drops`."""
-        return self.connection.dropped[DROP_REFUSED]
+    def set_traced(self, traced: bool) -> None:
+        """The firehose gets a copy of each delivery from now on (handler.delivered), or none."""
+        self.connection.traced = traced
 
     def discard(self, number: int) -> None:
         """Drops the waiting message (it was refused)."""

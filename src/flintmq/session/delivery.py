@@ -8,8 +8,10 @@ Source: AMQP 0-9-1 specification 1.8.3.9 (deliver), 1.8.3.11 (get-ok), 1.8.3.8 (
 
 from __future__ import annotations
 
+import logging
+
 import cython
-from cython import NULL, address, bint, cast, cfunc, char, exceptval, inline, nogil, pointer, size_t, void
+from cython import NULL, address, bint, cast, cfunc, char, exceptval, gil, inline, nogil, pointer, size_t, void
 from cython.cimports.flintmq.core.buffer import out_refer, out_reserve
 from cython.cimports.flintmq.core.byte_order import put16, put32, put64
 from cython.cimports.flintmq.core.content import (
@@ -22,7 +24,9 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_DELIVER, BASIC_GET_OK, BASIC_RETURN, FRAME_METHOD
-from cython.cimports.flintmq.queue.types import delivery_t
+from cython.cimports.flintmq.queue.handle import content_tuple
+from cython.cimports.flintmq.queue.queue_core import queue_get_id
+from cython.cimports.flintmq.queue.types import delivery_t, queue_t
 from cython.cimports.flintmq.session.types import connection_t, subscription_t
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy, strlen
@@ -135,7 +139,20 @@ def write_deliver(
     if not _put_content(connection, subscription.channel.number, p + 10 + route_len, content):
         connection.out.end -= total
         return False
+    if connection.traced:
+        note_delivery(connection, subscription.channel.number, subscription.consumer.queue, delivery.redelivered, content)
     return True
+
+
+def note_delivery(
+    connection: pointer[connection_t], number: uint16_t, queue: pointer[queue_t], redelivered: bint, content: pointer[content_t]
+) -> void:
+    with gil:
+        try:
+            handler = cast(object, connection.owner).handler
+            handler.delivered(number, queue_get_id(queue), redelivered, content_tuple(content))
+        except Exception:
+            logging.getLogger("flintmq.trace").exception("internal error: a delivery is not traced")
 
 
 def write_get_ok(

@@ -371,6 +371,10 @@ class ConnectionHandler:
         """A queue of a message's route is deleted: the queues it goes to by the routing table of now."""
         return publishing.route_again(self, exchange, keys, header)
 
+    def delivered(self, channel: int, queue_id: int, redelivered: bool, message: tuple[bytes, bytes, bytes, bytes]) -> None:
+        """A delivery of a connection that is traced (Connection.set_traced)."""
+        self.broker.tracer.delivered(self, channel, queue_id, redelivered, message)
+
     def expire(self, queue_id: int) -> bool:
         """A consumer or basic.get is about to read a queue in which messages are past their time: a slice of them ends. True: all did."""
         queue = self.broker.queues.get(queue_id)

@@ -147,6 +147,7 @@ def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> No
     elif not ok:
         _refused(handler, user, "wrong user or password")
     else:
+        handler.broker.events.login(handler, user, True)
         handler.user = user
         handler.user_born = handler.broker.users.born(user)
         handler.state = TUNE
@@ -158,6 +159,7 @@ def _authenticated(handler: ConnectionHandler, user: str, ok: bool | None) -> No
 
 def _refused(handler: ConnectionHandler, user: str, reason: str) -> None:
     """Clients that say they can are told with 403; others see the socket close, as specification 1.4.2.3 has it."""
+    handler.broker.events.login(handler, user, False)
     log.error("connection %s: %s login refused for user %r: %s", handler.name, handler.mechanism, user, reason)
     handler.broker.audit.refused(user, f"login over AMQP: {reason}", handler.peer_host)
     if handler.wants_login_close:

@@ -118,10 +118,15 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         connection.discard(channel)
         headers.refused()
         raise
-    refused = connection.refused_count if headers.undo else 0
+    if vhost.tracing:
+        broker.tracer.published(handler, channel, connection.message(channel), keys, properties, found)
+    broker.add_drops(connection.take_drops() if headers.undo else {})
     again = connection.accept(channel, list(found), keys[1:])
-    if headers.undo and (not found or connection.refused_count != refused):
-        headers.refused()
+    if headers.undo:
+        drops = connection.take_drops()
+        broker.add_drops(drops)
+        if not found or "refused" in drops:
+            headers.refused()
     if again:
         after_publish(handler)
 

@@ -60,7 +60,7 @@ def _give(broker: Broker, vhost: Any, kind: str, destination: str, content: Cont
     if priority != 0xFF:
         flags |= CONTENT_PRIORITY
     for queue in _queues(broker, vhost, kind, destination, key, header):
-        _put(broker, queue, content, flags, 0 if priority == 0xFF else priority, scanned["expiration_ms"])
+        put_message(broker, queue, content, flags, 0 if priority == 0xFF else priority, scanned["expiration_ms"])
 
 
 def _queues(broker: Broker, vhost: Any, kind: str, destination: str, key: bytes, header: bytes) -> list[Any]:
@@ -79,7 +79,8 @@ def _queues(broker: Broker, vhost: Any, kind: str, destination: str, key: bytes,
     return queues
 
 
-def _put(broker: Broker, queue: Any, content: Content, flags: int, priority: int, expiration_ms: Any) -> None:
+def put_message(broker: Broker, queue: Any, content: Content, flags: int, priority: int, expiration_ms: Any) -> None:
+    """The broker's own publish to one queue, by the queue's limits; what it refuses is counted."""
     exchange, key, header, body = content
     core = queue.core
     if queue.policy.overflow != DROP_HEAD and core.refuses(len(body)):

@@ -102,6 +102,7 @@ class VirtualHost:
         self.keyed: set[str] = set()
         # its definitions are gone: nothing is saved any more, and what is declared is refused
         self.deleted = False
+        self.tracing = False  # each message is published the slow way, where it is copied for the firehose
         self._definitions = definitions
         self._queue_factory = queue_factory
         self._limits = limits or Limits()
@@ -127,6 +128,7 @@ class VirtualHost:
         for exchange_name, kind, internal in PREDECLARED:
             self.exchanges[exchange_name] = EXCHANGE_KINDS[kind](exchange_name, durable=True, internal=internal)
             self.exchanges[exchange_name].limit(self._limits)
+        self.predeclared = len(self.exchanges)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class VirtualHost:
         """Whether (exchange, routing key) alone decides the route: no headers exchange can be reached. Raises: PeerError 404."""
         with self._lock:
             first = self.exchange(exchange_name)
-            if first.name in self.keyed:  # each message's key is asked for, as if its headers decided
+            if self.tracing or first.name in self.keyed:  # each message's key is asked for, as if its headers decided
                 return False
             return walk.is_decided_by_key(self.exchanges, first)
 
@@ -351,7 +353,7 @@ class VirtualHost:
                 allow()
             exchange = exchange_class(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments)
             if not self._changes.saved:
-                own = len(self.exchanges) - 1 - len(PREDECLARED)  # those of the broker are not the client's
+                own = len(self.exchanges) - self.predeclared  # those of the broker are not the client's
                 self._check_limit(EXCHANGE, name, own, self._limits.exchanges_max, exchange_bytes(exchange))
             if durable:
                 record = ExchangeRecord(self.name, name, kind, auto_delete, internal, arguments)

@@ -1,0 +1,199 @@
+"""The event exchange: what happens to connections, queues, users and the rest, told to `amq.rabbitmq.event` of virtual host `/`.
+
+in: calls of whoever changed something, under any lock. out: messages without a body, with RabbitMQ's keys and header names.
+
+N1  While nothing is bound to the exchange an event is forgotten at the first look. Telling never waits and never fails.
+N2  No password, hash or value of a parameter (shovels have addresses with passwords) is in an event.
+N3  Who may read the exchange of `/` sees the names of all virtual hosts, as on RabbitMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT
+from flintmq.guard import guarded
+from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
+from flintmq.protocol.v0_9_1.codec import Timestamp
+from flintmq.routing.binding import Binding
+from flintmq.routing.exchange import Exchange, TopicExchange
+from flintmq.session.outbox import Outbox
+from flintmq.store.sql.changes import Change, Save
+
+if TYPE_CHECKING:
+    from flintmq.session.broker import Broker
+    from flintmq.session.handlers import ConnectionHandler
+
+EVENT = "amq.rabbitmq.event"
+DEFAULT_VHOST = "/"
+_POLICY, _OPERATOR_POLICY, _TOPIC = "policy", "operator_policy", "topic-permission"
+
+
+class Events:
+    """Tells events of a node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._outbox = Outbox(broker, EVENT, broker.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is bound to the exchange."""
+        vhost = self._broker.vhosts.get(DEFAULT_VHOST)
+        exchange = None if vhost is None else vhost.exchanges.get(EVENT)
+        return exchange is not None and bool(exchange.bindings)
+
+    def tell(self, key: str, **facts: Any) -> None:
+        """Any thread; facts: headers, by RabbitMQ's names with `_` for `-`."""
+        if not self.wanted:
+            return
+        now_ms = self._broker.clock.wall_ms()
+        headers = {**facts, "timestamp_in_ms": now_ms}
+        self._outbox.add(DEFAULT_VHOST, key, {"headers": headers, "delivery_mode": 2, "timestamp": Timestamp(now_ms // 1000)})
+
+    # --- virtual hosts ------------------------------------------------------------------------------------------------
+
+    def watch(self, vhost: Any) -> None:
+        """From now on exchanges and bindings of a new virtual host are told; `/` gets the event exchange."""
+        if vhost.name == DEFAULT_VHOST:
+            vhost.exchanges[EVENT] = TopicExchange(EVENT, durable=True, internal=True)
+            vhost.predeclared += 1
+
+        def bound(binding: Binding, new: bool) -> None:
+            self._bound(vhost.name, binding, new)
+
+        def created(exchange: Exchange) -> None:
+            exchange.watch = bound
+            self.tell(
+                "exchange.created",
+                name=exchange.name,
+                vhost=vhost.name,
+                type=exchange.kind,
+                durable=exchange.durable,
+                auto_delete=exchange.auto_delete,
+                internal=exchange.internal,
+                arguments=dict(exchange.arguments),
+            )
+
+        vhost.on_exchange_created = created
+        for exchange in vhost.exchanges.values():
+            exchange.watch = bound
+
+    def _bound(self, vhost: str, binding: Binding, new: bool) -> None:
+        if self.wanted:
+            self.tell(
+                "binding.created" if new else "binding.deleted",
+                source_name=binding.source.name,
+                source_kind="exchange",
+                destination_name=binding.destination.name,
+                destination_kind=binding.destination.destination_kind,
+                routing_key=binding.routing_key.decode("utf-8", "surrogateescape"),
+                arguments=dict(binding.arguments),
+                vhost=vhost,
+            )
+
+    def queue_created(self, queue: Any) -> None:
+        if self.wanted:
+            self.tell(
+                "queue.created",
+                name=queue.name,
+                vhost=queue.vhost,
+                durable=queue.durable,
+                auto_delete=queue.auto_delete,
+                exclusive=queue.exclusive_owner is not None,
+                arguments=dict(queue.arguments),
+            )
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def connection(self, handler: ConnectionHandler, opened: bool) -> None:
+        if not self.wanted:
+            return
+        if not opened:
+            self.tell("connection.closed", name=handler.name, node=self._broker.node_name)
+            return
+        self.tell(
+            "connection.created",
+            name=handler.name,
+            type="network",
+            user=handler.user,
+            vhost=handler.vhost.name,
+            peer_host=handler.peer_host,
+            peer_port=handler.peer_port,
+            ssl=handler.secure,
+            auth_mechanism=handler.mechanism,
+            protocol="{0,9,1}",
+            timeout=handler.heartbeat_s,
+            frame_max=handler.frame_size_max,
+            channel_max=handler.channel_max,
+            connected_at=handler.connected_at_ms,
+            node=self._broker.node_name,
+            user_who_performed_action=handler.user,
+        )
+
+    def login(self, handler: ConnectionHandler, user: str, ok: bool) -> None:
+        if self.wanted:
+            self.tell(
+                "user.authentication.success" if ok else "user.authentication.failure",
+                name=user,
+                connection_name=handler.name,
+                connection_type="network",
+                peer_host=handler.peer_host,
+                peer_port=handler.peer_port,
+                ssl=handler.secure,
+                auth_mechanism=handler.mechanism,
+                protocol="{0,9,1}",
+            )
+
+    def consumer(self, consumer: Any, came: bool) -> None:
+        if not self.wanted:
+            return
+        facts = {"consumer_tag": consumer.tag, "queue": consumer.queue.name, "vhost": consumer.queue.vhost}
+        if came:
+            facts |= {"exclusive": consumer.exclusive, "ack_required": not consumer.no_ack, "arguments": dict(consumer.arguments)}
+            facts |= {"user_who_performed_action": consumer.handler.user}
+        self.tell("consumer.created" if came else "consumer.deleted", **facts)
+
+    # --- definitions --------------------------------------------------------------------------------------------------
+
+    def changed(self, changes: Sequence[Change], new: object, actor: str | None) -> None:
+        """Records of the definitions service that are durable. Args: new: its verb said True: the thing was not there before."""
+        if self.wanted:
+            for change in changes:
+                guarded("events", type(change.record).__name__, self._changed, change, new, actor or "rmq-internal")
+
+    def _changed(self, change: Change, new: object, actor: str) -> None:
+        record, saved = change.record, isinstance(change, Save)
+        by = {"user_who_performed_action": actor}
+        if isinstance(record, UserRecord):
+            if not saved:
+                self.tell("user.deleted", name=record.name, **by)
+                return
+            self.tell("user.created" if new else "user.password.changed", name=record.name, **by)
+            self.tell("user.tags.set", name=record.name, tags=list(record.tags), **by)
+        elif isinstance(record, PermissionRecord):
+            patterns = {"configure": record.configure, "write": record.write, "read": record.read} if saved else {}
+            key = "permission.created" if saved else "permission.deleted"
+            self.tell(key, user=record.user, vhost=record.vhost, **patterns, **by)
+        elif isinstance(record, VhostRecord):
+            if saved and new:
+                self.tell("vhost.created", name=record.name, description=record.description, tracing=False, **by)
+            elif not saved:
+                self.tell("vhost.deleted", name=record.name, **by)
+        elif isinstance(record, LimitsRecord):
+            owner = {"name": "limits"} | ({"vhost": record.name} if record.kind == "vhost" else {"username": record.name})
+            limits = dict(record.limits)
+            self.tell(f"{record.kind}.limits.set" if limits else f"{record.kind}.limits.cleared", **owner, **limits, **by)
+        elif isinstance(record, ParameterRecord):
+            self._parameter(record, saved, by)
+
+    def _parameter(self, record: ParameterRecord, saved: bool, by: dict[str, Any]) -> None:
+        where = {"name": record.name, "vhost": record.vhost}
+        if record.component in (_POLICY, _OPERATOR_POLICY):
+            key = "policy" if record.component == _POLICY else "operator.policy"
+            self.tell(f"{key}.{'set' if saved else 'cleared'}", **where, **(dict(record.value) if saved else {}), **by)
+        elif record.component == _TOPIC:
+            self.tell(f"topic.permission.{'created' if saved else 'deleted'}", vhost=record.vhost, **by)
+        else:
+            self.tell(f"parameter.{'set' if saved else 'cleared'}", component=record.component, **where, **by)

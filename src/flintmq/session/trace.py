@@ -1,0 +1,102 @@
+"""The firehose: copies of what is published and delivered in a virtual host, to its exchange `amq.rabbitmq.trace`.
+
+in: messages of a virtual host that is traced. out: messages with the keys `publish.{exchange}` and `deliver.{queue}`, the same body, and
+RabbitMQ's headers: exchange_name, routing_keys, properties, node, vhost, connection, channel, user, routed_queues or redelivered.
+
+T1  Off it costs nothing but one look at a flag of the connection with each delivery: what is published comes here because no route of a
+    traced virtual host is cached.
+T2  The firehose is off after a start, as on RabbitMQ. Who may read the exchange may read everything, and an administrator turns it on.
+T3  Messages of the exchange itself are not traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flintmq.core.content import CONTENT_HEADERS
+from flintmq.guard import guarded
+from flintmq.protocol.v0_9_1.codec import decode_properties
+from flintmq.session.outbox import Outbox
+
+if TYPE_CHECKING:
+    from flintmq.session.broker import Broker
+    from flintmq.session.handlers import ConnectionHandler
+
+TRACE = "amq.rabbitmq.trace"
+
+Content = tuple[bytes, bytes, bytes, bytes]
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
+
+
+class Tracer:
+    """The firehoses of all virtual hosts."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._outbox = Outbox(broker, TRACE, broker.limits.trace_bytes_max, "trace", CONTENT_HEADERS)
+
+    def turn(self, name: str, on: bool) -> None:
+        """On or off for a virtual host: at the next command of each connection. Any thread."""
+        broker = self._broker
+        vhost = broker.vhosts.get(name)
+        if vhost is None or vhost.tracing is on:
+            return
+        vhost.tracing = on
+        for exchange in list(vhost.exchanges.values()):
+            guarded("tracing", f"vhost {name!r}", vhost.on_routes_changed, exchange)
+        for handler in list(broker.connections.values()):
+            if handler.vhost is vhost:
+                broker.on_loop_of(handler, partial(_mark, handler, vhost))
+
+    def published(
+        self, handler: ConnectionHandler, channel: int, content: Content, keys: Iterable[bytes], properties: Any, handles: Iterable[Any]
+    ) -> None:
+        """A message that is about to be put on the queues of its route."""
+        exchange = _text(content[0])
+        if exchange == TRACE:
+            return
+        routed = [handle.owner.name for handle in handles if handle.owner is not None]
+        facts = _facts(self._broker, exchange, [_text(key) for key in keys], properties, handler)
+        self._outbox.add(
+            handler.vhost.name,
+            f"publish.{exchange}",
+            {"headers": facts | {"channel": channel, "user": handler.user, "routed_queues": routed}},
+            content[3],
+        )
+
+    def delivered(self, handler: ConnectionHandler, channel: int, queue_id: int, redelivered: bool, content: Content) -> None:
+        """A message that is on its way to a consumer."""
+        exchange = _text(content[0])
+        queue = self._broker.queues.get(queue_id)
+        if exchange == TRACE or queue is None:
+            return
+        limits = self._broker.limits
+        _, properties = decode_properties(content[2], limits.table_depth_max, limits.table_fields_max)
+        facts = _facts(self._broker, exchange, [_text(content[1])], properties, handler)
+        self._outbox.add(
+            handler.vhost.name,
+            f"deliver.{queue.name}",
+            {"headers": facts | {"redelivered": int(redelivered), "channel": channel, "user": handler.user}},
+            content[3],
+        )
+
+
+def _facts(broker: Broker, exchange: str, keys: list[str], properties: dict[str, Any], handler: ConnectionHandler) -> dict[str, Any]:
+    return {
+        "exchange_name": exchange,
+        "routing_keys": keys,
+        "properties": {name: value for name, value in properties.items() if value is not None},
+        "node": broker.node_name,
+        "vhost": handler.vhost.name,
+        "connection": handler.name,
+    }
+
+
+def _mark(handler: ConnectionHandler, vhost: Any) -> None:
+    if not handler.ended:
+        handler.connection.set_traced(vhost.tracing)
