@@ -37,7 +37,7 @@ WHAT_MAX = 1_000
 
 # (result, error): one of them
 Done = Callable[[Any, Exception | None], None]
-Told = Callable[[Sequence[Change], Any, str | None], object]
+Told = Callable[[Sequence[tuple[Any, bool]], Any, str | None], object]
 
 
 class Refused(Exception):
@@ -162,7 +162,7 @@ class Line:
         if error is None:
             try:
                 plan.apply()
-                self._told(plan.changes, plan.result, job.actor.user)
+                self._told([(change.record, isinstance(change, Save)) for change in plan.changes], plan.result, job.actor.user)
                 if plan.after is not None:
                     plan.after(partial(self._end, job, None))
                     return

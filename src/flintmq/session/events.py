@@ -19,7 +19,6 @@ from flintmq.protocol.v0_9_1.codec import Timestamp
 from flintmq.routing.binding import Binding
 from flintmq.routing.exchange import Exchange, TopicExchange
 from flintmq.session.outbox import Outbox
-from flintmq.store.sql.changes import Change, Save
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -157,14 +156,13 @@ class Events:
 
     # --- definitions --------------------------------------------------------------------------------------------------
 
-    def changed(self, changes: Sequence[Change], new: object, actor: str | None) -> None:
-        """Records of the definitions service that are durable. Args: new: its verb said True: the thing was not there before."""
+    def changed(self, changes: Sequence[tuple[object, bool]], new: object, actor: str | None) -> None:
+        """Definitions are durable. Args: changes: (record, saved and not deleted); new: the verb said True: it was not there before."""
         if self.wanted:
-            for change in changes:
-                guarded("events", type(change.record).__name__, self._changed, change, new, actor or "rmq-internal")
+            for record, saved in changes:
+                guarded("events", type(record).__name__, self._changed, record, saved, new, actor or "rmq-internal")
 
-    def _changed(self, change: Change, new: object, actor: str) -> None:
-        record, saved = change.record, isinstance(change, Save)
+    def _changed(self, record: object, saved: bool, new: object, actor: str) -> None:
         by = {"user_who_performed_action": actor}
         if isinstance(record, UserRecord):
             if not saved:
