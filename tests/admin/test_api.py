@@ -110,7 +110,9 @@ def test_virtual_hosts(api: Api) -> None:
     value = api.get("vhosts/w%2Fx")
     assert (value["name"], value["description"], value["tags"], value["tracing"]) == ("w/x", "d", ["a", "b"], False)
     assert api.get("vhosts/w%2Fx/permissions") == [{"user": "guest", "vhost": "w/x", **PERMISSION}]
-    assert "tracing" in api.put("vhosts/w%2Fx", {"tracing": True}, 400)["reason"]
+    api.put("vhosts/w%2Fx", {"tracing": True}, 204)
+    assert api.get("vhosts/w%2Fx")["tracing"] is True
+    assert "tracing" in api.put("vhosts/w%2Fx", {"tracing": "yes"}, 400)["reason"]
     assert "w/x" in {one["name"] for one in api.get("vhosts")}
     api.put("queues/w%2Fx/q", {"durable": True})
     api.delete("vhosts/w%2Fx")

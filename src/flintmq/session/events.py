@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 EVENT = "amq.rabbitmq.event"
 DEFAULT_VHOST = "/"
+# components of parameters that operators see; others are the broker's own records
+_SHOWN = ("federation-upstream", "federation-upstream-set", "shovel", "global")
 _POLICY, _OPERATOR_POLICY, _TOPIC = "policy", "operator_policy", "topic-permission"
 
 
@@ -193,5 +195,5 @@ class Events:
             self.tell(f"{key}.{'set' if saved else 'cleared'}", **where, **(dict(record.value) if saved else {}), **by)
         elif record.component == _TOPIC:
             self.tell(f"topic.permission.{'created' if saved else 'deleted'}", vhost=record.vhost, **by)
-        else:
+        elif record.component in _SHOWN:
             self.tell(f"parameter.{'set' if saved else 'cleared'}", component=record.component, **where, **by)
