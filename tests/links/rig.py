@@ -16,7 +16,7 @@ from flintmq.testing.broker import Broker
 from tests.admin.api import PERMISSION, Api
 from tests.admin.conftest import Client
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 
 
 def until(what: Callable[[], Any]) -> Any:
