@@ -99,6 +99,14 @@ class StoreBusyError(StoreError):
     """The store could not do it now, for want of a file descriptor or memory. Nothing is latched: it can be tried again."""
 
 
+class EnrolmentRefused(FlintError):
+    """A transaction can't take this. `missing`: there is no such queue; else a limit is reached."""
+
+    def __init__(self, text: str, missing: bool = False) -> None:
+        super().__init__(text)
+        self.missing = missing
+
+
 class InvariantError(FlintError):
     """A state that the code forbids. Carries a snapshot of the state for the log."""
 

@@ -3,7 +3,7 @@
 in: nothing but the standard library. out: Protocols and the plain records that cross them. Every implementation of a port runs the same
 contract tests. Definitions: SQL, and memory for `--memory` (store/definitions.py). Store: the logs; without a store (`--memory`) there is
 none, and its twin in memory (tests/twins/memory_store.py) is for tests. Other ports stand where they are asked: clock.py (time),
-transactions/effects.py (queues, as transactions see them), queue/kinds.py (lists of other kinds).
+transactions/ports.py (the store, as transactions see it), queue/kinds.py (lists of other kinds).
 
 Common rules
 P1  A name is always (vhost, name); a queue is spoken of by its id, which is global and never reused.

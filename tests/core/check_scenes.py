@@ -212,10 +212,10 @@ def branch(scene: str, broken: bool) -> None:
     from flintmq.transactions.branch import BranchState
     from flintmq.transactions.coordinator import TransactionCoordinator
     from flintmq.transactions.xid import Xid
+    from tests.transactions.twin_store import TwinStore
     from tests.twins.memory_effects import MemoryQueueEffects
-    from tests.twins.memory_store import MemoryStore
 
-    memory: Any = MemoryStore()
+    memory: Any = TwinStore()
     coordinator = TransactionCoordinator(memory, MemoryQueueEffects(), ManualClock(), Limits())
     xid = Xid(1, b"global", b"branch", "/")
     coordinator.select("session")

@@ -35,7 +35,7 @@ def test_a_stage(rig: Rig, stream: str) -> None:
 
 
 def test_a_distributed_transaction_knows_no_such_queue(rig: Rig, stream: str) -> None:
-    assert rig.broker.effects is not None
+    assert rig.broker.branch_queues is not None
     number = rig.broker.vhosts["/"].queue("s").queue_id
-    assert rig.broker.effects.run(number) is rig.broker.effects.core(number) is None
-    assert rig.broker.effects.core(rig.broker.vhosts["/"].queue("q").queue_id) is not None
+    assert rig.broker.branch_queues.core(number) is None
+    assert rig.broker.branch_queues.core(rig.broker.vhosts["/"].queue("q").queue_id) is not None

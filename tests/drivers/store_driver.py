@@ -222,11 +222,12 @@ class DrivenStore(LogStore):
             return self.transactions.begin(xid).tx
 
     def transaction_of(self, xid: bytes) -> int:
-        return self.branch_of(xid).tx
+        return self.transactions.by_xid[xid].tx
 
     def in_doubt_entries(self, tx: int) -> tuple:
-        """See RecoveredTransaction. Raises: KeyError."""
-        return LogEnrolment(self.logs, self.transactions.table[tx]).held()
+        """Single dequeues as (queue id, position); runs, consumer id, when they were acquired (microseconds). Raises: KeyError."""
+        found = self.transactions.table[tx]
+        return [(one.queue_id, one.position) for one in found.dequeues], (list(found.sets), found.consumer_id, found.acquired_us)
 
     def prepare(self, tx: int) -> int:
         return self._enrolment(tx).prepare()
@@ -239,9 +240,9 @@ class DrivenStore(LogStore):
             return self._driven(self.transactions.known(tx))
 
     def _driven(self, transaction: object) -> DrivenEnrolment:
-        driven: DrivenEnrolment = DrivenEnrolment(self.logs, transaction)
+        driven: DrivenEnrolment = DrivenEnrolment(self.logs, self.bulk)
         driven.driver = self
-        return driven
+        return driven.take(transaction)
 
     def commit(self, tx: int, places: object = None) -> int:
         """See Store.commit. Args: places: queue id -> first position, or rows (queue id, first position, count)."""

@@ -68,6 +68,19 @@ class Broker:
         """Messages the store has in the queue, in order, those included that an in-doubt transaction wants to take."""
         return [self.store.content_of(entry.message_id).body.decode() for entry in self.store.entries(queue_id)]
 
+    def redelivered(self, queue_id: int, position: int) -> bool:
+        """Flagged so."""
+        return self.effects.queues[queue_id][position].redelivered
+
+    def acquire(self, queue_id: int, position: int) -> None:
+        """A consumer takes the entry."""
+        assert self.effects.acquire(queue_id, position, "somebody")
+
+    def delete(self, queue_id: int) -> None:
+        """The queue is gone, also from the store."""
+        self.store.drop_queue(queue_id)
+        self.effects.delete(queue_id)
+
     def crash(self) -> Broker:
         """The broker after kill -9 and a restart."""
         return Broker(queues=len(self.queue_ids), levels=self.levels, limits=self.limits, store=self.store.crash())

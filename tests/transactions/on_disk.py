@@ -10,7 +10,7 @@ from typing import Any
 from flintmq.clock import ManualClock
 from flintmq.config import Limits
 from flintmq.queue.handle import QueueHandle
-from flintmq.session.queue_effects import BrokerQueueEffects
+from flintmq.session.branch_queues import BranchQueues
 from flintmq.transactions import TransactionCoordinator
 from flintmq.vhost.policy import DEFAULT_POLICY
 from tests.drivers.store_driver import DrivenStore
@@ -39,8 +39,7 @@ class OnDisk:
         self.queues = {number: self._queue(number) for number in (1, 2, 3)}
         self.restored = sum(self.store.restore(queue.core) for queue in self.queues.values())
         self.store.restored()
-        self.effects = BrokerQueueEffects(self.queues)
-        self.coordinator = TransactionCoordinator(self.store, self.effects, ManualClock(), limits or Limits())
+        self.coordinator = TransactionCoordinator(self.store, BranchQueues(self.queues), ManualClock(), limits or Limits())
         self.coordinator.restore()
 
     def _queue(self, number: int) -> Any:

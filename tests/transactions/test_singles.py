@@ -12,9 +12,8 @@ import pytest
 pytest.importorskip("flintmq.store.log_store")
 
 from flintmq.config import Limits
-from flintmq.session.queue_effects import BrokerQueueEffects
+from flintmq.session.branch_queues import BranchQueues
 from flintmq.transactions import BranchState, XaStatus, Xid
-from flintmq.transactions.work import Work
 from tests.drivers.store_driver import DrivenStore
 from tests.store import test_store_fixture as fixture
 from tests.support import logbytes as lb
@@ -157,13 +156,12 @@ def test_the_store_of_format_1(tmp_path: Path, kind: str, commits: bool) -> None
     for queue in queues.values():
         store.restore(queue.core)
     store.restored()
-    work = Work(store, BrokerQueueEffects(queues), xid=bytes.fromhex(xid), enrolments_max=Limits().dtx_enrolments_max)
-    work.recover(store.branch_of(bytes.fromhex(xid)))
+    enrolment = store.recovered_branch(bytes.fromhex(xid), BranchQueues(queues), Limits().dtx_enrolments_max)
     before = fixture.held(store)
-    work.commit() if commits else work.rollback()
+    enrolment.commit() if commits else enrolment.rollback()
     while store.flush() == 1:
         pass
-    (work.apply if commits else work.undo)()
+    (enrolment.apply if commits else enrolment.undo)()
     while store.flush() == 1:
         pass
     store.close(clean=False)

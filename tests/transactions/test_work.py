@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from flintmq.config import Limits
@@ -9,6 +13,7 @@ from flintmq.transactions import TransactionRefused
 from tests.support.blocks import enrol, take
 
 from .broker import OK, Broker, X, Y, status
+from .stored_broker import StoredBroker
 
 
 def refused(call, *args, **kwargs) -> str:
@@ -17,9 +22,14 @@ def refused(call, *args, **kwargs) -> str:
     return error.value.condition.name
 
 
-@pytest.fixture
-def broker() -> Broker:
-    return Broker()
+@pytest.fixture(params=["twin", "store"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """The twin that the coordinator's tests stand on, and the store's enrolments over real queues."""
+    if request.param == "twin":
+        yield Broker()
+        return
+    with StoredBroker(tmp_path) as found:
+        yield found
 
 
 def commit(broker: Broker, session: str, xid=X, *, one_phase: bool = True) -> None:
@@ -59,7 +69,7 @@ def test_rollback_puts_entries_back_where_they_were_flagged(broker: Broker, prep
     broker.store.release()
     assert status(outcome) is OK
     assert (broker.labels(1), broker.labels(2), broker.labels(3)) == ([], [], ["before", "old", "after"])
-    assert broker.effects.queues[3][position].redelivered
+    assert broker.redelivered(3, position)
     assert broker.stored(1) == broker.stored(2) == []
 
 
@@ -91,7 +101,7 @@ def test_an_entry_is_taken_by_one_branch(broker: Broker) -> None:
 def test_what_a_consumer_has_is_not_taken(broker: Broker) -> None:
     session, c = broker.session(), broker.coordinator
     theirs, mine = broker.put(3, "theirs"), broker.put(3, "mine")
-    broker.effects.acquire(3, theirs, "somebody")
+    broker.acquire(3, theirs)
     c.start(session, X)
     facts = take(c, session, X, 3, 9)
     assert (facts.count, facts.first) == (1, mine)
@@ -179,8 +189,7 @@ def test_a_deleted_queue_fails_active_branches_and_leaves_prepared_ones_the_rest
     enrol(c, third, z, (2,), b"elsewhere")
     c.end(second, Y)
     c.prepare(Y)
-    broker.store.drop_queue(1)
-    broker.effects.delete(1)
+    broker.delete(1)
     c.queue_deleted(1)
     assert c.end(first, X).name == "XA_RBROLLBACK"
     c.end(third, z)
@@ -202,8 +211,7 @@ def test_a_prepared_set_of_a_deleted_queue_can_be_rolled_back(broker: Broker, cr
     c.prepare(X)
     after = broker.crash() if crashes else broker
     for queue_id in (1, 3):
-        after.store.drop_queue(queue_id)
-        after.effects.delete(queue_id)
+        after.delete(queue_id)
         after.coordinator.queue_deleted(queue_id)
     assert next(iter(after.coordinator.list())).queues == {2: (0, 1)}
     assert after.coordinator.rollback(X).result(0) is OK
@@ -216,8 +224,7 @@ def test_a_queue_deleted_while_a_commit_waits_for_the_disk_takes_its_part_along(
     c.end(session, X)
     broker.store.hold()
     outcome = c.commit(X, one_phase=True)
-    broker.store.drop_queue(1)
-    broker.effects.delete(1)
+    broker.delete(1)
     c.queue_deleted(1)
     broker.store.release()
     assert (status(outcome), broker.labels(2), broker.labels(3)) == (OK, ["new"], [])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from flintmq.errors import StoreError
+from flintmq.errors import EnrolmentRefused, StoreError
 from flintmq.ports import DequeueReason
 from flintmq.store.transaction_log import Row
-from flintmq.transactions import HeuristicOutcome, RecoveredTransaction
+from flintmq.transactions import HeldRun, HeuristicOutcome
 from flintmq.transactions.xid import ENCODED_BYTES_MAX
 from tests.support.blocks import block_entries
 from tests.support.stored import StoredContent
+from tests.twins.memory_effects import MemoryQueueEffects, MemoryRun
 from tests.twins.memory_store import MemoryStore, _State
 
 
@@ -140,41 +141,215 @@ class TwinBulk:
                 self._store.dequeue(run.queue_id, position, DequeueReason.ACK)
         run.settle()
 
-    def settle_stage(self, stage, committed: bool) -> None:
-        pass
-
 
 class TwinEnrolment:
-    """See Enrolment."""
+    """See Enrolment in transactions/ports.py: the same over the twins of store and queues."""
 
-    def __init__(self, store: TwinStore, tx: int) -> None:
+    def __init__(self, store: TwinStore, xid: bytes, effects: MemoryQueueEffects, enrolments_max: int) -> None:
         self._store = store
-        self.tx = tx
+        self._bulk = store.bulk
+        self._effects = effects
+        self._xid = xid
+        self._enrolments_max = enrolments_max
+        self.tx = 0
+        self._queue_ids: set[int] = set()
+        self._runs: dict[int, MemoryRun] = {}
+        self._singles: dict[int, MemoryRun] = {}
+        self._consumer_id = 0
+        self._acquired = False
+        self._stage: TwinStage | None = None
 
-    def acquire(self, runs, consumer_id: int) -> None:
-        rows = [(run.queue_id, first, count) for run in runs for first, count in run.ranges()]
-        self._store.record(lambda state: state.sets.__setitem__(self.tx, (rows, consumer_id, 1)))
+    @property
+    def enqueue_count(self) -> int:
+        """Messages that wait to enter queues."""
+        return 0 if self._stage is None else self._stage.enqueues
 
-    def stage(self) -> TwinStage:
-        return TwinStage(self._store, self.tx)
+    @property
+    def dequeue_count(self) -> int:
+        """Entries that are held."""
+        return sum(run.count for run in self._held())
 
-    def held(self) -> RecoveredTransaction:
-        return self._store.in_doubt_entries(self.tx)
+    @property
+    def takes_time(self) -> bool:
+        """Its effects are many: not for the thread that made the outcome durable."""
+        return bool(self._held()) or self._stage is not None
 
-    def adopt(self, core_of):
-        return self._store.staged(self.tx)
+    def queue_counts(self) -> dict[int, tuple[int, int]]:
+        """Queue id -> (enqueues, dequeues)."""
+        found: dict[int, tuple[int, int]] = {}
+        for run in self._held():
+            enqueues, dequeues = found.get(run.queue_id, (0, 0))
+            found[run.queue_id] = (enqueues, dequeues + run.count)
+        if self._stage is not None:
+            for queue_id, count in self._stage.queue_counts().items():
+                enqueues, dequeues = found.get(queue_id, (0, 0))
+                found[queue_id] = (enqueues + count, dequeues)
+        return found
+
+    def touches(self, queue_id: int) -> bool:
+        """True if an enrolment names the queue."""
+        return queue_id in self._queue_ids
+
+    # --- enrolment ------------------------------------------------------------------------------------------------------
+
+    def hold_piece(
+        self, queue_id: int, cursor: int, messages_max: int, bytes_max: int, consumer: str, upto: int, alone: bool
+    ) -> tuple[int, int, bool, int]:
+        """A piece of TransactionCoordinator.hold_run: how many, bytes, whether there may be more, where to go on."""
+        run = self._runs.get(queue_id) or self._effects.run(queue_id)
+        if run is None:
+            raise EnrolmentRefused(f"there is no queue {queue_id}", missing=True)
+        left = self._enrolments_max - self.enqueue_count - self.dequeue_count
+        ranges_left = self._bulk.rows_max - sum(one.range_count for one in self._runs.values() if one is not run)
+        if left <= 0 or ranges_left <= 0:
+            self._too_many()
+        self._runs[queue_id] = run
+        self._queue_ids.add(queue_id)
+        found = run.hold(cursor, min(messages_max, left), bytes_max, upto, alone, ranges_left, 1)
+        self._bulk.taken(run)
+        if consumer and not self._consumer_id:
+            self._consumer_id = self._bulk.consumer(consumer)
+        return found
+
+    def runs(self) -> list[HeldRun]:
+        """See TransactionCoordinator.runs."""
+        return [self._bulk.held(run) for run in self._runs.values() if run.count]
+
+    def last_position(self, queue_id: int, number: int) -> int:
+        """Of an entry of the queue's run by its number; negative: from the end."""
+        return self._runs[queue_id].position(number)
+
+    def run_count(self, queue_id: int) -> int:
+        """Entries of the queue's run."""
+        run = self._runs.get(queue_id)
+        return 0 if run is None else run.count
+
+    def plan_block(
+        self, routes: Sequence[tuple[bytes, bytes]], destinations: Sequence[Sequence[int]], counts: Sequence[int]
+    ) -> tuple[TwinStage, object]:
+        """Checks whether a block may enter. Args: counts: messages per route."""
+        queue_ids = {queue_id for one in destinations for queue_id in one}
+        cores = {queue_id: self._effects.core(queue_id) for queue_id in queue_ids}
+        for queue_id, core in cores.items():
+            if core is None:
+                raise EnrolmentRefused(f"there is no queue {queue_id}", missing=True)
+        more = sum(len(one) * count for one, count in zip(destinations, counts, strict=True))
+        if self.enqueue_count + self.dequeue_count + more > self._enrolments_max:
+            self._too_many()
+        bulk = self._bulk
+        if bulk.disk_low:
+            raise EnrolmentRefused("there is no room on the disk for more messages")
+        if self._stage is None:
+            self._stage = TwinStage(self._store, self._begin())
+        if self._stage.rows >= bulk.rows_max:
+            text = "the messages of this transaction stand on too many queues and priority levels by turns"
+            raise EnrolmentRefused(text)
+        ttls = [[self._effects.ttl_ms(queue_id) for queue_id in one] for one in destinations]
+        self._queue_ids |= queue_ids
+        return self._stage, self._stage.plan(routes, [[cores[queue_id] for queue_id in one] for one in destinations], ttls)
+
+    def recover(self) -> None:
+        """Takes over what a prepared transaction holds after a restart; entries of queues that are gone are left out."""
+        self.tx = self._store.transaction_of(self._xid)
+        dequeues, (rows, self._consumer_id, acquired_us) = self._store.in_doubt_entries(self.tx)
+        for runs, ranges, since in ((self._runs, rows, acquired_us), (self._singles, [(*one, 1) for one in dequeues], 0)):
+            by_queue: dict[int, list[tuple[int, int]]] = {}
+            for queue_id, first, count in ranges:
+                by_queue.setdefault(queue_id, []).append((first, count))
+            for queue_id, held in by_queue.items():
+                run = self._effects.run(queue_id)
+                if run is not None:
+                    run.adopt(held, since)
+                    runs[queue_id] = run
+        self._acquired = True
+        self._stage = self._store.staged(self.tx)
+        self._queue_ids = set(self._runs) | set(self._singles) | set({} if self._stage is None else self._stage.queue_counts())
+
+    def drop_queue(self, queue_id: int) -> None:
+        """The queue was deleted: what was enrolled for it has no place any more."""
+        self._queue_ids.discard(queue_id)
+        self._singles.pop(queue_id, None)
+        run = self._runs.pop(queue_id, None)
+        if run is not None:
+            # Nobody else ends its messages: they would stay in the log until the next restart.
+            bulk = self._bulk
+            bulk.in_background(lambda: bulk.dequeue_run(run, 0))
+        if self._stage is not None:
+            self._stage.drop_queue(queue_id)
+
+    # --- outcome --------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> int:
-        return self._store.prepare(self.tx)
+        """Phase one. Returns the LSN. Raises: StoreError without room for the outcome."""
+        self._acquire()
+        return self._store.prepare(self._begin())
 
-    def commit(self, rows) -> int:
-        return self._store.commit(self.tx, rows)
+    def _acquire(self) -> None:
+        """What is held as runs, in the log."""
+        runs = [run for run in self._runs.values() if run.count]
+        if runs and not self._acquired:
+            rows = [(run.queue_id, first, count) for run in runs for first, count in run.ranges()]
+            tx = self._begin()
+            self._store.record(lambda state: state.sets.__setitem__(tx, (rows, self._consumer_id, 1)))
+            self._acquired = True
+
+    def commit(self) -> int:
+        """Gives every new entry its position and writes the decision. Returns the LSN that `apply` waits for, 0 if nothing is logged."""
+        self._acquire()
+        rows: list[tuple[int, int, int]] = []
+        stage = self._stage
+        if stage is not None:
+            for queue_id in stage.queue_counts():
+                core = self._effects.core(queue_id)
+                if core is None:
+                    stage.drop_queue(queue_id)
+                else:
+                    rows += stage.reserve(core)
+        return self._store.commit(self.tx, rows) if self.tx else 0
 
     def rollback(self) -> int:
-        return self._store.rollback(self.tx)
+        """Writes that nothing happened. Returns the LSN that `undo` waits for, 0 if nothing is logged."""
+        return self._store.rollback(self.tx) if self.tx else 0
 
-    def finish(self) -> None:
-        self._store.record(lambda state: state.sets.pop(self.tx, None))
+    def apply(self) -> None:
+        """The commit is durable: it happens in the queues."""
+        stage = self._stage
+        for run in list(self._runs.values()):  # a queue of a branch that an operator decided may be deleted meanwhile
+            self._bulk.dequeue_run(run, self._consumer_id)
+        for run in list(self._singles.values()):
+            run.settle()
+        if stage is not None:
+            for queue_id in stage.queue_counts():
+                self._effects.publish_stage(queue_id, stage)
+        self._finish()
+
+    def undo(self) -> None:
+        """The rollback is durable: held entries go back."""
+        for run in self._held():
+            run.release()
+        self._finish()
+
+    # --- inside -----------------------------------------------------------------------------------------------------------
+
+    def _held(self) -> list[MemoryRun]:
+        return [*self._runs.values(), *self._singles.values()]
+
+    def _finish(self) -> None:
+        """Its effects are there. A tombstone or a heuristic outcome may be remembered for long, its work need not."""
+        tx = self.tx
+        if tx and (self._acquired or self._stage is not None):
+            self._store.record(lambda state: state.sets.pop(tx, None))
+        # New objects: a reader may have the old ones.
+        self._queue_ids, self._runs, self._singles, self._stage = set(), {}, {}, None
+
+    def _begin(self) -> int:
+        if not self.tx:
+            self.tx = self._store.begin(self._xid)
+        return self.tx
+
+    def _too_many(self) -> None:
+        text = f"a transaction has at most {self._enrolments_max} enqueues and dequeues, and its runs {self._bulk.rows_max} pieces"
+        raise EnrolmentRefused(text)
 
 
 class TwinStore(MemoryStore):
@@ -209,11 +384,13 @@ class TwinStore(MemoryStore):
             self._write(lambda state: setattr(state.transactions[tx], "xid", xid))
         return tx
 
-    def open_branch(self, xid: bytes) -> TwinEnrolment:
-        return TwinEnrolment(self, self.begin(xid))
+    def branch(self, xid: bytes, queues: MemoryQueueEffects, enrolments_max: int) -> TwinEnrolment:
+        return TwinEnrolment(self, xid, queues, enrolments_max)
 
-    def branch_of(self, xid: bytes) -> TwinEnrolment:
-        return TwinEnrolment(self, self.transaction_of(xid))
+    def recovered_branch(self, xid: bytes, queues: MemoryQueueEffects, enrolments_max: int) -> TwinEnrolment:
+        found = self.branch(xid, queues, enrolments_max)
+        found.recover()
+        return found
 
     def prepare(self, tx: int) -> int:
         if self.full:
@@ -244,8 +421,8 @@ class TwinStore(MemoryStore):
             stage.items.append([queue_id, message_id, self._state.contents[message_id], priority, expires_at_ms, 0])
         return stage if stage.items else None
 
-    def in_doubt_entries(self, tx: int) -> RecoveredTransaction:
-        return RecoveredTransaction(list(self._state.transactions[tx].dequeues), self._state.sets.get(tx, ((), 0, 0)))
+    def in_doubt_entries(self, tx: int) -> tuple:
+        return list(self._state.transactions[tx].dequeues), self._state.sets.get(tx, ((), 0, 0))
 
     def _commit_rows(self, tx: int, rows: Sequence[Row]) -> int:
         with self._lock:

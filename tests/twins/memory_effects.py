@@ -1,4 +1,4 @@
-"""In-memory twin of QueueEffects: queues as plain dictionaries, and the reference of the contract.
+"""In-memory twin of the queues of transactions: queues as plain dictionaries, and the reference of the contract.
 
 in: calls of the port, and what a broker would do besides (add, acquire, consume). out: queues that can be looked at.
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from flintmq.ports import POSITION_INDEX_BITS
 from flintmq.transactions.bulk import INLINE, ROW, Octets
-from flintmq.transactions.effects import Session
+from flintmq.transactions.ports import Session
 from tests.support.stored import StoredContent
 
 # Owner of an entry that a transaction holds; no session equals it.
@@ -131,7 +131,7 @@ def _body_len(entry: MemoryEntry) -> int:
 
 
 class MemoryQueueEffects:
-    """See QueueEffects. `levels`: priority levels of all queues (1 = none); level 0 is served first."""
+    """Queues for TwinEnrolment. `levels`: priority levels of all queues (1 = none); level 0 is served first."""
 
     def __init__(self, levels: int = 1) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,8 @@
 # The log port's in-memory twin: gives LSNs, holds durability and loads back on demand, keeps contents that went cold.
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.log_port cimport Enrolment, LogPort
+from flintmq.queue.enrolment cimport Enrolment
+from flintmq.queue.log_port cimport LogPort
 from flintmq.queue.types cimport queue_t, slot_t
 
 cdef struct kept_t:           # contents by id
@@ -45,7 +46,7 @@ cdef struct memory_log_t:
 cdef bint memory_log_answer(memory_log_t *log, uint32_t run, uint64_t hot_bytes) noexcept nogil
 # Content by its id, a counted reference; NULL when it is gone.
 cdef content_t *memory_log_find(memory_log_t *log, uint64_t message_id) noexcept nogil
-# Gives a held entry its persistence id, as Enrolment.enqueue does.
+# Gives a held entry its persistence id, as Enrolment.write_enqueue does.
 cdef void memory_log_write(memory_log_t *log, slot_t *slot) noexcept nogil
 
 cdef class MemoryLog(LogPort):

@@ -20,7 +20,8 @@ from cython.cimports.flintmq.core.atomics import (
     spin_unlock,
 )
 from cython.cimports.flintmq.core.content import content_decref, content_incref, content_t
-from cython.cimports.flintmq.queue.log_port import Enrolment, log_port_wake
+from cython.cimports.flintmq.queue.enrolment import Enrolment
+from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import (
     queue_content_loaded,
     queue_decref,
@@ -281,14 +282,14 @@ def _pressure(context: p_void) -> c_int:
 class MemoryEnrolment:
     """A transaction of a MemoryLog, which keeps what it was asked."""
 
-    def enqueue(self, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> c_int:
+    def write_enqueue(self, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> bint:
         self.log._refusal()
         memory_log_write(address(self.log.log), slot)
         _append(address(self.log.log))
         self.log.transactions[self.tx].append(("enqueue", queue_get_id(queue), position))
-        return 0
+        return True
 
-    def dequeue(
+    def write_dequeue(
         self,
         queue: pointer[queue_t],
         position: uint64_t,
@@ -296,11 +297,14 @@ class MemoryEnrolment:
         owner: uint32_t,
         reason: c_int,
         delivered_us: uint64_t,
-    ) -> c_int:
-        self.log._refusal()
+    ) -> bint:
+        try:
+            self.log._refusal()
+        except KeyError:
+            return False  # its queue was deleted
         _append(address(self.log.log))
         self.log.transactions[self.tx].append(("dequeue", queue_get_id(queue), position, owner, reason, delivered_us))
-        return 0
+        return True
 
     def decide(self) -> c_int:
         self.log._refusal()
@@ -320,6 +324,7 @@ class MemoryEnrolment:
         return 0
 
     def abandon(self) -> None:
+        self.undo()
         self._goes("open", "abandoned")
 
     def _goes(self, before, after):

@@ -21,7 +21,7 @@ from flintmq.errors import PeerError, ReplyCode, StoreError
 from flintmq.ports import Resource, Verb
 from flintmq.session.broker import Broker
 from flintmq.transactions import BranchState, BranchView, Outcome, TransactionCoordinator, TransactionRefused, XaStatus, Xid
-from flintmq.transactions.effects import Session
+from flintmq.transactions.ports import Session
 
 log = logging.getLogger("flintmq.dataplane")
 

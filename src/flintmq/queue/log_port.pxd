@@ -2,23 +2,11 @@
 # attached; a function that is NULL there is a thing this log does not do.
 from libc.stdint cimport uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.queue.types cimport log_port_t, log_waker_t, queue_t, slot_t
+from flintmq.queue.enrolment cimport Enrolment
+from flintmq.queue.types cimport log_port_t, log_waker_t
 
 # Calls every waker. Any thread, no GIL.
 cdef void log_port_wake(log_port_t *port) noexcept nogil
-
-# One transaction in the log: what is enrolled becomes true at once, or not at all. One thread at a time, GIL held, none of these waits for the disk.
-cdef class Enrolment:
-    # A held entry (queue_add_held) that becomes visible when the transaction commits. Writes the content if need be and sets
-    # slot.message_id. Its position is final.
-    cdef int enqueue(self, queue_t *queue, uint64_t position, slot_t *slot, long long expires_at_ms) except -1
-    # A logged entry that goes when the transaction commits.
-    cdef int dequeue(self, queue_t *queue, uint64_t position, slot_t *slot, uint32_t owner, int reason, uint64_t delivered_us) except -1
-    # Writes the commit record: the transaction has happened once that is `durable`.
-    cdef int decide(self) except -1
-    cdef bint durable(self)
-    # Its effects are in the queues: entries released, dequeued ones removed (without telling the log again).
-    cdef int applied(self) except -1
 
 cdef class LogPort:
     cdef log_port_t port

@@ -9,11 +9,12 @@ calls log_port_wake afterwards, so that waiting confirms leave without the publi
 
 from __future__ import annotations
 
-from cython import address, bint, cclass, longlong, p_void, pointer, sizeof, void
+from cython import address, bint, cclass, p_void, pointer, sizeof, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_t
-from cython.cimports.flintmq.queue.types import LOG_WAKERS_MAX, log_port_t, log_waker_t, queue_t, slot_t
+from cython.cimports.flintmq.queue.enrolment import Enrolment
+from cython.cimports.flintmq.queue.types import LOG_WAKERS_MAX, log_port_t, log_waker_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 
@@ -24,38 +25,6 @@ def log_port_wake(port: pointer[log_port_t]) -> void:
     for i in range(port.waker_count):
         port.wakers[i].wake(port.wakers[i].context)
     spin_unlock(address(port.waker_lock))
-
-
-@cclass
-class Enrolment:
-    """Base of every log's transactions."""
-
-    def enqueue(self, queue: pointer[queue_t], position: uint64_t, slot: pointer[slot_t], expires_at_ms: longlong) -> c_int:
-        raise NotImplementedError
-
-    def dequeue(
-        self,
-        queue: pointer[queue_t],
-        position: uint64_t,
-        slot: pointer[slot_t],
-        owner: uint32_t,
-        reason: c_int,
-        delivered_us: uint64_t,
-    ) -> c_int:
-        raise NotImplementedError
-
-    def decide(self) -> c_int:
-        raise NotImplementedError
-
-    def durable(self) -> bint:
-        raise NotImplementedError
-
-    def applied(self) -> c_int:
-        raise NotImplementedError
-
-    def abandon(self) -> None:
-        """It was not committed and is forgotten: the log refused a part of it."""
-        raise NotImplementedError
 
 
 @cclass

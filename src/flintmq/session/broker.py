@@ -28,11 +28,11 @@ from flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, 
 from flintmq.queue.outside import new_outside
 from flintmq.routing.route_cache import DEST_LIMITED, DEST_STREAM, RouteCache
 from flintmq.session import live, sweeps
+from flintmq.session.branch_queues import BranchQueues
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.events import Events
 from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
-from flintmq.session.queue_effects import BrokerQueueEffects
 from flintmq.session.quotas import Quotas
 from flintmq.session.retries import Retries
 from flintmq.session.state import Consumer
@@ -40,7 +40,7 @@ from flintmq.session.stream_service import StreamService
 from flintmq.session.timeouts import ConsumerTimeouts
 from flintmq.session.trace import Tracer
 from flintmq.transactions import TransactionCoordinator, TransactionStore
-from flintmq.transactions.effects import Session
+from flintmq.transactions.ports import Session
 from flintmq.vhost.names import describe
 from flintmq.vhost.policy import DEFAULT_POLICY
 from flintmq.vhost.queue import Queue, QueueSpec
@@ -112,7 +112,7 @@ class Broker:
         self.log: Any = None
         # distributed and local transactions for callers of this process and other protocols; None: there is no durable store
         self.transactions: TransactionCoordinator | None = None
-        self.effects: BrokerQueueEffects | None = None
+        self.branch_queues: BranchQueues | None = None
         # counts of deliveries over a restart; None: there is no durable store
         self.delivery_counts: DeliveryCounts | None = None
         # None: there is no durable store, and so no stream
@@ -292,7 +292,7 @@ class Broker:
                 self.streams.delete(queue.queue_id)
             queue.core.owner = None
             return
-        logged = queue.durable or (self.effects is not None and self.effects.take_logged(queue.queue_id))
+        logged = queue.durable or (self.branch_queues is not None and self.branch_queues.take_logged(queue.queue_id))
         drop = partial(self.log.drop_queue, queue.queue_id) if logged and self.log is not None else None
         if self.transactions is not None:
             self.transactions.queue_deleted(queue.queue_id, drop)
@@ -506,8 +506,8 @@ class Broker:
 
     def open_transactions(self, store: TransactionStore) -> None:
         """From now on `transactions` takes commands. `store`: the durable store, whose queues are those of this broker."""
-        self.effects = BrokerQueueEffects(self.queues)
-        self.transactions = TransactionCoordinator(store, self.effects, self.clock, self.limits)
+        self.branch_queues = BranchQueues(self.queues)
+        self.transactions = TransactionCoordinator(store, self.branch_queues, self.clock, self.limits)
 
     def session_closed(self, session: Session) -> None:
         """A session (a connection, or whatever a caller of this process names itself) ends: its unprepared branches are rolled back.

@@ -2,28 +2,26 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.handle cimport QueueHandle
-from flintmq.queue.log_port cimport Enrolment, LogPort
-from flintmq.queue.types cimport log_port_t, queue_t, slot_t
+from flintmq.queue.enrolment cimport Enrolment
+from flintmq.queue.log_port cimport LogPort
+from flintmq.queue.types cimport log_port_t, queue_t
 from flintmq.routing.route_cache cimport destination_t, route_t
 from flintmq.session.connection cimport Connection
 from flintmq.session.types cimport channel_t, connection_t, tx_publish_t, tx_settle_t, unacked_t
 
-cdef enum:                    # held_t.kind
-    HELD_ENTRY = 1            # on a queue, invisible
-    HELD_RETURN = 2           # goes back to the publisher: no queue, and mandatory
-    HELD_IMMEDIATE = 3        # offered when the transaction takes effect; not part of the log's transaction
-    HELD_STREAM = 4           # appended when the transaction takes effect; not part of the log's transaction
+cdef enum:                    # late_t.kind: what is due when the transaction takes effect, besides its enrolment; not in the log's transaction
+    LATE_LIMIT = 1            # a queue with a limit got a message
+    LATE_RETURN = 2           # the message goes back to the publisher: no queue, and mandatory
+    LATE_IMMEDIATE = 3        # it is offered
+    LATE_STREAM = 4           # it is appended
 
-cdef struct held_t:
+cdef struct late_t:
     uint8_t kind
     uint8_t bits              # of basic.publish
-    bint logged
-    queue_t *queue            # HELD_ENTRY, HELD_STREAM: counted
-    slot_t *slot
-    uint64_t position
-    destination_t *destination   # of `route`; NULL for a dead letter
+    queue_t *queue            # LATE_STREAM, LATE_LIMIT: counted
+    uint32_t flags            # LATE_LIMIT: DEST_* of its destination
     route_t *route            # counted, or NULL
-    content_t *content        # counted
+    content_t *content        # counted, or NULL
 
 cdef struct settled_t:
     unacked_t item            # taken out of its channel's map when the commit was written
@@ -37,30 +35,27 @@ cdef class Transaction:
     cdef readonly uint16_t number     # of the channel
     cdef channel_t *channel           # NULL once detached
     cdef LogPort log                  # None: nothing of it is logged
-    cdef Enrolment work               # in the log; None: nothing of it is logged
+    cdef Enrolment enrolment          # its messages on queues, and what of it is logged
     cdef uint64_t wait_lsn            # what the answer waits for after it was applied (immediate messages)
     cdef log_port_t *port             # of streams; NULL: there is no store
     cdef uint64_t wait_ticket         # the same for what went to streams
     cdef bint applied
-    cdef held_t *held
-    cdef uint32_t held_count
-    cdef uint32_t held_size
+    cdef late_t *late
+    cdef uint32_t late_count
+    cdef uint32_t late_size
     cdef settled_t *settled
     cdef uint32_t settled_count
     cdef list letters                 # (queue id, REASON_*, message) to be dead-lettered inside the transaction
     cdef dict sums                    # queue id -> [messages, bytes] that it puts on a queue which refuses over its limit
     cdef readonly list limited        # ids of queues with a dead-letter exchange that it may have filled over their limit
-    cdef held_t *_add(self) except NULL
+    cdef late_t *_add(self, uint8_t kind, queue_t *queue, route_t *route, content_t *content) except NULL
     cdef void _count_publish(self, content_t *content)
     cdef int _hold(self, tx_publish_t *publish) except -1
-    cdef int _hold_back(self, tx_publish_t *publish, uint8_t kind) except -1
-    cdef int _hold_for_stream(self, queue_t *queue, content_t *content) except -1
-    cdef object _append(self, held_t *held)
-    cdef int _enqueue(self, held_t *held, long long expires_at_ms) except -1
+    cdef object _append(self, late_t *late)
     cdef bint _refused(self, destination_t *destination, content_t *content) except? True
     cdef int _take(self, tx_settle_t *settle, settled_t *taken) except -1
     cdef bint _advance(self) except? True
     cdef object _leave_line(self, Connection connection)
     cdef object _apply(self)
-    cdef object _publish(self, held_t *held)
+    cdef object _publish(self, late_t *late)
     cdef object _free(self)

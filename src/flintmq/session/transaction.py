@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import logging
 
-from cython import NULL, address, bint, cast, cclass, cfunc, longlong, pointer, sizeof
+from cython import NULL, address, bint, cast, cclass, cfunc, pointer, sizeof
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64
 from cython.cimports.flintmq.core.check import check
@@ -34,20 +34,17 @@ from cython.cimports.flintmq.core.content import (
 )
 from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK
+from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
-from cython.cimports.flintmq.queue.log_port import Enrolment
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
-    queue_add_held,
     queue_decref,
-    queue_drop_held,
     queue_enqueue_immediate,
     queue_get_id,
     queue_incref,
     queue_is_deleted,
     queue_is_durable,
-    queue_publish_held,
 )
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
@@ -111,7 +108,9 @@ def begin(connection: Connection, number: int) -> Transaction | None:
     try:
         if logged:
             transaction.log = connection.log
-            transaction.work = transaction.log.enrol()
+            transaction.enrolment = transaction.log.enrol()
+        else:
+            transaction.enrolment = Enrolment()
         for i in range(channel.tx_publish_count):
             transaction._hold(address(channel.tx_publishes[i]))
         if channel.tx_settle_count:
@@ -216,20 +215,30 @@ class Transaction:
 
     # --- commit -----------------------------------------------------------------------------------------------------
 
-    def _add(self) -> pointer[held_t]:
-        held: pointer[held_t]
+    def _add(self, kind: uint8_t, queue: pointer[queue_t], route: pointer[route_t], content: pointer[content_t]) -> pointer[late_t]:
+        late: pointer[late_t]
         size: uint32_t
-        if self.held_count == self.held_size:
-            size = self.held_size * 2 if self.held_size else 16
-            held = cast(pointer[held_t], realloc(self.held, size * sizeof(held_t)))
-            if held == NULL:
+        if self.late_count == self.late_size:
+            size = self.late_size * 2 if self.late_size else 16
+            late = cast(pointer[late_t], realloc(self.late, size * sizeof(late_t)))
+            if late == NULL:
                 raise MemoryError
-            self.held = held
-            self.held_size = size
-        held = address(self.held[self.held_count])
-        memset(held, 0, sizeof(held_t))
-        self.held_count += 1
-        return held
+            self.late = late
+            self.late_size = size
+        late = address(self.late[self.late_count])
+        memset(late, 0, sizeof(late_t))
+        late.kind = kind
+        late.queue = queue
+        late.route = route
+        late.content = content
+        if queue != NULL:
+            queue_incref(queue)
+        if route != NULL:
+            route_incref(route)
+        if content != NULL:
+            content_incref(content)
+        self.late_count += 1
+        return late
 
     def _count_publish(self, content: pointer[content_t]) -> void:
         if not self.channel.publishing:
@@ -242,8 +251,7 @@ class Transaction:
         route: pointer[route_t] = publish.route
         content: pointer[content_t] = publish.content
         destination: pointer[destination_t]
-        held: pointer[held_t]
-        expires_at_ms: longlong
+        late: pointer[late_t]
         i: uint32_t
         gone: uint32_t = 0
         self.channel.published += 1
@@ -259,58 +267,31 @@ class Transaction:
                 self.connection.connection.dropped[DROP_UNROUTABLE] += 1
                 self.connection.connection.counters.dropped += 1
                 return 0
-            self._hold_back(publish, HELD_IMMEDIATE if route.count else HELD_RETURN)
+            late = self._add(LATE_IMMEDIATE if route.count else LATE_RETURN, NULL, route, content)
+            late.bits = publish.bits
             return 0
         self._count_publish(content)
         self.connection.connection.counters.routed += route.count
-        if route.count > 1 and self.work is not None and content.flags & CONTENT_PERSISTENT:
+        if route.count > 1 and self.log is not None and content.flags & CONTENT_PERSISTENT:
             content.flags |= CONTENT_SHARED
         for i in range(route.count):
             destination = address(route.destinations[i])
             if destination.flags & DEST_STREAM:
-                self._hold_for_stream(destination.queue, content)
-                continue
-            expires_at_ms = expiry_on(destination, expiration_of(content))
-            held = self._add()
-            held.kind = HELD_ENTRY
-            held.queue = destination.queue
-            held.destination = destination
-            held.route = route
-            held.content = content
-            queue_incref(held.queue)
-            route_incref(route)
-            content_incref(content)
-            self._enqueue(held, expires_at_ms)
-            if held.slot == NULL:
+                self._add(LATE_STREAM, destination.queue, NULL, content)
+            elif not self.enrolment.enqueue(destination.queue, content, expiry_on(destination, expiration_of(content))):
                 gone += 1
+            elif destination.flags & DEST_LIMITED:
+                late = self._add(LATE_LIMIT, destination.queue, NULL, NULL)
+                late.flags = destination.flags
         if gone == route.count:
             # Each was deleted after the look at the routes a moment ago (tx_route_anew).
             if publish.bits & PUBLISH_MANDATORY:
-                self._hold_back(publish, HELD_RETURN)
+                late = self._add(LATE_RETURN, NULL, route, content)
+                late.bits = publish.bits
             else:
                 self.connection.connection.dropped[DROP_UNROUTABLE] += 1
         if content.message_id and content.flags & CONTENT_SHARED:
             self.log.port.placed(self.log.port.context, content)
-        return 0
-
-    def _hold_back(self, publish: pointer[tx_publish_t], kind: uint8_t) -> c_int:
-        """A message that has no place on a queue before the commit: HELD_IMMEDIATE, HELD_RETURN."""
-        held: pointer[held_t] = self._add()
-        held.kind = kind
-        held.bits = publish.bits
-        held.route = publish.route
-        held.content = publish.content
-        route_incref(held.route)
-        content_incref(held.content)
-        return 0
-
-    def _hold_for_stream(self, queue: pointer[queue_t], content: pointer[content_t]) -> c_int:
-        held: pointer[held_t] = self._add()
-        held.kind = HELD_STREAM
-        held.queue = queue
-        held.content = content
-        queue_incref(queue)
-        content_incref(content)
         return 0
 
     def _refused(self, destination: pointer[destination_t], content: pointer[content_t]) -> bint:
@@ -323,14 +304,6 @@ class Transaction:
         before[0] += 1
         before[1] += content.body_len
         return queue_refuses(destination.queue, content.body_len, messages, size)
-
-    def _enqueue(self, held: pointer[held_t], expires_at_ms: longlong) -> c_int:
-        held.slot = queue_add_held(held.queue, held.content, expires_at_ms, address(held.position))
-        # NULL: the queue was deleted meanwhile, as for any publish.
-        if held.slot != NULL and self.work is not None and held.content.flags & CONTENT_PERSISTENT and queue_is_durable(held.queue):
-            self.work.enqueue(held.queue, held.position, held.slot, expires_at_ms)
-            held.logged = True
-        return 0
 
     def _take(self, settle: pointer[tx_settle_t], taken: pointer[settled_t]) -> c_int:
         """One settled delivery. It stays in the channel's map until the commit is written."""
@@ -348,13 +321,9 @@ class Transaction:
                 raise StoreError(f"a message that the transaction dead-letters can't be read: {error}") from error
             if message is not None:
                 self.letters.append((queue_get_id(item.queue), REASON_REJECT, message))
-        if self.work is not None and item.slot.state & ENTRY_LOGGED:
-            reason: c_int = REASON_ACK if settle.method == BASIC_ACK else REASON_REJECT
-            try:
-                self.work.dequeue(item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
-                taken.logged = True
-            except KeyError:
-                pass  # its queue was deleted, and everything in it: settled like any other delivery of such a queue
+        reason: c_int = REASON_ACK if settle.method == BASIC_ACK else REASON_REJECT
+        # Not logged: also when its queue was deleted, and everything in it. It is settled like any other delivery of such a queue.
+        taken.logged = self.enrolment.dequeue(item.queue, item.position, item.slot, item.owner, reason, item.delivered_us)
         return 0
 
     def take_letters(self) -> list[tuple[int, int, tuple]]:
@@ -376,24 +345,13 @@ class Transaction:
     ) -> bool:
         """Puts a dead letter on a queue as part of the transaction (arguments as QueueHandle.publish). False when it was refused."""
         content: pointer[content_t] = content_from_bytes(exchange, routing_key, header, body, flags, priority)
-        held: pointer[held_t]
-        if core.queue.ops != NULL:
-            try:
-                self._hold_for_stream(core.queue, content)
-            finally:
-                content_decref(content)
-            return True
         try:
-            held = self._add()
-        except MemoryError:
+            if core.queue.ops != NULL:
+                self._add(LATE_STREAM, core.queue, NULL, content)
+                return True
+            return self.enrolment.enqueue(core.queue, content, expires_at_ms)
+        finally:
             content_decref(content)
-            raise
-        held.kind = HELD_ENTRY
-        held.queue = core.queue
-        held.content = content
-        queue_incref(held.queue)
-        self._enqueue(held, expires_at_ms)
-        return held.slot != NULL
 
     def write(self) -> None:
         """Writes the commit record; the channel's next transaction begins. Raises StoreError (then call `abandon`).
@@ -402,8 +360,7 @@ class Transaction:
         """
         i: uint32_t
         settle: pointer[tx_settle_t]
-        if self.work is not None:
-            self.work.decide()
+        self.enrolment.decide()
         check(
             self.settled_count == self.channel.tx_settle_count,
             b"transaction I2 all settlements were taken",
@@ -419,18 +376,12 @@ class Transaction:
 
     def abandon(self) -> None:
         """The log refused: nothing of it was visible, nothing of it stays. Its deliveries are still the channel's."""
-        i: uint32_t
         check(not self.applied, b"transaction I1 what took effect is not taken back", self.number, 0)
-        for i in range(self.held_count):
-            if self.held[i].slot != NULL:
-                queue_drop_held(self.held[i].queue, self.held[i].slot, self.held[i].position)
         self.settled_count = 0
         self._free()
-        if self.work is not None:
-            work: Enrolment = self.work
-            self.work = None
+        if self.enrolment is not None:
             try:
-                work.abandon()
+                self.enrolment.abandon()
             except StoreError:
                 pass  # the disk failed for good: recovery forgets what has no commit record
 
@@ -468,7 +419,7 @@ class Transaction:
 
     def _advance(self) -> bint:
         if not self.applied:
-            if self.work is not None and not self.work.durable():
+            if not self.enrolment.durable():
                 return False
             self.applied = True
             self._apply()
@@ -482,8 +433,7 @@ class Transaction:
             self.channel = NULL
             self._leave_line(connection)
         self.handler.committed(self, connection is not None)
-        if self.work is not None:
-            self.work.applied()
+        self.enrolment.applied()
         return True
 
     def _leave_line(self, connection: Connection | None) -> object:
@@ -498,52 +448,50 @@ class Transaction:
         connection: pointer[connection_t] = NULL
         channel: pointer[channel_t] = self.channel
         taken: pointer[settled_t]
-        destination: pointer[destination_t]
+        late: pointer[late_t]
         if self.connection is not None:
             connection = address(self.connection.connection)
-        for i in range(self.held_count):
-            self._publish(address(self.held[i]))
+        self.enrolment.apply()
+        for i in range(self.late_count):
+            self._publish(address(self.late[i]))
         for i in range(self.settled_count):
             taken = address(self.settled[i])
             settle_taken(connection, channel, address(taken.item), taken.method, taken.requeue, taken.logged)
         self.settled_count = 0
-        for i in range(self.held_count):
-            destination = self.held[i].destination
-            if destination == NULL or not destination.flags & DEST_LIMITED:
+        for i in range(self.late_count):
+            late = address(self.late[i])
+            if late.kind != LATE_LIMIT:
                 continue
-            if destination.flags & DEST_DEAD_LETTERS:
-                self.limited.append(queue_get_id(destination.queue))
-            elif queue_over_limit(destination.queue) and not queue_limit_waits(destination.queue):
-                dropped: uint32_t = drop_head(destination.queue)
+            if late.flags & DEST_DEAD_LETTERS:
+                self.limited.append(queue_get_id(late.queue))
+            elif queue_over_limit(late.queue) and not queue_limit_waits(late.queue):
+                dropped: uint32_t = drop_head(late.queue)
                 if connection != NULL:
                     connection.dropped[DROP_MAXLEN] += dropped
-                if queue_over_limit(destination.queue):
-                    self.limited.append(queue_get_id(destination.queue))  # the rest goes in slices
+                if queue_over_limit(late.queue):
+                    self.limited.append(queue_get_id(late.queue))  # the rest goes in slices
         self._free()
         if self.wait_ticket:
             # Between two passes of the loop nobody else tells the log that something waits for it.
             self.port.kick(self.port.context, True)
 
-    def _publish(self, held: pointer[held_t]) -> object:
+    def _publish(self, late: pointer[late_t]) -> object:
         connection: pointer[connection_t]
         i: uint32_t
-        if held.kind == HELD_ENTRY:
-            if held.slot != NULL:
-                queue_publish_held(held.queue, held.slot, held.position, held.logged)
-                held.slot = NULL
-            return
-        if held.kind == HELD_STREAM:
-            self._append(held)
+        if late.kind == LATE_LIMIT:
+            return  # looked at when all is done
+        if late.kind == LATE_STREAM:
+            self._append(late)
             return
         if self.connection is None:
             # Nobody to return it to; an immediate one is still offered.
-            if held.kind == HELD_IMMEDIATE:
-                for i in range(held.route.count):
-                    queue_enqueue_immediate(held.route.destinations[i].queue, held.content, 0, 0, NULL)
+            if late.kind == LATE_IMMEDIATE:
+                for i in range(late.route.count):
+                    queue_enqueue_immediate(late.route.destinations[i].queue, late.content, 0, 0, NULL)
             return
         connection = address(self.connection.connection)
-        if held.kind == HELD_RETURN:
-            write_return(connection, self.number, 312, b"NO_ROUTE", held.content)
+        if late.kind == LATE_RETURN:
+            write_return(connection, self.number, 312, b"NO_ROUTE", late.content)
             self.channel.returned += 1
             connection.counters.returned += 1
             return
@@ -551,34 +499,34 @@ class Transaction:
         # the log's transaction. The answer waits for its own record.
         self.channel.published -= 1
         connection.logged = 0
-        content_incref(held.content)
-        publish_to_queues(connection, self.channel, held.route, held.content, held.bits, expiration_of(held.content))
+        content_incref(late.content)
+        publish_to_queues(connection, self.channel, late.route, late.content, late.bits, expiration_of(late.content))
         if connection.logged > self.wait_lsn:
             self.wait_lsn = connection.logged
             self.log = self.connection.log
-        if _goes_to_stream(held.route):
+        if _goes_to_stream(late.route):
             self.wait_ticket = at_load64(address(self.port.stream_ticket))
 
-    def _append(self, held: pointer[held_t]) -> object:
-        if not place_on_stream(self.port, held.queue, held.content, address(self.wait_ticket)):
+    def _append(self, late: pointer[late_t]) -> object:
+        if not place_on_stream(self.port, late.queue, late.content, address(self.wait_ticket)):
             if self.connection is not None:
                 self.connection.connection.dropped[DROP_REFUSED] += 1
-            log.critical("queue id %d: a message of a committed transaction is not in its stream", queue_get_id(held.queue))
+            log.critical("queue id %d: a message of a committed transaction is not in its stream", queue_get_id(late.queue))
 
     def _free(self) -> object:
         i: uint32_t
-        held: pointer[held_t]
-        for i in range(self.held_count):
-            held = address(self.held[i])
-            if held.queue != NULL:
-                queue_decref(held.queue)
-            if held.route != NULL:
-                route_decref(held.route)
-            if held.content != NULL:
-                content_decref(held.content)
-        free(self.held)
-        self.held = NULL
-        self.held_count = 0
+        late: pointer[late_t]
+        for i in range(self.late_count):
+            late = address(self.late[i])
+            if late.queue != NULL:
+                queue_decref(late.queue)
+            if late.route != NULL:
+                route_decref(late.route)
+            if late.content != NULL:
+                content_decref(late.content)
+        free(self.late)
+        self.late = NULL
+        self.late_count = 0
         for i in range(self.settled_count):
             if self.settled[i].item.consumer != NULL:
                 consumer_decref(self.settled[i].item.consumer)

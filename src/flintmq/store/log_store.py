@@ -18,8 +18,9 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store64
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
+from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.handle import QueueHandle
-from cython.cimports.flintmq.queue.log_port import Enrolment, log_port_wake
+from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
 from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
@@ -378,8 +379,7 @@ class LogStore(LogPort):
         return self.logs.note_consumer(consumer_id, tag, group)
 
     def enrol(self) -> Enrolment:
-        with self.lock:
-            return LogEnrolment(self.logs, self.transactions.begin(None))
+        return LogEnrolment(self.logs, self.bulk).begin()
 
     def when_durable(self, lsn: int, callback: object) -> None:
         """See LogPort: `lsn` is one of the message log."""
@@ -398,15 +398,17 @@ class LogStore(LogPort):
         """See TransactionStore."""
         self.logs.on_durable(lsn, callback)
 
-    def open_branch(self, xid: bytes) -> LogEnrolment:
+    def branch(self, xid: bytes, queues: object, enrolments_max: int) -> LogEnrolment:
         """See TransactionStore."""
-        with self.lock:
-            return LogEnrolment(self.logs, self.transactions.begin(xid))
+        return LogEnrolment(self.logs, self.bulk, xid, queues, enrolments_max)
 
-    def branch_of(self, xid: bytes) -> LogEnrolment:
+    def recovered_branch(self, xid: bytes, queues: object, enrolments_max: int) -> LogEnrolment:
         """See TransactionStore."""
+        found: LogEnrolment = LogEnrolment(self.logs, self.bulk, xid, queues, enrolments_max)
         with self.lock:
-            return LogEnrolment(self.logs, self.transactions.by_xid[xid])
+            found.take(self.transactions.by_xid[xid])
+        found.recover()
+        return found
 
     def in_doubt(self) -> list:
         """See TransactionStore."""

@@ -29,7 +29,7 @@ from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end,
 from cython.cimports.flintmq.store.log.record import le64, set16, set32, set64
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import message_log_t, ml_dequeue_locked
-from cython.cimports.flintmq.store.tx_stage import CHUNK, SECTION, Stage
+from cython.cimports.flintmq.store.tx_stage import CHUNK, SECTION
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
 from flintmq.store.tx_stage import check_block
@@ -185,7 +185,7 @@ class HeldSet:
 
 @cclass
 class BulkTransactions:
-    """See BulkStore in transactions/effects.py. Made by LogStore."""
+    """See BulkStore in transactions/ports.py. Made by LogStore."""
 
     def __cinit__(self, logs: Logs, threads: bool):
         self.logs = logs
@@ -286,9 +286,3 @@ class BulkTransactions:
             at += count
             if ok:
                 self.let_write()
-
-    # --- stages
-
-    def settle_stage(self, stage: Stage, committed: bool) -> None:
-        """The outcome is durable: in the log, its messages stand at their positions, or are gone."""
-        stage.settle(committed, self.let_write)

@@ -3,28 +3,22 @@
 from flintmq.transactions.branch import BranchState
 from flintmq.transactions.bulk import BlockFacts, HeldRun, RunFacts
 from flintmq.transactions.coordinator import TransactionCoordinator
-from flintmq.transactions.effects import (
-    HeuristicOutcome,
-    QueueEffects,
-    RecoveredTransaction,
-    TransactionStore,
-)
 from flintmq.transactions.errors import STATUS_1_0, Condition, TransactionRefused, XaStatus
 from flintmq.transactions.outcome import Outcome
+from flintmq.transactions.ports import BranchQueues, HeuristicOutcome, TransactionStore
 from flintmq.transactions.registry import BranchView
 from flintmq.transactions.xid import Xid
 
 __all__ = [
     "STATUS_1_0",
     "BlockFacts",
+    "BranchQueues",
     "BranchState",
     "BranchView",
     "Condition",
     "HeldRun",
     "HeuristicOutcome",
     "Outcome",
-    "QueueEffects",
-    "RecoveredTransaction",
     "RunFacts",
     "TransactionCoordinator",
     "TransactionRefused",

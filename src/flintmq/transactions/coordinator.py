@@ -13,24 +13,24 @@ What happens in which state is the table in branch.py.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from flintmq.clock import Clock
 from flintmq.config import Limits
-from flintmq.errors import InvariantError, StoreError
+from flintmq.errors import EnrolmentRefused, InvariantError, StoreError
 from flintmq.guard import guarded
 from flintmq.invariant import check
 from flintmq.transactions.branch import ENDING, HEURISTIC, TOMBSTONES, TRANSITIONS, Association, BranchState, Event, Step
 from flintmq.transactions.bulk import BlockFacts, HeldRun, RunFacts
-from flintmq.transactions.effects import QueueEffects, Session, TransactionStore
 from flintmq.transactions.errors import Condition, TransactionRefused, XaStatus
 from flintmq.transactions.outcome import Outcome
+from flintmq.transactions.ports import BranchQueues, Session, TransactionStore
 from flintmq.transactions.registry import Branch, BranchView, Registry
 from flintmq.transactions.serial import Serial
-from flintmq.transactions.work import Work
 from flintmq.transactions.xid import Xid
 
 _log = logging.getLogger(__name__)
@@ -40,15 +40,24 @@ _NS = 1_000_000_000
 YIELD_S = 0.00005
 
 
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """What an enrolment can't take is a refusal of the command."""
+    try:
+        yield
+    except EnrolmentRefused as error:
+        raise TransactionRefused(Condition.NOT_FOUND if error.missing else Condition.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
+
+
 class TransactionCoordinator:
     """See the module. Threading: any thread; no call waits for the disk.
 
     Commands raise TransactionRefused and then changed nothing; they raise StoreError when the log has failed.
     """
 
-    def __init__(self, store: TransactionStore, effects: QueueEffects, clock: Clock, limits: Limits) -> None:
+    def __init__(self, store: TransactionStore, queues: BranchQueues, clock: Clock, limits: Limits) -> None:
         self._store = store
-        self._effects = effects
+        self._queues = queues
         self._clock = clock
         self._limits = limits
         self._serial = Serial(store)
@@ -144,24 +153,25 @@ class TransactionCoordinator:
         more = True
         while more:
             with self._serial:
-                work = self._working(session, xid).work
+                enrolment = self._working(session, xid).enrolment
                 if not cursor:
-                    start = work.run_count(queue_id)
+                    start = enrolment.run_count(queue_id)
                 left = bytes_max - size
-                got, got_bytes, more, cursor = work.hold_piece(
-                    queue_id, cursor, messages_max - count, max(left, 0), consumer, upto, count == 0
-                )
+                with _refusals():
+                    got, got_bytes, more, cursor = enrolment.hold_piece(
+                        queue_id, cursor, messages_max - count, max(left, 0), consumer, upto, count == 0
+                    )
                 count, size = count + got, size + got_bytes
                 if not more:
-                    first = work.last_position(queue_id, start) if count else 0
-                    return RunFacts(count, size, first, work.last_position(queue_id, -1) if count else 0)
+                    first = enrolment.last_position(queue_id, start) if count else 0
+                    return RunFacts(count, size, first, enrolment.last_position(queue_id, -1) if count else 0)
             time.sleep(YIELD_S)
         raise InvariantError("a run has an end")
 
     def runs(self, xid: Xid) -> Sequence[HeldRun]:
         """What `hold_run` took, one per queue, also after a restart. Refused: NOT_FOUND."""
         with self._serial:
-            return self._known(xid, "runs").work.runs()
+            return self._known(xid, "runs").enrolment.runs()
 
     def enqueue_block(
         self, session: Session, xid: Xid, block: bytes, routes: Sequence[tuple[bytes, bytes]], destinations: Sequence[Sequence[int]]
@@ -179,14 +189,15 @@ class TransactionCoordinator:
             raise ValueError(f"{len(routes)} routes of at most 255 bytes each need as many destinations, not {len(destinations)}")
         messages, size, counts = bulk.check(block, len(routes))
         with self._serial:
-            work = self._working(session, xid).work
-            stage, plan = work.plan_block(routes, destinations, counts)
+            enrolment = self._working(session, xid).enrolment
+            with _refusals():
+                stage, plan = enrolment.plan_block(routes, destinations, counts)
             before, now_ms = stage.enqueues, self._clock.wall_ms()
         at = 0
         while at < len(block):
             bulk.let_write(self._limits.staged_unwritten_bytes)
             with self._serial:
-                if self._working(session, xid).work is not work:
+                if self._working(session, xid).enrolment is not enrolment:
                     raise TransactionRefused(Condition.ILLEGAL_STATE, f"transaction {xid} was rolled back meanwhile")
                 at = stage.add(plan, block, at, now_ms)
             time.sleep(YIELD_S)
@@ -331,10 +342,10 @@ class TransactionCoordinator:
             if drop is not None:
                 drop()
             for branch in list(self._registry):
-                if not branch.work.touches(queue_id):
+                if not branch.enrolment.touches(queue_id):
                     continue
                 if branch.state not in ENDING:
-                    branch.work.drop_queue(queue_id)
+                    branch.enrolment.drop_queue(queue_id)
                 self._happens(branch, Event.QUEUE_DELETED)
 
     def restore(self) -> int:
@@ -345,14 +356,13 @@ class TransactionCoordinator:
         with self._serial:
             noted = {outcome.tx: outcome for outcome in self._store.heuristics()}
             for encoded in self._store.in_doubt():
-                branch = self._restored(encoded, _S.PREPARED)
-                branch.work.recover(self._store.branch_of(encoded))
-                outcome = noted.pop(branch.work.tx, None)
+                branch = self._restored(encoded, _S.PREPARED, recovered=True)
+                outcome = noted.pop(branch.enrolment.tx, None)
                 if outcome is not None:  # the crash came between the note and the decision it announced
                     self._heuristic(branch, _S.HEURISTIC_COMMIT if outcome.committed else _S.HEURISTIC_ROLLBACK)
             for outcome in noted.values():
                 branch = self._restored(outcome.xid, _S.HEURISTIC_COMMIT if outcome.committed else _S.HEURISTIC_ROLLBACK)
-                branch.work.tx = outcome.tx
+                branch.enrolment.tx = outcome.tx
             return len(self._registry)
 
     # --- inside: all under the lock ---------------------------------------------------------------------------------------
@@ -390,7 +400,7 @@ class TransactionCoordinator:
         match step.next:
             case _S.PREPARED:
                 try:
-                    branch.lsn = branch.work.prepare()
+                    branch.lsn = branch.enrolment.prepare()
                 except StoreError:
                     # No room for the outcome: the branch is still open, and rolling back needs none. (A failed log raises again.)
                     return self._end(branch, Step(_S.ROLLING_BACK, XaStatus.XA_RBROLLBACK))
@@ -426,14 +436,14 @@ class TransactionCoordinator:
         """The branch goes when its last record is durable and done in the queues."""
         assert step.next is not None
         check(branch.state not in ENDING, "coordinator I5 a branch that ends was not ending", branch.xid, branch.state.value)
-        work = branch.work
+        enrolment = branch.enrolment
         effect = None
         if step.next is _S.COMMITTING:
-            branch.lsn, effect = max(branch.lsn, work.commit()), work.apply
+            branch.lsn, effect = max(branch.lsn, enrolment.commit()), enrolment.apply
         elif step.next is _S.FORGOTTEN:
-            branch.lsn = max(branch.lsn, self._store.forget_heuristic(work.tx))
+            branch.lsn = max(branch.lsn, self._store.forget_heuristic(enrolment.tx))
         elif branch.state not in TOMBSTONES:  # those were undone before
-            branch.lsn, effect = max(branch.lsn, work.rollback()), work.undo
+            branch.lsn, effect = max(branch.lsn, enrolment.rollback()), enrolment.undo
         branch.state = step.next
         outcome = branch.ending = Outcome()
 
@@ -447,9 +457,9 @@ class TransactionCoordinator:
         self._afterwards(branch, durable)
         return outcome
 
-    def _afterwards(self, branch: Branch, effect: Callable[[], None]) -> None:
+    def _afterwards(self, branch: Branch, effect: Callable[[], object]) -> None:
         """Has the effect of the branch's outcome happen when that is durable."""
-        if branch.work.takes_time:
+        if branch.enrolment.takes_time:
             bulk = self._store.bulk
             self._serial.later(branch.lsn, lambda: bulk.in_background(effect))
         else:
@@ -458,19 +468,19 @@ class TransactionCoordinator:
     def _undo(self, branch: Branch, state: BranchState) -> None:
         """An unprepared branch becomes a tombstone: its work is undone now, it remains to tell."""
         check(branch.state is _S.ACTIVE, "coordinator I2 only what is not prepared is undone by itself", branch.xid, branch.state.value)
-        branch.lsn = max(branch.lsn, branch.work.rollback())
+        branch.lsn = max(branch.lsn, branch.enrolment.rollback())
         branch.state = state
         branch.since_ns = self._clock.monotonic_ns()
-        self._afterwards(branch, branch.work.undo)
+        self._afterwards(branch, branch.enrolment.undo)
 
     def _heuristic(self, branch: Branch, state: BranchState) -> None:
         """An operator's decision: note it, then do it. A crash in between is completed by `restore`, so a note is never wrong."""
         check(branch.state is _S.PREPARED, "coordinator I2 an operator decides what is prepared", branch.xid, branch.state.value)
-        work, commits = branch.work, state is _S.HEURISTIC_COMMIT
-        self._store.note_heuristic(work.tx, commits)
-        branch.lsn = work.commit() if commits else work.rollback()
+        enrolment, commits = branch.enrolment, state is _S.HEURISTIC_COMMIT
+        self._store.note_heuristic(enrolment.tx, commits)
+        branch.lsn = enrolment.commit() if commits else enrolment.rollback()
         branch.state = state
-        self._afterwards(branch, work.apply if commits else work.undo)
+        self._afterwards(branch, enrolment.apply if commits else enrolment.undo)
         _log.warning("transaction %s: an operator %s it", branch.xid, "committed" if commits else "rolled back")
 
     def _happens(self, branch: Branch, event: Event) -> None:
@@ -517,16 +527,17 @@ class TransactionCoordinator:
         self._set_timeout(branch, self._limits.dtx_timeout_s)
         return branch
 
-    def _restored(self, encoded: bytes, state: BranchState) -> Branch:
+    def _restored(self, encoded: bytes, state: BranchState, recovered: bool = False) -> Branch:
         try:
             xid = Xid.decode(encoded)
         except ValueError as error:
             raise StoreError(f"the transaction log has a transaction whose name is {error}") from None
-        return self._add(xid, state)
+        return self._add(xid, state, recovered)
 
-    def _add(self, xid: Xid, state: BranchState) -> Branch:
-        work = Work(self._store, self._effects, xid=xid.encode(), enrolments_max=self._limits.dtx_enrolments_max)
-        branch = Branch(xid, work, state, self._clock.monotonic_ns())
+    def _add(self, xid: Xid, state: BranchState, recovered: bool = False) -> Branch:
+        enrol = self._store.recovered_branch if recovered else self._store.branch
+        enrolment = enrol(xid.encode(), self._queues, self._limits.dtx_enrolments_max)
+        branch = Branch(xid, enrolment, state, self._clock.monotonic_ns())
         self._registry.add(branch)
         return branch
 

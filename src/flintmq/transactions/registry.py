@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from flintmq.invariant import check
 from flintmq.transactions.branch import TOMBSTONES, Association, BranchState
-from flintmq.transactions.effects import Session
 from flintmq.transactions.errors import Condition, TransactionRefused
 from flintmq.transactions.outcome import Outcome
-from flintmq.transactions.work import Work
+from flintmq.transactions.ports import Enrolment, Session
 from flintmq.transactions.xid import Xid
 
 
@@ -40,11 +39,11 @@ class BranchView:
 class Branch:
     """A branch of a distributed transaction. Times are of Clock.monotonic_ns."""
 
-    __slots__ = ("deadline_ns", "ending", "lsn", "sessions", "since_ns", "started_ns", "state", "timeout_s", "work", "xid")
+    __slots__ = ("deadline_ns", "ending", "enrolment", "lsn", "sessions", "since_ns", "started_ns", "state", "timeout_s", "xid")
 
-    def __init__(self, xid: Xid, work: Work, state: BranchState, now_ns: int) -> None:
+    def __init__(self, xid: Xid, enrolment: Enrolment, state: BranchState, now_ns: int) -> None:
         self.xid = xid
-        self.work = work
+        self.enrolment = enrolment
         self.state = state
         self.started_ns = now_ns
         self.since_ns = now_ns  # when it became a tombstone
@@ -73,9 +72,9 @@ class Branch:
             self.timeout_s,
             active,
             len(self.sessions) - active,
-            self.work.enqueue_count,
-            self.work.dequeue_count,
-            self.work.queues(),
+            self.enrolment.enqueue_count,
+            self.enrolment.dequeue_count,
+            self.enrolment.queue_counts(),
         )
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 
 class _Durable(Protocol):
-    def on_durable(self, lsn: int, callback: Callable[[], None]) -> None: ...
+    def on_durable(self, lsn: int, callback: Callable[[], object]) -> None: ...
 
 
 class Serial:
@@ -25,9 +25,9 @@ class Serial:
     def __init__(self, store: _Durable) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._later: deque[tuple[int, Callable[[], None]]] = deque()
+        self._later: deque[tuple[int, Callable[[], object]]] = deque()
 
-    def later(self, lsn: int, callback: Callable[[], None]) -> None:
+    def later(self, lsn: int, callback: Callable[[], object]) -> None:
         """Has `callback` run once `lsn` is durable (0: at once)."""
         self._later.append((lsn, callback))
 
