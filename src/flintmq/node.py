@@ -159,6 +159,7 @@ class Node:
             parts.node_name = name
             parts.listeners = self.listening
             parts.http_port = lambda: self.http_port
+            parts.backups = None if self.dataplane is None else self.dataplane.backups
             parts.directory = None if self.store is None else self.store.directory
             parts.disk_floor = 0 if logs is None else logs.messages.floors.roomy
             self.http = HttpServer(config.with_limits(http_connections_max=self.descriptors.http), parts, self.http_tls)

@@ -38,6 +38,10 @@ class Audit:
         self._users: OrderedDict[str, list[int]] = OrderedDict()
         self.refused_total = 0
 
+    def changed(self, user: str, what: str) -> None:
+        """Something that an administrator did which is no change of definitions."""
+        log.info("user %r: %s", user[:255], what[:1024])
+
     def refused(self, user: str, what: str, peer: str = "") -> None:
         """One refusal. Args: user: who asked, as far as is known; what: the words of the refusal; peer: from where."""
         second = self._clock.monotonic_ns() // 1_000_000_000

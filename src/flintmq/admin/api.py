@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from flintmq.admin import api_access, api_clients, api_definitions, api_links, api_messages, api_names, api_node
+from flintmq.admin import api_access, api_backup, api_clients, api_definitions, api_links, api_messages, api_names, api_node
 from flintmq.admin.api_call import ApiError, Call, Entry, Handler, answer, of_error
 from flintmq.admin.errors import bad, closing
 
@@ -47,7 +47,7 @@ class Api:
 
     def routes(self) -> list[Route]:
         """Paths are matched as sent, percent-encoded."""
-        modules = (api_node, api_access, api_names, api_messages, api_clients, api_definitions, api_links)
+        modules = (api_node, api_access, api_names, api_messages, api_clients, api_definitions, api_links, api_backup)
         table: list[Entry] = [entry for module in modules for entry in module.entries()]
         by_path: dict[str, dict[str, tuple[str | None, Handler]]] = {}
         for method, path, verb, handler in table:

@@ -33,6 +33,8 @@ class Parts:
     # (protocol, address, port) of all listeners; the port of HTTP
     listeners: Callable[[], list[tuple[str, str, int]]] = list
     http_port: Callable[[], int | None] = lambda: None
+    # dataplane.backups.Backups; None: nothing is on disk
+    backups: Any = None
     directory: Any = None  # of the store; None: nothing is on disk
     disk_floor: int = 0  # bytes of the disk below which publishers are blocked
     started_s: float = field(default_factory=time.monotonic)

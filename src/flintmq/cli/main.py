@@ -12,9 +12,11 @@ from flintmq.errors import OperatorError, StoreError
 
 # sub-command -> module:attribute
 COMMANDS = {
+    "backup": "flintmq.cli.backup:backup",
     "ctl": "flintmq.cli.ctl:ctl",
     "db": "flintmq.cli.db:db",
     "log": "flintmq.cli.log:log",
+    "restore": "flintmq.cli.backup:restore",
     "serve": "flintmq.cli.serve:serve",
     "perf": "flintmq.cli.perf:perf",
     "pipeline": "flintmq.cli.pipeline:pipeline",

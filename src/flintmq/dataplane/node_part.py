@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flintmq.config import Config
+from flintmq.dataplane.backups import Backups
 from flintmq.dataplane.service import Service
 from flintmq.dataplane.supervisor import Supervisor, flight_is_installed
 from flintmq.scheduler.system import ActorSystem
@@ -28,6 +29,7 @@ class DataPlane:
         self._config = config
         self._supervisor: Supervisor | None = None
         self.service = Service(broker, logs)
+        self.backups = Backups(self.service.plane, self.service.pins)
         self._actors = actors
         self.service.restore()
         broker.on_housekeeping.append(self.service.tick)

@@ -1,0 +1,73 @@
+"""Backups of the running broker: which files, how far, and that they stay until they are copied. For administrators.
+
+in: calls of `flintmq backup`. out: facts of the logs. No file is read or written here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.responses import Response
+
+from flintmq.admin.api_call import ApiError, Call, Entry, answer, not_found, nothing
+from flintmq.errors import StoreError
+
+# seconds that a backup lives without a word of who makes it
+TTL_S = 120
+
+
+def _backups(call: Call) -> Any:
+    backups = call.app.parts.backups
+    if backups is None:
+        raise ApiError(400, "bad_request", "this broker keeps nothing on disk (--memory): there is nothing to back up")
+    return backups
+
+
+async def begin(call: Call) -> Response:
+    """It waits for the disk: in a thread."""
+    backups = _backups(call)
+    try:
+        facts = await asyncio.to_thread(backups.begin, call.caller.user, TTL_S)
+    except StoreError:
+        raise
+    except Exception as error:
+        raise _refused(error) from None
+    call.app.parts.broker.audit.changed(call.caller.user, f"backup {facts['id']} begins")
+    config = call.broker.config
+    return answer(facts | {"database": "file" if config.connect is None else "elsewhere", "catalog": config.catalog})
+
+
+async def extend(call: Call) -> Response:
+    try:
+        _backups(call).extend(call.caller.user, call.name("backup"))
+    except Exception as error:
+        raise _refused(error) from None
+    return nothing()
+
+
+async def end(call: Call) -> Response:
+    try:
+        _backups(call).end(call.caller.user, call.name("backup"))
+    except Exception as error:
+        raise _refused(error) from None
+    return nothing()
+
+
+def _refused(error: Exception) -> Exception:
+    """The data plane's refusals in HTTP's words; what is none stays what it is."""
+    code = getattr(error, "code", None)
+    if not isinstance(code, str):
+        return error
+    if code == "NOT_FOUND":
+        return not_found()
+    return ApiError(503, "busy", str(error))
+
+
+def entries() -> list[Entry]:
+    """Paths, verbs of access.tags and handlers."""
+    return [
+        ("POST", "backups", "node.change", begin),
+        ("POST", "backups/{backup}", "node.change", extend),
+        ("DELETE", "backups/{backup}", "node.change", end),
+    ]
