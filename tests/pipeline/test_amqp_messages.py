@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flintmq.arrow.readable import readable_headers
 from pyspark_flintmq.amqp import messages as schema
-from pyspark_flintmq.amqp.messages import Delivery, Properties, identities, identity, readable_headers, to_record_batches
+from pyspark_flintmq.amqp.messages import Delivery, Properties, identities, identity, to_record_batches
 
 text = st.none() | st.text(max_size=8)
 values = st.recursive(

@@ -59,7 +59,8 @@ from cython.cimports.flintmq.protocol.v0_9_1.tables import (
 from cython.cimports.libc.stdint import int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp
 
-from flintmq.arrow.readable import readable_pairs
+from flintmq.arrow.readable import readable_headers
+from flintmq.protocol.v0_9_1.tables import Timestamp, decode_table
 
 # Microseconds of 9999-12-31, the last day Spark can show; AMQP allows any 64-bit number of seconds.
 LAST_MICROSECOND = declare(uint64_t, 253402300799999999)
@@ -296,6 +297,20 @@ def _put_map(table: Table, row: uint32_t, p: pointer[cython.const[uint8_t]], n: 
 
 
 @cfunc
+def _readable_pairs(table: bytes) -> list:
+    """The field table (without its length) as pairs of UTF-8; bytes of names that are none are replaced. Raises: PeerError."""
+    pairs: dict = {}
+    for name, text in readable_headers(decode_table(table), Timestamp):
+        pairs.setdefault(_utf8(name), None if text is None else _utf8(text))
+    return list(pairs.items())
+
+
+@cfunc
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
+
+
+@cfunc
 @with_gil
 @exceptval(check=False)
 def _put_readable(table: Table, column: pointer[column_t], p: pointer[cython.const[uint8_t]], n: uint32_t) -> void:
@@ -303,7 +318,7 @@ def _put_readable(table: Table, column: pointer[column_t], p: pointer[cython.con
     key: bytes
     item: bytes
     try:
-        for key, item in readable_pairs(PyBytes_FromStringAndSize(cast(p_char, p), n)):
+        for key, item in _readable_pairs(PyBytes_FromStringAndSize(cast(p_char, p), n)):
             col_bytes(address(table.keys), table.entries, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
             if item is not None:
                 col_bytes(address(table.items), table.entries, PyBytes_AS_STRING(item), PyBytes_GET_SIZE(item))

@@ -8,12 +8,10 @@ field table as they came, `headers` a readable form of them.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flintmq.arrow.readable import readable_headers
 from pyspark_flintmq.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -110,40 +108,6 @@ def _microseconds(seconds: int) -> int | None:
     """Null for a time that Spark cannot hold: the message is kept, its time is not."""
     micros = seconds * 1_000_000
     return micros if 0 <= micros <= _LAST_MICROSECOND else None
-
-
-def readable_headers(headers: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """A field table as text pairs: strings as they are, numbers in decimal, true/false, null, everything nested as JSON."""
-    return [(key, _readable(value)) for key, value in headers.items()]
-
-
-def _readable(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float | Decimal):
-        return str(value)
-    plain = _plain(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, sort_keys=True, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """`value` with only JSON types inside. Bytes that are not UTF-8 become `base16:` and hexadecimal digits."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes | bytearray):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            return "base16:" + value.hex()
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=value.tzinfo or UTC).isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    return value
 
 
 def identity(delivery: Delivery) -> bytes:
