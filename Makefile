@@ -96,6 +96,8 @@ spark-wheel:
 	@$(PYTHON) tools/spark_wheel.py $(ARGS)
 
 interop: .venv/.compiled .venv/.test
+	@PYTHON="$(PYTHON)" sh tools/setup.sh celery4
+	@FLINTMQ_CELERY_PREVIOUS="$$([ -e build/celery4/.done ] && echo $(CURDIR)/build/celery4/bin/python)" $(BIN)/python -m pytest -q tests/interop/test_celery_gate.py
 	@FLINTMQ_TEST_PEER=1 $(BIN)/python -m pytest -q tests/interop/test_rabbitmqadmin.py
 	@exec $(BIN)/python -m tools.differential.probe $(ARGS)
 

@@ -3,6 +3,7 @@
 #   base     virtual environment, the broker's own dependencies, the build and lint tools
 #   spark    PySpark and what the pipeline needs
 #   test     client libraries that the tests run against the broker
+#   celery4  Celery's previous major line, for make interop, in build/celery4
 #   docs     what builds the documentation site, in build/docs-tool
 #   compile  the extension modules, in place, and the `flintmq` command
 set -eu
@@ -43,6 +44,20 @@ docs)
     tool=build/docs-tool
     "$python" -m venv "$tool"
     "$tool/bin/python" -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-docs.lock
+    touch "$tool/.done"
+    exit 0
+    ;;
+celery4)
+    tool=build/celery4
+    if [ "$("$python" -c 'import sys; print(sys.version_info[:2] == (3, 11))')" != True ]; then
+        echo "Celery 4.4 runs on Python 3.11 only: its part of 'make interop' is left out." >&2
+        exit 0
+    fi
+    "$python" -m venv "$tool"
+    grep -e '^#' -e '^pip==' tools/celery4/requirements.lock >"$tool/pip.lock"
+    "$tool/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r "$tool/pip.lock"
+    "$tool/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r tools/celery4/requirements.lock
+    cp tools/celery4/sitecustomize.py "$("$tool/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
     touch "$tool/.done"
     exit 0
     ;;

@@ -26,3 +26,9 @@ def test_a_test_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch, name
     file, _, test = name.partition("::")
     monkeypatch.setattr(tidy, "tests_of", lambda text: {(file, test)})
     assert any(f"names {name}, which does not exist" in line for line in tidy.findings())
+
+
+def test_a_yes_without_a_test_is_found() -> None:
+    text = "| feature | ours |\n|---|---|\n| a | yes: `tests/tools/test_tidy.py` |\n| b | yes, in words |\n| c | no |\n| d | yes: `src/x.py` |\n"
+    assert tidy.unproven(text) == ["b", "d"]
+    assert (tidy.ROOT / "docs/FEATURES.md").read_text().count("| yes: `tests/") > 40

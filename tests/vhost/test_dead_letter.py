@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flintmq.protocol.v0_9_1.codec import decode_table, encode_table
 from flintmq.protocol.v0_9_1.splice import field_integer, join_table, longstr_field, split_table
-from flintmq.vhost.dead_letter import DeadLetter, Fields, dead_letter_headers, is_cycle, read_deaths, without_cycles
+from flintmq.vhost.dead_letter import DeadLetter, Death, Fields, dead_letter_headers, is_cycle, read_deaths, without_cycles
 
 
 class Named:
@@ -27,7 +27,7 @@ def die(headers: dict[str, Any] | None, queue: str, reason: str = "expired", **o
     return decode_table(letter(headers, queue, reason, **options).headers)
 
 
-def deaths_of(headers: dict[str, Any] | None) -> list[Fields]:
+def deaths_of(headers: dict[str, Any] | None) -> list[Death]:
     """x-death of decoded headers, as `dead_letter_headers` hands it on."""
     return read_deaths(dict(split_table(encode_table(headers or {}))).get(b"x-death"))
 
@@ -58,11 +58,11 @@ def test_the_first_death() -> None:
 
 def test_types_are_those_of_rabbitmq() -> None:
     """count: l, time: T, the rest S; a count that a client wrote as int32 is int64 after the next death."""
-    (death,) = letter(None, "q", expiration=b"1").deaths
+    death = letter(None, "q", expiration=b"1").deaths[0].fields
     kinds = {b"count": b"l", b"reason": b"S", b"queue": b"S", b"time": b"T", b"exchange": b"S", b"routing-keys": b"A"}
     assert {name: value[:1] for name, value in death} == {**kinds, b"original-expiration": b"S"}
     again = letter({"x-death": [{"count": 3, "queue": "q", "reason": "expired"}]}, "q")
-    assert dict(again.deaths[0])[b"count"] == b"l" + (4).to_bytes(8, "big")
+    assert dict(again.deaths[0].fields)[b"count"] == b"l" + (4).to_bytes(8, "big")
 
 
 # One field of every type that the wire has, in a nested table and in an array, too: (name, value with its type octet).
@@ -108,7 +108,7 @@ def test_other_headers_keep_their_wire_bytes() -> None:
     death = join_table(forged)
     table = b"F" + len(death).to_bytes(4, "big") + death
     headers = join_table([(b"x-death", b"A" + len(table).to_bytes(4, "big") + table)])
-    assert dead_letter_headers(headers, **settings).deaths[1] == forged
+    assert dead_letter_headers(headers, **settings).deaths[1].fields == forged
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_other_headers_keep_their_wire_bytes() -> None:
 )
 def test_a_count_saturates_and_one_that_is_no_number_starts_again(count: Any, then: int) -> None:
     found = letter({"x-death": [{"count": count, "queue": "q", "reason": "expired"}]}, "q")
-    assert field_integer(dict(found.deaths[0])[b"count"]) == then
+    assert field_integer(dict(found.deaths[0].fields)[b"count"]) == then
 
 
 def test_a_second_death_elsewhere_comes_first_and_keeps_the_first_death() -> None:
@@ -162,7 +162,7 @@ def test_keys_that_are_not_utf8_and_odd_cc_entries() -> None:
         assert letter({"CC": odd}, "q").routing_keys == (b"k",)
 
 
-def deaths(*pairs: tuple[str, str]) -> list[Fields]:
+def deaths(*pairs: tuple[str, str]) -> list[Death]:
     return deaths_of({"x-death": [{"queue": queue, "reason": reason} for queue, reason in pairs]})
 
 

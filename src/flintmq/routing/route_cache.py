@@ -364,6 +364,11 @@ class RouteCache:
         if not cacheable:
             _drop_routes(self.exchange)
 
+    @property
+    def cacheable(self) -> bool:
+        """What set_cacheable said; False when the exchange is gone."""
+        return at_load32(address(self.exchange.usable)) != 0
+
     def forget(self, key: bytes) -> None:
         """Drops the one route of `key` (exchange and routing key shortstrs): a queue of the default exchange came or went."""
         octets: pointer[cython.const[uint8_t]] = cast(pointer[uint8_t], cast(p_char, key))

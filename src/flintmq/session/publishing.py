@@ -26,7 +26,7 @@ from flintmq.routing.message import MessageHeaders
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.placing import drop_over
 from flintmq.vhost.arguments import DROP_HEAD
-from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Fields, dead_letter_headers, without_cycles
+from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Death, dead_letter_headers, without_cycles
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -229,7 +229,7 @@ def dead_letter(
     letter = None
     try:
         letter = _letter(broker, queue, message, reason)
-        headers = None if vhost.route_is_cacheable(target) else _letter_headers(letter)
+        headers = None if broker.route_cache(vhost, target).cacheable else _letter_headers(letter)
         queues, cyclic = without_cycles(vhost.route_keys(target, letter.routing_keys, headers), letter.deaths, reason)
     except (StoreError, MemoryError):
         raise
@@ -254,7 +254,7 @@ class _Letter:
     exchange: bytes
     routing_keys: tuple[bytes, ...]
     headers: bytes
-    deaths: list[Fields]
+    deaths: list[Death]
     header: bytes
     body: bytes
     flags: int

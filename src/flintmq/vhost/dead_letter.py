@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from flintmq.errors import PeerError
 from flintmq.protocol.v0_9_1.splice import (
@@ -43,16 +44,33 @@ Fields = list[tuple[bytes, bytes]]
 _BY_NAME = itemgetter(0)
 
 
+# bytes of one death whose ends are remembered, and deaths: those of one second are the same bytes in message after message
+_REMEMBERED_BYTES, _REMEMBERED = 512, 4096
+
+
+class Death(NamedTuple):
+    """One table of x-death: its bytes with the type octet, and what cycles are found by."""
+
+    item: bytes
+    queue: bytes | None
+    reason: bytes | None
+
+    @property
+    def fields(self) -> Fields:
+        """O(bytes)."""
+        return split_table(self.item[5:])
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """What to publish to the dead-letter exchange. The expiration property is to be removed: the message must not expire again.
 
-    headers: a table without its length; deaths: its x-death, decoded as far as `is_cycle` asks.
+    headers: a table without its length; deaths: its x-death.
     """
 
     headers: bytes
     routing_keys: tuple[bytes, ...]
-    deaths: list[Fields]
+    deaths: list[Death]
 
 
 def dead_letter_headers(
@@ -90,16 +108,16 @@ def dead_letter_headers(
         for name, octets in ((b"reason", reason_octets), (b"queue", queue), (b"exchange", exchange)):
             _store(fields, b"x-first-death-" + name, longstr_field(octets))
     deaths = _grouped(read_deaths(value))
-    known = next((death for death in deaths if _same(death, queue, reason_octets)), None)
+    known = next((death for death in deaths if death.queue == queue and death.reason == reason_octets), None)
     if known is None:
         death = [(b"count", long_field(1)), *info]
     else:
         deaths.remove(known)
-        death = _counted(known)
+        death = _counted(known.fields)
     if value is not None:
         death.sort(key=_BY_NAME)
-    deaths.insert(0, death)
-    _store(fields, b"x-death", array_field([table_field(one) for one in deaths]))
+    deaths.insert(0, Death(table_field(death), queue, reason_octets))
+    _store(fields, b"x-death", array_field([one.item for one in deaths]))
     keys = (routing_key, *carbon_copies)
     if dead_letter_routing_key is not None:
         keys = (dead_letter_routing_key,)
@@ -108,31 +126,40 @@ def dead_letter_headers(
     return DeadLetter(join_table(fields), keys, deaths)
 
 
-def read_deaths(value: bytes | None) -> list[Fields]:
+def read_deaths(value: bytes | None) -> list[Death]:
     """The tables in a value of x-death, most recent first; what a client put there that is no table is left out."""
     if value is None or value[:1] != b"A":
         return []
     try:
-        return [split_table(item[5:]) for item in split_array(value[5:]) if item[:1] == b"F"]
+        return [_death(item) if len(item) <= _REMEMBERED_BYTES else _read(item) for item in split_array(value[5:]) if item[:1] == b"F"]
     except PeerError:
         return []  # as an x-death of another type: it is set anew
 
 
-def is_cycle(queue: bytes, deaths: Sequence[Fields]) -> bool:
+def _read(item: bytes) -> Death:
+    """Raises: PeerError when it is malformed."""
+    fields = split_table(item[5:])
+    return Death(item, _text(fields, b"queue"), _text(fields, b"reason"))
+
+
+_death = lru_cache(_REMEMBERED)(_read)
+
+
+def is_cycle(queue: bytes, deaths: Sequence[Death]) -> bool:
     """Whether going (back) to `queue` would close a loop without a client in it.
 
     Args: deaths: x-death including the present death. True when the message died in `queue` before and none of the deaths since
     then, that one included, was a reject: nothing but the broker moves it round, so it is dropped there.
     """
     for death in deaths:
-        if _text(death, b"reason") == b"rejected":
+        if death.reason == b"rejected":
             return False
-        if _text(death, b"queue") == queue:
+        if death.queue == queue:
             return True
     return False
 
 
-def without_cycles(queues: Iterable[Any], deaths: Sequence[Fields], reason: str) -> tuple[list[Any], list[Any]]:
+def without_cycles(queues: Iterable[Any], deaths: Sequence[Death], reason: str) -> tuple[list[Any], list[Any]]:
     """(queues to enqueue to, queues that would close a cycle). Args: queues: objects with a name; deaths: of dead_letter_headers."""
     if reason == REJECTED:
         return list(queues), []
@@ -145,7 +172,10 @@ def without_cycles(queues: Iterable[Any], deaths: Sequence[Fields], reason: str)
 
 def _value(fields: Fields, name: bytes) -> bytes | None:
     """The value of the first field of that name: of names that a table repeats the first counts."""
-    return next((value for at, value in fields if at == name), None)
+    for at, value in fields:
+        if at == name:
+            return value
+    return None
 
 
 def _text(fields: Fields, name: bytes) -> bytes | None:
@@ -162,15 +192,11 @@ def _store(fields: Fields, name: bytes, value: bytes) -> None:
     fields.append((name, value))
 
 
-def _same(death: Fields, queue: bytes, reason: bytes) -> bool:
-    return _text(death, b"queue") == queue and _text(death, b"reason") == reason
-
-
-def _grouped(deaths: list[Fields]) -> list[Fields]:
+def _grouped(deaths: list[Death]) -> list[Death]:
     """One table for each (queue, reason): the first; clients that copy headers may have repeated them."""
-    first: dict[tuple[bytes | None, bytes | None], Fields] = {}
+    first: dict[tuple[bytes | None, bytes | None], Death] = {}
     for death in deaths:
-        first.setdefault((_text(death, b"queue"), _text(death, b"reason")), death)
+        first.setdefault(death[1:], death)
     return list(first.values())
 
 
