@@ -33,9 +33,10 @@ class Target:
 
 
 def broker_of(calls: list[Any], *targets: Target) -> Any:
-    vhost = SimpleNamespace(exchanges={"dlx"}, route_keys=lambda *_: list(targets), route_is_cacheable=lambda _: True)
+    vhost = SimpleNamespace(exchanges={"dlx"}, route_keys=lambda *_: list(targets))
     return SimpleNamespace(
         limited_queues={},
+        route_cache=lambda *_: SimpleNamespace(cacheable=True),
         vhosts={"/": vhost},
         clock=ManualClock(wall_ms=1_000),
         limits=Limits(),

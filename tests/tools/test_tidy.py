@@ -29,6 +29,14 @@ def test_a_test_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch, name
 
 
 def test_a_yes_without_a_test_is_found() -> None:
-    text = "| feature | ours |\n|---|---|\n| a | yes: `tests/tools/test_tidy.py` |\n| b | yes, in words |\n| c | no |\n| d | yes: `src/x.py` |\n"
+    rows = (
+        "| feature | ours |",
+        "|---|---|",
+        "| a | yes: `tests/tools/test_tidy.py` |",
+        "| b | yes |",
+        "| c | no |",
+        "| d | yes: `src/x.py` |",
+    )
+    text = "\n".join(rows)
     assert tidy.unproven(text) == ["b", "d"]
     assert (tidy.ROOT / "docs/FEATURES.md").read_text().count("| yes: `tests/") > 40
