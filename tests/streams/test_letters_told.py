@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,7 @@ def broker_of(calls: list[Any], *targets: Target) -> Any:
     vhost = SimpleNamespace(exchanges={"dlx"}, route_keys=lambda *_: list(targets))
     return SimpleNamespace(
         limited_queues={},
+        dead_lettered=Counter(),
         route_cache=lambda *_: SimpleNamespace(cacheable=True),
         vhosts={"/": vhost},
         clock=ManualClock(wall_ms=1_000),
