@@ -13,12 +13,12 @@ from decimal import Decimal
 from typing import Any
 
 
-def readable_headers(headers: Mapping[str, Any], seconds: type = datetime) -> list[tuple[str, str | None]]:
+def readable_headers(headers: Mapping[str, Any], seconds: Any = datetime) -> list[tuple[str, str | None]]:
     """A decoded field table as text pairs, in its order. Args: seconds: type of a time that is a number of seconds since 1970."""
     return [(key, _readable(value, seconds)) for key, value in headers.items()]
 
 
-def _readable(value: Any, seconds: type) -> str | None:
+def _readable(value: Any, seconds: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -29,7 +29,7 @@ def _readable(value: Any, seconds: type) -> str | None:
     return plain if isinstance(plain, str) else json.dumps(plain, sort_keys=True, ensure_ascii=False)
 
 
-def _plain(value: Any, seconds: type) -> Any:
+def _plain(value: Any, seconds: Any) -> Any:
     """`value` with only JSON types inside."""
     if isinstance(value, dict):
         return {str(key): _plain(item, seconds) for key, item in value.items()}
