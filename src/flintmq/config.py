@@ -159,6 +159,20 @@ class Limits:
     # are put on queues by the next slices; at the limit what comes is dropped, counted as `trace` and `event`
     trace_bytes_max: int = 32 * MIB
     events_bytes_max: int = 4 * MIB
+    # milliseconds that a message may be scheduled ahead: the limit of RabbitMQ's delayed message plugin, 49.7 days. More in x-delay is no
+    # delay (as there); more in a field of another name is refused with 406
+    schedule_delay_ms_max: int = 2**32 - 1
+    # scheduled messages of a virtual host (34 bytes of memory each), and bytes of their bodies, most of which lie in the log; what would be
+    # more is refused as by a full queue: nacked where the publisher wants confirms, else counted
+    schedule_messages_max: int = 20_000_000
+    schedule_bytes_max: int = 64 * 1024 * MIB
+    # due messages that are routed in one transaction of the log, and bytes of their bodies; others wait for the next one
+    schedule_batch_max: int = 1_024
+    schedule_batch_bytes_max: int = 4 * MIB
+    # milliseconds between two looks at what is due
+    schedule_gap_ms: int = 2
+    # milliseconds before what could not be routed (a full disk, no memory) is tried again
+    schedule_retry_ms: int = 500
     # cached routes per exchange; at the limit the cache is dropped and filled anew
     route_cache_max: int = 65_536
 

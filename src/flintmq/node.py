@@ -230,6 +230,7 @@ class Node:
         if self.dataplane is not None:
             self.dataplane.start()
         self.broker.expiry.start(first.job)
+        self.broker.schedules.start()
         self.pulls.start()
         self.memory.start()
         if self.http is not None:
@@ -418,6 +419,7 @@ class Node:
             self.http.stop()
         self.pulls.stop()
         self.broker.expiry.stop()
+        self.broker.schedules.stop()
         if self.dataplane is not None:
             self.dataplane.stop()
         for loop in self.loops:
@@ -433,6 +435,7 @@ class Node:
             self.store.close(clean)
         self.actors.stop()
         self.broker.expiry.close()
+        self.broker.schedules.close()
         figures = self.actors.gauges()
         log.info(
             "actors: %d requests in %d slices; %d busy, %d expired, %d failed, %d wakes lost",

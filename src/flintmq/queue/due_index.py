@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cython import NULL, address, cast, cclass, cfunc, exceptval, nogil, p_void, pointer, void
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
-from cython.cimports.flintmq.core.clock import NS_PER_MS, monotonic_ns, wall_ms
+from cython.cimports.flintmq.core.clock import monotonic_ns, wall_ms, wall_us
 from cython.cimports.flintmq.queue.queue_core import queue_decref
 from cython.cimports.flintmq.queue.types import queue_t
 from cython.cimports.flintmq.scheduler.due_clock import DueClock, due_clock_arm, due_clock_t
@@ -19,10 +19,10 @@ from cython.cimports.libc.stdint import int64_t, uint64_t
 @exceptval(check=False)
 def _arm(context: p_void, at_ms: int64_t) -> void:
     """Wall clock to the clock's own, which no step of the wall clock moves: the housekeeping looks, too, for that."""
-    left_ms: int64_t = at_ms - wall_ms()
+    left_us: int64_t = at_ms * 1000 - cast(int64_t, wall_us())
     at_ns: int64_t = monotonic_ns()
-    if left_ms > 0:
-        at_ns += left_ms * NS_PER_MS
+    if left_us > 0:
+        at_ns += left_us * 1000
     due_clock_arm(cast(pointer[due_clock_t], context), cast(uint64_t, at_ns))
 
 

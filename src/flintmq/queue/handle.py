@@ -235,9 +235,9 @@ class QueueHandle:
         """What the index asks when it looks: the head is to be dropped now."""
         return queue_limit_due(self.queue)
 
-    def refuses(self, size: int) -> bool:
-        """reject-publish: whether a message with a body of `size` bytes is refused now."""
-        return queue_refuses(self.queue, size, 0, 0)
+    def refuses(self, size: int, messages_before: int = 0, bytes_before: int = 0) -> bool:
+        """reject-publish: whether a message with a body of `size` bytes is refused now. *_before: what is to be put there before it."""
+        return queue_refuses(self.queue, size, messages_before, bytes_before)
 
     def rearm(self) -> int:
         """When its next entry expires (wall clock, milliseconds): what the index knows from now on. 0: it has told the index itself, or

@@ -6,6 +6,7 @@ in: nothing. out: EXCHANGE_KINDS.
 from __future__ import annotations
 
 from flintmq.routing.deduplication import DeduplicationExchange
+from flintmq.routing.delayed import BASES, DelayedMessageExchange
 from flintmq.routing.exchange import DirectExchange, Exchange, FanoutExchange, HeadersExchange, TopicExchange
 from flintmq.routing.history import RecentHistoryExchange
 from flintmq.routing.spread import ConsistentHashExchange, LocalRandomExchange, ModulusHashExchange, RandomExchange
@@ -22,4 +23,5 @@ _KINDS: tuple[type[Exchange], ...] = (
     RecentHistoryExchange,
     DeduplicationExchange,
 )
-EXCHANGE_KINDS: dict[str, type[Exchange]] = {kind.kind: kind for kind in _KINDS}
+BASES.update({kind.kind: kind for kind in _KINDS})
+EXCHANGE_KINDS: dict[str, type[Exchange]] = {**BASES, DelayedMessageExchange.kind: DelayedMessageExchange}

@@ -11,6 +11,7 @@ cpdef enum:                   # destination_t.flags
     DEST_REJECT_DEAD_LETTER = 4  # reject-publish-dlx: the refused message is dead-lettered
     DEST_DEAD_LETTERS = 8     # what is dropped for a limit goes to a dead-letter exchange: the policy pass runs in Python
     DEST_STREAM = 16          # a stream: its confirm waits for a ticket of the log port
+    DEST_SCHEDULE = 32        # the queue of scheduled messages: what is placed there has its time already
 
 cdef enum:                    # route_t.flags
     ROUTE_ALTERNATE = 1       # only informative

@@ -8,6 +8,7 @@ DEST_REJECT_OVER: int
 DEST_REJECT_DEAD_LETTER: int
 DEST_DEAD_LETTERS: int
 DEST_STREAM: int
+DEST_SCHEDULE: int
 
 def hash_of(key: bytes) -> int: ...
 

@@ -35,13 +35,14 @@ from flintmq.session.expiry import Expiry
 from flintmq.session.pending import Pending
 from flintmq.session.quotas import Quotas
 from flintmq.session.retries import Retries
+from flintmq.session.schedules import Schedules
 from flintmq.session.state import Consumer
 from flintmq.session.stream_service import StreamService
 from flintmq.session.timeouts import ConsumerTimeouts
 from flintmq.session.trace import Tracer
 from flintmq.transactions import TransactionCoordinator, TransactionStore
 from flintmq.transactions.ports import Session
-from flintmq.vhost.names import describe
+from flintmq.vhost.names import SCHEDULE, describe
 from flintmq.vhost.policy import DEFAULT_POLICY
 from flintmq.vhost.queue import Queue, QueueSpec
 from flintmq.vhost.virtual_host import VirtualHost
@@ -151,6 +152,8 @@ class Broker:
         self.timeouts = ConsumerTimeouts(self)
         self.audit = Audit(clock, config.limits)
         permissions.on_refused = self.audit.refused
+        # messages that are routed at a time of their own
+        self.schedules = Schedules(self)
         self.drops: Counter[str] = Counter()
         # messages that went to a dead-letter exchange, by reason
         self.dead_lettered: Counter[str] = Counter()
@@ -195,6 +198,8 @@ class Broker:
     def _new_core(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
         """Makes the core of a declared queue, with the facts that routes copy. Raises: PeerError when it is a stream that can't be."""
         policy = spec.policy
+        if spec.name == SCHEDULE:
+            return self.schedules.new_core(queue_id, spec.durable)
         if policy is DEFAULT_POLICY:
             core = QueueHandle(queue_id, LIST_STANDARD, 1, LEVEL_RABBITMQ)
             core.set_durable(spec.durable)
@@ -538,6 +543,7 @@ class Broker:
         `now_ms`: monotonic."""
         self.expiry.tick()
         self.timeouts.tick()
+        self.schedules.tick()
         if self.delivery_counts is not None and len(self.delivery_counts):
             guarded("delivery counts", "notes of entries that ended", self.delivery_counts.prune, self.queues)
         for vhost in list(self.vhosts.values()):

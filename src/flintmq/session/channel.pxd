@@ -15,6 +15,8 @@ cdef sink_t *session_sink() noexcept nogil
 # Accepts the message in channel.content along `route`: into the transaction, or published now. Takes the reference on the content,
 # not the one on the route. FEED_*.
 cdef int channel_accept(connection_t *connection, channel_t *channel, route_t *route) noexcept nogil
+# The same for a message that goes to the schedule (connection.timed), due at channel.due_ms.
+cdef int channel_schedule(connection_t *connection, channel_t *channel) noexcept nogil
 cdef void channel_set_route(channel_t *channel, route_t *route) noexcept nogil   # takes the reference
 cdef void authorization_changed() noexcept nogil   # every channel asks again before its next publish
 # Makes the channel findable by its number, which no open one has. False: no memory.

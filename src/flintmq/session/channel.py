@@ -40,6 +40,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_PUBLISH
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free
 from cython.cimports.flintmq.routing.route_cache import exchange_decref, exchange_find, exchange_t, route_decref, route_incref, route_t
 from cython.cimports.flintmq.session.placing import publish_to_queues
+from cython.cimports.flintmq.session.scheduling import schedule_of
 from cython.cimports.flintmq.session.settlement import (
     SETTLE_AT_ONCE,
     SETTLE_MORE,
@@ -65,6 +66,8 @@ from cython.cimports.flintmq.session.types import (
     CHANNELS_PAGE,
     PUBLISHED_EVER,
     PUBLISHED_NOW,
+    SLOWLY_IN_PYTHON,
+    SLOWLY_SCHEDULED,
     channel_t,
     connection_channel,
     connection_t,
@@ -202,6 +205,9 @@ def channels_free(connection: pointer[connection_t]) -> void:
             memory_add(MEMORY_CHANNELS, -cast(int64_t, CHANNELS_PAGE * sizeof(p_void)))
         free(connection.channels[page])
     memory_add(MEMORY_CHANNELS, -cast(int64_t, connection.channel_pages * sizeof(p_void)))
+    if connection.timed != NULL:
+        route_decref(connection.timed)
+        connection.timed = NULL
     free(connection.channels)
     connection.channels = NULL
     connection.channel_pages = 0
@@ -221,7 +227,7 @@ def _on_publish(context: p_void, number: uint16_t, route: pointer[cython.const[u
     found: pointer[route_t]
     i: c_int
     channel.publish_bits = bits
-    channel.slow_publish = False
+    channel.slow_publish = 0
     if channel.authorized_generation == at_load64(address(_generation)):
         if last != NULL and last.key_len == route_len and at_load32(address(last.valid)) and memcmp(last.key, route, route_len) == 0:
             return FEED_MORE
@@ -298,14 +304,16 @@ def _on_header(context: p_void, number: uint16_t, body_size: uint64_t, payload: 
         if flags & FLAG_REPLY_TO:
             content.flags |= CONTENT_REPLY_TO
             if scan.reply_to_len == 21 and memcmp(scan.reply_to, b"amq.rabbitmq.reply-to", 21) == 0:
-                channel.slow_publish = True
+                channel.slow_publish |= SLOWLY_IN_PYTHON
         if flags & FLAG_EXPIRATION:
             content.flags |= CONTENT_EXPIRES
             if scan.expiration_ms == EXPIRATION_INVALID:
-                channel.slow_publish = True  # refused there, with its value
+                channel.slow_publish |= SLOWLY_IN_PYTHON  # refused there, with its value
             channel.expiration_ms = scan.expiration_ms
         if scan.has_cc or flags & FLAG_USER_ID:
-            channel.slow_publish = True
+            channel.slow_publish |= SLOWLY_IN_PYTHON
+        if scan.has_time:
+            channel.slow_publish |= schedule_of(content, scan.headers - payload, scan.headers_len, address(channel.due_ms))
     if body_size == 0:
         return _complete(connection, channel)
     return FEED_MORE
@@ -357,6 +365,8 @@ def _complete(connection: pointer[connection_t], channel: pointer[channel_t]) ->
     content_frame(channel.content)
     connection.publisher = PUBLISHED_EVER | PUBLISHED_NOW
     if channel.slow_publish:
+        if channel.slow_publish == SLOWLY_SCHEDULED and connection.timed != NULL:
+            return channel_schedule(connection, channel)
         connection.slow = SLOW_PUBLISH
         connection.slow_channel = channel.number
         return FEED_PAUSE
@@ -370,6 +380,20 @@ def channel_accept(connection: pointer[connection_t], channel: pointer[channel_t
         return publish_to_queues(connection, channel, route, content, channel.publish_bits, channel.expiration_ms)
     route_incref(route)
     return _tx_answer(connection, channel, tx_add_publish(connection, channel, route, content), BASIC_PUBLISH, 0)
+
+
+def channel_schedule(connection: pointer[connection_t], channel: pointer[channel_t]) -> c_int:
+    content: pointer[content_t] = channel.content
+    result: c_int
+    channel.content = NULL
+    channel.publish_bits = 0  # whether a queue will want it is not known before its time
+    if not channel.tx:
+        return publish_to_queues(connection, channel, connection.timed, content, 0, channel.due_ms)
+    route_incref(connection.timed)
+    result = tx_add_publish(connection, channel, connection.timed, content)
+    if result != TX_NO_MEMORY:
+        channel.tx_publishes[channel.tx_publish_count - 1].due_ms = channel.due_ms
+    return _tx_answer(connection, channel, result, BASIC_PUBLISH, 0)
 
 
 @cfunc

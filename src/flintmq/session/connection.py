@@ -756,7 +756,7 @@ class Connection:
         known: bint = False
         octets: pointer[uint8_t] = cast(pointer[uint8_t], cast(p_char, key))
         channel_set_route(channel, cache.put(octets, len(key), handles) if cacheable else route_new(octets, len(key), handles, b""))
-        channel.slow_publish = not cacheable
+        channel.slow_publish = not cacheable  # SLOWLY_IN_PYTHON
         self._check_generation(channel)
         if not cacheable:
             return

@@ -46,5 +46,6 @@ cdef int place_on_stream(log_port_t *port, queue_t *stream, content_t *content, 
 cdef bint note_refused(connection_t *connection, queue_t *queue, content_t *content, int reason) noexcept nogil
 # x-overflow drop-head without a dead-letter exchange: the oldest messages make room, 256 at most. Returns how many.
 cdef uint32_t drop_head(queue_t *queue) noexcept nogil
-# When an expiring message expires on this queue, wall clock, milliseconds; 0 = never. expiration_ms: the message's own, -1 = none.
+# When an expiring message expires on this queue, wall clock, milliseconds; 0 = never. expiration_ms: the message's own, -1 = none; on the
+# schedule: when it is due.
 cdef int64_t expiry_on(destination_t *destination, int64_t expiration_ms) noexcept nogil

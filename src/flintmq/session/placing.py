@@ -46,6 +46,7 @@ from cython.cimports.flintmq.routing.route_cache import (
     DEST_LIMITED,
     DEST_REJECT_DEAD_LETTER,
     DEST_REJECT_OVER,
+    DEST_SCHEDULE,
     DEST_STREAM,
     destination_t,
     route_decref,
@@ -365,6 +366,8 @@ def drop_over(handle: QueueHandle) -> int:
 
 
 def expiry_on(destination: pointer[destination_t], expiration_ms: int64_t) -> int64_t:
+    if destination.flags & DEST_SCHEDULE:
+        return expiration_ms
     if expiration_ms >= 0 and expiration_ms < destination.ttl_least_ms:
         expiration_ms = destination.ttl_least_ms
     if destination.ttl_ms >= 0 and (expiration_ms < 0 or destination.ttl_ms < expiration_ms):

@@ -23,8 +23,10 @@ from flintmq.protocol.v0_9_1.scan import EXPIRATION_INVALID
 from flintmq.protocol.v0_9_1.splice import join_properties, join_table, split_properties, split_table
 from flintmq.routing.exchange import erlang_term
 from flintmq.routing.message import MessageHeaders
+from flintmq.session import timed
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.placing import drop_over
+from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import DROP_HEAD
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Death, dead_letter_headers, without_cycles
 
@@ -98,18 +100,29 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
         told = properties.get("headers")
         content = None if connection.is_tx(channel) else partial(connection.message, channel)  # what is taken back must leave no trace
         headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, content)
-        reply_to = None
+        due_ms, reply_to = timed.due(connection, channel), None
+        if due_ms < 0:
+            due_ms, changed = due_of(header, broker.clock.wall_ms() + 1)
+            if changed is not header:
+                header = changed
+                connection.replace_header(channel, header)
         if properties.get("reply_to") == REPLY_TO:
             queue = handler.channels[channel].reply_queue
             if queue is None:
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
             reply_to = queue.name
         keys = [key, *extra_keys(headers, "CC"), *extra_keys(headers, "BCC")]
-        if reply_to is not None or "BCC" in headers:
-            connection.replace_header(channel, _changed(header, reply_to))
+        # BCC of a scheduled message leaves when it is routed.
+        if reply_to is not None or ("BCC" in headers and not due_ms):
+            connection.replace_header(channel, _changed(header, reply_to, due_ms > 0))
     except PeerError:
         connection.discard(channel)
         raise
+    if due_ms:
+        if vhost.tracing:
+            broker.tracer.published(handler, channel, connection.message(channel), keys, properties, {})
+        timed.schedule(handler, channel, due_ms)
+        return
     found: dict[Any, None] = {}
     try:
         for one in keys:
@@ -153,13 +166,13 @@ def route_again(handler: ConnectionHandler, exchange_bytes: bytes, keys: list[by
     return list(handles)
 
 
-def _changed(header: bytes, reply_to: str | None) -> bytes:
-    """The content header without BCC and with another reply-to (None: as it is); everything else keeps its bytes."""
+def _changed(header: bytes, reply_to: str | None, keeps_bcc: bool) -> bytes:
+    """The content header without BCC (unless it is kept) and with another reply-to (None: as it is); everything else keeps its bytes."""
     size, parts = split_properties(header)
     if reply_to is not None:
         octets = reply_to.encode("utf-8", "surrogateescape")
         parts["reply_to"] = bytes([len(octets)]) + octets
-    if "headers" in parts:
+    if "headers" in parts and not keeps_bcc:
         parts["headers"] = join_table([field for field in split_table(parts["headers"]) if field[0] != b"BCC"])
     return join_properties(size, parts)
 

@@ -278,7 +278,9 @@ class Transaction:
             destination = address(route.destinations[i])
             if destination.flags & DEST_STREAM:
                 self._add(LATE_STREAM, destination.queue, NULL, content)
-            elif not self.enrolment.enqueue(destination.queue, content, expiry_on(destination, expiration_of(content))):
+            elif not self.enrolment.enqueue(
+                destination.queue, content, publish.due_ms if publish.due_ms else expiry_on(destination, expiration_of(content))
+            ):
                 gone += 1
             elif destination.flags & DEST_LIMITED:
                 late = self._add(LATE_LIMIT, destination.queue, NULL, NULL)

@@ -52,6 +52,7 @@ def tx_add_publish(
     items.route = route
     items.content = content
     items.bits = channel.publish_bits
+    items.due_ms = 0
     channel.tx_publish_count += 1
     channel.tx_bytes += content.body_len + content.header_len + 64
     return TX_TOO_LARGE if channel.tx_bytes > connection.tx_bytes_max else TX_TAKEN
@@ -140,9 +141,11 @@ def tx_apply(connection: pointer[connection_t], channel: pointer[channel_t]) -> 
     item: pointer[unacked_t]
     content: pointer[content_t]
     message_id: uint64_t = 0
+    expiration_ms: int64_t
     for i in range(channel.tx_publish_count):
         publish = address(channel.tx_publishes[i])
-        publish_to_queues(connection, channel, publish.route, publish.content, publish.bits, expiration_of(publish.content))
+        expiration_ms = publish.due_ms if publish.due_ms else expiration_of(publish.content)
+        publish_to_queues(connection, channel, publish.route, publish.content, publish.bits, expiration_ms)
         route_decref(publish.route)
     channel.tx_publish_count = 0
     for i in range(channel.tx_settle_count):

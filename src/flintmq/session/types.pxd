@@ -49,6 +49,7 @@ cdef struct pending_confirm_t:
 cdef struct tx_publish_t:
     route_t *route            # counted
     content_t *content        # counted
+    int64_t due_ms            # of a scheduled message, else 0
     uint8_t bits
 
 cdef struct tx_settle_t:      # one delivery; in_tx is set in its unacked_t
@@ -91,8 +92,9 @@ cdef struct channel_t:
     uint32_t filled           # body bytes received
     uint32_t announced        # body bytes that its header said; content.body_len is the room for them until all are there
     uint8_t publish_bits      # mandatory, immediate
-    bint slow_publish         # decided at the header: the message is handed to Python when complete
+    uint8_t slow_publish      # decided at the header: SLOWLY_*; 0: to the queues of the route when complete
     int64_t expiration_ms
+    int64_t due_ms            # SLOWLY_SCHEDULED: when it is to be routed, wall clock
     # confirms
     bint confirm
     bint confirm_dirty        # is on connection.confirming
@@ -140,6 +142,11 @@ cdef enum:                    # index of connection_t.dropped
     DROP_MAXLEN = 2           # by a full queue (drop-head)
     DROP_REJECTED = 3         # by its consumer, and no dead-letter exchange
     DROP_REASONS = 4
+
+cdef enum:                    # bits of channel_t.slow_publish
+    SLOWLY_IN_PYTHON = 1      # its properties or its exchange need Python
+    SLOWLY_SCHEDULED = 2      # it goes to the schedule; due_ms is known
+    SLOWLY_ASKED = 4          # Python finds out whether it goes to the schedule
 
 cdef enum:                    # bits of connection_t.publisher
     PUBLISHED_EVER = 1
@@ -195,6 +202,7 @@ cdef struct connection_t:
     bint awaited              # somebody waits for some of that: a confirm, or a stream
     uint64_t now_us           # wall clock of the delivery turn under way, microseconds
     uint64_t tx_bytes_max
+    route_t *timed            # of the virtual host's scheduled messages (counted); NULL: this connection has sent none yet
     refused_t *refused        # oldest first; taken by Connection.take_refused
     refused_t *refused_last
     void *owner               # the Connection (borrowed): for the rare calls into Python from the message path

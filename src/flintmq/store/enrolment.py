@@ -304,6 +304,12 @@ class LogEnrolment(Enrolment):
     def durable(self) -> bint:
         return at_load64(address(self.logs.transaction_records.log.durable)) >= self.lsn
 
+    def on_durable(self, callback: object) -> None:
+        """Calls `callback()` when what `decide` wrote is durable: at once, or on the thread that finds it."""
+        with self.logs.lock:
+            ticket = self.logs.ticket(0, self.lsn)
+        self.logs.on_durable(ticket, callback)
+
     def commit(self) -> int:
         """See transactions/ports.py."""
         self._acquire()

@@ -12,6 +12,7 @@ from typing import Any
 
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import same_value
+from flintmq.routing.delayed import DELAYED_TYPE
 from flintmq.routing.exchange import Exchange, erlang_term
 from flintmq.vhost.arguments import QUEUE_ARGUMENTS, Argument
 from flintmq.vhost.queue import Queue
@@ -37,7 +38,8 @@ def check_exchange(
     _check_flag(description, "durable", exchange.durable, durable)
     _check_flag(description, "auto_delete", exchange.auto_delete, auto_delete)
     _check_flag(description, "internal", exchange.internal, internal)
-    _check_argument(description, "alternate-exchange", exchange.arguments, arguments)
+    for key in ("alternate-exchange", DELAYED_TYPE):
+        _check_argument(description, key, exchange.arguments, arguments)
 
 
 def _check_flag(description: str, key: str, current: bool, received: bool) -> None:

@@ -9,6 +9,8 @@ import base64
 import os
 
 RESERVED_PREFIX = "amq."
+# of the queue of scheduled messages in each virtual host: no client can name it (virtual_host.py, I7)
+SCHEDULE = "amq.schedule"
 # (name, kind, internal): there from the start, never deleted
 PREDECLARED = (
     ("amq.direct", "direct", False),

@@ -40,6 +40,7 @@ from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusiv
 from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
 from flintmq.vhost.queue import Queue, QueueCore, QueueSpec
+from flintmq.vhost.scheduling import Scheduling
 from flintmq.vhost.stream_arguments import check_stream_properties
 from flintmq.vhost.weights import Allowance, Holding, binding_bytes, exchange_bytes, queue_bytes
 
@@ -64,7 +65,7 @@ def _log_error(result: Any, error: Exception | None) -> None:
         log.error("a definition is not changed: %s", error, exc_info=None if isinstance(error, StoreError | PeerError) else error)
 
 
-class VirtualHost:
+class VirtualHost(Scheduling):
     """One vhost.
 
     Args: name; definitions: where durable things go; queue_factory: makes the core of a new queue; limits; clock (x-expires); allowance:
@@ -145,7 +146,7 @@ class VirtualHost:
                         arguments=exchange.arguments,
                     )
                 )
-            for queue in self._definitions.load_queues(self.name):
+            for queue in self._found_schedule(self._definitions.load_queues(self.name)):
                 policy = self._queue_policy(queue.name, queue.arguments, restored=True)
                 spec = QueueSpec(self.name, queue.name, True, queue.auto_delete, None, queue.arguments, policy)
                 self._add_queue(queue.queue_id, spec, queue_bytes(spec))
@@ -301,6 +302,7 @@ class VirtualHost:
         """Some of a vhost whose definitions are gone ends. True: all has. Hooks are called as for single deletions."""
         with self._lock:
             self.deleted = True
+            self._drop_schedule()
             for queue in list(itertools.islice(self.queues.values(), most)):
                 guarded("queues of a deleted virtual host", queue, self._remove_queue, queue)
                 self.queues.pop(queue.name, None)

@@ -12,7 +12,7 @@ I2  It accepts exactly what decode_properties accepts under the default limits, 
 from __future__ import annotations
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, p_char, pointer
+from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline, nogil, p_char, pointer
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.flintmq.protocol.v0_9_1.ids import CLASS_BASIC
@@ -49,11 +49,29 @@ check(SCAN_DEPTH_MAX == Limits().table_depth_max and SCAN_FIELDS_MAX == Limits()
 EXPIRATION_MAX = declare(int64_t, 315_360_000_000)
 
 
+# what _scan_table found among the top-level names
+FOUND_CC = declare(c_int, 1)
+FOUND_TIME = declare(c_int, 2)
+
+
+@cfunc
+@inline
+@nogil
+@exceptval(check=False)
+def _may_name_time(name: pointer[cython.const[uint8_t]], size: uint32_t) -> bint:
+    """x-delay, x-deliver-at, x-opt-delivery-..., x-qpid-not-...: session/scheduling.py reads the whole name."""
+    if name[2] == 100:
+        return size == 7 or size == 12
+    if size == 19 or size == 20:
+        return name[2] == 111 and name[6] == 100
+    return size == 23 and name[2] == 113
+
+
 @cfunc
 @nogil
 @exceptval(check=False)
 def _scan_table(p: pointer[cython.const[uint8_t]], n: uint32_t) -> c_int:
-    """Validates a table's fields. -1 malformed, 1 when it has a top-level CC or BCC, else 0."""
+    """Validates a table's fields. -1 malformed, else FOUND_* of its top-level names."""
     ends: pointer[cython.const[uint8_t]][SCAN_DEPTH_MAX]
     is_table: bint[SCAN_DEPTH_MAX]
     end: pointer[cython.const[uint8_t]] = p + n
@@ -61,13 +79,13 @@ def _scan_table(p: pointer[cython.const[uint8_t]], n: uint32_t) -> c_int:
     fields: uint32_t = 0
     size: uint64_t = 0
     kind: uint8_t = 0
-    has_cc: c_int = 0
+    found: c_int = 0
     ends[0] = end
     is_table[0] = True
     while True:
         if p == end:
             if depth == 0:
-                return has_cc
+                return found
             depth -= 1
             end = ends[depth]
             continue
@@ -78,8 +96,10 @@ def _scan_table(p: pointer[cython.const[uint8_t]], n: uint32_t) -> c_int:
             size = p[0]
             if cast(uint64_t, end - p) < size + 2:  # the length, the name, the type
                 return -1
-            if depth == 0 and ((size == 2 and p[1] == 67 and p[2] == 67) or (size == 3 and p[1] == 66 and p[2] == 67 and p[3] == 67)):
-                has_cc = 1  # "CC", "BCC"
+            if depth == 0 and size > 1 and p[2] == 67 and ((size == 2 and p[1] == 67) or (size == 3 and p[1] == 66 and p[3] == 67)):
+                found |= FOUND_CC  # "CC", "BCC"
+            elif depth == 0 and size > 6 and p[1] == 120 and p[2] == 45 and _may_name_time(p + 1, cast(uint32_t, size)):
+                found |= FOUND_TIME
             p += size + 1
         kind = p[0]
         p += 1
@@ -143,7 +163,7 @@ def scan_properties(p: pointer[cython.const[uint8_t]], n: uint32_t, out: pointer
     end: pointer[cython.const[uint8_t]] = p + n
     flag: uint16_t = PROP_CONTENT_TYPE
     size: uint32_t = 0
-    has_cc: c_int = 0
+    found: c_int = 0
     if n < CONTENT_HEADER_SIZE or be_load(p, 2) != CLASS_BASIC or be_load(p + 2, 2) != 0:
         return -1
     out.body_size = be_load(p + 4, 8)
@@ -156,6 +176,7 @@ def scan_properties(p: pointer[cython.const[uint8_t]], n: uint32_t, out: pointer
     out.headers = NULL
     out.headers_len = 0
     out.has_cc = False
+    out.has_time = False
     if out.flags & PROP_UNKNOWN:
         return -1
     p += CONTENT_HEADER_SIZE
@@ -172,12 +193,13 @@ def scan_properties(p: pointer[cython.const[uint8_t]], n: uint32_t, out: pointer
             p += 4
             if cast(uint64_t, end - p) < size:
                 return -1
-            has_cc = _scan_table(p, size)
-            if has_cc < 0:
+            found = _scan_table(p, size)
+            if found < 0:
                 return -1
             out.headers = p
             out.headers_len = size
-            out.has_cc = has_cc
+            out.has_cc = found & FOUND_CC != 0
+            out.has_time = found & FOUND_TIME != 0
         elif flag == PROP_DELIVERY_MODE:
             out.delivery_mode = p[0]
             size = 1
@@ -215,4 +237,5 @@ def scan_properties_of(payload: bytes) -> dict[str, object] | None:
         "reply_to": None if out.reply_to == NULL else PyBytes_FromStringAndSize(cast(p_char, out.reply_to), out.reply_to_len),
         "headers": None if out.headers == NULL else PyBytes_FromStringAndSize(cast(p_char, out.headers), out.headers_len),
         "has_cc": bool(out.has_cc),
+        "has_time": bool(out.has_time),
     }
