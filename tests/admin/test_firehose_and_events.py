@@ -298,3 +298,13 @@ def test_nobody_listens_nothing_is_made_and_a_flood_is_bounded() -> None:
         assert keys(take(ch, queue, 1)) == ["queue.created"]
         assert broker.node.broker.drops["event"] == 1
         connection.close()
+
+
+def test_many_queues_at_the_exchange_all_get_it_in_slices(broker: Any, ch: Any) -> None:
+    queues = [listen(ch, "amq.rabbitmq.event", "queue.created") for _ in range(30)]
+    for queue in queues:
+        drained(ch, queue)
+    ch.queue_declare("one")
+    ch.queue_declare("two")
+    for queue in queues:
+        assert [properties.headers["name"] for _, properties, _ in take(ch, queue, 2)] == ["one", "two"]

@@ -8,8 +8,7 @@ Y2  What is published meanwhile may come before the last of it: RabbitMQ says no
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flintmq.core.content import CONTENT_HEADERS, CONTENT_PERSISTENT, CONTENT_PRIORITY
@@ -28,27 +27,27 @@ if TYPE_CHECKING:
     from flintmq.session.broker import Broker
     from flintmq.session.handlers import ConnectionHandler
 
-# messages of one slice, some 10 us each
+# messages that are put on a queue in one slice, some 10 us each
 REPLAYED_AT_ONCE = 8
 
 
 def replay(broker: Broker, vhost: Any, source: str, kind: str, destination: str, done: Callable[[], object]) -> None:
     """Calls `done` when the destination has what the exchange remembers: before this returns when that is little. Any thread."""
     exchange = vhost.exchanges.get(source)
-    left = collections.deque(exchange.kept() if isinstance(exchange, RecentHistoryExchange) else ())
+    kept = exchange.kept() if isinstance(exchange, RecentHistoryExchange) else []
+    going = (True for content in kept for _ in _give(broker, vhost, kind, destination, content))
 
     def step() -> bool:
-        for _ in range(min(len(left), REPLAYED_AT_ONCE)):
-            guarded("recent history", f"exchange {source!r}", _give, broker, vhost, kind, destination, left.popleft())
-        return not left
+        return not all(next(going, False) for _ in range(REPLAYED_AT_ONCE))
 
-    if not left or (any(loop.is_current() for loop in broker.loops) and step()):
+    if not kept or (any(loop.is_current() for loop in broker.loops) and step()):
         done()
     else:
         broker.in_slices(step, lambda _: done())
 
 
-def _give(broker: Broker, vhost: Any, kind: str, destination: str, content: Content) -> None:
+def _give(broker: Broker, vhost: Any, kind: str, destination: str, content: Content) -> Iterator[None]:
+    """Puts a message on its queues, one each time it is asked."""
     _, key, header, _ = content
     scanned = scan_properties_of(header)
     if scanned is None:
@@ -60,7 +59,9 @@ def _give(broker: Broker, vhost: Any, kind: str, destination: str, content: Cont
     if priority != 0xFF:
         flags |= CONTENT_PRIORITY
     for queue in _queues(broker, vhost, kind, destination, key, header):
-        put_message(broker, queue, content, flags, 0 if priority == 0xFF else priority, scanned["expiration_ms"])
+        level = 0 if priority == 0xFF else priority
+        guarded("recent history", f"queue {queue.name!r}", put_message, broker, queue, content, flags, level, scanned["expiration_ms"])
+        yield
 
 
 def _queues(broker: Broker, vhost: Any, kind: str, destination: str, key: bytes, header: bytes) -> list[Any]:
@@ -68,12 +69,12 @@ def _queues(broker: Broker, vhost: Any, kind: str, destination: str, key: bytes,
         queue = vhost.queues.get(destination)
         return [] if queue is None else [queue]
     limits = broker.limits
-    properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)[1]
-    headers = properties.get("headers")
-    found = MessageHeaders(headers if isinstance(headers, dict) else {}, lambda: properties, again=True)
     try:
+        properties = decode_properties(header, limits.table_depth_max, limits.table_fields_max)[1]
+        headers = properties.get("headers")
+        found = MessageHeaders(headers if isinstance(headers, dict) else {}, lambda: properties, again=True)
         queues: list[Any] = vhost.route(destination, key, found)
-    except PeerError:  # it is gone, or has more patterns than may be looked at
+    except PeerError:  # it is gone, has more patterns than may be looked at, or the message grew as a dead letter
         broker.count_drop("unroutable")
         return []
     return queues
