@@ -124,3 +124,17 @@ def test_no_broker(operator: Operator) -> None:
     assert "no broker answers at" in operator.run("ping", uri="http://127.0.0.1:1", code=69)
     assert "--uri is" in operator.run("ping", uri="nonsense", code=64)
     assert "ctl" in COMMANDS
+
+
+def test_scheduled_messages_are_listed_and_cancelled(operator: Operator) -> None:
+    with pika.BlockingConnection(pika.URLParameters(operator.broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for _ in range(3):
+            channel.basic_publish("", "later", b"x", pika.BasicProperties(headers={"x-delay": 3_600_000}))
+    shown = json.loads(operator.run("list_scheduled", "--count", "2"))
+    assert shown["messages_count"] == 3 and len(shown["messages"]) == 2 and shown["next"]
+    operator.run("cancel_scheduled", shown["messages"][0]["position"])
+    assert len(json.loads(operator.run("list_scheduled", "--position", shown["next"]))["messages"]) == 1
+    operator.run("purge_scheduled")
+    assert json.loads(operator.run("list_scheduled"))["messages"] == []

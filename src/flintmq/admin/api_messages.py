@@ -20,7 +20,7 @@ from starlette.responses import Response
 from flintmq.admin.api_call import ApiError, Call, Entry, answer, bad, check_table, member
 from flintmq.admin.api_names import authorize_topic, queue_of, shown
 from flintmq.admin.messages import body_of, message_of, properties_of
-from flintmq.admin.publish import durable, expiry_on, is_full
+from flintmq.admin.publish import durable, expiry_on, is_full, schedule
 from flintmq.core.content import bytes_mapped
 from flintmq.definitions.checks import members
 from flintmq.errors import PeerError, ReplyCode, StoreError
@@ -30,6 +30,7 @@ from flintmq.protocol.v0_9_1.codec import decode_properties
 from flintmq.pulls.face import place, publishers_wait
 from flintmq.routing.message import MessageHeaders
 from flintmq.session import publishing
+from flintmq.session.scheduling import due_of
 from flintmq.vhost.dead_letter import REJECTED
 
 _ACKMODES = {
@@ -81,6 +82,11 @@ async def place_message(call: Call, vhost: Any, exchange: str, key: bytes, prope
         raise bad(f"404 {error.reply_text}") from None
     if publishers_wait(broker.log) or bytes_mapped() > call.app.parts.memory_limit:
         raise ApiError(503, "busy", "the broker is low on memory or disk: publishers are blocked", {"retry-after": "1"})
+    due_ms, header = due_of(message.header, broker.clock.wall_ms() + 1)
+    if due_ms:
+        route = exchange.encode("utf-8", "surrogateescape"), key
+        position, _ = await schedule(call.app.parts, vhost, route, message._replace(header=header), due_ms)
+        return position != 0
     headers = properties.get("headers") or {}
     keys = [key, *publishing.extra_keys(headers, "CC")]
     routed = False

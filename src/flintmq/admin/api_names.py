@@ -193,6 +193,12 @@ async def purge_queue(call: Call) -> Response:
     vhost, found = call.vhost(), queue_of(call)
     call.authorize(vhost, "queue.purge", queue=found.name)
     core = vhost.queue_to_purge(found.name, connection_id=0).core
+    await purge(call, core)
+    return nothing()
+
+
+async def purge(call: Call, core: Any) -> None:
+    """Ends all ready messages of a queue, in slices of a loop; it is on disk when this returns."""
 
     def begin(done: Any) -> None:
         def swept(sweep: Any) -> None:
@@ -205,7 +211,6 @@ async def purge_queue(call: Call) -> Response:
         call.broker.in_slices(lambda: _sweep(call, core, swept))
 
     await waited(begin)
-    return nothing()
 
 
 def _sweep(call: Call, core: Any, swept: Any) -> bool:

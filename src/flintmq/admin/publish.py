@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from flintmq.admin.api_call import waited
 from flintmq.admin.errors import HttpError, busy
 from flintmq.admin.messages import Publish
 from flintmq.admin.parts import Parts
 from flintmq.core.content import bytes_mapped
 from flintmq.pulls.face import is_durable, place, publishers_wait
 from flintmq.session import publishing
+from flintmq.session.scheduling import due_of
 from flintmq.vhost.arguments import DROP_HEAD
 
 # seconds between two looks at the log
@@ -26,6 +28,14 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     core, broker = queue.core, parts.broker
     if publishers_wait(broker.log) or bytes_mapped() > parts.memory_limit:
         raise busy("the broker is low on memory or disk: publishers are blocked", "consume messages or free space, and try again")
+    vhost = broker.vhosts.get(queue.vhost)
+    due_ms, header = due_of(message.header, broker.clock.wall_ms() + 1)
+    if due_ms and vhost is not None:
+        key = queue.name.encode("utf-8", "surrogateescape")
+        position, lsn = await schedule(parts, vhost, (b"", key), message._replace(header=header), due_ms)
+        if position == 0:
+            raise HttpError(409, "queue_full", f"the schedule of vhost '{vhost.name}' is full", "wait until messages are due")
+        return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn), "due_ms": due_ms}
     if is_full(queue, len(message.body)):
         broker.count_drop("refused")
         raise HttpError(409, "queue_full", f"queue '{queue.name}' is full and refuses messages", "consume messages, or raise its limit")
@@ -39,6 +49,28 @@ async def publish(parts: Parts, queue: Any, message: Publish) -> dict[str, Any]:
     publishing.settle_limits(broker, queue)
     await durable(parts, lsn, ticket)
     return {"vhost": queue.vhost, "queue": queue.name, "position": position, "durable": bool(lsn or ticket)}
+
+
+async def schedule(parts: Parts, vhost: Any, route: tuple[bytes, bytes], message: Publish, due_ms: int) -> tuple[int, int]:
+    """Puts a message on the schedule of its virtual host; it is on disk when this returns, if it is persistent.
+
+    Args: route: exchange and routing key. Returns: (position there, 0: the schedule is full; LSN, 0: it is not on disk).
+    Raises: HttpError 503; StoreError; PeerError: the virtual host is deleted.
+    """
+    loop = asyncio.get_running_loop()
+
+    def call(function: Any) -> None:
+        loop.call_soon_threadsafe(function)
+
+    queue = vhost.schedule or await waited(lambda done: vhost.perform(vhost.open_schedule, call, done))
+    if queue.core.refuses(len(message.body)):
+        parts.broker.count_drop("refused")
+        return 0, 0
+    position, lsn, ticket = place(
+        queue.core, parts.broker.log, *route, message.header, message.body, message.flags, message.priority or 0, due_ms
+    )
+    await durable(parts, lsn, ticket)
+    return position, lsn
 
 
 def expiry_on(core: Any, expiration_ms: int | None, now_ms: int) -> int:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flintmq.access.tags import NotAuthorised
-from flintmq.admin import v1_node, v1_queues
+from flintmq.admin import v1_node, v1_queues, v1_schedules
 from flintmq.admin.api_call import ApiError, Call, answer
 from flintmq.admin.doctor import Doctor
 from flintmq.admin.errors import HttpError
@@ -175,7 +175,9 @@ class V1:
         topics: dict[str, Schema] = {"topics": {"type": "string", "default": "events", "description": f"of {', '.join(TOPICS)}"}}
         around: dict[str, Schema] = {"around": TEXT, "count": whole(2, self._app.limits.topology_nodes_max, 100)}
         part, stream = v1_node, v1_node.STREAM_TYPE
-        use = partial(self._for, "vhost.use")
+        use, change = partial(self._for, "vhost.use"), partial(self._for, "vhost.change")
+        cancelled = record(("cancelled",), {"cancelled": {"type": "integer"}}, closed=False)
+        waiting: dict[str, Schema] = {"position": TEXT, "count": whole(1, self._app.limits.peek_messages_max)}
         return [
             Operation("GET", "/openapi.json", "look", look(self.openapi), "This document"),
             Operation("GET", "/overview", "look", look(part.overview), "The node in a few numbers, and who asks"),
@@ -189,6 +191,18 @@ class V1:
             Operation("GET", "/vhosts/{vhost}/groups", "vhost.use", use(part.groups), "Streams and their consumer groups"),
             Operation("GET", "/events", "look", look(part.events), "Events as they happen", topics, answer=TEXT, media=stream),
             Operation("GET", "/logs", "node.look", node(part.logs), "Lines of the log as they are written", answer=TEXT, media=stream),
+            Operation("GET", "/schedules/{vhost}", "node.look", node(v1_schedules.look), "Messages that wait for their time", waiting),
+            Operation(
+                "DELETE", "/schedules/{vhost}", "vhost.change", change(v1_schedules.cancel_all), "Cancels all of them", answer=cancelled
+            ),
+            Operation(
+                "DELETE",
+                "/schedules/{vhost}/{position}",
+                "vhost.change",
+                change(v1_schedules.cancel),
+                "Cancels one of them",
+                answer=cancelled,
+            ),
             Operation("GET", "/actors", None, self._app.actors, "Gauges of the actor system (tag monitoring or administrator)"),
         ]
 

@@ -280,6 +280,22 @@ _change("clear_parameter", "component name", "DELETE", "parameters/{component}/{
 _change("restart_shovel", "name", "DELETE", "shovels/vhost/{vhost}/{name}/restart", _nothing, "Let a shovel begin again.")
 _change("delete_shovel", "name", "DELETE", "shovels/vhost/{vhost}/{name}", _nothing, "Delete a shovel.")
 _change("purge_queue", "queue", "DELETE", "queues/{vhost}/{queue}/contents", _nothing, "Delete all ready messages of a queue.")
+_change(
+    "cancel_scheduled", "position", "DELETE", "v1/schedules/{vhost}/{position}", _nothing, "Cancel a scheduled message, by its position."
+)
+_change("purge_scheduled", "", "DELETE", "v1/schedules/{vhost}", _nothing, "Cancel all scheduled messages of the virtual host.")
+
+
+@ctl.command("list_scheduled")
+@click.option("--count", type=int, default=50, show_default=True)
+@click.option("--position", default="", help="Where to go on: `next` of the call before.")
+@click.pass_obj
+def list_scheduled(session: Session, count: int, position: str) -> None:
+    """Messages that wait for their time, as JSON."""
+    path = session.path("v1/schedules/{vhost}") + f"?count={count}" + (f"&position={quote(position, safe='')}" if position else "")
+    click.echo(json.dumps(session.remote.ask("GET", path), indent=2))
+
+
 _change("delete_queue", "queue", "DELETE", "queues/{vhost}/{queue}", _nothing, "Delete a queue.")
 
 
