@@ -14,6 +14,7 @@
 #   make interop the same scripts against FlintMQ and RabbitMQ (Debian's package), and what comes back compared
 #   make spark-wheel   source and sink for Spark's machines, without the broker, in build/wheel
 #   make docs    the documentation site with an API reference, in build/site; a broken link fails
+#   make dist    source distribution and wheel in build/dist, each installed in a clean environment and tried (ARGS="--python python3.13")
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,7 +22,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop docs clean test-spark crash-spark spark-wheel
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop docs dist clean test-spark crash-spark spark-wheel
 
 build: .venv/.compiled
 
@@ -94,6 +95,9 @@ crash-spark: .venv/.compiled .venv/.spark .venv/.test
 
 spark-wheel:
 	@$(PYTHON) tools/spark_wheel.py $(ARGS)
+
+dist: .venv/.compiled
+	@exec $(BIN)/python tools/dist.py $(ARGS)
 
 interop: .venv/.compiled .venv/.test
 	@PYTHON="$(PYTHON)" sh tools/setup.sh celery4

@@ -336,6 +336,8 @@ class Limits:
     # the same of a source, whatever the users: many clients may share an address, and each may be configured wrongly
     login_source_failures: int = 500
     login_source_failure_ms: int = 100
+    # milliseconds for which an I/O loop may not come round before the watchdog of the service manager hears nothing any more
+    loop_alive_ms: int = 20_000
     # (user, source) pairs and sources that failures are counted of (200 bytes each); the one unused for longest makes room
     login_failures_max: int = 10_000
     # lines of the audit that one user's refusals get in a second; the others are counted
@@ -672,6 +674,8 @@ class Config:
     audit_log: str | None = None
     io_threads: int = 1
     log_level: str = "info"
+    # listening sockets that the service manager opened: (amqp, amqps or http, descriptor); the ports above are not opened then
+    inherited: tuple[tuple[str, int], ...] = ()
     # bytes of message content at which publishers are blocked; None: Limits.memory_watermark of the machine's or cgroup's memory
     memory_limit: int | None = None
     limits: Limits = field(default_factory=Limits)

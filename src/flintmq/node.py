@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -117,6 +118,8 @@ class Node:
         self.amqps_port: int | None = None
         self._threads: list[threading.Thread] = []
         self._next_loop = 0
+        # loop -> when its timer ran last (monotonic)
+        self._seen_ms: dict[int, int] = {}
         self._accept_told_ms = 0
         # loops whose connections are being looked at
         self._rounds: set[Loop] = set()
@@ -205,11 +208,11 @@ class Node:
         if self.http is not None:
             self.http.open()
         if config.port is not None:
-            plain = self._listen(config.port)
+            plain = self._listen(config.port, "amqp")
             self.amqp_port = plain.getsockname()[1]
             self.broker.listen_name = endpoint(config.host, self.amqp_port)
         if self.tls is not None:
-            tls_listener = self._listen(config.tls_port if config.tls_port is not None else 5671)
+            tls_listener = self._listen(config.tls_port if config.tls_port is not None else 5671, "amqps")
             self.amqps_port = tls_listener.getsockname()[1]
         first = self.loops[0]
         for listener in (plain, tls_listener):
@@ -273,11 +276,23 @@ class Node:
             figures["cold_reads"] = self.store.logs.loader.figures
         return figures
 
+    def is_alive(self) -> bool:
+        """Whether every I/O loop has come round lately: what the service manager's watchdog is told."""
+        limit_ms = self.config.limits.loop_alive_ms
+        return all(time.monotonic_ns() // 1_000_000 - seen < limit_ms for seen in self._seen_ms.values())
+
     def flight_port(self, given_up: Callable[[], bool] = lambda: False) -> int | None:
         """The port of the Flight service, for which this waits some seconds; None: there is none, it is not up in time, or `given_up()`."""
         return None if self.dataplane is None else self.dataplane.wait_ready(given_up)
 
-    def _listen(self, port: int) -> socket.socket:
+    def _listen(self, port: int, name: str) -> socket.socket:
+        """A listener: the one of that name that was inherited, else one on `port`."""
+        for known, fd in self.config.inherited:
+            if known == name:
+                listener = socket.socket(fileno=fd)
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                listener.setblocking(False)
+                return listener
         family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -372,6 +387,7 @@ class Node:
         self.broker.pending.add(handler)
 
     def _tick(self, loop: Loop, first: bool, now_ms: int) -> None:
+        self._seen_ms[id(loop)] = time.monotonic_ns() // 1_000_000
         self._look_at_connections(loop, now_ms)
         if first:
             if loop.accept_paused:

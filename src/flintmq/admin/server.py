@@ -48,6 +48,13 @@ class HttpServer:
 
     def open(self) -> int:
         """Listens; the port. Raises: OperatorError (69) when it can't."""
+        inherited = dict(self._config.inherited).get("http")
+        if inherited is not None:
+            self._listener = socket.socket(fileno=inherited)
+            self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._listener.setblocking(False)
+            self.port = self._listener.getsockname()[1]
+            return int(self._listener.getsockname()[1])
         host, port = self._config.host, self._config.http_port
         assert port is not None
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

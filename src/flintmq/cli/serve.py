@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import click
 from flintmq.access.audit import AuditFile
 from flintmq.access.mechanisms import LOGIN_FROM
 from flintmq.cli.logs import flush_logs, log_to_stderr
+from flintmq.cli.systemd import Notifier, inherited
 from flintmq.config import MIB, Config
 from flintmq.errors import OperatorError
 from flintmq.store.directory import store_directory
@@ -27,6 +29,8 @@ from flintmq.store.read_ahead import read_ahead
 
 # seconds between two writes of log lines that are not urgent
 LOG_FLUSH_S = 0.5
+# seconds between two signs of life to the service manager, at most
+WATCHDOG_S = 5.0
 # sysexits EX_IOERR: a write or sync of the store failed
 EXIT_IO_ERROR = 74
 
@@ -215,7 +219,8 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
     if options["tls_require_client"] and not options["tls_ca"]:
         raise OperatorError("--tls-require-client needs --tls-ca: who signs the clients' certificates", 64)
     log_to_stderr(options["log_level"])
-    settings = Config(**options)
+    notifier = Notifier()
+    settings = Config(**options, inherited=inherited())
     if not settings.memory:
         read_ahead(store_directory(settings), settings.limits.start_read_ahead_bytes)
     from flintmq.node import Node  # takes its time, while the disk reads
@@ -250,15 +255,24 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         "store_dir": str(node.store.directory) if node.store is not None else None,
     }
     print(json.dumps(ready), flush=True)
+    notifier.tell("READY=1", f"STATUS=AMQP on port {node.amqp_port}")
     # What start-up made stays: the collector need not look at it again, and connections come and go without cycles.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    alive_s = 0.0
     while not finished.wait(LOG_FLUSH_S) and not node.failed.is_set():
+        alive_s += LOG_FLUSH_S
+        if notifier.watchdog_s is not None and alive_s >= min(notifier.watchdog_s, WATCHDOG_S) and node.is_alive():
+            alive_s = 0.0
+            notifier.tell("WATCHDOG=1")
         if hang_up.is_set():
             hang_up.clear()
+            notifier.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
             _reload(ctx, config, node)
+            notifier.tell("READY=1")
         flush_logs()
+    notifier.tell("STOPPING=1")
     node.stop()
     if audit is not None:
         audit.stop()
