@@ -192,6 +192,7 @@ class Node:
         restored = self.store.restore([queue for queue in self.broker.queues.values() if not queue.policy.is_stream])
         self.broker.delivery_counts = DeliveryCounts(self.store.logs)
         self.broker.delivery_counts.restore(self.broker.queues)
+        self.broker.restore_last_values()
         log.info("store %s: %s; %d entries put back", self.store.directory, self.store.logs.report, restored)
         if self.broker.transactions is not None and self.broker.transactions.restore():
             # Those of the pipeline have theirs: the data plane, which comes next.

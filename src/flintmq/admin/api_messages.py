@@ -126,6 +126,8 @@ async def get(call: Call) -> Response:
     if mode not in _ACKMODES or encoding not in ("auto", "base64"):
         raise bad(f"'ackmode' is one of {', '.join(_ACKMODES)}, and 'encoding' auto or base64")
     cut = member(value, "truncate", int, None)
+    if queue.policy.browse_only:
+        raise bad(f"basic.get takes messages, and queue '{queue.name}' in vhost '{vhost.name}' is for browsers")
     if queue.policy.is_stream:
         raise bad(f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{vhost.name}'")
     vhost.queue(queue.name, 0)

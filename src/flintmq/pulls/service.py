@@ -150,6 +150,8 @@ class PullService:
             self.refused_busy += 1
             raise PullRefused(BUSY, f"the node serves {self._limits.pull_groups_max} groups of pulls already")
         seat = None
+        if queue.policy.browse_only:
+            raise PullRefused(INVALID, f"a pull takes messages, and queue '{queue.name}' is for browsers")
         if queue.policy.is_stream:
             seat = self._seat(queue, group, start, _nothing)
             if seat is None:

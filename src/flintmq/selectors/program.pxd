@@ -109,6 +109,10 @@ cdef program_t *program_of_name(program_t *source, uint32_t number) noexcept nog
 cdef bint program_same_name(program_t *left, uint32_t left_number, program_t *right, uint32_t right_number) noexcept nogil
 # Hash of the value that the program's first name has in this message, as in `keys`: equal values have one hash. 0: it has none.
 cdef uint64_t program_hash(program_t *program, content_t *content, int64_t *steps) noexcept nogil
+# A program for the value of one header. One reference; NULL: no memory.
+cdef program_t *program_of_header(const uint8_t *name, uint32_t size) noexcept nogil
+# The value of its first name in this message; its text is good as long as the content.
+cdef void program_value(program_t *program, content_t *content, int64_t *steps, value_t *out) noexcept nogil
 cdef void program_incref(program_t *program) noexcept nogil
 cdef void program_decref(program_t *program) noexcept nogil
 

@@ -650,7 +650,17 @@ def program_same_name(left: pointer[program_t], left_number: uint32_t, right: po
 
 
 def program_of_name(source: pointer[program_t], number: uint32_t) -> pointer[program_t]:
-    text_size: uint32_t = source.names[number].size
+    return _of_name(source.names[number].source, source.names[number].text, source.names[number].size)
+
+
+def program_of_header(name: pointer[cython.const[uint8_t]], size: uint32_t) -> pointer[program_t]:
+    return _of_name(FROM_HEADERS, name, size)
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _of_name(source: uint32_t, text: pointer[cython.const[uint8_t]], text_size: uint32_t) -> pointer[program_t]:
     names_at: uint64_t = (sizeof(program_t) + 7) & ~cast(uint64_t, 7)
     block: pointer[uint8_t] = cast(pointer[uint8_t], calloc(1, names_at + sizeof(name_t) + text_size + 1))
     program: pointer[program_t] = cast(pointer[program_t], block)
@@ -661,12 +671,18 @@ def program_of_name(source: pointer[program_t], number: uint32_t) -> pointer[pro
     program.name_count = 1
     program.key_name = 1
     program.names = cast(pointer[name_t], block + names_at)
-    program.names[0].source = source.names[number].source
+    program.names[0].source = source
     program.names[0].size = text_size
     program.names[0].text = block + names_at + sizeof(name_t)
-    memcpy(block + names_at + sizeof(name_t), source.names[number].text, text_size)
+    memcpy(block + names_at + sizeof(name_t), text, text_size)
     _find_names(program)
     return program
+
+
+def program_value(program: pointer[program_t], content: pointer[content_t], steps: pointer[int64_t], out: pointer[value_t]) -> void:
+    values: value_t[NAMES_MAX]
+    _read_values(program, content, values, steps)
+    out[0] = values[0]
 
 
 def program_hash(program: pointer[program_t], content: pointer[content_t], steps: pointer[int64_t]) -> uint64_t:

@@ -24,6 +24,7 @@ from flintmq.guard import caught, guarded
 from flintmq.protocol.v0_9_1 import spec
 from flintmq.queue import kinds
 from flintmq.queue.handle import QueueHandle
+from flintmq.queue.last_value import new_last_value, restore_last_values
 from flintmq.queue.list_kinds import LEVEL_QPID, LEVEL_RABBITMQ, LIST_PRIORITY, LIST_STANDARD
 from flintmq.queue.outside import new_outside
 from flintmq.routing.route_cache import DEST_LIMITED, DEST_STREAM, RouteCache
@@ -220,6 +221,8 @@ class Broker:
             kind, rule = LIST_PRIORITY, LEVEL_QPID
         if policy.is_outside:
             core = self._new_outside(queue_id, spec)
+        elif policy.last_value_key is not None:
+            core = new_last_value(queue_id, policy.last_value_key, self.log, spec.durable)
         else:
             core = QueueHandle(queue_id, kind, policy.levels, rule)
             core.set_durable(spec.durable)
@@ -227,6 +230,12 @@ class Broker:
                 core.attach_log(self.log)
         core.watch(self.expiry.index)
         return core
+
+    def restore_last_values(self) -> None:
+        """After the entries of all queues came back, before anybody uses them."""
+        for queue in self.queues.values():
+            if queue.policy.last_value_key is not None and not queue.policy.is_outside:
+                guarded("last values", f"queue {queue.name!r}", restore_last_values, queue.core)
 
     def _new_outside(self, queue_id: int, spec: QueueSpec) -> QueueHandle:
         """A queue of a kind that others supply (queue/kinds.py). Raises: PeerError when it is declared and its kind fails."""

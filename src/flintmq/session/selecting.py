@@ -41,16 +41,17 @@ class Choice:
 ALL = Choice()
 
 
-def parse_choice(arguments: Mapping[str, Any], no_ack: bool, plain: bool, where: str, limits: Limits) -> Choice:
+def parse_choice(arguments: Mapping[str, Any], no_ack: bool, plain: bool, where: str, limits: Limits, browse_only: bool = False) -> Choice:
     """Reads the arguments of a basic.consume.
 
-    Args: plain: the queue is one of entries, no stream and no reply queue; where: "queue 'q' in vhost '/'", for texts.
+    Args: plain: the queue is one of entries, no stream and no reply queue; where: "queue 'q' in vhost '/'", for texts;
+        browse_only: all consumers of the queue are browsers.
     Raises: PeerError 406: what is no selector; a browse-only consumer that would acknowledge; either of them on a stream.
     """
     names = [name for name in (*SELECTORS, *BROWSES) if name in arguments]
-    if not names:
+    if not names and not browse_only:
         return ALL
-    selector, browse = None, False
+    selector, browse = None, browse_only
     for name in names:
         value = arguments[name]
         if not isinstance(value, bool if name in BROWSES else str):
@@ -65,7 +66,7 @@ def parse_choice(arguments: Mapping[str, Any], no_ack: bool, plain: bool, where:
             selector = _selector(name, value, where, limits)
     if browse and not no_ack:
         raise _refused(
-            next(name for name in BROWSES if arguments.get(name)),
+            next((name for name in BROWSES if arguments.get(name)), BROWSES[0]),
             where,
             '"a browse-only consumer takes nothing, so it has nothing to acknowledge: consume with no_ack"',
         )

@@ -317,7 +317,8 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         queue = handler.vhost.queue(name, handler.connection_id)
     plain = method.queue != REPLY_TO and not queue.policy.is_stream
     where = handler.vhost.describe("queue", queue.name)
-    choice = parse_choice(method.arguments, method.no_ack, plain, where, handler.broker.limits)
+    browse_only = method.queue != REPLY_TO and queue.policy.browse_only
+    choice = parse_choice(method.arguments, method.no_ack, plain, where, handler.broker.limits, browse_only)
     consumer = Consumer(handler, number, tag, queue, method.no_ack, method.exclusive, priority, method.arguments)
     consumer.weight += choice.size
     single = method.queue != REPLY_TO and queue.policy.single_active_consumer
@@ -394,6 +395,9 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
     if queue.policy.is_stream:
         text = f"basic.get not supported by stream queues {handler.vhost.describe('queue', name)}"
         raise PeerError(ReplyCode.NOT_IMPLEMENTED, text)
+    if queue.policy.browse_only:
+        text = f"basic.get takes messages, and {handler.vhost.describe('queue', name)} is for browsers"
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
     handler.vhost.touch(queue)
     got = handler.connection.get(number, queue.core, method.no_ack)
     if got is None:

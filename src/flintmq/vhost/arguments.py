@@ -46,6 +46,8 @@ KINDS = (*QUEUE_TYPES, OUTSIDE)
 NO_KIND: tuple[str, ...] = ()
 QUEUES = (CLASSIC, QUORUM, OUTSIDE)
 
+# names of the header of a last value queue: ours, and Qpid's
+LAST_VALUE_KEYS = ("x-last-value-key", "x-qpid-last-value-queue-key", "qpid.last_value_queue_key")
 OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
 RETRY_TYPES = ("disabled", "all", "failed", "returned")
 LOCATORS = ("client-local", "balanced", "random", "least-leaders")
@@ -149,6 +151,12 @@ def _max_age(value: Any, _: Mapping[str, Any]) -> str | None:
     if not isinstance(value, str):
         return _unacceptable(value)
     return None if age_ms(value) is not None else "{error,invalid_max_age}"
+
+
+def _header(value: Any, _: Mapping[str, Any]) -> str | None:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    return None if 0 < len(octets(value)) <= SHORTSTR_MAX else f"{{value_too_large,{len(octets(value))}}}" if value else "{value_empty}"
 
 
 def octets(text: str) -> bytes:
@@ -276,6 +284,28 @@ _ROWS = (
         (CLASSIC, QUORUM),
         field="qpid_priorities",
         note="Qpid's levels; not together with x-max-priority",
+    ),
+    *(
+        Argument(
+            name,
+            _header,
+            "text, the name of a header",
+            (CLASSIC, QUORUM),
+            field="last_value_key",
+            made=octets,
+            note="a newer message with the same value replaces the older one; not together with priorities"
+            if number == 0
+            else LAST_VALUE_KEYS[0],
+        )
+        for number, name in enumerate(LAST_VALUE_KEYS)
+    ),
+    Argument(
+        "x-qpid-ensure-nondestructive-consumers",
+        _boolean,
+        "boolean",
+        (CLASSIC, QUORUM),
+        field="browse_only",
+        note="every consumer is a browser, and basic.get and pulls are refused",
     ),
     Argument(
         "x-overflow",

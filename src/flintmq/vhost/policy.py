@@ -18,6 +18,7 @@ from flintmq.routing.exchange import erlang_term
 from flintmq.vhost.arguments import (
     DROP_HEAD,
     EXPIRY_MS_MAX,
+    LAST_VALUE_KEYS,
     QUEUE_ARGUMENTS,
     QUEUE_TYPES,
     QUORUM,
@@ -49,6 +50,8 @@ class QueuePolicy:
     dead_letter_strategy: str = "at-most-once"
     max_priority: int | None = None
     qpid_priorities: int | None = None
+    last_value_key: bytes | None = None  # the header of a last value queue
+    browse_only: bool = False
     single_active_consumer: bool = False
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
@@ -122,10 +125,16 @@ def _acceptable(arguments: Mapping[str, Any], description: str) -> dict[str, Any
         if reason is not None:
             log.warning("%s: its stored argument %r is left out: %s", description, name, reason)
             del result[name]
-    if "x-max-priority" in result and "x-qpid-priorities" in result:
-        log.warning("%s: its stored argument 'x-qpid-priorities' is left out: it goes not together with x-max-priority", description)
-        del result["x-qpid-priorities"]
+    for name, other in _together(result):
+        log.warning("%s: its stored argument '%s' is left out: it goes not together with %s", description, name, other)
+        del result[name]
     return result
+
+
+def _together(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(argument, another one with which it can't be) of those that say in which order a queue is."""
+    names = [name for name in ("x-max-priority", "x-qpid-priorities", *LAST_VALUE_KEYS) if name in arguments]
+    return [(name, names[0]) for name in names[1:]]
 
 
 def _check_kind(arguments: Mapping[str, Any], description: str) -> None:
@@ -133,7 +142,7 @@ def _check_kind(arguments: Mapping[str, Any], description: str) -> None:
     kind = kinds.find(arguments.get("x-queue-type", ""))
     if kind is None:
         return
-    levels = [name for name in ("x-max-priority", "x-qpid-priorities") if name in arguments]
+    levels = [name for name in ("x-max-priority", "x-qpid-priorities", *LAST_VALUE_KEYS) if name in arguments]
     reason = f"{levels[0]} goes not together with it" if levels else kind.check(arguments)
     if reason is not None:
         text = f"invalid arg 'x-queue-type' for {description}: \"{kind.name}: {reason}\""
@@ -157,10 +166,8 @@ def parse_queue_arguments(arguments: Mapping[str, Any] | None, description: str,
     for name, row in QUEUE_ARGUMENTS.items():
         if name in arguments and not (restored and name == "x-queue-type"):
             check_value(row, arguments[name], arguments, description)
-    if "x-max-priority" in arguments and "x-qpid-priorities" in arguments:
-        raise PeerError(
-            ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-qpid-priorities' for {description}: \"not together with x-max-priority\""
-        )
+    for name, other in _together(arguments):
+        raise PeerError(ReplyCode.PRECONDITION_FAILED, f"invalid arg '{name}' for {description}: \"not together with {other}\"")
     if not restored:
         _check_kind(arguments, description)
     if arguments.get("x-queue-type") == STREAM and not restored:
