@@ -167,13 +167,11 @@ class SelectionMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_sleeps(self) -> None:
-        """Of those who could take an entry one is told, or is to be told: each that is Notified pulls."""
+        """While somebody could take his next entry, somebody is told: he takes it, or tells others. `teardown` sees that they get it."""
         if not hasattr(self, "queue") or self.COLD:
             return
-        for entry in self.entries.values():
-            if entry.holder is None:
-                able = [m for m in self.members if m.ready() and entry.key in m.wants and not self.outranked(m, entry)]
-                assert not able or any(m.consumer.list == "NOTIFIED" for m in able), (entry, [m.consumer.list for m in able])
+        able = [m for m in self.members if m.ready() and self.next_for(m)]
+        assert not able or any(m.consumer.list == "NOTIFIED" for m in self.members), [m.consumer.list for m in able]
 
     @invariant()
     def counts(self) -> None:

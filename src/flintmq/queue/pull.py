@@ -533,6 +533,8 @@ def _deliver_selected(queue: pointer[queue_t], consumer: pointer[consumer_t], ou
                 elif not manager_outranked(queue, consumer, found.slot):
                     continue  # the one above it left before it was known that somebody waits
             spin_unlock(address(consumer.send_lock))
+            if outcome == NOTHING and at_load32(address(queue.manager.selections.waiting)):
+                queue_wake_if_available(queue)  # those that it outranked: it took what they waited behind
             return False
         manager_move(queue, consumer, CONSUMER_INTERESTED)
         looked_again = True
