@@ -15,6 +15,7 @@
 #   make spark-wheel   source and sink for Spark's machines, without the broker, in build/wheel
 #   make docs    the documentation site with an API reference, in build/site; a broken link fails
 #   make dist    source distribution and wheel in build/dist, each installed in a clean environment and tried (ARGS="--python python3.13")
+#   make console-test  the web console in headless Chromium (ARGS=--screenshots writes those of docs/img); make api-test: schemathesis on /api/v1
 #   make soak    half an hour of durable load with one message held back: the log must not grow
 PYTHON ?= python3
 BIN := .venv/bin
@@ -22,7 +23,7 @@ BIN := .venv/bin
 MAKEFLAGS += --jobs=2
 SOURCES := $(shell find src/flintmq tests/twins tests/drivers -name '*.py' -o -name '*.pxd') setup.py
 
-.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop docs dist clean test-spark crash-spark spark-wheel
+.PHONY: lock build run serve test lint bench bench-beside bench-others bench-pipeline bench-fairness stress fuzz asan crash soak actors interop console-test api-test docs dist clean test-spark crash-spark spark-wheel
 
 build: .venv/.compiled
 
@@ -104,6 +105,13 @@ interop: .venv/.compiled .venv/.test
 	@FLINTMQ_CELERY_PREVIOUS="$$([ -e build/celery4/.done ] && echo $(CURDIR)/build/celery4/bin/python)" $(BIN)/python -m pytest -q tests/interop/test_celery_gate.py
 	@FLINTMQ_TEST_PEER=1 $(BIN)/python -m pytest -q tests/interop/test_rabbitmqadmin.py
 	@exec $(BIN)/python -m tools.differential.probe $(ARGS)
+
+# Chromium and npm stand apart from .venv
+console-test: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m tools.console.run $(ARGS)
+
+api-test: .venv/.compiled .venv/.test
+	@exec $(BIN)/python -m tools.console.api $(ARGS)
 
 soak: .venv/.compiled .venv/.test
 	@exec $(BIN)/python -m bench.soak $(ARGS)

@@ -1,0 +1,196 @@
+// Parts that pages are made of. Every value is a text node: nothing here, or in a page, makes markup of a text.
+import { h, render, Fragment, createContext } from "./vendor/preact.js";
+import { useState, useEffect, useRef, useMemo, useCallback, useContext } from "./vendor/hooks.js";
+import htm from "./vendor/htm.js";
+import { get } from "./api.js";
+
+export { h, render, Fragment, useState, useEffect, useRef, useMemo, useCallback, useContext };
+export const html = htm.bind(h);
+export const App = createContext(null);
+
+export const text = (value) => (value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value));
+const grouped = new Intl.NumberFormat("en");
+export const count = (value) => (typeof value === "number" ? grouped.format(value) : "–");
+export function short(value) {
+  if (typeof value !== "number") return "–";
+  for (const [size, sign] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) if (Math.abs(value) >= size) return (value / (sign === "k" ? 1e3 : size)).toFixed(1) + sign;
+  return grouped.format(Math.round(value * 10) / 10);
+}
+export function bytes(value) {
+  if (typeof value !== "number") return "–";
+  let at = 0;
+  while (value >= 1024 && at < 4) { value /= 1024; at++; }
+  return (at ? value.toFixed(1) : value) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][at];
+}
+export const rate = (value) => (typeof value === "number" ? short(value) + "/s" : "–");
+export function age(seconds) {
+  if (seconds < 90) return Math.round(seconds) + " s";
+  if (seconds < 5400) return Math.round(seconds / 60) + " min";
+  if (seconds < 129600) return Math.round(seconds / 3600) + " h";
+  return Math.round(seconds / 86400) + " d";
+}
+
+// Looks again each `every` ms while the page is seen. [value, error, again]
+export function usePoll(url, every = 5000) {
+  const [state, set] = useState([null, null]);
+  const [round, again] = useState(0);
+  useEffect(() => {
+    if (!url) return;
+    const stop = new AbortController();
+    let timer = 0;
+    const look = async () => {
+      if (!document.hidden) {
+        try { const value = await get(url, stop.signal); set([value, null]); }
+        catch (error) { if (!stop.signal.aborted) set(([before]) => [before, error]); }
+      }
+      if (!stop.signal.aborted && every) timer = setTimeout(look, every);
+    };
+    look();
+    return () => { stop.abort(); clearTimeout(timer); };
+  }, [url, every, round]);
+  return [...state, () => again((before) => before + 1)];
+}
+
+export function Trouble({ error }) {
+  return error ? html`<div class="trouble" role="alert"><strong>${error.message}</strong>${error.fix ? html` <span>${error.fix}</span>` : null}</div>` : null;
+}
+
+export function Head({ title, sub, children }) {
+  useEffect(() => { document.title = `${title} · FlintMQ`; }, [title]);
+  return html`<header class="head"><div><h1 tabindex="-1">${title}</h1>${sub ? html`<p class="sub">${sub}</p>` : null}</div><div class="tools">${children}</div></header>`;
+}
+
+export const Badge = ({ kind = "", children }) => html`<span class=${"badge " + kind}>${children}</span>`;
+export function Card({ title, children, tools, wide }) {
+  return html`<section class=${"card" + (wide ? " wide" : "")}>${title ? html`<div class="cardhead"><h2>${title}</h2>${tools || null}</div>` : null}${children}</section>`;
+}
+export const Tile = ({ label, value, note, kind = "", children }) =>
+  html`<div class=${"tile " + kind}><div class="label">${label}</div><div class="value">${value}</div>${note ? html`<div class="note">${note}</div>` : null}${children}</div>`;
+export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
+export const Link = ({ to, children, ...more }) => html`<a href=${"#" + to} ...${more}>${children}</a>`;
+export function Facts({ rows }) {
+  return html`<dl class="facts">${rows.filter(Boolean).map(([label, value]) => html`<div><dt>${label}</dt><dd>${typeof value === "object" && value && value.type === undefined && !Array.isArray(value) ? text(value) : value}</dd></div>`)}</dl>`;
+}
+
+// columns: {key, label, show(row), num, sort}; sort: [key, down]
+export function Table({ caption, columns, rows, sort, onSort, empty = "Nothing here." }) {
+  if (!rows) return html`<p class="empty" aria-busy="true">Looking …</p>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
+    <caption class="quiet">${caption}</caption>
+    <thead><tr>${columns.map((one) => {
+      const on = sort && sort[0] === one.sort;
+      return html`<th scope="col" class=${one.num ? "num" : ""} aria-sort=${on ? (sort[1] ? "descending" : "ascending") : undefined}>
+        ${one.sort && onSort ? html`<button class="plain" onClick=${() => onSort([one.sort, on ? !sort[1] : !!one.num])}>${one.label}${on ? (sort[1] ? " ↓" : " ↑") : ""}</button>` : one.label}</th>`;
+    })}</tr></thead>
+    <tbody>${rows.map((row, at) => html`<tr key=${row.key || at}>${columns.map((one) => html`<td class=${one.num ? "num" : ""}>${one.show ? one.show(row) : text(row[one.key])}</td>`)}</tr>`)}</tbody>
+  </table>${rows.length ? null : html`<${Empty}>${empty}<//>`}</div>`;
+}
+
+export function Pager({ page, pages, total, filtered, go }) {
+  return html`<nav class="pager" aria-label="Pages">
+    <button disabled=${page <= 1} onClick=${() => go(page - 1)}>Previous</button>
+    <span>Page ${page} of ${Math.max(pages, 1)}${filtered !== undefined ? ` · ${count(filtered)}${filtered !== total ? ` of ${count(total)}` : ""}` : ""}</span>
+    <button disabled=${page >= pages} onClick=${() => go(page + 1)}>Next</button></nav>`;
+}
+
+export function Command({ children }) {
+  const [done, set] = useState(false);
+  const line = text(children);
+  const copy = async () => {
+    try { await navigator.clipboard.writeText(line); set(true); setTimeout(() => set(false), 1500); } catch { set(false); }
+  };
+  return html`<div class="command"><code tabindex="0">${line}</code><button type="button" onClick=${copy} aria-label="Copy the command">${done ? "Copied" : "Copy"}</button></div>`;
+}
+
+// A window over the page: the browser keeps the keyboard inside, and Escape closes it.
+export function Dialog({ title, close, children, wide }) {
+  const ref = useRef(null);
+  useEffect(() => { const one = ref.current; one.showModal(); return () => one.open && one.close(); }, []);
+  return html`<dialog ref=${ref} class=${wide ? "wide" : ""} onCancel=${(event) => { event.preventDefault(); close(); }} aria-label=${title}>
+    <div class="cardhead"><h2>${title}</h2><button type="button" class="plain" onClick=${close} aria-label="Close">✕</button></div>${children}</dialog>`;
+}
+
+// Asks before something that can't be taken back. `word`: has to be typed.
+export function Confirm({ title, children, word, action, doIt, close, commands = [] }) {
+  const [typed, set] = useState("");
+  const [error, fail] = useState(null);
+  const [busy, work] = useState(false);
+  const submit = async (event) => {
+    event.preventDefault();
+    work(true);
+    try { await doIt(); close(); } catch (error) { fail(error); work(false); }
+  };
+  return html`<${Dialog} title=${title} close=${close}><form onSubmit=${submit}>
+    <div class="ask">${children}</div>
+    ${word ? html`<label>Type <b>${word}</b> to go on<input value=${typed} onInput=${(event) => set(event.target.value)} autocomplete="off" /></label>` : null}
+    <${Trouble} error=${error} />
+    ${commands.map((one) => html`<${Command}>${one}<//>`)}
+    <div class="buttons"><button type="button" onClick=${close}>Cancel</button><button class="danger" disabled=${busy || (word && typed !== word)}>${action}</button></div>
+  </form><//>`;
+}
+
+// A button for a change: off for who may only look.
+export function Change({ onClick, children, kind = "", title }) {
+  const app = useContext(App);
+  const off = app.locked;
+  return html`<button type="button" class=${kind} disabled=${off} title=${off ? app.lockedBy : title} onClick=${onClick}>${children}</button>`;
+}
+
+export function Field({ label, hint, children }) {
+  return html`<label class="field"><span>${label}</span>${children}${hint ? html`<small>${hint}</small>` : null}</label>`;
+}
+
+// --- charts: uPlot, loaded when the first one is shown
+let plot = null;
+const clock = (one) => { const long = one.scales.x.max - one.scales.x.min > 900; return (at) => new Date(at * 1000).toLocaleTimeString([], long ? { hour: "2-digit", minute: "2-digit", hour12: false } : { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false }); };
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export function Chart({ title, series, times, unit = short, height = 150 }) {
+  const box = useRef(null), made = useRef(null);
+  const app = useContext(App);
+  const names = series.map((one) => one.label).join("|");
+  useEffect(() => {
+    let gone = false, watch = null;
+    (async () => {
+      plot = plot || (await import("./vendor/uplot.js")).default;
+      if (gone || !box.current) return;
+      const grid = { stroke: color("--line"), width: 1 }, ink = color("--muted");
+      const options = {
+        width: box.current.clientWidth || 300, height, legend: { show: false }, cursor: { y: false, points: { size: 6 } }, padding: [8, 6, 0, 0],
+        axes: [{ stroke: ink, grid: { show: false }, ticks: { show: false }, font: "11px system-ui", size: 26, space: 90, values: (one, all) => all.map(clock(one)) },
+               { stroke: ink, grid, ticks: { show: false }, font: "11px system-ui", size: 62, values: (_, all) => all.map(unit) }],
+        scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(high * 1.1, 1)] } },
+        series: [{}, ...series.map((one) => ({ label: one.label, stroke: color(one.color), width: 2, fill: color(one.color) + "22", points: { show: false } }))],
+        hooks: { setCursor: [(one) => { const at = one.cursor.idx; if (made.current) made.current.tell(at); }] },
+      };
+      const one = new plot(options, data(), box.current);
+      made.current = Object.assign(one, { tell: (at) => say(at) });
+      watch = new ResizeObserver(() => { if (box.current) one.setSize({ width: box.current.clientWidth, height }); });
+      watch.observe(box.current);
+    })();
+    return () => { gone = true; if (watch) watch.disconnect(); if (made.current) made.current.destroy(); made.current = null; };
+  }, [names, app && app.theme]);
+  const data = () => [times.length ? times : [Date.now() / 1000], ...series.map((one) => (one.values.length ? one.values : [null]))];
+  const [at, say] = useState(null);
+  useEffect(() => { if (made.current) made.current.setData(data()); });
+  const shown = (one) => one.values[at !== null && at !== undefined && at < one.values.length ? at : one.values.length - 1];
+  return html`<figure class="chart"><figcaption><b>${title}</b>${series.map((one) => html`<span class="key"><i class=${"dot " + one.color.slice(2)}></i>${one.label} <b>${unit(shown(one))}</b></span>`)}</figcaption>
+    <div ref=${box} class="plot" role="img" aria-label=${`${title}: ${series.map((one) => `${one.label} ${unit(one.values[one.values.length - 1])}`).join(", ")}`}></div></figure>`;
+}
+
+// Samples of counters as columns for charts: levels as they are, counters as growth a second.
+export function columns(found, levels, counters) {
+  const samples = (found && found.samples) || {};
+  const first = Object.values(samples)[0] || [];
+  const times = first.map((_, at) => found.end_s - (first.length - 1 - at) * found.every_s);
+  const value = { times };
+  for (const one of levels) value[one] = samples[one] || [];
+  for (const one of counters) value[one] = (samples[one] || []).map((now, at, all) => (at ? Math.max(0, (now - all[at - 1]) / found.every_s) : null));
+  return value;
+}
+
+export function Spark({ values }) {
+  const top = Math.max(1, ...values), size = values.length;
+  if (size < 2) return null;
+  const points = values.map((one, at) => `${((at / (size - 1)) * 100).toFixed(1)},${(24 - (one / top) * 22).toFixed(1)}`).join(" ");
+  return html`<svg class="spark" viewBox="0 0 100 26" preserveAspectRatio="none" aria-hidden="true"><polyline points=${points} /></svg>`;
+}

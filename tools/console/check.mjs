@@ -1,0 +1,242 @@
+// What the console must hold in a real browser; tools/console/run.py starts it. Each check prints a line; the last line counts them.
+import { createRequire } from "node:module";
+import { mkdirSync, readFileSync } from "node:fs";
+
+const require = createRequire(process.env.MODULES + "/");
+const { chromium } = require("playwright-core");
+const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+const { CONSOLE, HOSTILE, SHOTS } = process.env;
+mkdirSync(SHOTS, { recursive: true });
+
+let passed = 0, failed = 0;
+async function check(what, test) {
+  try { await test(); passed++; console.log("ok    " + what); }
+  catch (error) { failed++; console.log("FAIL  " + what + "\n      " + String(error.message).split("\n").slice(0, 6).join("\n      ")); }
+}
+const must = (holds, why) => { if (!holds) throw new Error(why); };
+
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
+const troubles = [];
+async function open(user = "guest", password = "guest", colorScheme = "light") {
+  const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, colorScheme });
+  const page = await context.newPage();
+  page.on("console", (one) => { if (one.type() === "error" && !/status of (4|5)/.test(one.text())) troubles.push(one.text()); });
+  page.on("pageerror", (error) => troubles.push(String(error)));
+  const strangers = [];
+  page.on("request", (one) => { if (!one.url().startsWith(CONSOLE) && !one.url().startsWith("data:")) strangers.push(one.url()); });
+  page.strangers = strangers;
+  await page.goto(CONSOLE + "/console/");
+  if (user) await signIn(page, user, password);
+  return page;
+}
+async function signIn(page, user, password) {
+  await page.fill("input[autocomplete=username]", user);
+  await page.fill("input[type=password]", password);
+  await page.click("button.main");
+}
+async function go(page, way, title) {
+  await page.evaluate((to) => { location.hash = to; }, way);
+  await page.waitForFunction((text) => document.querySelector("main h1")?.textContent.includes(text), title, { timeout: 8000 });
+  await page.waitForTimeout(700);
+}
+async function accessible(page) {
+  await page.evaluate(() => { window.module = undefined; });
+  const client = await page.context().newCDPSession(page); // the page's own policy would not run a script of ours
+  await client.send("Runtime.evaluate", { expression: axe });
+  const { result } = await client.send("Runtime.evaluate", { expression: "axe.run(document,{resultTypes:['violations']}).then(r=>JSON.stringify(r.violations.filter(v=>['serious','critical'].includes(v.impact)).map(v=>v.id+': '+v.nodes.slice(0,3).map(n=>n.html.slice(0,140)+' '+(n.any[0]?.message||'')).join(' | '))))", awaitPromise: true });
+  const found = JSON.parse(result.value);
+  must(!found.length, found.join("\n"));
+}
+
+await check("a wrong password is refused, in words", async () => {
+  const page = await open("guest", "wrong");
+  await page.waitForSelector(".trouble");
+  must((await page.textContent(".trouble")).includes("password"), await page.textContent(".trouble"));
+  await accessible(page);
+  await page.screenshot({ path: SHOTS + "/console-login.png" });
+  await page.context().close();
+});
+
+const page = await open();
+await page.waitForSelector(".tiles");
+await page.waitForTimeout(Number(process.env.SETTLE || 14000)); // charts need some samples
+
+const PAGES = [["overview", "Overview"], ["diagnosis", "Diagnosis"], ["queues", "Queues"], ["streams", "Streams"], ["exchanges", "Exchanges"], ["exchange/%2F/orders", "orders"], ["topology", "Topology"], ["route", "unroutable"], ["connections", "Connections"], ["channels", "Channels"], ["pipelines", "Spark"], ["transactions", "Transactions"], ["admin", "Admin"], ["log", "Log"], ["api", "API"]];
+for (const [way, title] of PAGES) {
+  await check(`page ${way} opens and is accessible`, async () => {
+    await go(page, "/" + way, title);
+    await accessible(page);
+    must(!(await page.$("main .trouble")), await page.$eval("main", (one) => one.textContent.slice(0, 300)));
+    await page.screenshot({ path: `${SHOTS}/console-${way.split("/")[0]}.png`, fullPage: false });
+  });
+}
+
+await check("the list of queues filters and sorts", async () => {
+  await go(page, "/queues", "Queues");
+  await page.keyboard.press("/");
+  await page.keyboard.type("orders");
+  await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 2);
+  await page.fill("main input[type=search]", "");
+  await page.click("th button:has-text('Ready')");
+  await page.waitForSelector("th[aria-sort=descending]");
+});
+
+await check("a queue shows its messages without taking them", async () => {
+  await go(page, "/queue/%2F/orders.us", "orders.us");
+  await page.waitForSelector("article.message");
+  await accessible(page);
+  await page.screenshot({ path: `${SHOTS}/console-queue.png` });
+  const tile = await page.textContent(".tile .value");
+  must(Number(tile) === 133, "ready: " + tile);
+});
+
+await check("messages are found by a JSON path, and moved", async () => {
+  await page.click("text=Add a condition");
+  await page.selectOption("select[aria-label=Where]", "json");
+  await page.fill("input[aria-label='Name or path']", "$.lines[0].sku");
+  await page.selectOption("select[aria-label=How]", "eq");
+  await page.fill("input[aria-label=Value]", "A3");
+  await page.click("button:has-text('Search')");
+  await page.waitForFunction(() => { const all = [...document.querySelectorAll("article.message pre")]; return all.length > 3 && all.every((one) => one.textContent.includes('"A3"')); });
+  await page.screenshot({ path: `${SHOTS}/console-search.png` });
+  await page.click("button:has-text('Move all that match')");
+  await page.fill("dialog label:has(span:text-is('Queue')) input", "backlog");
+  await accessible(page);
+  await page.click("dialog button.main");
+  await page.waitForSelector(".toast:has-text('moved')");
+});
+
+await check("a message is edited and sent anew", async () => {
+  await go(page, "/overview", "Overview");
+  await go(page, "/queue/%2F/orders.us", "orders.us");
+  await page.waitForSelector("article.message");
+  await page.click("article.message button:has-text('Edit')");
+  await page.fill("dialog label:has(span:text-is('Queue')) input", "backlog");
+  await page.fill("dialog label:has(span:text-is('Body')) textarea", '{"edited": true}');
+  await page.screenshot({ path: `${SHOTS}/console-edit.png` });
+  await accessible(page);
+  await page.click("dialog button.main");
+  await page.waitForSelector(".toast:has-text('Sent anew')");
+  const seen = await page.evaluate(async (auth) => (await (await fetch("/api/v1/queues/%2F/backlog/search", { method: "POST", headers: { authorization: auth, "content-type": "application/json" }, body: JSON.stringify({ filter: [{ in: "json", path: "$.edited", value: true }] }) })).json()).messages.length, "Basic " + btoa("guest:guest"));
+  must(seen === 1, "found " + seen);
+});
+
+await check("hostile names, headers and bodies are text", async () => {
+  await go(page, "/queues", "Queues");
+  await page.waitForSelector("td a:has-text('onerror')");
+  await page.click("td a:has-text('onerror')");
+  await page.waitForSelector("article.message");
+  await page.waitForTimeout(800);
+  must((await page.textContent("article.message pre")) === HOSTILE, "the body is not shown as it is");
+  must((await page.textContent("main h1")).startsWith("<img src=x"), "the name is not shown as it is");
+  for (const tab of ["Consumers", "Bindings", "Settings"]) { await page.click(`[role=tab]:has-text('${tab}')`); await page.waitForTimeout(200); }
+  await go(page, "/topology", "Topology");
+  await go(page, "/log", "Log");
+  must(!(await page.evaluate(() => window.hacked)), "a script of a message ran");
+  must((await page.evaluate(() => document.querySelectorAll("main img, main script").length)) === 0, "markup of a message");
+});
+
+await check("who hoards is named", async () => {
+  await go(page, "/queue/%2F/emails", "emails");
+  await page.click("[role=tab]:has-text('Consumers')");
+  await page.waitForSelector("text=greedy-worker");
+  await page.waitForSelector("text=hoarding");
+  await page.screenshot({ path: `${SHOTS}/console-consumers.png` });
+});
+
+await check("why a message goes nowhere is said", async () => {
+  await go(page, "/route", "unroutable");
+  await page.fill("label:has-text('Exchange') input", "orders");
+  await page.fill("label:has-text('Routing key') input", "asia.order.new");
+  await page.click("button:has-text('Test')");
+  await page.waitForSelector("h2:has-text('It goes nowhere')");
+  await page.waitForSelector("td:has-text('word 1 of the key')");
+  await page.screenshot({ path: `${SHOTS}/console-route.png` });
+  await accessible(page);
+});
+
+await check("a purge asks for the name, and Escape leaves", async () => {
+  await go(page, "/queue/%2F/backlog", "backlog");
+  await page.click("button:has-text('Purge')");
+  must(await page.isDisabled("dialog button.danger"), "it can be purged at once");
+  await accessible(page);
+  await page.keyboard.press("Escape");
+  await page.waitForSelector("dialog", { state: "detached" });
+  await page.click("button:has-text('Purge')");
+  await page.fill("dialog input", "backlog");
+  await page.click("dialog button.danger");
+  await page.waitForSelector(".toast:has-text('empty')");
+});
+
+await check("keys go places, and the lock holds", async () => {
+  await page.evaluate(() => document.activeElement?.blur());
+  await page.keyboard.press("g"); await page.keyboard.press("q");
+  await page.waitForFunction(() => document.querySelector("main h1")?.textContent === "Queues");
+  await page.keyboard.press("Shift+L");
+  must(await page.isDisabled("button:has-text('New queue')"), "not locked");
+  await page.keyboard.press("Shift+L");
+  await page.keyboard.press("?");
+  await page.waitForSelector("dialog:has-text('Keyboard')");
+  await page.keyboard.press("Escape");
+});
+
+await check("dark mode is accessible", async () => {
+  await page.click("button:has-text('Dark')");
+  for (const [way, title] of [["overview", "Overview"], ["queue/%2F/orders.us", "orders.us"], ["topology", "Topology"], ["log", "Log"]]) {
+    await go(page, "/" + way, title);
+    await accessible(page);
+    if (way === "overview") await page.screenshot({ path: `${SHOTS}/console-dark.png` });
+  }
+});
+
+await check("a user who may only look changes nothing", async () => {
+  await page.evaluate(async (auth) => {
+    await fetch("/api/users/viewer", { method: "PUT", headers: { authorization: auth, "content-type": "application/json" }, body: JSON.stringify({ password: "viewer", tags: "monitoring" }) });
+  }, "Basic " + btoa("guest:guest"));
+  const other = await open("viewer", "viewer");
+  await other.waitForSelector(".tiles");
+  await go(other, "/queues", "Queues");
+  must(await other.isDisabled("button:has-text('New queue')"), "it may declare");
+  must((await other.textContent(".top")).includes("read-only"), "nothing says so");
+  await other.context().close();
+});
+
+await check("no credentials are kept, no cookie is set, a reload asks again", async () => {
+  must((await page.evaluate(() => localStorage.length + sessionStorage.length)) === 0, "storage");
+  must((await page.context().cookies()).length === 0, "cookies");
+  await page.reload();
+  await page.waitForSelector("input[type=password]");
+});
+
+await check("no other site shows the console in a frame", async () => {
+  const other = await (await browser.newContext()).newPage();
+  await other.route("http://evil.example/**", (route) => route.fulfill({ contentType: "text/html", body: `<iframe src="${CONSOLE}/console/"></iframe>` }));
+  await other.goto("http://evil.example/");
+  await other.waitForTimeout(800);
+  const frame = other.frames().find((one) => one !== other.mainFrame());
+  const shown = frame ? await frame.evaluate(() => Boolean(document.querySelector("input[type=password]"))).catch(() => false) : false;
+  must(!shown, "it is shown");
+  await other.context().close();
+});
+
+await check("it opens in 300 ms, asks no other machine, and breaks none of its own rules", async () => {
+  const times = [];
+  for (let round = 0; round < 5; round++) {
+    const context = await browser.newContext();
+    const other = await context.newPage();
+    const begin = Date.now();
+    await other.goto(CONSOLE + "/console/", { waitUntil: "commit" });
+    await other.waitForSelector("input[type=password]", { state: "visible" });
+    times.push(Date.now() - begin);
+    await context.close();
+  }
+  times.sort((a, b) => a - b);
+  console.log("      opens in (ms): " + times.join(", "));
+  must(times[0] < 300, "fastest of five: " + times[0] + " ms");
+  must(!page.strangers.length, page.strangers.join(" "));
+  must(!troubles.length, troubles.slice(0, 5).join("\n"));
+});
+
+await browser.close();
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed ? 1 : 0);
