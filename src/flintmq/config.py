@@ -526,6 +526,12 @@ class Limits:
     shovel_end_ms: int = 3_000
     # milliseconds between two looks at the rights of links' owners, and two reports of counters
     shovel_look_ms: int = 1_000
+    # milliseconds between two looks at federated queues: whether their consumers want messages of the upstream
+    federation_look_ms: int = 100
+    # the same while one of them wants some: for each look it gets its `prefetch-count` at most
+    federation_busy_ms: int = 20
+    # bindings of a federated exchange, which its links pass on; with more they end, and say so
+    federation_bindings_max: int = 10_000
     # how much lower than the broker's the priority of the process is (nice)
     shovel_nice: int = 5
 

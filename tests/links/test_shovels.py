@@ -168,9 +168,9 @@ def test_restart_change_and_delete(pair: list[Side]) -> None:
     here.shovel(src_uri="amqp://", src_queue="a", dest_uri=there.url, dest_queue="b")
     here.state("running")
     links = here.broker.node.links._links
-    number = links["/", "s"].number
+    number = links["shovel", "/", "s", ""].number
     here.api.delete("shovels/vhost/%2F/s/restart")
-    until(lambda: links["/", "s"].number > number)
+    until(lambda: links["shovel", "/", "s", ""].number > number)
     here.state("running")
     here.shovel(status=204, src_uri="amqp://", src_queue="a", dest_uri=there.url, dest_queue="c")
     until(lambda: here.status().get("dest_queue") == "c" and here.status()["state"] == "running")

@@ -1,4 +1,4 @@
-"""RabbitMQ's API: the state of shovels, and their end or new beginning.
+"""RabbitMQ's API: the state of shovels and of links of federation, and their end or new beginning.
 
 in: calls. out: what links.service knows; URIs are shown without their logins.
 """
@@ -43,7 +43,23 @@ async def delete(call: Call) -> Response:
 
 async def restart(call: Call) -> Response:
     links = call.app.parts.links
-    if links is None or not links.restart(call.name("vhost"), call.name("name")):
+    if links is None or not links.restart((SHOVEL, call.name("vhost"), call.name("name"), "")):
+        raise not_found()
+    return nothing()
+
+
+async def federation(call: Call) -> Response:
+    """Of the virtual host of the path, or of those that the caller sees."""
+    seen = {vhost.name for vhost in call.vhosts()}
+    links = call.app.parts.links
+    found = [] if links is None else links.federation()
+    return await plain_list(call, [{"node": call.app.node_name, **one} for one in found if one["vhost"] in seen])
+
+
+async def restart_federation(call: Call) -> Response:
+    links = call.app.parts.links
+    key = None if links is None else links.find(call.name("vhost"), call.name("id"))
+    if key is None or not links.restart(key):
         raise not_found()
     return nothing()
 
@@ -59,4 +75,8 @@ def entries() -> list[Entry]:
         ("DELETE", "shovels/{vhost}/{name}", None, delete),
         ("DELETE", "shovels/vhost/{vhost}/{name}/restart", "parameter.change", restart),
         ("DELETE", "shovels/{vhost}/{name}/restart", "parameter.change", restart),
+        ("GET", "federation-links", "node.look", federation),
+        ("GET", "federation-links/{vhost}", "node.look", federation),
+        ("DELETE", "federation-links/vhost/{vhost}/{id}/restart", "parameter.change", restart_federation),
+        ("DELETE", "federation-links/vhost/{vhost}/{id}/{node}/restart", "parameter.change", restart_federation),
     ]

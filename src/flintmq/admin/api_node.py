@@ -355,7 +355,6 @@ def entries() -> list[Entry]:
         ("GET", "feature-flags", "user.look", fixed([])),
         ("GET", "deprecated-features", "user.look", fixed([])),
         ("GET", "deprecated-features/used", "user.look", fixed([])),
-        ("GET", "federation-links", "node.look", fixed([])),
         ("POST", "rebalance/queues", "node.change", rebalance),
         *checks,
     ]

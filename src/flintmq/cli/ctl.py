@@ -63,6 +63,11 @@ LISTS = {
         ("name", "state", "src_uri", "src_queue", "dest_uri", "dest_queue", "moved", "reason"),
         "shovels of vhost {vhost}",
     ),
+    "federation_status": Listing(
+        "federation-links/{vhost}",
+        ("id", "type", "exchange", "queue", "upstream", "uri", "status", "moved", "error"),
+        "links of federation of vhost {vhost}",
+    ),
     "list_user_limits": Listing("user-limits", ("user", "value"), "limits of users"),
 }
 
@@ -278,6 +283,14 @@ _change(
 )
 _change("clear_parameter", "component name", "DELETE", "parameters/{component}/{vhost}/{name}", _nothing, "Delete a parameter.")
 _change("restart_shovel", "name", "DELETE", "shovels/vhost/{vhost}/{name}/restart", _nothing, "Let a shovel begin again.")
+_change(
+    "restart_federation_link",
+    "id",
+    "DELETE",
+    "federation-links/vhost/{vhost}/{id}/restart",
+    _nothing,
+    "Let a link of federation begin again; its ID is in federation_status.",
+)
 _change("delete_shovel", "name", "DELETE", "shovels/vhost/{vhost}/{name}", _nothing, "Delete a shovel.")
 _change("purge_queue", "queue", "DELETE", "queues/{vhost}/{queue}/contents", _nothing, "Delete all ready messages of a queue.")
 _change(

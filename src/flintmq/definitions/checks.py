@@ -11,7 +11,7 @@ from typing import Any
 
 from flintmq.access.permissions import compile_pattern
 from flintmq.definitions.line import Refused
-from flintmq.moves import shovels
+from flintmq.moves import shovels, upstreams
 from flintmq.vhost.policies import APPLY_TO, check_definition, check_pattern
 
 NAME_BYTES_MAX = 255
@@ -92,6 +92,12 @@ def check_policy(value: Mapping[str, Any], *, operator: bool, trusted: bool) -> 
     if reason is not None:
         raise bad(reason)
     assert isinstance(definition, Mapping)
+    reason = upstreams.check_policy(definition)
+    if reason is None and (found := definition.get("federation-upstream-pattern")) is not None:
+        wrong = check_pattern(found, trusted)
+        reason = None if wrong is None else f"could not compile pattern {found[:80]} to a regular expression. Error: {wrong}"
+    if reason is not None:
+        raise bad(f"Validation failed\n\n{reason}\n")
     return {"pattern": pattern, "apply-to": apply_to, "priority": priority, "definition": dict(definition)}
 
 
@@ -110,7 +116,7 @@ def check_value(value: Any, bytes_max: int) -> Any:
 
 def check_link(component: str, name: str, value: Any) -> None:
     """A parameter of links. Refused with RabbitMQ's texts, one line for each mistake."""
-    errors = shovels.check(name, value) if component == SHOVEL else []
+    errors = shovels.check(name, value) if component == SHOVEL else upstreams.check(component, name, value)
     if errors:
         raise bad("Validation failed\n\n" + "\n".join(errors) + "\n")
 

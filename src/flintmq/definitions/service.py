@@ -378,6 +378,7 @@ class DefinitionsService:
             def apply() -> None:
                 self._keep(record)
                 self._broker.vhosts[vhost].policies.put(made(name, checked), operator)
+                self.on_links()
 
             return Plan([Save(record)], apply, new, partial(self._follow, vhost))
 
@@ -403,6 +404,7 @@ class DefinitionsService:
             def apply() -> None:
                 self._forget([record])
                 self._broker.vhosts[vhost].policies.remove(name, operator)
+                self.on_links()
 
             return Plan([Delete(record)], apply, None, partial(self._follow, vhost))
 
@@ -444,7 +446,7 @@ class DefinitionsService:
             made_plan = self._parameter(record)
             checks.check_link(component, name, value)
             if self.rights is not None:
-                self.rights.check(actor.user, component, value)
+                self.rights.check(actor.user, component, value, vhost)
             self._limit_links(actor, record)
             owner = self._owner_record(record, actor.user)
             if actor.user is not None:

@@ -25,9 +25,13 @@ URIS = {"shovel": ("src-uri", "dest-uri"), "federation-upstream": ("uri",)}
 NOT_REACHED = "links of user {user!r} may not reach other hosts: an operator allows hosts by --shovel-host, an administrator reaches any"
 
 
-def uris_in(component: str, value: Any) -> list[Uri]:
-    """The URIs of a parameter. Raises: UriError, KeyError, TypeError for a value that was kept before values were checked."""
-    return [uri for name in URIS.get(component, ()) for uri in read_uris(value[name])]
+def uris_in(component: str, value: Any, vhost: str) -> list[Uri]:
+    """The URIs of a parameter; an upstream's without a virtual host means the one of the parameter.
+
+    Raises: UriError, KeyError, TypeError for a value that was kept before values were checked.
+    """
+    default = "/" if component == "shovel" else vhost
+    return [uri for name in URIS.get(component, ()) for uri in read_uris(value[name], default)]
 
 
 class Rights:
@@ -69,11 +73,11 @@ class Rights:
             return None
         return NOT_REACHED.format(user=owner) if self._rules is None and not administrator else None
 
-    def check(self, user: str | None, component: str, value: Any) -> None:
+    def check(self, user: str | None, component: str, value: Any, vhost: str) -> None:
         """Whether a user may set this parameter. Raises: Refused, in RabbitMQ's form."""
         if user is None:
             return
-        for uri in uris_in(component, value):
+        for uri in uris_in(component, value, vhost):
             wrong = self._reaches(user, uri)
             if wrong is not None:
                 raise Refused("bad_request", f"Validation failed\n\n{wrong}\n")

@@ -26,29 +26,27 @@ from flintmq.definitions.line import BROKER
 from flintmq.guard import guarded
 from flintmq.links.process import Process
 from flintmq.links.rights import Rights, uris_in
+from flintmq.links.wanted import SHOVEL, Finder, Key, Wanted, bindings, wants
 from flintmq.moves import shovels
 from flintmq.moves.control import ControlError
 from flintmq.moves.uri import UriError
-from flintmq.ports import ParameterRecord
+from flintmq.routing.binding import EXCHANGE, QUEUE
 
 log = logging.getLogger("flintmq.links")
 
-SHOVEL = "shovel"
+WANTS = {"wants": True}
 STARTING, RUNNING, TERMINATED = "starting", "running", "terminated"
-# a user -> one end of a connection to this node that is logged in as the user when it speaks AMQP; the other end is the loop's
+# a user, a name of the connection -> one end of a connection to this node that is logged in as the user when it speaks AMQP
 OpenLocal = Callable[[str, str], socket.socket]
-Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Link:
-    """One link, as the broker knows it. Args: number: of this life (N2); told: the process has it."""
+    """One link, as the broker knows it. Args: number: of this life (N2); told: the process has it; said: what it was told last."""
 
     number: int
-    vhost: str
-    name: str
-    record: ParameterRecord
-    owner: str | None
+    wanted: Wanted
+    owner: str | None = None
     told: bool = False
     over: bool = False
     state: str = STARTING
@@ -57,10 +55,11 @@ class Link:
     blocked: str = ""
     since: float = field(default_factory=time.time)
     uris: dict[str, str] = field(default_factory=dict)
+    said: Any = None
 
     @property
     def title(self) -> str:
-        return f"Shovel {self.name} in vhost {self.vhost}"
+        return self.wanted.title
 
     def becomes(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
@@ -79,7 +78,11 @@ class Links:
         self._command = command
         self.rights = Rights(broker, config.shovel_hosts)
         definitions.rights = self.rights
+        self._finder = Finder(broker, definitions, self._limits.links_vhost_max)
         self._links: dict[Key, Link] = {}
+        self._dirty = True
+        self._routes: Any = None
+        self._found_s = 0.0
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -101,7 +104,8 @@ class Links:
 
     def changed(self) -> None:
         """Parameters, users or permissions changed."""
-        if self._stopping or (self._thread is None and not self._definitions.of(SHOVEL)):
+        self._dirty = True
+        if self._stopping or (self._thread is None and not self._definitions.of(SHOVEL) and not self._finder.federates()):
             return
         with self._lock:
             if self._thread is None:
@@ -109,39 +113,29 @@ class Links:
                 self._thread.start()
         self._wake_up()
 
-    def restart(self, vhost: str, name: str) -> bool:
+    def restart(self, key: Key) -> bool:
         """The link begins again. False: there is none."""
         with self._lock:
-            found = (vhost, name) in self._links
+            found = key in self._links
             if found:
-                self._again.add((vhost, name))
+                self._again.add(key)
         self._wake_up()
         return found
 
     def shovels(self) -> list[dict[str, Any]]:
         """RabbitMQ's status of each shovel, by vhost and name."""
         with self._lock:
-            links = sorted(self._links.items())
-            return [self._shown(link) for _, link in links]
+            return [_shown_shovel(link) for key, link in sorted(self._links.items()) if key[0] == SHOVEL]
 
-    def _shown(self, link: Link) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "name": link.name,
-            "vhost": link.vhost,
-            "type": "dynamic",
-            "state": link.state,
-            "timestamp": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(link.since)),
-            "owner": link.owner,
-            "moved": link.moved,
-            **link.uris,
-        }
-        if isinstance(link.record.value, Mapping):
-            found |= shovels.shown(link.record.value)
-        if link.reason:
-            found["reason"] = link.reason
-        if link.state == RUNNING:
-            found["blocked_status"] = "blocked" if link.blocked else "running"
-        return found
+    def federation(self) -> list[dict[str, Any]]:
+        """RabbitMQ's status of each link of federation."""
+        with self._lock:
+            return [_shown_link(link) for key, link in sorted(self._links.items()) if key[0] != SHOVEL]
+
+    def find(self, vhost: str, link_id: str) -> Key | None:
+        """The key of a link of federation, by its id in lists."""
+        with self._lock:
+            return next((key for key, link in self._links.items() if key[1] == vhost and link.wanted.id == link_id), None)
 
     def stop(self) -> None:
         """Links settle what is moved, and the process ends. Again is no error."""
@@ -163,39 +157,81 @@ class Links:
             guarded("links", "parameters", self._compare)
             guarded("links", "the process", self._supervise)
             wait_s = self._limits.shovel_look_ms / 1000
+            queues = [link for key, link in self._links.items() if key[0] == QUEUE]
+            if queues:
+                busy = any(link.said == WANTS for link in queues)
+                look_ms = self._limits.federation_busy_ms if busy else self._limits.federation_look_ms
+                wait_s = min(wait_s, look_ms / 1000)
             for key, _ in self._selector.select(wait_s):
                 if key.fd == self._wake:
                     os.eventfd_read(self._wake)
                 else:
                     guarded("links", "reports", self._receive)
+            if queues:
+                guarded("links", "queues", self._tell_all)
             now = time.monotonic()
-            if now - looked >= wait_s:
+            if now - looked >= self._limits.shovel_look_ms / 1000:
                 looked = now
                 guarded("links", "rights", self._look)
         self._finish()
 
     def _compare(self) -> None:
-        """N1."""
-        wanted = {(record.vhost, record.name): record for record in self._definitions.of(SHOVEL)}
+        """N1. Definitions are looked at when some changed."""
+        routes, now = self._broker.routes_version, time.monotonic()
+        # Queues that come and go by the thousand don't have all names looked at each time.
+        late = now - self._found_s >= self._limits.shovel_look_ms / 1000
+        if self._dirty or self._again or (late and routes is not self._routes):
+            self._dirty, self._routes, self._found_s = False, routes, now
+            self._adopt(self._finder.all())
+            self._tell_all()
+        for link in [one for one in self._links.values() if not one.told and not one.over]:
+            guarded("links", link.title, self._begin, link)
+
+    def _adopt(self, wanted: Mapping[Key, Wanted]) -> None:
         with self._lock:
             again, self._again = self._again, set()
-            gone = [key for key, link in self._links.items() if wanted.get(key) is not link.record or key in again]
-            ended = [self._links.pop(key) for key in gone]
-            for key, record in wanted.items():
+            gone = [key for key, link in self._links.items() if key in again or key not in wanted or wanted[key].basis != link.wanted.basis]
+            ended = [(self._links.pop(key), key in wanted) for key in gone]
+            for key, one in wanted.items():
                 if key not in self._links:
-                    owner = self._definitions.owner(SHOVEL, *key)
-                    self._links[key] = Link(next(self._numbers), *key, record, owner)
-            waiting = [link for link in self._links.values() if not link.told and not link.over]
-        for link in ended:
-            self._tell_stop(link)
-        for link in waiting:
-            guarded("links", link.title, self._begin, link)
+                    self._links[key] = Link(next(self._numbers), one)
+        for link, stays in ended:
+            self._tell_stop(link, unwanted=not stays)
+
+    def _tell_all(self) -> None:
+        """Bindings of federated exchanges, and whether federated queues want messages, where that changed."""
+        for link in list(self._links.values()):
+            if link.told and link.wanted.kind != SHOVEL:
+                guarded("links", link.title, self._tell, link)
+
+    def _tell(self, link: Link) -> None:
+        thing, most = link.wanted.thing, self._limits.federation_bindings_max
+        if link.wanted.kind == EXCHANGE and len(thing.bindings) > most:
+            self._overdone(link, f"the exchange has more than {most} bindings, which a link does not pass on")
+            return
+        said: Any = {"bindings": bindings(thing)} if link.wanted.kind == EXCHANGE else {"wants": wants(thing)}
+        # A link that may take messages is told so again at each look: it gets no more than its prefetch for each time.
+        if said == link.said and not said.get("wants"):
+            return
+        try:
+            if self._process is not None and self._process.send({"op": "tell", "link": link.number, **said}):
+                link.said = said
+        except ValueError as error:
+            self._overdone(link, f"the bindings of the exchange are too large for a link: {error}")
+
+    def _overdone(self, link: Link, reason: str) -> None:
+        """The link rests until its parameter or its exchange is another one."""
+        self._tell_stop(link)
+        link.over = True
+        link.number = next(self._numbers)
+        self._refused(link, reason)
 
     def _refusal(self, link: Link) -> str | None:
         # Asked for each time: who is deleted owns nothing, and a new user of the name is another one.
-        link.owner = self._definitions.owner(SHOVEL, link.vhost, link.name)
+        wanted = link.wanted
+        link.owner = self._definitions.owner(wanted.component, wanted.vhost, wanted.parameter)
         try:
-            return self.rights.refusal(link.owner, link.vhost, uris_in(SHOVEL, link.record.value))
+            return self.rights.refusal(link.owner, wanted.vhost, uris_in(wanted.component, wanted.value, wanted.vhost))
         except (UriError, KeyError, TypeError, ValueError):
             return "its parameter is not valid: set it again"
 
@@ -203,17 +239,29 @@ class Links:
         """Tells the process of a link, when there is a process and the link may run."""
         wrong = self._refusal(link)
         if wrong is None:
-            errors = shovels.check(link.name, link.record.value)
+            errors = link.wanted.errors()
             wrong = f"its parameter is not valid: {'; '.join(errors)}" if errors else None
-        if wrong is None and sum(one.told for one in self._links.values()) >= self._limits.links_max:
-            wrong = f"the node runs {self._limits.links_max} links, which is the limit"
+        if wrong is None:
+            wrong = self._limit(link)
         if wrong is not None:
             self._refused(link, wrong)
             return
         if self._process is None:
             return
-        plan = shovels.plan(link.name, link.vhost, self._broker.cluster_name, link.record.value)
+        plan = link.wanted.plan(self._broker.cluster_name)
+        link.said = None
         link.told = self._process.send({"op": "start", "link": link.number, "name": link.title, "plan": plan})
+        if link.told and link.wanted.kind != SHOVEL:
+            self._tell(link)
+
+    def _limit(self, link: Link) -> str | None:
+        """Links that run: of the node, and of a virtual host, whose federated queues make links without anybody setting one."""
+        running = [one for one in self._links.values() if one.told]
+        if len(running) >= self._limits.links_max:
+            return f"the node runs {self._limits.links_max} links, which is the limit"
+        if sum(one.wanted.vhost == link.wanted.vhost for one in running) >= self._limits.links_vhost_max:
+            return f"vhost '{link.wanted.vhost}' runs {self._limits.links_vhost_max} links, which is the limit"
+        return None
 
     def _refused(self, link: Link, reason: str) -> None:
         if link.reason != reason:
@@ -221,9 +269,9 @@ class Links:
         with self._lock:
             link.becomes(TERMINATED, reason)
 
-    def _tell_stop(self, link: Link) -> None:
+    def _tell_stop(self, link: Link, unwanted: bool = False) -> None:
         if link.told and self._process is not None:
-            self._process.send({"op": "stop", "link": link.number})
+            self._process.send({"op": "stop", "link": link.number, "unwanted": unwanted})
         link.told = False
 
     def _look(self) -> None:
@@ -307,8 +355,9 @@ class Links:
         link.over, link.told = True, False
         if finished:
             log.info("%s: it moved %d messages, as its delete-after says, and is deleted", link.title, link.moved)
+            wanted = link.wanted
             self._definitions.delete_parameter(
-                BROKER, SHOVEL, link.vhost, link.name, lambda result, error: self.changed(), only=link.record
+                BROKER, SHOVEL, wanted.vhost, wanted.name, lambda result, error: self.changed(), only=wanted.record
             )
 
     def _answer(self, process: Process, link: Link | None, message: dict[str, Any]) -> None:
@@ -331,3 +380,51 @@ class Links:
         """The process settles what is moved before it ends: its channel closes here, and the connections of this node still live."""
         guarded("links", "the process", self._end_process)
         self._selector.close()
+
+
+def _stamp(link: Link) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(link.since))
+
+
+def _shown_shovel(link: Link) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": link.wanted.name,
+        "vhost": link.wanted.vhost,
+        "type": "dynamic",
+        "state": link.state,
+        "timestamp": _stamp(link),
+        "owner": link.owner,
+        "moved": link.moved,
+        **link.uris,
+    }
+    if isinstance(link.wanted.value, Mapping):
+        found |= shovels.shown(link.wanted.value)
+    if link.reason:
+        found["reason"] = link.reason
+    if link.state == RUNNING:
+        found["blocked_status"] = "blocked" if link.blocked else "running"
+    return found
+
+
+def _shown_link(link: Link) -> dict[str, Any]:
+    wanted = link.wanted
+    found: dict[str, Any] = {
+        wanted.kind: wanted.name,
+        f"upstream_{wanted.kind}": wanted.value.get(wanted.kind) or wanted.name,
+        "type": wanted.kind,
+        "vhost": wanted.vhost,
+        "upstream": wanted.upstream,
+        "id": wanted.id,
+        "status": "error" if link.state == TERMINATED else link.state,
+        "timestamp": _stamp(link),
+        "owner": link.owner,
+        "moved": link.moved,
+        "uri": link.uris.get("src_uri", ""),
+    }
+    if wanted.kind == QUEUE:
+        found["consumer_tag"] = wanted.value["consumer-tag"]
+    if link.reason:
+        found["error"] = link.reason
+    if link.state == RUNNING:
+        found["local_connection"] = f"{link.title} (destination)"
+    return found

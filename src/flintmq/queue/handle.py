@@ -9,7 +9,7 @@ from cython import NULL, address, bint, cast, cclass, nogil, p_char, pointer, uc
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.cpython.ref import Py_INCREF
-from cython.cimports.flintmq.core.atomics import at_load64, at_load_ptr, at_store64
+from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_load_ptr, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
     content_body,
     content_decref,
@@ -76,11 +76,12 @@ from cython.cimports.flintmq.queue.types import (
     RETURNS_DELAY_FAILED,
     RETURNS_LIMITED,
     delivery_t,
+    group_t,
     queue_t,
     restored_t,
     returned_t,
 )
-from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 
 from flintmq.errors import StoreBusyError
 
@@ -264,6 +265,19 @@ class QueueHandle:
 
     def consumer_count(self) -> int:
         return queue_consumer_count(self.queue)
+
+    def takers(self, priority: int) -> int:
+        """Consumers of this priority, or a higher one, that would take a message now. O(priorities)."""
+        count: uint64_t = 0
+        least: int32_t = priority
+        group: pointer[group_t]
+        spin_lock(address(self.queue.manager.lock))
+        group = self.queue.manager.groups
+        while group != NULL and group.priority >= least:
+            count += at_load32(address(group.interested.count)) + at_load32(address(group.notified.count))
+            group = group.next
+        spin_unlock(address(self.queue.manager.lock))
+        return count
 
     def exclusive_use(self) -> bool:
         """Whether an exclusive consumer is attached."""

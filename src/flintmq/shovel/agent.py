@@ -18,11 +18,13 @@ from typing import Any
 from flintmq.config import Limits
 from flintmq.moves.control import ControlError, Decoder, encode
 from flintmq.shovel.dial import Grant
+from flintmq.shovel.federation import ExchangeLink, QueueLink
 from flintmq.shovel.peer import LinkFailure
 from flintmq.shovel.shovel import Shovel
 
 log = logging.getLogger("flintmq.shovel")
 
+KINDS: dict[str, type[Shovel]] = {"shovel": Shovel, "exchange": ExchangeLink, "queue": QueueLink}
 _READ = 65_536
 # descriptors that one message brings at most, and that wait for theirs
 _DESCRIPTORS = 64
@@ -115,7 +117,12 @@ class Agent:
         elif verb == "stop":
             found = self._links.get(message["link"])
             if found is not None:
+                found[0].unwanted = bool(message.get("unwanted"))
                 found[1].cancel()
+        elif verb == "tell":
+            found = self._links.get(message["link"])
+            if found is not None:
+                found[0].obey(message)
         elif verb in ("grant", "refuse"):
             self._answered(message)
         else:
@@ -146,7 +153,7 @@ class Agent:
         def report(change: Mapping[str, Any]) -> None:
             self._send({"op": "state", "link": number, "moved": shovel.moved, **change})
 
-        shovel = Shovel(name, plan, ask, report, self._limits)
+        shovel = KINDS[plan.get("kind", "shovel")](name, plan, ask, report, self._limits)
         task = self._loop.create_task(self._run(number, shovel))
         self._links[number] = shovel, task
 

@@ -17,7 +17,7 @@ from flintmq.config import Limits
 from flintmq.errors import PeerError
 from flintmq.moves.uri import Uri
 from flintmq.protocol.v0_9_1 import spec
-from flintmq.protocol.v0_9_1.codec import decode_method, encode_table, method_frame
+from flintmq.protocol.v0_9_1.codec import decode_method, encode_frame, encode_table, method_frame
 from flintmq.shovel.mover import MoverError
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
@@ -152,9 +152,17 @@ class Peer(asyncio.BufferedProtocol):
             self._pulse()
         await self.call(spec.ChannelOpen(), spec.ChannelOpenOk)
 
-    async def call(self, method: spec.Method, answer: type[spec.Method]) -> Any:
-        """A method on channel 1 and its answer. Raises: ChannelClosed (channel 1 is open again), LinkFailure."""
-        self._write(1, method)
+    async def call(self, method: spec.Method, answer: type[spec.Method], table: bytes | None = None) -> Any:
+        """A method on channel 1 and its answer.
+
+        Args: table: wire bytes of its last argument, where the types of numbers count.
+        Raises: ChannelClosed (channel 1 is open again), LinkFailure.
+        """
+        if table is None:
+            self._write(1, method)
+        else:
+            payload = method_frame(1, method)[7:-5] + len(table).to_bytes(4, "big") + table
+            self.send(encode_frame(spec.FRAME_METHOD, 1, payload))
         try:
             return await self._answer((answer,), self._limits.shovel_answer_ms)
         except ChannelClosed:

@@ -49,7 +49,14 @@ class Shovel:
         self._moved = 0
         self._mover: Mover | None = None
         self._dest: Peer | None = None
-        self._lasts = False
+        # the virtual host, and the URI without secrets, of the source that is connected
+        self.source_vhost = "/"
+        self.source_uri = ""
+        # it is stopped because nobody wants it any more, and not because the broker stops
+        self.unwanted = False
+
+    def obey(self, message: Mapping[str, Any]) -> None:
+        """What the broker tells a running link: nothing, to a shovel."""
 
     @property
     def moved(self) -> int:
@@ -93,6 +100,8 @@ class Shovel:
             stack.push_async_callback(dest.close)
             source, source_uri = await self._connect("source", self.plan["src-uris"], self.limits.shovel_frame_max)
             stack.push_async_callback(source.close)
+            stack.push_async_callback(self._leave, source)
+            self.source_uri = source_uri
             await self._prepare_destination(dest)
             queue = await self._prepare_source(source)
             mover = self._new_mover(source, dest, source_uri, dest_uri)
@@ -114,7 +123,9 @@ class Shovel:
         why = "no URI"
         for text in uris:
             try:
-                uri = parse(text)
+                uri = parse(text, self.plan.get("vhost", "/"))
+                if side == "source":
+                    self.source_vhost = uri.vhost
                 grant = await self._ask(side, uri.host is None)
                 return await connect(side, self.name, uri, grant, self.limits, frame_max), shown(text)
             except UriError as error:
@@ -184,12 +195,12 @@ class Shovel:
 
         def came() -> None:
             dest.send(mover.take())
-            source.send(mover.acks())
+            self._settle(source, mover)
             if mover.finished and not done.done():
                 done.set_result(None)
 
         def confirmed() -> None:
-            source.send(mover.acks())
+            self._settle(source, mover)
             if mover.refused:
                 dest.fail("the broker refused a message (basic.nack): a queue of its route is full, or could not take it")
             elif mover.finished and not done.done():
@@ -208,23 +219,36 @@ class Shovel:
         source.intake, source.is_full, source.after = mover.deliveries, is_full, came
         dest.intake, dest.after = mover.confirms, confirmed
         dest.on_flow = lambda held: source.pause("destination", held)
-        consume = spec.BasicConsume(queue, no_ack=self.plan["ack-mode"] == "no-ack", arguments=self.plan["src-consumer-args"])
-        await source.call(consume, spec.BasicConsumeOk)
+        await self._consume(source, queue)
         self._report({"state": RUNNING, **uris})
         await asyncio.wait([done, source.lost, dest.lost], return_when=asyncio.FIRST_COMPLETED)
         for peer in (dest, source):
             if peer.lost.done() and not done.done():
                 peer.lost.result()
 
+    async def _consume(self, source: Peer, queue: str) -> None:
+        consume = spec.BasicConsume(queue, no_ack=self.plan["ack-mode"] == "no-ack", arguments=self.plan.get("src-consumer-args", {}))
+        await source.call(consume, spec.BasicConsumeOk)
 
-async def ensure_queue(peer: Peer, name: str, arguments: Mapping[str, Any], predeclared: bool) -> int:
-    """A durable queue, made when it is not there (unless it must be). Returns the messages in it. Raises: LinkFailure."""
+    def _settle(self, source: Peer, mover: Mover) -> None:
+        """Acks what is done."""
+        source.send(mover.acks())
+
+    async def _leave(self, source: Peer) -> None:
+        """Before the source's connection closes."""
+
+
+async def ensure_queue(
+    peer: Peer, name: str, arguments: Mapping[str, Any], predeclared: bool, *, durable: bool = True, auto_delete: bool = False
+) -> int:
+    """A queue, made when it is not there (unless it must be). Returns the messages in it. Raises: LinkFailure."""
     try:
         return int((await peer.call(spec.QueueDeclare(name, passive=True), spec.QueueDeclareOk)).message_count)
     except ChannelClosed as error:
         if error.code != 404 or predeclared:
             raise LinkFailure(f"{peer.side}: {error}") from None
+    declare = spec.QueueDeclare(name, durable=durable, auto_delete=auto_delete, arguments=dict(arguments))
     try:
-        return int((await peer.call(spec.QueueDeclare(name, durable=True, arguments=dict(arguments)), spec.QueueDeclareOk)).message_count)
+        return int((await peer.call(declare, spec.QueueDeclareOk)).message_count)
     except ChannelClosed as error:
         raise LinkFailure(f"{peer.side}: {error}") from None

@@ -26,12 +26,9 @@ from flintmq.vhost.policy import QueuePolicy
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
 ALTERNATE = "alternate-exchange"
 # kept and shown, so that files of RabbitMQ can be read; nothing follows from them here, nor from the rows of arguments.py without a field
-NO_EFFECT = frozenset(
-    (
-        *("ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure"),
-        *("federation-upstream", "federation-upstream-set", "federation-upstream-pattern"),
-    )
-)
+NO_EFFECT = frozenset((*("ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure"),))
+# what links of federation read (links.wanted)
+FEDERATION = frozenset(("federation-upstream", "federation-upstream-set", "federation-upstream-pattern"))
 # places of a name, times the ways in which a pattern may be matched at one: what a policymaker's pattern may cost (below a millisecond)
 TRIES_MAX = 100_000
 NAME_MAX = 255
@@ -144,7 +141,7 @@ def check_definition(definition: Any, operator: bool) -> str | None:
     """Why a definition is refused, in RabbitMQ's words where it has some; None: it is not."""
     if not isinstance(definition, Mapping) or not definition:
         return "Validation failed\n\nno policy provided\n" if definition == {} else "the definition must be an object"
-    unknown = [key for key in definition if key not in POLICY_KEYS and key not in NO_EFFECT and key != ALTERNATE]
+    unknown = [key for key in definition if key not in POLICY_KEYS and key not in NO_EFFECT | FEDERATION and key != ALTERNATE]
     if operator:
         unknown = [key for key in definition if key not in OPERATOR_KEYS]
     if unknown:
