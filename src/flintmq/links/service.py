@@ -145,9 +145,16 @@ class Links:
             self._wake_up()
             thread.join()
             self._thread = None
+        with self._lock:
+            if self._wake >= 0:
+                self._selector.close()
+                os.close(self._wake)
+                self._wake = -1
 
     def _wake_up(self) -> None:
-        os.eventfd_write(self._wake, 1)
+        with self._lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     # --- the thread -----------------------------------------------------------------------------------------------------------
 
