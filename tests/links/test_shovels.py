@@ -75,7 +75,7 @@ def test_from_an_exchange_to_an_exchange(pair: list[Side]) -> None:
         dest_exchange_key="fixed",
         src_exchange_key="#",
     )
-    here.state("running")
+    until(lambda: (one := here.status()).get("dest_exchange_key") == "fixed" and one["state"] == "running")
     here.channel.basic_publish("in", "z", b"z")
     until(lambda: there.depth("b") == 1)
     assert there.channel.basic_get("b", auto_ack=True)[0].routing_key == "fixed"
