@@ -309,6 +309,11 @@ class Limits:
     interpreter_switch_us: int = 500
     # milliseconds between two housekeeping passes (idle pointers, heartbeats, limits)
     housekeeping_ms: int = 500
+    # milliseconds between two attempts to publish dead letters whose targets are absent or full (x-dead-letter-strategy at-least-once)
+    dead_letter_retry_ms: int = 1_000
+    # dead letters that wait for their targets and whose fate a restart remembers (100 bytes of memory each). Above that a restart puts what
+    # waits back into its queue: what has expired expires again, what was rejected is delivered once more
+    dead_letters_noted_max: int = 10_000
     # milliseconds between two log entries about one place of the code where a failure was caught (guard); others are counted
     guard_log_ms: int = 10_000
     # password checks (argon2id, 19 MiB and 50 ms each) that run at once; more wait in line

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flintmq.clock import ManualClock
-from flintmq.session.retries import USED_MAX, Retries
+from flintmq.session.line import USED_MAX
+from flintmq.session.retries import Retries
 from flintmq.vhost.policy import QueuePolicy
 from tests.support.broker import wait_until
 from tests.support.rawamqp import RawChannel
@@ -164,6 +165,6 @@ def test_memory_of_what_came_back_is_given_back() -> None:
         retries.add(queue, number + 1, 1)
         clock.advance(ms=1)
         retries.step(clock.wall_ms(), clock.monotonic_ns() + 10**12)
-        assert all(len(line.numbers) <= USED_MAX + 64 for line in retries._lines.values())
+        assert all(line.room <= USED_MAX + 64 for line in retries._lines.values())
     assert queue.core.back == sorted(queue.core.back)
     assert retries.forget(queue)() and len(queue.core.ended) == 9

@@ -54,7 +54,7 @@ def show_connection(call: Call, handler: Any) -> dict[str, Any]:
         "node": call.app.node_name,
         "protocol": "AMQP 0-9-1",
         "type": "network",
-        "state": "blocked" if handler.is_blocked else str(handler.state),
+        "state": "blocked" if handler.is_blocked or handler.broker.flow.holds(handler) else str(handler.state),
         "channels": len(handler.channels),
         "channel_max": handler.channel_max,
         "frame_max": handler.frame_size_max,

@@ -178,6 +178,9 @@ def _settle(broker: Any, queue: Any, position: int, mode: str) -> None:
         core.release_held(position, True)
         return
     rejects = mode == "reject_requeue_false"
+    if rejects and queue.policy.keeps_letters:
+        broker.letters.bury(queue, position, REJECTED)
+        return
     if rejects and queue.policy.dead_letter_exchange is not None:
         publishing.dead_letter(broker, queue, core.message_at(position), REJECTED)
     core.settle_held(position, DequeueReason.REJECT if rejects else DequeueReason.ACK, False)

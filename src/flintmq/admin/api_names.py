@@ -90,6 +90,8 @@ def _count(call: Call, queue: Any, value: dict[str, Any]) -> None:
     for name, count in (("messages", ready + unacked), ("messages_ready", ready), ("messages_unacknowledged", unacked)):
         value[name] = count
         value[f"{name}_details"] = {"rate": rates.rate((queue.queue_id, name), count)}
+    if queue.policy.keeps_letters:
+        value["messages_dlx"], value["message_bytes_dlx"] = call.broker.letters.waiting(queue)
     value["consumers"] = core.consumer_count()
     value["message_bytes_ready"] = core.ready_bytes()
     value["memory"] = core.resident_bytes

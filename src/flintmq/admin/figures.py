@@ -122,6 +122,7 @@ def prometheus(parts: Parts) -> str:
     text.one(
         *("consumer_timeouts_total", "counter", "Deliveries that went back since their consumer took too long.", broker.timeouts.ended)
     )
+    text.one("publishers_waiting", "gauge", "Publishers that wait for room in a queue (x-overflow block).", len(broker.flow))
     text.one("messages_waiting_for_retry", "gauge", "Messages that wait before they are delivered again.", len(broker.retries))
     drops = sorted(dict(broker.drops).items())
     text.add("messages_dropped_total", "counter", "Messages that left without a consumer.", [({"reason": why}, n) for why, n in drops])

@@ -17,7 +17,7 @@ from flintmq.core.content import bytes_mapped
 from flintmq.pulls.face import is_durable, place, publishers_wait
 from flintmq.session import publishing
 from flintmq.session.scheduling import due_of
-from flintmq.vhost.arguments import DROP_HEAD
+from flintmq.vhost.arguments import DROPPING
 
 # seconds between two looks at the log
 _LOOK_S = 0.001
@@ -82,7 +82,7 @@ def expiry_on(core: Any, expiration_ms: int | None, now_ms: int) -> int:
 
 def is_full(queue: Any, size: int) -> bool:
     """Whether a queue refuses a message of this size."""
-    return not queue.policy.is_stream and queue.policy.overflow != DROP_HEAD and queue.core.refuses(size)
+    return not queue.policy.is_stream and queue.policy.overflow not in DROPPING and queue.core.refuses(size)
 
 
 async def durable(parts: Parts, lsn: int, ticket: int) -> None:

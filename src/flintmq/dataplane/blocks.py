@@ -22,7 +22,7 @@ from flintmq.errors import PeerError
 from flintmq.ports import Verb
 from flintmq.protocol.v0_9_1.codec import decode_properties, encode_properties
 from flintmq.routing.message import MessageHeaders
-from flintmq.routing.route_cache import DEST_REJECT_OVER
+from flintmq.routing.route_cache import DEST_BLOCK, DEST_REJECT_OVER
 from flintmq.session.authorization import REPLY_TO
 from flintmq.session.publishing import extra_keys
 from flintmq.transactions.bulk import BLOCK_ENTRY
@@ -35,6 +35,8 @@ _FLAGS_AT, _HEADER_MIN = 12, 14
 _ROUTE = struct.Struct("<I")
 _ROUTE_AT = 4
 FAIL, DROP = "fail", "drop"
+# queues that refuse what is above their limit: those of x-overflow block have no publisher here that could wait
+REFUSING = DEST_REJECT_OVER | DEST_BLOCK
 
 Route = tuple[bytes, bytes]
 
@@ -136,7 +138,7 @@ class Router:
         redirected = not queues
         if redirected:
             queues = self._other(self._unroutable, [key], {})
-        limited = any(queue.core.destination_flags & DEST_REJECT_OVER for queue in queues)
+        limited = any(queue.core.destination_flags & REFUSING for queue in queues)
         return _Way(name, key, True, not limited, queues, redirected and bool(queues))
 
     def _may_publish(self, exchange: str) -> None:
@@ -232,7 +234,7 @@ class Router:
 
     @staticmethod
     def _is_full(queue: Any, body_len: int, counts: Counts) -> bool:
-        if not queue.core.destination_flags & DEST_REJECT_OVER:
+        if not queue.core.destination_flags & REFUSING:
             return False
         staged = counts.staged.setdefault(queue.queue_id, [0, 0])
         if not _has_room(queue.core, staged[0] + 1, staged[1] + body_len):
@@ -257,7 +259,7 @@ def over_limit(plane: Plane, staged: Iterable[Counts]) -> str:
             total[1] += size
     for queue_id, (messages, size) in sums.items():
         queue = plane.broker.queues.get(queue_id)
-        if queue is not None and queue.core.destination_flags & DEST_REJECT_OVER and not _has_room(queue.core, messages, size):
+        if queue is not None and queue.core.destination_flags & REFUSING and not _has_room(queue.core, messages, size):
             there = queue.core.ready_count()
             return f"{messages} messages are too many for queue '{queue.name}', which has {there} (x-overflow reject-publish)"
     return ""

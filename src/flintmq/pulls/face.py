@@ -13,7 +13,7 @@ import select
 
 from cython import NULL, address, cast, cclass, nogil, p_void, pointer, sizeof
 from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF
-from cython.cimports.flintmq.core.atomics import at_load64, at_store32
+from cython.cimports.flintmq.core.atomics import at_add64, at_load64, at_store32
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.pulls.drawer import (
     answers_take,
@@ -37,6 +37,7 @@ from cython.cimports.flintmq.pulls.types import answers_t, drawer_t, pull_t
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.queue_core import queue_enqueue, queue_is_deleted, queue_is_durable
+from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.types import PRESSURE_DISK
 from cython.cimports.flintmq.scheduler.actor import DISPATCH_OK, actor_wake, request_cancel, system_now
 from cython.cimports.flintmq.scheduler.system import ActorSystem
@@ -328,6 +329,12 @@ class Drawer:
 
     def finish(self, position: int, reason: int) -> bool:
         return self.drawer != NULL and drawer_finish(self.drawer, position, reason)
+
+    def pass_on(self, position: int) -> bool:
+        if self.drawer == NULL or not queue_pass_on(self.drawer.queue, position, self.drawer.consumer.id):
+            return False
+        at_add64(address(self.drawer.nacked), 1)
+        return True
 
     def put_back(self, position: int, delivered: bool) -> bool:
         return self.drawer != NULL and drawer_return(self.drawer, position, delivered)

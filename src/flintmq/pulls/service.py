@@ -259,6 +259,11 @@ class PullService:
         if position == 0:
             return False
         try:
+            if queue.policy.keeps_letters:
+                passed_on = bool(drawer.pass_on(position))
+                if passed_on:
+                    broker.letters.bury(queue, position, REJECTED)
+                return passed_on
             # The dead letter is logged before the end of its original: a crash in between leaves both, never none.
             publishing.dead_letter(broker, queue, queue.core.message_at(position), REJECTED)
         except (KeyError, StoreError):

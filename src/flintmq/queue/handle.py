@@ -9,7 +9,7 @@ from cython import NULL, address, bint, cast, cclass, nogil, p_char, pointer, uc
 from cython import int as c_int
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.cpython.ref import Py_INCREF
-from cython.cimports.flintmq.core.atomics import at_load32, at_load64, at_load_ptr, at_store64, spin_lock, spin_unlock
+from cython.cimports.flintmq.core.atomics import at_add64, at_load32, at_load64, at_load_ptr, at_store64, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import (
     content_body,
     content_decref,
@@ -19,7 +19,7 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.queue.due_index import DueIndex
-from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses
+from cython.cimports.flintmq.queue.limits import queue_limit_due, queue_limit_waits, queue_over_limit, queue_refuses, queue_take_over
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.purge import queue_purge
@@ -63,7 +63,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_take_head,
     queue_unacked_count,
 )
-from cython.cimports.flintmq.queue.returns import queue_set_count, queue_set_returns, queue_take_return
+from cython.cimports.flintmq.queue.returns import queue_held_bytes, queue_pass_on, queue_set_count, queue_set_returns, queue_take_return
 from cython.cimports.flintmq.queue.types import (
     ENTRY_COUNT_SHIFT,
     ENTRY_LOGGED,
@@ -355,6 +355,40 @@ class QueueHandle:
         if not queue_take_head(self.queue, address(delivery)):
             return None
         return self._end(address(delivery), reason, before)
+
+    def take_over(self, reason: int, before: object = None) -> tuple | None:
+        """As take_head, for what is over the limit: of a queue with `drops_lowest` the oldest message of the lowest priority."""
+        delivery: delivery_t
+        if not queue_take_over(self.queue, address(delivery)):
+            return None
+        return self._end(address(delivery), reason, before)
+
+    @property
+    def drops_lowest(self) -> bool:
+        """x-overflow ring: what is over the limit is dropped from the lowest priority, not from the head."""
+        return bool(self.queue.drops_lowest)
+
+    @drops_lowest.setter
+    def drops_lowest(self, value: bool) -> None:
+        self.queue.drops_lowest = 1 if value else 0
+
+    def keep(self, count: int, size: int) -> None:
+        """Dead letters that wait for their targets, more of them or fewer: they count for the limit of `refuses`."""
+        at_add64(address(self.queue.kept), cast(uint64_t, cast(int64_t, count)))
+        at_add64(address(self.queue.kept_bytes), cast(uint64_t, cast(int64_t, size)))
+
+    def pass_on(self, position: int, owner: int) -> bool:
+        """What `owner` holds is the broker's from now on, as after `hold`. False when `owner` does not hold it."""
+        return bool(queue_pass_on(self.queue, position, owner))
+
+    def held_bytes(self, position: int) -> int:
+        """Bytes of the body of a message that the broker holds."""
+        return queue_held_bytes(self.queue, position)
+
+    def hold_expired(self, now_ms: int) -> int:
+        """Holds the first expired message (wall clock). Returns its position, 0: there is none."""
+        delivery: delivery_t
+        return delivery.position if queue_take_expired(self.queue, now_ms, address(delivery)) else 0
 
     def _end(self, delivery: pointer[delivery_t], reason: c_int, before: object) -> tuple:
         message: tuple = (b"", b"", b"", b"")

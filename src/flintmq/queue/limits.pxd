@@ -1,7 +1,7 @@
 # Length limits and ready consumers: what a consumer can be given now does not count against x-max-length. Asked only when a queue is at its
 # limit, or above it: nothing here is on the path of a message otherwise.
 from libc.stdint cimport uint32_t, uint64_t
-from flintmq.queue.types cimport queue_t
+from flintmq.queue.types cimport delivery_t, queue_t
 
 cdef enum:
     SHARED_MAX = 16             # channel-wide credits that one count tells apart; a consumer with one more is not counted
@@ -9,6 +9,8 @@ cdef enum:
 # How many ready entries consumers can take now: attached, not suspended, with credit, neither browsers nor choosy (an interest predicate).
 # At most `most`; looks at WANTED_VISITS consumers at most.
 cdef uint64_t queue_wanted(queue_t *queue, uint64_t most) noexcept nogil
+# What is over the limit: the head, or, with drops_lowest, the oldest entry of the last level that has one. As queue_take_head.
+cdef bint queue_take_over(queue_t *queue, delivery_t *out) noexcept nogil
 # Above its limits.
 cdef bint queue_over_limit(queue_t *queue) noexcept nogil
 # Above its limits, drop-head: true when consumers have their turn first. The queue is on the index's list from then on, and is looked at

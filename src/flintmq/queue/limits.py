@@ -20,14 +20,20 @@ from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_load64,
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import wall_ms
 from cython.cimports.flintmq.queue.consumer_manager import manager_figures
+from cython.cimports.flintmq.queue.pull import delivery_fill, queue_take_head
+from cython.cimports.flintmq.queue.restoring import queue_hold_at, queue_next_available
+from cython.cimports.flintmq.queue.slot import slot_content
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_NO_ACK,
+    LEVEL_SHIFT,
     consumer_t,
     credit_t,
+    delivery_t,
     due_index_t,
     group_t,
     queue_t,
+    slot_t,
 )
 from cython.cimports.flintmq.queue.upkeep import queue_ready_bytes, queue_ready_count
 from cython.cimports.libc.stdint import uint32_t, uint64_t
@@ -95,6 +101,25 @@ def queue_wanted(queue: pointer[queue_t], most: uint64_t) -> uint64_t:
     return wanted
 
 
+def queue_take_over(queue: pointer[queue_t], out: pointer[delivery_t]) -> bint:
+    level: uint32_t = queue.entries.level_count
+    position: uint64_t
+    slot: pointer[slot_t]
+    if not queue.drops_lowest or level == 1:
+        return queue_take_head(queue, out)
+    while level:
+        level -= 1
+        while at_load64(address(queue.entries.levels[level].live)):
+            position = queue_next_available(queue, (cast(uint64_t, level) << LEVEL_SHIFT) | 1)
+            if position == 0 or position >> LEVEL_SHIFT != level:
+                break
+            slot = queue_hold_at(queue, position)
+            if slot != NULL:
+                delivery_fill(out, slot, slot_content(slot), position, at_load64(address(slot.state)))
+                return True
+    return False
+
+
 def queue_over_limit(queue: pointer[queue_t]) -> bint:
     return queue_ready_count(queue) > queue.max_length or queue_ready_bytes(queue) > queue.max_bytes
 
@@ -152,9 +177,10 @@ def queue_refuses(queue: pointer[queue_t], size: uint64_t, messages: uint64_t, b
     ready: uint64_t = queue_ready_count(queue)
     ready_bytes: uint64_t = queue_ready_bytes(queue)
     index: pointer[due_index_t] = queue.due
-    count: uint64_t = ready + messages
+    count: uint64_t = ready + messages + at_load64(address(queue.kept))
     wanted: uint64_t
     left: uint64_t
+    bytes_ += at_load64(address(queue.kept_bytes))
     if count < queue.max_length and ready_bytes + bytes_ + size <= queue.max_bytes:
         return False
     if index == NULL or count == 0 or _above(ready_bytes + bytes_ + size, queue.max_bytes) > index.over_bytes:

@@ -17,7 +17,7 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load64, at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.queue.entry_list import list_slot_locked
-from cython.cimports.flintmq.queue.slot import slot_hold, slot_pass_on, slot_unhold
+from cython.cimports.flintmq.queue.slot import slot_body_len, slot_hold, slot_pass_on, slot_unhold
 from cython.cimports.flintmq.queue.types import (
     ENTRY_ACQUIRED,
     ENTRY_COUNT_SHIFT,
@@ -86,6 +86,28 @@ def queue_count_return(queue: pointer[queue_t], position: uint64_t, owner: uint3
     passed_on = over or note.delayed
     spin_unlock(address(queue.entries.lock))
     return passed_on
+
+
+def queue_pass_on(queue: pointer[queue_t], position: uint64_t, owner: uint32_t) -> bint:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    passed_on: bint
+    spin_lock(address(queue.entries.lock))
+    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    passed_on = slot != NULL and slot_pass_on(slot, owner)
+    spin_unlock(address(queue.entries.lock))
+    return passed_on
+
+
+def queue_held_bytes(queue: pointer[queue_t], position: uint64_t) -> uint32_t:
+    segment: pointer[segment_t] = NULL
+    slot: pointer[slot_t]
+    size: uint32_t
+    spin_lock(address(queue.entries.lock))
+    slot = list_slot_locked(address(queue.entries), position, address(segment))
+    size = 0 if slot == NULL else slot_body_len(slot)
+    spin_unlock(address(queue.entries.lock))
+    return size
 
 
 def queue_take_return(queue: pointer[queue_t], out: pointer[returned_t]) -> bint:

@@ -514,6 +514,8 @@ cdef struct queue_t:
     returned_t *returned        # oldest first
     returned_t *returned_last
     uint64_t consumer_timeout_us  # atomic: x-consumer-timeout, 0 = none (session/timeouts.py)
+    uint64_t kept               # atomic: dead letters that wait for their targets here: they count for its limit, too
+    uint64_t kept_bytes
     uint32_t drops_lowest       # what is over its limit is dropped from its last level first (x-overflow ring); else from its head
     uint64_t max_length         # x-max-length and x-max-length-bytes; all bits: none. Set before anyone uses the queue
     uint64_t max_bytes

@@ -33,6 +33,8 @@ from flintmq.session.branch_queues import BranchQueues
 from flintmq.session.delivery_counts import DeliveryCounts
 from flintmq.session.events import Events
 from flintmq.session.expiry import Expiry
+from flintmq.session.flow import Flow
+from flintmq.session.letters import Letters
 from flintmq.session.pending import Pending
 from flintmq.session.quotas import Quotas
 from flintmq.session.retries import Retries
@@ -155,6 +157,8 @@ class Broker:
         permissions.on_refused = self.audit.refused
         # messages that are routed at a time of their own
         self.schedules = Schedules(self)
+        self.letters = Letters(self)
+        self.flow = Flow(self)
         self.drops: Counter[str] = Counter()
         # messages that went to a dead-letter exchange, by reason
         self.dead_lettered: Counter[str] = Counter()
@@ -313,9 +317,9 @@ class Broker:
         elif drop is not None:
             drop()
         queue.core.owner = None
-        waiting = self.retries.forget(queue)
-        if waiting is not None:
-            self.in_slices(waiting)
+        for ending in (self.retries.forget(queue), self.letters.forget(queue)):
+            if ending is not None:
+                self.in_slices(ending)
         sweeps.run(self, queue.core, True, _swept)
 
     def _cancel_all(self, queue: Queue, consumers: collections.deque[Consumer]) -> None:
@@ -506,6 +510,7 @@ class Broker:
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
         self.session_closed(handler)
         self.timeouts.connection_ended(handler)
+        self.flow.connection_ended(handler)
         if self.connections.pop(handler.connection_id, None) is None:
             self.pending.discard(handler)
         else:
@@ -553,6 +558,7 @@ class Broker:
         self.expiry.tick()
         self.timeouts.tick()
         self.schedules.tick()
+        self.letters.tick()
         if self.delivery_counts is not None and len(self.delivery_counts):
             guarded("delivery counts", "notes of entries that ended", self.delivery_counts.prune, self.queues)
         for vhost in list(self.vhosts.values()):

@@ -46,7 +46,10 @@ def commit(handler: ConnectionHandler, number: int) -> None:
             for queue_id, _, message in transaction.take_letters():
                 queue = broker.queues.get(queue_id)
                 if queue is not None:
-                    publishing.dead_letter(broker, queue, message, REJECTED, transaction)
+                    placed = publishing.dead_letter(broker, queue, message, REJECTED, transaction)
+                    if not placed and queue.policy.keeps_letters:
+                        text = f"partial tx completion: {queue.name!r} keeps what its dead-letter targets refuse"
+                        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
             transaction.write()
         except BaseException:
             transaction.abandon()

@@ -39,6 +39,7 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     engine_init,
     engine_set_channel_state,
 )
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_REJECT
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
@@ -58,6 +59,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_remove_waiter,
     queue_settle,
 )
+from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
@@ -723,6 +725,18 @@ class Connection:
         part.in_tx = False
         channel_settle_some(address(self.connection), self.channel(number), method, requeue, address(part))
         return part.at, part.most, part.dead
+
+    def pass_on(self, number: int, tag: int) -> int:
+        """A delivery is settled as far as its consumer goes, and the broker holds its entry. Returns its position; 0: its time was over."""
+        channel: pointer[channel_t] = self.channel(number)
+        found: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
+        if found == NULL:
+            raise KeyError(tag)
+        item: unacked_t = found[0]
+        passed_on: bint = not item.lost and queue_pass_on(item.queue, item.position, item.owner)
+        found.lost = 1  # what follows is about its credit alone
+        channel_settle_item(address(self.connection), channel, tag, BASIC_REJECT, False)
+        return item.position if passed_on else 0
 
     def unacked_message(self, number: int, tag: int) -> tuple | None:
         """(queue id, exchange, routing key, content header payload, body) of an unacked delivery that is dead-lettered when it is refused.

@@ -94,6 +94,7 @@ class Expiry:
         self._take()
         more = self._keep_limits(until_ns)
         more = not self._broker.retries.step(now, until_ns) or more
+        self._broker.flow.step(now)
         while self._heap and self._heap[0][0] <= now and not more:
             at, queue_id = heapq.heappop(self._heap)
             if self._times.get(queue_id) != at:
@@ -104,7 +105,7 @@ class Expiry:
                 continue
             self.visits += 1
             more = self._expire(queue, now, until_ns)
-        soonest = [at for at in (self._heap[0][0] if self._heap else 0, self._broker.retries.due_ms) if at]
+        soonest = [at for at in (self._heap[0][0] if self._heap else 0, self._broker.retries.due_ms, self._broker.flow.due_ms) if at]
         if soonest:
             self.index.arm(min(soonest))
         return not more

@@ -297,7 +297,7 @@ class ConnectionHandler:
         if not self.is_blocked:
             return
         self.is_blocked = False
-        if self.wants_blocked:
+        if self.wants_blocked and not self.broker.flow.holds(self):
             self.send(0, spec.ConnectionUnblocked())
         if self.socket is not None:
             self.loop.resume(self.socket)

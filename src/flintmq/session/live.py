@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.errors import ReplyCode
 from flintmq.guard import guarded
-from flintmq.routing.route_cache import DEST_DEAD_LETTERS, DEST_LIMITED, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER
+from flintmq.routing.route_cache import DEST_BLOCK, DEST_DEAD_LETTERS, DEST_LIMITED, DEST_REJECT_DEAD_LETTER, DEST_REJECT_OVER
 from flintmq.session import handshake, publishing
-from flintmq.vhost.arguments import DROP_HEAD, REJECT_PUBLISH_DLX
+from flintmq.vhost.arguments import BLOCK, DROPPING, REJECT_PUBLISH_DLX, RING
 from flintmq.vhost.policy import QueuePolicy
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def configure(core: QueueHandle, policy: QueuePolicy) -> None:
     """Tells the core of a queue what its policy asks for: time to live, limits, dead letters, and the facts that routes copy."""
     core.dead_letters = policy.dead_letter_exchange is not None
     has_limit = policy.max_length is not None or policy.max_length_bytes is not None
-    drops = policy.overflow == DROP_HEAD and has_limit
+    drops = policy.overflow in DROPPING and has_limit
+    core.drops_lowest = policy.overflow == RING
     limit = -1 if policy.delivery_limit is None else policy.delivery_limit
     core.set_returns(policy.counts_deliveries, limit, drops, *policy.delayed_returns)
     core.consumer_timeout_ms = policy.consumer_timeout_ms or 0
@@ -47,6 +48,8 @@ def configure(core: QueueHandle, policy: QueuePolicy) -> None:
     flags = 0
     if drops:
         flags = DEST_LIMITED | (DEST_DEAD_LETTERS if core.dead_letters else 0)
+    elif has_limit and policy.overflow == BLOCK:
+        flags = DEST_BLOCK
     elif has_limit:
         flags = DEST_REJECT_OVER
         if policy.overflow == REJECT_PUBLISH_DLX and core.dead_letters:

@@ -29,7 +29,7 @@ from cython.cimports.flintmq.core.content import (
 from cython.cimports.flintmq.core.counters import counters_receive
 from cython.cimports.flintmq.protocol.v0_9_1.engine import FEED_MORE, FEED_PAUSE
 from cython.cimports.flintmq.queue.handle import QueueHandle
-from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses
+from cython.cimports.flintmq.queue.limits import queue_limit_waits, queue_over_limit, queue_refuses, queue_take_over
 from cython.cimports.flintmq.queue.queue_core import (
     queue_dequeue,
     queue_enqueue,
@@ -38,10 +38,10 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_is_deleted,
     queue_ready_bytes,
     queue_ready_count,
-    queue_take_head,
 )
-from cython.cimports.flintmq.queue.types import REASON_DROP, delivery_t, log_port_t, queue_t
+from cython.cimports.flintmq.queue.types import REASON_DROP, delivery_t, due_index_t, log_port_t, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
+    DEST_BLOCK,
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
     DEST_REJECT_DEAD_LETTER,
@@ -179,8 +179,9 @@ def _place(
     if (
         destination.flags & DEST_REJECT_OVER
         and (
-            queue_ready_count(destination.queue) >= destination.queue.max_length
-            or queue_ready_bytes(destination.queue) + content.body_len > destination.queue.max_bytes
+            queue_ready_count(destination.queue) + at_load64(address(destination.queue.kept)) >= destination.queue.max_length
+            or queue_ready_bytes(destination.queue) + at_load64(address(destination.queue.kept_bytes)) + content.body_len
+            > destination.queue.max_bytes
         )
         and queue_refuses(destination.queue, content.body_len, 0, 0)
     ):
@@ -191,6 +192,10 @@ def _place(
         connection.dropped[DROP_REFUSED] += 1
         if destination.flags & DEST_REJECT_DEAD_LETTER:
             tally.policy = note_refused(connection, destination.queue, content, REASON_DROP) or tally.policy
+        return
+    if destination.flags & DEST_BLOCK and _is_past_bound(destination.queue):
+        tally.refused += 1
+        connection.dropped[DROP_REFUSED] += 1
         return
     if bits & PUBLISH_IMMEDIATE:
         position = queue_enqueue_immediate(destination.queue, content, 0, expires_at, address(tally.lsn))
@@ -205,6 +210,22 @@ def _place(
             connection.dropped[DROP_MAXLEN] += drop_head(destination.queue)
         else:
             tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
+    elif destination.flags & DEST_BLOCK and queue_over_limit(destination.queue):
+        tally.policy = note_refused(connection, destination.queue, NULL, REASON_DROP) or tally.policy
+
+
+@cfunc
+@nogil
+@exceptval(check=False)
+def _is_past_bound(queue: pointer[queue_t]) -> bint:
+    """x-overflow block, and who publishes is read all the same (it consumes, too): a quarter above the limit is enough."""
+    index: pointer[due_index_t] = queue.due
+    messages: uint64_t = queue.max_length + (queue.max_length >> 2) + (0 if index == NULL else index.over_messages)
+    size: uint64_t = queue.max_bytes + (queue.max_bytes >> 2) + (0 if index == NULL else index.over_bytes)
+    # A sum that is too large for its type belongs to a queue without that limit.
+    return (messages >= queue.max_length and queue_ready_count(queue) >= messages) or (
+        size >= queue.max_bytes and queue_ready_bytes(queue) >= size
+    )
 
 
 @cfunc
@@ -385,7 +406,7 @@ def drop_head(queue: pointer[queue_t]) -> uint32_t:
     while dropped < DROPS_AT_ONCE and queue_over_limit(queue):
         # One at a time, or two loops would each drop a message for the same excess.
         spin_lock(address(_drop_lock))
-        taken = queue_over_limit(queue) and queue_take_head(queue, address(delivery))
+        taken = queue_over_limit(queue) and queue_take_over(queue, address(delivery))
         spin_unlock(address(_drop_lock))
         if not taken:
             return dropped

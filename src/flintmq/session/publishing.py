@@ -27,7 +27,7 @@ from flintmq.session import timed
 from flintmq.session.authorization import REPLY_TO, authorize, authorize_topic
 from flintmq.session.placing import drop_over
 from flintmq.session.scheduling import due_of
-from flintmq.vhost.arguments import DROP_HEAD
+from flintmq.vhost.arguments import BLOCK, DROPPING
 from flintmq.vhost.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, Death, dead_letter_headers, without_cycles
 
 if TYPE_CHECKING:
@@ -214,6 +214,11 @@ def dead_letter_one(handler: ConnectionHandler, channel: int, method_id: int, ta
         connection.settle(channel, method_id, tag, True)
         return
     queue = None if found is None else broker.queues.get(found[0])
+    if queue is not None and queue.policy.keeps_letters:
+        position = connection.pass_on(channel, tag)
+        if position:
+            broker.letters.bury(queue, position, REJECTED)
+        return
     # Not done: the node is short of something, so it stays in its queue.
     kept = (
         found is not None and queue is not None and not guarded("dead letters", queue.name, dead_letter, broker, queue, found[1:], REJECTED)
@@ -232,15 +237,43 @@ def dead_letter(
     can be made of it: that is the publisher's doing, and whoever runs into it here (a consumer, the housekeeping) must not pay for it.
     Raises: StoreError, MemoryError: the node's condition, not the message's: it is to be kept.
     """
-    target = queue.policy.dead_letter_exchange
-    if target is None:
+    if queue.policy.dead_letter_exchange is None:
         return 0
-    vhost = broker.vhosts.get(queue.vhost)
-    if vhost is None or target not in vhost.exchanges:
+    if not _exchange_is_there(broker, queue):
         broker.count_drop("no_dead_letter_exchange")
         return 0
+    letter, queues = _addressed(broker, queue, message, reason)
+    return 0 if letter is None else sum(_place(broker, one, letter, transaction) for one in queues)
+
+
+def dead_letter_to_all(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str, done: set[int]) -> bool:
+    """x-dead-letter-strategy at-least-once: publishes a message that died to those targets whose ids are not in `done`, which grows.
+
+    Returns whether the original may go: all its targets have it, or nothing can be made of it. False: the exchange is not there, it leads
+    nowhere or only round in a circle, or a target refuses it. Raises: StoreError, MemoryError.
+    """
+    if not _exchange_is_there(broker, queue):
+        return False
+    letter, queues = _addressed(broker, queue, message, reason)
+    if letter is None:
+        return True
+    for one in queues:
+        if one.queue_id not in done and _place(broker, one, letter, None):
+            done.add(one.queue_id)
+    return bool(queues) and all(one.queue_id in done for one in queues)
+
+
+def _exchange_is_there(broker: Broker, queue: Any) -> bool:
+    vhost = broker.vhosts.get(queue.vhost)
+    return vhost is not None and queue.policy.dead_letter_exchange in vhost.exchanges
+
+
+def _addressed(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str) -> tuple[_Letter | None, list[Any]]:
+    """A dead letter and the queues that it goes to. None: nothing can be made of the message, which is counted."""
+    target = queue.policy.dead_letter_exchange
     letter = None
     try:
+        vhost = broker.vhosts[queue.vhost]
         letter = _letter(broker, queue, message, reason)
         headers = None if broker.route_cache(vhost, target).cacheable else _letter_headers(letter)
         queues, cyclic = without_cycles(vhost.route_keys(target, letter.routing_keys, headers), letter.deaths, reason)
@@ -249,15 +282,14 @@ def dead_letter(
     except PeerError as error:
         broker.count_drop("unreadable_properties" if letter is None else "dead_letter_failed")
         caught("dead letters", f"a message of queue {queue.name!r}", error)
-        return 0
+        return None, []
     except Exception as error:
         broker.count_drop("dead_letter_failed")
         caught("dead letters", f"a message of queue {queue.name!r}", error)
-        return 0
+        return None, []
     if cyclic:
         broker.count_drops("dead_letter_cycle", len(cyclic))
-    broker.dead_lettered[reason] += 1
-    return sum(_place(broker, one, letter, transaction) for one in queues)
+    return letter, queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +348,7 @@ def _letter_headers(letter: _Letter) -> MessageHeaders:
 def _place(broker: Broker, queue: Any, letter: _Letter, transaction: Transaction | None) -> int:
     """Puts a dead letter on one queue. Returns 1, or 0 when it was refused there. Raises: StoreError, MemoryError."""
     core = queue.core
-    if queue.policy.overflow != DROP_HEAD and core.refuses(len(letter.body)):
+    if queue.policy.overflow not in DROPPING and core.refuses(len(letter.body)):
         broker.count_drop("maxlen")
         return 0
     expires_at = 0 if core.ttl_ms < 0 else broker.clock.wall_ms() + core.ttl_ms
@@ -342,6 +374,8 @@ def after_publish(handler: ConnectionHandler) -> None:
         if message is None:
             count_returns(broker, queue)
             enforce_limits(broker, queue)
+            if queue.policy.overflow == BLOCK:
+                broker.flow.block(handler, queue)
         else:
             guarded("dead letters", queue.name, dead_letter, broker, queue, message, MAXLEN if reason == DequeueReason.DROP else REJECTED)
 
@@ -407,9 +441,9 @@ def settle_limits(broker: Broker, queue: Any) -> None:
 def _enforce(broker: Broker, queue: Any) -> bool:
     """Some of what is too much in a queue goes. True: nothing is left to do."""
     core = queue.core
+    if queue.policy.overflow not in DROPPING:
+        return True  # what came back may fill it above its limit, and stays
     if not core.dead_letters:
-        if queue.policy.overflow != DROP_HEAD:
-            return True
         dropped = drop_over(core)
         if dropped:
             broker.count_drops("maxlen", dropped)
@@ -420,7 +454,7 @@ def _enforce(broker: Broker, queue: Any) -> bool:
                 return True
             unreadable = core.failed_count
             try:
-                message = core.take_head(DequeueReason.DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
+                message = core.take_over(DequeueReason.DROP, partial(dead_letter, broker, queue, reason=MAXLEN))
             except (StoreError, KeyError) as error:
                 if core.failed_count == unreadable:
                     raise
@@ -449,6 +483,9 @@ def count_returns(broker: Broker, queue: Any) -> None:
 
 def _end_over_limit(broker: Broker, queue: Any, position: int) -> None:
     """Raises: StoreError, MemoryError, KeyError: it could not be read or dead-lettered, and is held still."""
+    if queue.policy.keeps_letters:
+        broker.letters.bury(queue, position, DELIVERY_LIMIT)
+        return
     if queue.policy.dead_letter_exchange is not None:
         dead_letter(broker, queue, queue.core.message_at(position), DELIVERY_LIMIT)
     queue.core.settle_held(position, DequeueReason.REJECT, False)
@@ -474,6 +511,13 @@ def expire(broker: Broker, queue: Any, now_ms: int, until_ns: int = 0) -> bool:
             broker.count_drops("expired", ended)
         if ended < EXPIRE_AT_ONCE:
             return True
+        if until_ns and broker.clock.monotonic_ns() >= until_ns:
+            return False
+    while queue.policy.keeps_letters:
+        position = core.hold_expired(now_ms)
+        if not position:
+            return True
+        broker.letters.bury(queue, position, EXPIRED)
         if until_ns and broker.clock.monotonic_ns() >= until_ns:
             return False
     while True:

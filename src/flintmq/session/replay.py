@@ -21,7 +21,7 @@ from flintmq.routing.history import RecentHistoryExchange
 from flintmq.routing.message import Content, MessageHeaders
 from flintmq.session.publishing import settle_limits
 from flintmq.session.sweeps import LateAnswer
-from flintmq.vhost.arguments import DROP_HEAD
+from flintmq.vhost.arguments import DROPPING
 
 if TYPE_CHECKING:
     from flintmq.session.broker import Broker
@@ -84,7 +84,7 @@ def put_message(broker: Broker, queue: Any, content: Content, flags: int, priori
     """The broker's own publish to one queue, by the queue's limits; what it refuses is counted."""
     exchange, key, header, body = content
     core = queue.core
-    if queue.policy.overflow != DROP_HEAD and core.refuses(len(body)):
+    if queue.policy.overflow not in DROPPING and core.refuses(len(body)):
         broker.count_drop("maxlen")
         return
     own = max(expiration_ms, core.ttl_least_ms) if expiration_ms >= 0 else -1

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 import threading
-from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,46 +20,13 @@ from flintmq.clock import Clock
 from flintmq.core.memory_account import MemoryShare
 from flintmq.guard import guarded
 from flintmq.ports import DequeueReason
+from flintmq.session.line import ENTRY_BYTES, LINE_BYTES, Line
 
-# numbers of a line that are used up before they are given back
-USED_MAX = 4096
-# bytes of a line and of one message that waits in it, for the memory account
-LINE_BYTES, ENTRY_BYTES = 400, 16
 # messages that come back between two looks at the time, some 30 us; and those of a deleted queue that end in one slice
 AT_ONCE = 32
 ENDS_AT_ONCE = 256
 
-Line = tuple[int, int]  # queue id, milliseconds
-
-
-class _Waiting:
-    """Positions and their times, in order: two numbers of 8 bytes for each."""
-
-    __slots__ = ("first", "numbers")
-
-    def __init__(self) -> None:
-        self.numbers = array("q")
-        self.first = 0
-
-    def __len__(self) -> int:
-        return (len(self.numbers) - self.first) // 2
-
-    def add(self, position: int, due_ms: int) -> None:
-        # Positions have 64 bits without a sign.
-        self.numbers.append(position - 2**64 if position >= 2**63 else position)
-        self.numbers.append(due_ms)
-
-    @property
-    def due_ms(self) -> int:
-        return self.numbers[self.first + 1]
-
-    def take(self) -> int:
-        position = self.numbers[self.first]
-        self.first += 2
-        if self.first >= USED_MAX and self.first * 2 >= len(self.numbers):
-            del self.numbers[: self.first]
-            self.first = 0
-        return position if position >= 0 else position + 2**64
+Key = tuple[int, int]  # queue id, milliseconds
 
 
 class Retries:
@@ -71,9 +37,9 @@ class Retries:
         self._queues = queues
         self._arm = arm
         self._lock = threading.Lock()
-        self._lines: dict[Line, _Waiting] = {}
+        self._lines: dict[Key, Line] = {}
         # (when its first message comes back, line): one for each line
-        self._heap: list[tuple[int, Line]] = []
+        self._heap: list[tuple[int, Key]] = []
         self._account = MemoryShare("entries")
 
     def __len__(self) -> int:
@@ -101,7 +67,7 @@ class Retries:
             if not gone:
                 waiting = self._lines.get(line)
                 if waiting is None:
-                    waiting = self._lines[line] = _Waiting()
+                    waiting = self._lines[line] = Line()
                     self._account.add(LINE_BYTES)
                     heapq.heappush(self._heap, (due_ms, line))
                 waiting.add(position, due_ms)
@@ -130,13 +96,13 @@ class Retries:
                 if waiting is None:
                     continue  # its queue is gone
                 queue = self._queues.get(line[0])
-                while len(waiting) and waiting.due_ms <= now_ms and len(taken) < AT_ONCE:
-                    position = waiting.take()
+                while len(waiting) and waiting.number <= now_ms and len(taken) < AT_ONCE:
+                    position, _ = waiting.take()
                     self._account.add(-ENTRY_BYTES)
                     if queue is not None:
                         taken.append((queue, position))
                 if len(waiting):
-                    heapq.heappush(self._heap, (waiting.due_ms, line))
+                    heapq.heappush(self._heap, (waiting.number, line))
                 else:
                     del self._lines[line]
                     self._account.add(-LINE_BYTES)
@@ -154,7 +120,7 @@ class Retries:
             lines = [self._lines.pop(line) for line in [one for one in self._lines if one[0] == queue.queue_id]]
             self._account.add(-LINE_BYTES * len(lines))
             if len(self._heap) > 2 * len(self._lines) + 64:  # most of it is of queues that are gone
-                self._heap = [(waiting.due_ms, line) for line, waiting in self._lines.items()]
+                self._heap = [(waiting.number, line) for line, waiting in self._lines.items()]
                 heapq.heapify(self._heap)
         if not lines:
             return None
@@ -166,7 +132,7 @@ class Retries:
                     lines.pop()
                 if not lines:
                     return True
-                core.settle_held(lines[-1].take(), DequeueReason.PURGE, False)
+                core.settle_held(lines[-1].take()[0], DequeueReason.PURGE, False)
                 self._account.add(-ENTRY_BYTES)
             return False
 

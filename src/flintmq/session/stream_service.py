@@ -322,11 +322,20 @@ class StreamService:
                 log.error("message %d of a stream (queue id %d) is not dead-lettered: it is gone", offset, queue_id)
             else:
                 why = DELIVERY_LIMIT if reason == REASON_LIMIT else REJECTED
-                if queue is not None and not guarded("dead letters", queue.name, publishing.dead_letter, self._broker, queue, message, why):
-                    continue  # the node is short of something: it stays dead, and comes again in a later tick
+                if queue is not None and not self._letter(queue, message, why):
+                    continue  # it stays dead, and comes again in a later tick
                 buried += 1
             stream.dead_done(name, offset)
         return buried
+
+    def _letter(self, queue: Any, message: tuple[bytes, bytes, bytes, bytes], why: str) -> bool:
+        """Publishes a dead letter. False: the node is short of something, or (at-least-once) not all of its targets take it."""
+        placed: list[bool] = []
+        if queue.policy.keeps_letters:
+            publish = lambda: placed.append(publishing.dead_letter_to_all(self._broker, queue, message, why, set()))  # noqa: E731
+        else:
+            publish = lambda: placed.append(publishing.dead_letter(self._broker, queue, message, why) >= 0)  # noqa: E731
+        return guarded("dead letters", queue.name, publish) and placed[0]
 
     def _report_lost(self, queue_id: int, stream: StreamQueue) -> None:
         queue = self._broker.queues.get(queue_id)

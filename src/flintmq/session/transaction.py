@@ -48,6 +48,7 @@ from cython.cimports.flintmq.queue.queue_core import (
 )
 from cython.cimports.flintmq.queue.types import ENTRY_LOGGED, REASON_ACK, REASON_REJECT, queue_t
 from cython.cimports.flintmq.routing.route_cache import (
+    DEST_BLOCK,
     DEST_DEAD_LETTERS,
     DEST_LIMITED,
     DEST_REJECT_OVER,
@@ -150,7 +151,7 @@ def _may_be_refused(channel: pointer[channel_t]) -> bint:
     for i in range(channel.tx_publish_count):
         route = channel.tx_publishes[i].route
         for k in range(route.count):
-            if route.destinations[k].flags & (DEST_STREAM | DEST_REJECT_OVER):
+            if route.destinations[k].flags & (DEST_STREAM | DEST_REJECT_OVER | DEST_BLOCK):
                 return True
     return False
 
@@ -257,7 +258,7 @@ class Transaction:
         self.channel.published += 1
         for i in range(route.count):
             destination = address(route.destinations[i])
-            if destination.flags & DEST_REJECT_OVER and self._refused(destination, content):
+            if destination.flags & (DEST_REJECT_OVER | DEST_BLOCK) and self._refused(destination, content):
                 self.connection.connection.dropped[DROP_REFUSED] += 1
                 raise PeerError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
         if publish.bits & PUBLISH_IMMEDIATE or route.count == 0:

@@ -48,7 +48,13 @@ QUEUES = (CLASSIC, QUORUM, OUTSIDE)
 
 # names of the header of a last value queue: ours, and Qpid's
 LAST_VALUE_KEYS = ("x-last-value-key", "x-qpid-last-value-queue-key", "qpid.last_value_queue_key")
-OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
+AT_MOST_ONCE, AT_LEAST_ONCE = "at-most-once", "at-least-once"
+# ours: the oldest message of the lowest priority goes (Qpid), or publishers wait (Qpid's producer flow control)
+RING = "ring"
+BLOCK = "block"
+OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RING, BLOCK)
+# what is over the limit leaves
+DROPPING = (DROP_HEAD, RING)
 RETRY_TYPES = ("disabled", "all", "failed", "returned")
 LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 
@@ -266,11 +272,13 @@ _ROWS = (
     ),
     Argument(
         "x-dead-letter-strategy",
-        _one_of("invalid_dlx_strategy", "at-most-once", "at-least-once"),
-        "at-most-once, at-least-once",
-        stream=True,
-        field="dead_letter_strategy",
+        _one_of("invalid_dlx_strategy", AT_MOST_ONCE, AT_LEAST_ONCE),
+        f"{AT_MOST_ONCE}, {AT_LEAST_ONCE}",
+        KINDS,
+        True,
+        "dead_letter_strategy",
         policy=True,
+        note="at-least-once: with x-overflow reject-publish, or on a stream",
     ),
     Argument("x-max-length", _not_negative, _COUNT, QUEUES, field="max_length", policy=True, operator=True),
     Argument("x-max-length-bytes", _not_negative, _COUNT, KINDS, True, "max_length_bytes", policy=True, operator=True),

@@ -16,12 +16,15 @@ from flintmq.errors import PeerError, ReplyCode
 from flintmq.queue import kinds
 from flintmq.routing.exchange import erlang_term
 from flintmq.vhost.arguments import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
     DROP_HEAD,
     EXPIRY_MS_MAX,
     LAST_VALUE_KEYS,
     QUEUE_ARGUMENTS,
     QUEUE_TYPES,
     QUORUM,
+    REJECT_PUBLISH,
     SHORTSTR_MAX,
     STREAM,
     check_stream,
@@ -47,7 +50,7 @@ class QueuePolicy:
     overflow: str = DROP_HEAD
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: bytes | None = None
-    dead_letter_strategy: str = "at-most-once"
+    dead_letter_strategy: str = AT_MOST_ONCE
     max_priority: int | None = None
     qpid_priorities: int | None = None
     last_value_key: bytes | None = None  # the header of a last value queue
@@ -69,6 +72,12 @@ class QueuePolicy:
     def counts_deliveries(self) -> bool:
         """Whether consumers are told how often a message came back, and a restart keeps that."""
         return self.queue_type == QUORUM or self.delivery_limit is not None or any(self.delayed_returns)
+
+    @property
+    def keeps_letters(self) -> bool:
+        """x-dead-letter-strategy at-least-once: a dead letter stays until all of its targets have it. As on RabbitMQ not with drop-head."""
+        asked = self.dead_letter_strategy == AT_LEAST_ONCE and self.dead_letter_exchange is not None
+        return asked and (self.overflow == REJECT_PUBLISH or self.is_stream)
 
     @property
     def delayed_returns(self) -> tuple[bool, bool]:
