@@ -39,7 +39,6 @@ from cython.cimports.flintmq.protocol.v0_9_1.engine import (
     engine_init,
     engine_set_channel_state,
 )
-from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_REJECT
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.log_port import LogPort
 from cython.cimports.flintmq.queue.owner_ids import owner_id_new
@@ -59,7 +58,6 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_remove_waiter,
     queue_settle,
 )
-from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_ACQUIRES,
     CONSUMER_EXCLUSIVE,
@@ -96,6 +94,7 @@ from cython.cimports.flintmq.session.channel import (
 from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import note_delivery, write_get_ok
 from cython.cimports.flintmq.session.settlement import (
+    channel_pass_on,
     channel_resume,
     channel_settle_item,
     channel_settle_some,
@@ -508,16 +507,11 @@ class Connection:
 
     def time_out(self, number: int, at: int, now_us: int, least_us: int, most: int) -> tuple[int, int]:
         """A slice of the look at deliveries of a channel from tag `at` on, `most` of them: those whose consumer timeout is over go back.
-
-        Args: now_us: wall clock; least_us: the shortest timeout there is: what was delivered later is not looked at, and tags rise with
-        time. Returns (first tag that is left, 0 when none is; deliveries that went back). O(most).
-        """
-        count: uint32_t = most
+        Args: now_us: wall clock; least_us: the shortest timeout. Returns (first tag that is left, 0: none is; how many went back)."""
+        left: uint32_t = most
         ended: uint32_t = 0
-        left: uint64_t = channel_time_out(
-            address(self.connection), self.channel(number), at, now_us, least_us, address(count), address(ended)
-        )
-        return left, ended
+        at = channel_time_out(address(self.connection), self.channel(number), at, now_us, least_us, address(left), address(ended))
+        return at, ended
 
     def set_dead_letters(self, number: int, tag: bytes, handle: QueueHandle) -> None:
         """The policy of a consumer's queue changed: what it is given from now on is dead-lettered when it is refused, or is not."""
@@ -728,15 +722,7 @@ class Connection:
 
     def pass_on(self, number: int, tag: int) -> int:
         """A delivery is settled as far as its consumer goes, and the broker holds its entry. Returns its position; 0: its time was over."""
-        channel: pointer[channel_t] = self.channel(number)
-        found: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
-        if found == NULL:
-            raise KeyError(tag)
-        item: unacked_t = found[0]
-        passed_on: bint = not item.lost and queue_pass_on(item.queue, item.position, item.owner)
-        found.lost = 1  # what follows is about its credit alone
-        channel_settle_item(address(self.connection), channel, tag, BASIC_REJECT, False)
-        return item.position if passed_on else 0
+        return channel_pass_on(address(self.connection), self.channel(number), tag)
 
     def unacked_message(self, number: int, tag: int) -> tuple | None:
         """(queue id, exchange, routing key, content header payload, body) of an unacked delivery that is dead-lettered when it is refused.

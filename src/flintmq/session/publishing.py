@@ -243,7 +243,10 @@ def dead_letter(
         broker.count_drop("no_dead_letter_exchange")
         return 0
     letter, queues = _addressed(broker, queue, message, reason)
-    return 0 if letter is None else sum(_place(broker, one, letter, transaction) for one in queues)
+    if letter is None:
+        return 0
+    broker.dead_lettered[reason] += 1
+    return sum(_place(broker, one, letter, transaction) for one in queues)
 
 
 def dead_letter_to_all(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str, done: set[int]) -> bool:
@@ -260,7 +263,10 @@ def dead_letter_to_all(broker: Broker, queue: Any, message: tuple[bytes, bytes, 
     for one in queues:
         if one.queue_id not in done and _place(broker, one, letter, None):
             done.add(one.queue_id)
-    return bool(queues) and all(one.queue_id in done for one in queues)
+    whole = bool(queues) and all(one.queue_id in done for one in queues)
+    if whole:
+        broker.dead_lettered[reason] += 1
+    return whole
 
 
 def _exchange_is_there(broker: Broker, queue: Any) -> bool:

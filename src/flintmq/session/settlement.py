@@ -14,7 +14,7 @@ from cython import NULL, address, bint, cfunc, exceptval, nogil, pointer, void
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_load32, at_load64
 from cython.cimports.flintmq.core.check import check
-from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK
+from cython.cimports.flintmq.protocol.v0_9_1.ids import BASIC_ACK, BASIC_NACK, BASIC_REJECT
 from cython.cimports.flintmq.queue.queue_core import (
     consumer_decref,
     consumer_give_back_credit,
@@ -26,6 +26,7 @@ from cython.cimports.flintmq.queue.queue_core import (
     queue_set_notify_work_desired,
     queue_settle,
 )
+from cython.cimports.flintmq.queue.returns import queue_pass_on
 from cython.cimports.flintmq.queue.types import (
     CONSUMER_NOT_INTERESTED,
     REASON_ACK,
@@ -194,6 +195,19 @@ def _time_out_one(connection: pointer[connection_t], channel: pointer[channel_t]
     unacked_remove(address(channel.unacked), tag)
     channel.late += 1
     settle_taken(connection, channel, address(taken), BASIC_NACK, True, False)
+
+
+def channel_pass_on(connection: pointer[connection_t], channel: pointer[channel_t], tag: uint64_t) -> uint64_t:
+    found: pointer[unacked_t] = unacked_find(address(channel.unacked), tag)
+    item: unacked_t
+    passed_on: bint
+    if found == NULL:
+        return 0
+    item = found[0]
+    passed_on = not item.lost and queue_pass_on(item.queue, item.position, item.owner)
+    found.lost = 1  # what follows is about its credit alone
+    channel_settle_item(connection, channel, tag, BASIC_REJECT, False)
+    return item.position if passed_on else 0
 
 
 def channel_resume(channel: pointer[channel_t]) -> void:
