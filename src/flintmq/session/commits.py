@@ -45,11 +45,13 @@ def commit(handler: ConnectionHandler, number: int) -> None:
         try:
             for queue_id, _, message in transaction.take_letters():
                 queue = broker.queues.get(queue_id)
-                if queue is not None:
-                    placed = publishing.dead_letter(broker, queue, message, REJECTED, transaction)
-                    if not placed and queue.policy.keeps_letters:
-                        text = f"partial tx completion: {queue.name!r} keeps what its dead-letter targets refuse"
-                        raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
+                if queue is None:
+                    continue
+                if not queue.policy.keeps_letters:
+                    publishing.dead_letter(broker, queue, message, REJECTED, transaction)
+                elif not publishing.dead_letter_to_all(broker, queue, message, REJECTED, set(), transaction):
+                    text = f"partial tx completion: {queue.name!r} keeps what its dead-letter targets refuse"
+                    raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
             transaction.write()
         except BaseException:
             transaction.abandon()

@@ -249,7 +249,14 @@ def dead_letter(
     return sum(_place(broker, one, letter, transaction) for one in queues)
 
 
-def dead_letter_to_all(broker: Broker, queue: Any, message: tuple[bytes, bytes, bytes, bytes], reason: str, done: set[int]) -> bool:
+def dead_letter_to_all(
+    broker: Broker,
+    queue: Any,
+    message: tuple[bytes, bytes, bytes, bytes],
+    reason: str,
+    done: set[int],
+    transaction: Transaction | None = None,
+) -> bool:
     """x-dead-letter-strategy at-least-once: publishes a message that died to those targets whose ids are not in `done`, which grows.
 
     Returns whether the original may go: all its targets have it, or nothing can be made of it. False: the exchange is not there, it leads
@@ -261,7 +268,7 @@ def dead_letter_to_all(broker: Broker, queue: Any, message: tuple[bytes, bytes, 
     if letter is None:
         return True
     for one in queues:
-        if one.queue_id not in done and _place(broker, one, letter, None):
+        if one.queue_id not in done and _place(broker, one, letter, transaction):
             done.add(one.queue_id)
     whole = bool(queues) and all(one.queue_id in done for one in queues)
     if whole:
