@@ -35,7 +35,7 @@ from flintmq.routing.route_cache import DEST_REJECT_OVER, DEST_SCHEDULE
 from flintmq.scheduler.due_clock import DueClock
 from flintmq.session import publishing
 from flintmq.session.firing import Firing
-from flintmq.vhost.arguments import DROP_HEAD, REJECT_PUBLISH_DLX
+from flintmq.vhost.arguments import DROPPING, REJECT_PUBLISH_DLX
 from flintmq.vhost.dead_letter import MAXLEN
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Batch:
     def refuses(self, queue: Any, size: int) -> bool:
         """Whether a full queue refuses the next message; one that it takes is counted."""
         policy = getattr(queue, "policy", None)  # a reply queue has none
-        if policy is None or policy.is_stream or policy.overflow == DROP_HEAD:
+        if policy is None or policy.is_stream or policy.overflow in DROPPING:
             return False
         before = self.sums.setdefault(queue, [0, 0])
         if queue.core.refuses(size, *before):
