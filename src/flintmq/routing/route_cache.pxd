@@ -10,7 +10,7 @@ cpdef enum:                   # destination_t.flags
     DEST_REJECT_OVER = 2      # x-overflow reject-publish(-dlx): refuse when the limit is reached
     DEST_REJECT_DEAD_LETTER = 4  # reject-publish-dlx: the refused message is dead-lettered
     DEST_DEAD_LETTERS = 8     # what is dropped for a limit goes to a dead-letter exchange: the policy pass runs in Python
-    DEST_BLOCK = 32           # x-overflow block: who publishes over the limit is not read until there is room
+    DEST_BLOCK = 64           # x-overflow block: who publishes over the limit is not read until there is room
     DEST_STREAM = 16          # a stream: its confirm waits for a ticket of the log port
     DEST_SCHEDULE = 32        # the queue of scheduled messages: what is placed there has its time already
 
