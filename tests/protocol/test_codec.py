@@ -511,6 +511,7 @@ def test_properties_golden() -> None:
         "reply_to": b"rt",
         "headers": b"\x02CCA\x00\x00\x00\x03t\x01V",
         "has_cc": True,
+        "has_time": False,
     }
 
 
@@ -525,6 +526,7 @@ def test_scan_without_properties() -> None:
         "reply_to": None,
         "headers": None,
         "has_cc": False,
+        "has_time": False,
     }
     assert scan(header({"priority": 255}))["priority"] == 254  # type: ignore[index]
 
