@@ -292,7 +292,8 @@ class Broker:
     def _queue_deleted(self, queue: Queue) -> None:
         """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it. Its entries are swept
         in slices."""
-        self.events.tell("queue.deleted", name=queue.name, vhost=queue.vhost)
+        if self.events.wanted:
+            self.events.tell("queue.deleted", name=queue.name, vhost=queue.vhost)
         self.queues.pop(queue.queue_id, None)
         self.queues_deleted += 1
         if self.hub is not None:

@@ -36,14 +36,14 @@ class Events:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        # of the virtual host "/" that there is now, or was last
+        self._exchange: Exchange | None = None
         self._outbox = Outbox(broker, EVENT, broker.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
 
     @property
     def wanted(self) -> bool:
         """Whether anything is bound to the exchange."""
-        vhost = self._broker.vhosts.get(DEFAULT_VHOST)
-        exchange = None if vhost is None else vhost.exchanges.get(EVENT)
-        return exchange is not None and bool(exchange.bindings)
+        return self._exchange is not None and bool(self._exchange.bindings)
 
     def tell(self, key: str, **facts: Any) -> None:
         """Any thread; facts: headers, by RabbitMQ's names with `_` for `-`."""
@@ -58,7 +58,7 @@ class Events:
     def watch(self, vhost: Any) -> None:
         """From now on exchanges and bindings of a new virtual host are told; `/` gets the event exchange."""
         if vhost.name == DEFAULT_VHOST:
-            vhost.exchanges[EVENT] = TopicExchange(EVENT, durable=True, internal=True)
+            vhost.exchanges[EVENT] = self._exchange = TopicExchange(EVENT, durable=True, internal=True)
             vhost.predeclared += 1
 
         def bound(binding: Binding, new: bool) -> None:

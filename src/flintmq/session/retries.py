@@ -37,19 +37,21 @@ class Retries:
         self._queues = queues
         self._arm = arm
         self._lock = threading.Lock()
-        self._lines: dict[Key, Line] = {}
+        # queue id -> wait in milliseconds -> its line
+        self._lines: dict[int, dict[int, Line]] = {}
+        self._count = 0  # of lines
         # (when its first message comes back, line): one for each line
         self._heap: list[tuple[int, Key]] = []
         self._account = MemoryShare("entries")
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(len(waiting) for waiting in self._lines.values())
+            return sum(len(waiting) for lines in self._lines.values() for waiting in lines.values())
 
     def waiting(self, queue_id: int) -> int:
         """Messages of a queue that wait."""
         with self._lock:
-            return sum(len(waiting) for line, waiting in self._lines.items() if line[0] == queue_id)
+            return sum(map(len, self._lines.get(queue_id, {}).values()))
 
     @property
     def due_ms(self) -> int:
@@ -65,9 +67,11 @@ class Retries:
         with self._lock:
             gone = queue.deleted
             if not gone:
-                waiting = self._lines.get(line)
+                lines = self._lines.setdefault(queue.queue_id, {})
+                waiting = lines.get(wait_ms)
                 if waiting is None:
-                    waiting = self._lines[line] = Line()
+                    waiting = lines[wait_ms] = Line()
+                    self._count += 1
                     self._account.add(LINE_BYTES)
                     heapq.heappush(self._heap, (due_ms, line))
                 waiting.add(position, due_ms)
@@ -92,7 +96,8 @@ class Retries:
         with self._lock:
             while self._heap and self._heap[0][0] <= now_ms and len(taken) < AT_ONCE:
                 _, line = heapq.heappop(self._heap)
-                waiting = self._lines.get(line)
+                lines = self._lines.get(line[0], {})
+                waiting = lines.get(line[1])
                 if waiting is None:
                     continue  # its queue is gone
                 queue = self._queues.get(line[0])
@@ -104,7 +109,10 @@ class Retries:
                 if len(waiting):
                     heapq.heappush(self._heap, (waiting.number, line))
                 else:
-                    del self._lines[line]
+                    del lines[line[1]]
+                    if not lines:
+                        del self._lines[line[0]]
+                    self._count -= 1
                     self._account.add(-LINE_BYTES)
         return taken
 
@@ -117,13 +125,16 @@ class Retries:
     def forget(self, queue: Any) -> Callable[[], bool] | None:
         """A queue is deleted: what waits there ends in slices of the result; None: nothing waits."""
         with self._lock:
-            lines = [self._lines.pop(line) for line in [one for one in self._lines if one[0] == queue.queue_id]]
+            if queue.queue_id not in self._lines:
+                return None
+            lines = list(self._lines.pop(queue.queue_id).values())
+            self._count -= len(lines)
             self._account.add(-LINE_BYTES * len(lines))
-            if len(self._heap) > 2 * len(self._lines) + 64:  # most of it is of queues that are gone
-                self._heap = [(waiting.number, line) for line, waiting in self._lines.items()]
+            if len(self._heap) > 2 * self._count + 64:  # most of it is of queues that are gone
+                self._heap = [
+                    (waiting.number, (queue_id, wait_ms)) for queue_id, others in self._lines.items() for wait_ms, waiting in others.items()
+                ]
                 heapq.heapify(self._heap)
-        if not lines:
-            return None
         core = queue.core
 
         def end() -> bool:
