@@ -49,7 +49,8 @@ def test_the_publisher_waits_until_four_fifths(broker: Any, connect: Connect, ki
     connection.expect(0, "connection.blocked")  # it fills the queue again
     while len(bodies) < 30:
         # between two of the gets it may have filled the queue, so that one less than the most is there
-        wait_until(lambda: reader.ready("q") >= min(9, 30 - len(bodies)), what="it goes on")
+        least = min(9, 30 - len(bodies))
+        wait_until(lambda least=least: reader.ready("q") >= least, what="it goes on")
         assert reader.ready("q") <= 11
         bodies += drain(reader, "q", min(4, 30 - len(bodies)))
     assert [int(body) for body in bodies] == list(range(30))
