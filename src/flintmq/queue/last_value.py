@@ -22,12 +22,12 @@ import logging
 import os
 
 import cython
-from cython import NULL, address, bint, cast, cfunc, declare, double, exceptval, gil, inline, nogil, p_void, pointer, sizeof, void
-from cython import int as c_int
+from cython import NULL, address, bint, cast, cfunc, declare, double, exceptval, gil, nogil, p_void, pointer, sizeof, void
 from cython.cimports.cpython.ref import Py_INCREF
 from cython.cimports.flintmq.core.atomics import at_add32, at_load64, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.content import content_decref, content_from_bytes, content_t
 from cython.cimports.flintmq.core.hash64 import map64_count, map64_free, map64_get, map64_put, map64_remove
+from cython.cimports.flintmq.core.siphash import siphash
 from cython.cimports.flintmq.queue.entry_list import list_scan, list_slot_locked
 from cython.cimports.flintmq.queue.handle import QueueHandle, queue_message
 from cython.cimports.flintmq.queue.list_kinds import LIST_STANDARD
@@ -58,17 +58,11 @@ from cython.cimports.flintmq.selectors.program import (
 )
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
-from cython.cimports.libc.string import memcpy
 
 log = logging.getLogger("flintmq.queue.kinds")
 
 # places of the map that an arrival passes over
 SWEPT = declare(uint32_t, 4)
-# the constants of the hash
-SIP0 = declare(uint64_t, 0x736F6D6570736575)
-SIP1 = declare(uint64_t, 0x646F72616E646F6D)
-SIP2 = declare(uint64_t, 0x6C7967656E657261)
-SIP3 = declare(uint64_t, 0x7465646279746573)
 # steps for the search of the header, as for a selector
 STEPS = declare(int64_t, 65_536)
 
@@ -77,66 +71,6 @@ _keys = declare(uint64_t[4])
 
 
 # --- values -------------------------------------------------------------------------------------------------------------------
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _turned(value: uint64_t, bits: c_int) -> uint64_t:
-    return (value << bits) | (value >> (64 - bits))
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _round(v: pointer[uint64_t]) -> void:
-    v[0] += v[1]
-    v[1] = _turned(v[1], 13) ^ v[0]
-    v[0] = _turned(v[0], 32)
-    v[2] += v[3]
-    v[3] = _turned(v[3], 16) ^ v[2]
-    v[0] += v[3]
-    v[3] = _turned(v[3], 21) ^ v[0]
-    v[2] += v[1]
-    v[1] = _turned(v[1], 17) ^ v[2]
-    v[2] = _turned(v[2], 32)
-
-
-@cfunc
-@nogil
-@exceptval(check=False)
-def _hash(key0: uint64_t, key1: uint64_t, text: pointer[cython.const[uint8_t]], size: uint32_t) -> uint64_t:
-    v: uint64_t[4]
-    last: uint64_t = cast(uint64_t, size) << 56
-    piece: uint64_t
-    left: uint32_t = size
-    v[0] = key0 ^ SIP0
-    v[1] = key1 ^ SIP1
-    v[2] = key0 ^ SIP2
-    v[3] = key1 ^ SIP3
-    while left >= 8:
-        memcpy(address(piece), text, 8)
-        v[3] ^= piece
-        _round(v)
-        _round(v)
-        v[0] ^= piece
-        text += 8
-        left -= 8
-    piece = 0
-    memcpy(address(piece), text, left)
-    last |= piece
-    v[3] ^= last
-    _round(v)
-    _round(v)
-    v[0] ^= last
-    v[2] ^= 0xFF
-    _round(v)
-    _round(v)
-    _round(v)
-    _round(v)
-    return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
 @cfunc
@@ -162,8 +96,8 @@ def _hashes(kind: pointer[last_value_t], content: pointer[content_t], first: poi
     else:
         text = cast(pointer[uint8_t], address(value.integer))
     # Kinds differ: a text is never equal to a number.
-    first[0] = _hash(_keys[0] ^ value.kind, _keys[1], text, size) | 1
-    second[0] = _hash(_keys[2] ^ value.kind, _keys[3], text, size)
+    first[0] = siphash(_keys[0] ^ value.kind, _keys[1], text, size, 2, 4) | 1
+    second[0] = siphash(_keys[2] ^ value.kind, _keys[3], text, size, 2, 4)
     return True
 
 

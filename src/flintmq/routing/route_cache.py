@@ -25,7 +25,6 @@ from cython import (
     cfunc,
     declare,
     exceptval,
-    inline,
     nogil,
     p_char,
     p_void,
@@ -33,48 +32,18 @@ from cython import (
     sizeof,
     void,
 )
-from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_add32, at_load32, at_store32, at_sub32, spin_lock, spin_unlock
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.memory_account import MEMORY_ROUTES, memory_add
+from cython.cimports.flintmq.core.siphash import siphash
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_decref, queue_incref, queue_is_deleted
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
 
-# "somepseudorandomlygeneratedbytes"
-SIP_0 = declare(uint64_t, 0x736F6D6570736575)
-SIP_1 = declare(uint64_t, 0x646F72616E646F6D)
-SIP_2 = declare(uint64_t, 0x6C7967656E657261)
-SIP_3 = declare(uint64_t, 0x7465646279746573)
 _key0 = declare(uint64_t, 0)
 _key1 = declare(uint64_t, 0)
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _rotl(value: uint64_t, bits: c_int) -> uint64_t:
-    return (value << bits) | (value >> (64 - bits))
-
-
-@cfunc
-@inline
-@nogil
-@exceptval(check=False)
-def _round(v: pointer[uint64_t]) -> void:
-    v[0] += v[1]
-    v[1] = _rotl(v[1], 13) ^ v[0]
-    v[0] = _rotl(v[0], 32)
-    v[2] += v[3]
-    v[3] = _rotl(v[3], 16) ^ v[2]
-    v[0] += v[3]
-    v[3] = _rotl(v[3], 21) ^ v[0]
-    v[2] += v[1]
-    v[1] = _rotl(v[1], 17) ^ v[2]
-    v[2] = _rotl(v[2], 32)
 
 
 @cfunc
@@ -85,39 +54,8 @@ def _hash(key: pointer[cython.const[uint8_t]], size: uint32_t) -> uint32_t:
 
     Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012); 1 and 3 rounds as in CPython and Rust.
     """
-    v: uint64_t[4]
-    word: uint64_t = 0
-    i: uint32_t = 0
-    left: uint32_t = size & 7
-    v[0] = _key0 ^ SIP_0
-    v[1] = _key1 ^ SIP_1
-    v[2] = _key0 ^ SIP_2
-    v[3] = _key1 ^ SIP_3
-    while i + 8 <= size:
-        memcpy(address(word), key + i, 8)
-        v[3] ^= word
-        _round(v)
-        v[0] ^= word
-        i += 8
-    if left and size > 8:
-        # The last eight bytes, of which those that are in a word already are shifted out.
-        memcpy(address(word), key + size - 8, 8)
-        word >>= 8 * (8 - left)
-    else:
-        word = 0
-        while i < size:
-            word |= cast(uint64_t, key[i]) << (8 * (i & 7))
-            i += 1
-    word |= cast(uint64_t, size) << 56
-    v[3] ^= word
-    _round(v)
-    v[0] ^= word
-    v[2] ^= 0xFF
-    _round(v)
-    _round(v)
-    _round(v)
-    word = v[0] ^ v[1] ^ v[2] ^ v[3]
-    return cast(uint32_t, word ^ (word >> 32))
+    value: uint64_t = siphash(_key0, _key1, key, size, 1, 3)
+    return cast(uint32_t, value ^ (value >> 32))
 
 
 @cfunc
