@@ -57,6 +57,17 @@ def test_the_publisher_waits_until_four_fifths(broker: Any, connect: Connect, ki
     wait_until(lambda: blocked(broker) == 0, what="nobody waits")
 
 
+def test_a_long_name_is_told_as_far_as_it_fits(broker: Any, connect: Connect) -> None:
+    """A reason has 255 bytes, not characters."""
+    connection = connect(broker)
+    publisher, name = connection.channel(), "\u00e9" * 127
+    publisher.queue(name, arguments=BLOCK)
+    for _ in range(12):
+        publisher.publish(b"x", routing_key=name)
+    reason = connection.expect(0, "connection.blocked").reason
+    assert reason.startswith("queue '\u00e9\u00e9") and len(reason.encode()) <= 255
+
+
 def test_others_do_not_wait(broker: Any, connect: Connect) -> None:
     publisher, other, reader = (connect(broker).channel() for _ in range(3))
     reader.queue("q", arguments=BLOCK)

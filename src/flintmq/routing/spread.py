@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bisect
 import random
-import re
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -28,7 +27,7 @@ from flintmq.routing.rendezvous import Rendezvous
 
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
+_DIGITS_MAX = 32
 
 
 def _invalid(text: str) -> PeerError:
@@ -102,10 +101,9 @@ class ConsistentHashExchange(Exchange):
         self._most = limits.hash_destinations_max
 
     def validate_binding(self, binding: Binding) -> None:
-        key = binding.routing_key.decode("latin-1")
-        if not _INTEGER.fullmatch(key):
+        weight, most = _integer(binding.routing_key), Limits().hash_weight_max
+        if weight is None:
             raise _invalid(f"The binding key must be an integer: {shown_binary(binding.routing_key)}")
-        weight, most = int(key), Limits().hash_weight_max
         if weight < 1:
             raise _invalid("The binding key must be greater than 0")
         if weight > most:
@@ -158,8 +156,14 @@ class ConsistentHashExchange(Exchange):
 
 def _weight_of(binding: Binding) -> int:
     """Of a binding that was validated; of one that an earlier version took, 1."""
-    key = binding.routing_key.decode("latin-1")
-    return min(max(int(key), 1), Limits().hash_weight_max) if _INTEGER.fullmatch(key) else 1
+    weight = _integer(binding.routing_key)
+    return 1 if weight is None else min(max(weight, 1), Limits().hash_weight_max)
+
+
+def _integer(key: bytes) -> int | None:
+    """A key of ASCII digits, perhaps with a sign; None: it is none, or too long for one."""
+    digits = key[1:] if key[:1] in (b"+", b"-") else key
+    return int(key) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
 
 
 class ModulusHashExchange(Exchange):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from flintmq.guard import guarded
 from flintmq.protocol.v0_9_1 import spec
+from flintmq.protocol.v0_9_1.codec import clip_shortstr
 from flintmq.session import commits
 from flintmq.vhost.arguments import BLOCK
 
@@ -75,7 +76,7 @@ class Flow:
         if first:
             text = f"{handler.vhost.describe('queue', queue.name)} is full"
             if handler.wants_blocked:
-                handler.send(0, spec.ConnectionBlocked(text[:255]))
+                handler.send(0, spec.ConnectionBlocked(clip_shortstr(text)))
             log.info("connection %s: publisher is blocked: %s", handler.name, text)
         self._pause(handler)
 
