@@ -679,7 +679,7 @@ class Connection:
             channel.unacked.last_tag,
             cast(uint32_t, min(queue_ready_count(handle.queue), 0xFFFFFFFF)),
         )
-        if written and self.connection.traced:
+        if written and at_load32(address(self.connection.traced)):
             note_delivery(address(self.connection), number, handle.queue, delivery.redelivered, delivery.content)
         if counted != NULL:
             content_decref(counted)
@@ -873,8 +873,8 @@ class Connection:
         return taken
 
     def set_traced(self, traced: bool) -> None:
-        """The firehose gets a copy of each delivery from now on (handler.delivered), or none."""
-        self.connection.traced = traced
+        """The firehose gets a copy of each delivery from now on (handler.delivered), or none. Any thread."""
+        at_store32(address(self.connection.traced), 1 if traced else 0)
 
     def discard(self, number: int) -> None:
         """Drops the waiting message (it was refused)."""

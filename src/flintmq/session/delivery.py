@@ -12,6 +12,7 @@ import logging
 
 import cython
 from cython import NULL, address, bint, cast, cfunc, char, exceptval, gil, inline, nogil, pointer, size_t, void
+from cython.cimports.flintmq.core.atomics import at_load32
 from cython.cimports.flintmq.core.buffer import out_refer, out_reserve
 from cython.cimports.flintmq.core.byte_order import put16, put32, put64
 from cython.cimports.flintmq.core.content import (
@@ -139,7 +140,7 @@ def write_deliver(
     if not _put_content(connection, subscription.channel.number, p + 10 + route_len, content):
         connection.out.end -= total
         return False
-    if connection.traced:
+    if at_load32(address(connection.traced)):
         note_delivery(connection, subscription.channel.number, subscription.consumer.queue, delivery.redelivered, content)
     return True
 

@@ -12,7 +12,6 @@ T3  Messages of the exchange itself are not traced.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flintmq.core.content import CONTENT_HEADERS
@@ -41,7 +40,7 @@ class Tracer:
         self._outbox = Outbox(broker, TRACE, broker.limits.trace_bytes_max, "trace", CONTENT_HEADERS)
 
     def turn(self, name: str, on: bool) -> None:
-        """On or off for a virtual host: at the next command of each connection. Any thread."""
+        """On or off for a virtual host: with the next message that is published or delivered. Any thread."""
         broker = self._broker
         vhost = broker.vhosts.get(name)
         if vhost is None or vhost.tracing is on:
@@ -51,7 +50,7 @@ class Tracer:
             guarded("tracing", f"vhost {name!r}", vhost.on_routes_changed, exchange)
         for handler in list(broker.connections.values()):
             if handler.vhost is vhost:
-                broker.on_loop_of(handler, partial(_mark, handler, vhost))
+                handler.connection.set_traced(on)
 
     def published(
         self, handler: ConnectionHandler, channel: int, content: Content, keys: Iterable[bytes], properties: Any, handles: Iterable[Any]
@@ -95,8 +94,3 @@ def _facts(broker: Broker, exchange: str, keys: list[str], properties: dict[str,
         "vhost": handler.vhost.name,
         "connection": handler.name,
     }
-
-
-def _mark(handler: ConnectionHandler, vhost: Any) -> None:
-    if not handler.ended:
-        handler.connection.set_traced(vhost.tracing)
