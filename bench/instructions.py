@@ -3,7 +3,7 @@
     python -m bench.instructions [OTHER] [--only transient,confirmed,...] [--functions 12]
 
 in: this checkout, built, and perhaps another one; valgrind (Debian: apt-get install valgrind). out: for each workload the instructions per
-message (churn: per connection) in the compiled modules, the C library and the interpreter, and
+message (churn: per connection, declare: per queue) in the compiled modules, the C library and the interpreter, and
 with OTHER the functions that differ most. Exit code 0; 64 when OTHER is none;
 69 without valgrind; 65 when a broker did not start or perf found messages missing.
 
@@ -32,13 +32,14 @@ from pathlib import Path
 from tests.support.servers import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
-# messages of the two runs, and short connections
+# of the two runs: messages, short connections, queues
 FEW, MANY = 10_000, 60_000
 FEW_CONNECTIONS, MANY_CONNECTIONS = 200, 1_200
+FEW_QUEUES, MANY_QUEUES = 500, 3_500
 # seconds; a broker under valgrind is some 50 times slower
 START_S_MAX, RUN_S_MAX = 300.0, 1200.0
 PARTS = ("flintmq", "libc", "python")
-CHURN = "churn"
+CHURN, DECLARE = "churn", "declare"
 # workload: (arguments of perf, durable)
 WORKLOADS = {
     "transient": (("--size", "16"), False),
@@ -49,6 +50,7 @@ WORKLOADS = {
     "acked": (("--size", "16", "--ack", "1", "--prefetch", "1000"), False),
     "confirmed": (("--size", "1024", "--persistent", "--durable", "--confirm", "1000", "--ack", "100", "--prefetch", "2000"), True),
     CHURN: (("--mode", "churn", "--clients", "4"), False),
+    DECLARE: (("--mode", "declare"), False),
 }
 LINE = re.compile(r"\s*([\d,]+) \(\s*[\d.]+%\)\s+(\S+):(\S+)(?: \[(.*)\])?")
 Counts = collections.Counter[tuple[str, str]]
@@ -106,7 +108,7 @@ def run(checkout: Path, arguments: tuple[str, ...], durable: bool, count: int) -
                 "--json",
                 "--port",
                 str(port),
-                "--count",
+                "--queues" if "declare" in arguments else "--count",
                 str(count),
                 "--drain-timeout",
                 "120",
@@ -126,7 +128,7 @@ def run(checkout: Path, arguments: tuple[str, ...], durable: bool, count: int) -
 def per_message(checkout: Path, name: str) -> dict[tuple[str, str], float]:
     """(part, function) -> instructions per message."""
     arguments, durable = WORKLOADS[name]
-    less, more = (FEW_CONNECTIONS, MANY_CONNECTIONS) if name == CHURN else (FEW, MANY)
+    less, more = {CHURN: (FEW_CONNECTIONS, MANY_CONNECTIONS), DECLARE: (FEW_QUEUES, MANY_QUEUES)}.get(name, (FEW, MANY))
     few, many = run(checkout, arguments, durable, less), run(checkout, arguments, durable, more)
     return {key: (many[key] - few[key]) / (more - less) for key in many}
 
