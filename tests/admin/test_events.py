@@ -117,11 +117,9 @@ def test_one_more_stream_than_the_limit_is_refused(start: Callable[..., Client])
 
 
 def test_a_stop_does_not_wait_for_streams(start: Callable[..., Client]) -> None:
-    client = start()
+    client = start(limits={"http_stop_ms": 3_600_000})
     streams = [Stream(client) for _ in range(3)]
-    begin = time.monotonic()
-    client.node.stop()
-    assert time.monotonic() - begin < 1.9  # Limits.http_stop_ms is 2 s
+    client.node.stop()  # a stop that waited would take an hour
     for stream in streams:
         stream.close()
 

@@ -38,7 +38,7 @@ def _drain(broker: Broker, queue: str, count: int) -> list[tuple[int, bool, int]
     got = []
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
-        for method, _, body in channel.consume(queue, auto_ack=False, inactivity_timeout=6):
+        for method, _, body in channel.consume(queue, auto_ack=False, inactivity_timeout=60):
             if method is None:
                 break
             got.append((int(body), method.redelivered, int(time.time() * 1000)))
