@@ -67,7 +67,8 @@ def traffic(client: Client) -> list[pika.BlockingConnection]:
     manual: Any = held.channel()
     manual.basic_qos(prefetch_count=1)
     manual.basic_consume("m", lambda *_: None)
-    held.process_data_events(0)
+    core = client.node.broker.vhosts["/"].queues["m"].core
+    wait_until(lambda: core.unacked_count() == 1, what="one message is with the first consumer")
     other: Any = short.channel()
     left = ["1", "2", "3"]
     other.basic_consume("m", lambda *_: left.pop(), auto_ack=True, consumer_tag="auto")
@@ -81,7 +82,7 @@ def test_board_10991_is_full(client: Client) -> None:
     """Each query has an answer, with the numbers of what clients did in between."""
     before = scraped(scrape(client), TARGET)
     open_ones = traffic(client)
-    wait_until(lambda: client.node.broker.connections_closed > 0)
+    wait_until(lambda: client.node.broker.connections_closed > 0 and len(client.node.broker.vhosts["/"].queues) == 1)
     after = scraped(scrape(client), TARGET)
     found: dict[str, float] = {}
     cluster = client.node.broker.cluster_name

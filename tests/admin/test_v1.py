@@ -17,6 +17,7 @@ from flintmq.config import Limits
 from flintmq.protocol.v0_9_1.codec import encode_properties
 from tests.admin.api import Api
 from tests.admin.conftest import Answer, Client, basic
+from tests.support.broker import wait_until
 
 V1 = "/api/v1"
 ROOT = f"{V1}/queues/%2F"
@@ -101,7 +102,7 @@ def test_messages_on_disk_only_are_found(start: Callable[..., Client], tmp_path:
     client = start(data_dir=str(tmp_path), limits={"queue_hot_bytes": 4096})
     client.node.broker.vhosts["/"].declare_queue("q", durable=True)
     client.publish(*[json.dumps({"n": number, "pad": "x" * 500}) for number in range(50)])
-    assert client.node.broker.vhosts["/"].queues["q"].core.cold_count > 0
+    wait_until(lambda: client.node.broker.vhosts["/"].queues["q"].core.cold_count > 0)
     found = post(client, f"{ROOT}/q/search", {"filter": [{"in": "json", "path": "$.n", "op": "gt", "value": 47}]})
     assert [json.loads(one)["n"] for one in bodies(found)] == [48, 49]
 

@@ -105,7 +105,7 @@ def bodies(channel: Any, queue: str) -> list[int]:
 def of_stream(channel: Any, count: int) -> list[int]:
     found: list[int] = []
     channel.basic_qos(prefetch_count=100)
-    for method, _, body in channel.consume("stream", arguments={"x-stream-offset": "first"}, inactivity_timeout=5):
+    for method, _, body in channel.consume("stream", arguments={"x-stream-offset": "first"}, inactivity_timeout=60):
         if method is None:
             break
         found.append(int(body))

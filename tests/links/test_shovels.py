@@ -127,17 +127,19 @@ def test_delete_after_is_exact(pair: list[Side], after: Any, mode: str, count: i
         assert here.take("a") == NUMBERS[count:300]
 
 
-def test_a_destination_that_refuses_gets_it_again_in_order(pair: list[Side]) -> None:
-    """reject-publish: what does not fit stays here, and the shovel waits instead of going round."""
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_a_destination_that_refuses_gets_it_again_in_order(pair: list[Side], prefetch: int) -> None:
+    """reject-publish: what does not fit stays here, and the shovel waits instead of going round. Of four that are under way the queue may
+    take one behind a refused one, when it got room in between."""
     here, there = pair
     there.channel.queue_declare("b", durable=True, arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
     here.fill("a", 60)
-    here.shovel(src_uri="amqp://", src_queue="a", dest_uri=there.url, dest_queue="b", reconnect_delay=0.05, src_prefetch_count=4)
+    here.shovel(src_uri="amqp://", src_queue="a", dest_uri=there.url, dest_queue="b", reconnect_delay=0.05, src_prefetch_count=prefetch)
     assert "refused" in here.state("terminated")["reason"]
     got: list[bytes] = []
     until(lambda: got.extend(there.take("b")) or len(set(got)) >= 60)
     first = list(dict.fromkeys(got))
-    assert first == NUMBERS[:60]
+    assert (first if prefetch == 1 else sorted(first, key=int)) == NUMBERS[:60]
 
 
 def test_a_queue_that_is_deleted_meanwhile_loses_nothing(pair: list[Side]) -> None:
@@ -147,8 +149,8 @@ def test_a_queue_that_is_deleted_meanwhile_loses_nothing(pair: list[Side]) -> No
     here.state("running")
     there.channel.queue_delete("b")
     here.fill("a", 5)
-    until(lambda: there.depth("b") == 5)
-    assert there.take("b") == NUMBERS[:5] and here.depth("a") == 0
+    until(lambda: there.depth("b") == 5 and here.depth("a") == 0)
+    assert there.take("b") == NUMBERS[:5]
 
 
 def test_kill_of_the_process(pair: list[Side]) -> None:
@@ -170,7 +172,7 @@ def test_restart_change_and_delete(pair: list[Side]) -> None:
     links = here.broker.node.links._links
     number = links["shovel", "/", "s", ""].number
     here.api.delete("shovels/vhost/%2F/s/restart")
-    until(lambda: links["shovel", "/", "s", ""].number > number)
+    until(lambda: (link := links.get(("shovel", "/", "s", ""))) is not None and link.number > number)
     here.state("running")
     here.shovel(status=204, src_uri="amqp://", src_queue="a", dest_uri=there.url, dest_queue="c")
     until(lambda: here.status().get("dest_queue") == "c" and here.status()["state"] == "running")
@@ -182,8 +184,8 @@ def test_restart_change_and_delete(pair: list[Side]) -> None:
     here.api.delete("shovels/vhost/%2F/s")
     until(lambda: here.api.get("shovels") == [])
     assert here.api.get("parameters/shovel") == []
-    here.fill("a", 1)
     until(lambda: here.broker.node.links._process is None)  # without a link there is no process
+    here.fill("a", 1)
     assert here.depth("a") == 1
 
 

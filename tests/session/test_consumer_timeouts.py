@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from flintmq.vhost.policies import made
 from tests.support.broker import wait_until
+from tests.support.clocks import HeldClock
 from tests.support.rawamqp import RawChannel
 
 Connect = Callable[..., Any]
@@ -19,7 +21,16 @@ KINDS = [{}, {"x-queue-type": "quorum"}, {"x-max-priority": 3}]
 
 @pytest.fixture
 def broker(start: Callable[..., Any]) -> Any:
-    return start(QUICK)
+    clock = HeldClock()
+    clock.hold()
+    return start(QUICK, clock=clock)
+
+
+def passes(broker: Any, ms: int = 100) -> None:
+    """What was delivered until now is as old as that, and stays so; what comes afterwards is younger, however long the test takes."""
+    now_ms = int(time.time() * 1000)
+    wait_until(lambda: time.time() * 1000 > now_ms + 3)
+    broker.node.broker.clock.held_ms = now_ms + 1 + ms
 
 
 def two(broker: Any, connect: Connect) -> tuple[RawChannel, RawChannel]:
@@ -35,6 +46,7 @@ def test_it_goes_to_somebody_else_and_the_channel_lives(broker: Any, connect: Co
     slow.publish(b"job", routing_key="q", delivery_mode=2)
     first = slow.expect("basic.deliver")
     quick.consume("q", "quick")
+    passes(broker)
     again = quick.expect("basic.deliver")
     assert (again.body, bool(again.redelivered)) == (b"job", True)
     if kind.get("x-queue-type") == "quorum":
@@ -59,6 +71,7 @@ def test_a_late_answer_is_no_mistake_and_has_no_effect(broker: Any, connect: Con
     ch.consume("q", "c")
     ch.publish(b"x", routing_key="q")
     first = ch.expect("basic.deliver")
+    passes(broker)
     second = ch.expect("basic.deliver")
     assert second.delivery_tag > first.delivery_tag and bool(second.redelivered)
     if how in ("ack", "multiple"):
@@ -66,6 +79,7 @@ def test_a_late_answer_is_no_mistake_and_has_no_effect(broker: Any, connect: Con
     else:
         rest = {} if how == "reject" else {"multiple": False}
         ch.send(f"basic.{how}", delivery_tag=first.delivery_tag, requeue=False, **rest)
+    passes(broker)
     third = ch.expect("basic.deliver")
     ch.send("basic.ack", delivery_tag=third.delivery_tag)
     wait_until(lambda: broker.node.broker.timeouts.ended == 2, what="two deliveries were too slow")
@@ -79,6 +93,7 @@ def test_basic_get_has_it_too(broker: Any, connect: Connect) -> None:
     ch.queue("q", arguments=TIMEOUT)
     ch.publish(b"x", routing_key="q")
     tag = ch.call("basic.get", queue="q").delivery_tag
+    passes(broker)
     ch.wait_ready("q", 1)
     ch.send("basic.ack", delivery_tag=tag)
     again = ch.call("basic.get", queue="q")
@@ -94,6 +109,7 @@ def test_a_consumer_has_its_own(broker: Any, connect: Connect) -> None:
     ch.consume("q", "c", arguments={"x-consumer-timeout": 50})
     ch.publish(b"x", routing_key="q")
     tag = ch.expect("basic.deliver").delivery_tag
+    passes(broker, 50)
     ch.wait_ready("q", 1)
     ch.send("basic.ack", delivery_tag=tag)
     assert bool(ch.expect("basic.deliver").redelivered)
@@ -109,6 +125,7 @@ def test_a_policy_counts_for_deliveries_under_way(broker: Any, connect: Connect)
     vhost = core.vhosts["/"]
     vhost.policies.put(made("p", {"pattern": "^q$", "definition": {"consumer-timeout": 60}}), False)
     vhost.follow_policies("queue", ["q"])
+    passes(broker, 60)
     ch.wait_ready("q", 1)
     assert core.queues[vhost.queues["q"].queue_id].core.consumer_timeout_ms == 60
 
@@ -120,6 +137,9 @@ def test_it_counts_for_the_delivery_limit(broker: Any, connect: Connect) -> None
     ch.call("basic.qos", prefetch_count=5)
     ch.consume("q", "c")
     ch.publish(b"x", routing_key="q")
+    for _ in range(2):
+        ch.expect("basic.deliver")
+        passes(broker)
     ch.wait_ready("dead", 1)
     dead = ch.call("basic.get", queue="dead", no_ack=True)
     assert dead.properties["headers"]["x-death"][0]["reason"] == "delivery_limit"
@@ -133,6 +153,8 @@ def test_what_a_transaction_has_settled_stays_settled(broker: Any, connect: Conn
     ch.call("tx.select")
     first, second = (ch.call("basic.get", queue="q").delivery_tag for _ in range(2))
     ch.send("basic.ack", delivery_tag=first)
+    assert ch.ready("q") == 0
+    passes(broker)
     ch.wait_ready("q", 1)  # the second one is too late, the first one is the transaction's
     ch.send("basic.ack", delivery_tag=second)
     ch.call("tx.commit")

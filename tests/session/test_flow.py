@@ -89,7 +89,8 @@ def test_confirms_come_for_what_is_on_the_queue(broker: Any, connect: Connect) -
     got = publisher.expect("basic.ack")
     while got.delivery_tag < 11:
         got = publisher.expect("basic.ack")
-    assert (got.delivery_tag, blocked(broker)) == (11, 1)
+    wait_until(lambda: blocked(broker) == 1, what="it waits")
+    assert got.delivery_tag == 11
     drain(reader, "q", 4)
     while got.delivery_tag < 14:
         got = publisher.expect("basic.ack")
@@ -142,9 +143,7 @@ def test_every_end_lets_it_go_on(broker: Any, connect: Connect, how: str) -> Non
         vhost.policies.remove("p", False)
         vhost.follow_policies("queue", ["q"])
     else:
-        for _ in range(3):
-            reader.call("queue.purge", queue="q")
-            reader.nothing(0.05)
+        wait_until(lambda: reader.call("queue.purge", queue="q") and reader.ready("end") == 1, step=0.05, what="the last one came")
     reader.wait_ready("end", 1)
     wait_until(lambda: blocked(broker) == 0, what="nobody waits")
 

@@ -17,12 +17,15 @@ class HeldClock(SystemClock):
     def wall_ms(self) -> int:
         return self.held_ms or super().wall_ms()
 
+    def hold(self) -> None:
+        self.held_ms = self.wall_ms()
+
 
 @contextmanager
 def held(broker: Any) -> Iterator[None]:
     """Nothing that goes by the clock of the broker (which has a HeldClock) is due in here, however long it takes."""
     clock = broker.node.broker.clock
-    clock.held_ms = clock.wall_ms()
+    clock.hold()
     try:
         yield
     finally:
