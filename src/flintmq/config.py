@@ -334,6 +334,9 @@ class Limits:
     # limit the longest unused ones stand in line as everybody
     password_recent_max: int = 4_096
     password_recent_ms: int = 3_600_000
+    # iterations of the keys that SCRAM needs (30 ms for the broker once, for a client at each login; RFC 7677 wants 4,096 at least). Keys
+    # that are there keep theirs
+    scram_iterations: int = 100_000
     # wrong passwords of one user from one source, and seconds until one is forgiven: at the limit no password of the user is looked at
     # from there, and the answer is "too many logins" (20 guesses a minute go on)
     login_user_failures: int = 20
@@ -681,6 +684,8 @@ class Config:
     tls_require_client: bool = False
     # what of a client's certificate names the user: distinguished_name, common_name, subject_alternative_name
     tls_login_from: str = "distinguished_name"
+    # SASL mechanisms that AMQP offers to everybody, in the order of preference (access.mechanisms.MECHANISMS)
+    auth_mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
     # file of refused accesses and of changes of definitions; None: they are in the log only
     audit_log: str | None = None
     io_threads: int = 1

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flintmq.access.permissions import Permissions
+from flintmq.access.scram import SCRAM
 from flintmq.access.users import Users, default_user
 from flintmq.admin.parts import Parts
 from flintmq.admin.server import HttpServer
@@ -134,7 +135,7 @@ class Node:
             self.store.logs.on_failure = self._store_failed
             if self.store.logs.failure is not None:  # the writer's first write, which nobody could be told of yet
                 self._store_failed(self.store.logs.failure)
-        self.users = Users(definitions, self.clock, config.limits)
+        self.users = Users(definitions, self.clock, config.limits, scram=SCRAM in config.auth_mechanisms)
         self.permissions = Permissions(definitions)
         self.permissions.on_changed = revoke_authorizations
         kinds.load_installed()  # before queues are restored
@@ -143,6 +144,7 @@ class Node:
         self.broker.node_name = name
         self.broker.log = store_log
         self.definitions = DefinitionsService(self.broker)
+        self.users.on_keys = self.definitions.keep_keys
         self._restore()
         # What a pipeline's decision left to do is done before any listener opens.
         self.dataplane = None if self.store is None else DataPlane(config, self.broker, self.store.logs, actors=self.actors)

@@ -3,6 +3,7 @@
 in: base64 of a salt and a digest, with the name of RabbitMQ's algorithm. out: text for UserRecord.password_hash, yes or no to a password.
 
 Ours are argon2id in PHC form. One of RabbitMQ is kept as "algorithm$base64"; its user logs in as before, and a new password is argon2id.
+Behind either, and a space, may stand the keys that SCRAM needs (access.scram). Definitions files and tokens know the hash alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _DIGESTS = {
 def stored_hash(algorithm: str, text: str) -> str:
     """The hash of a definitions file as it is kept. Args: text: base64, or a PHC string of ours. Raises: ValueError with the reason."""
     if algorithm == ARGON2:
-        if not text.startswith(_PREFIX + "id$") or len(text) > 255:
+        if not text.startswith(_PREFIX + "id$") or len(text) > 255 or " " in text:
             raise ValueError("the password hash is no argon2id string")
         return text
     name = _DIGESTS.get(algorithm)
@@ -41,8 +42,24 @@ def stored_hash(algorithm: str, text: str) -> str:
     return f"{algorithm}${text}"
 
 
+def hash_of(stored: str) -> str:
+    """The hash of what is stored, without keys."""
+    return stored.partition(" ")[0]
+
+
+def keys_of(stored: str) -> str:
+    """The text of the keys of what is stored; "": there are none."""
+    return stored.partition(" ")[2]
+
+
+def with_keys(stored: str, keys: str) -> str:
+    """A hash with the text of its keys."""
+    return f"{hash_of(stored)} {keys}"
+
+
 def shown_hash(stored: str) -> tuple[str, str]:
     """(hash, algorithm) as definitions files have them."""
+    stored = hash_of(stored)
     algorithm, dollar, text = stored.partition("$")
     if dollar and algorithm in _DIGESTS:
         return text, algorithm
@@ -56,7 +73,7 @@ def is_foreign(stored: str) -> bool:
 
 def matches(stored: str, password: str) -> bool:
     """Whether a password is that of a hash of RabbitMQ. Microseconds: the caller adds the work that hides it."""
-    algorithm, _, text = stored.partition("$")
+    algorithm, _, text = hash_of(stored).partition("$")
     raw = base64.b64decode(text)
     digest = hashlib.new(_DIGESTS[algorithm], raw[:_SALT_BYTES] + password.encode("utf-8", "surrogatepass"), usedforsecurity=False)
     return hmac.compare_digest(digest.digest(), raw[_SALT_BYTES:])

@@ -1,4 +1,5 @@
-"""SASL responses of connection.start-ok: PLAIN and AMQPLAIN; EXTERNAL, where the certificate of the client says who it is.
+"""SASL responses of connection.start-ok: PLAIN and AMQPLAIN; EXTERNAL, where the certificate of the client says who it is. SCRAM is in
+access.scram.
 
 in: mechanism name and response bytes of a peer nobody knows yet. out: user name and password, or a PeerError.
 """
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from flintmq.access.scram import SCRAM
 from flintmq.access.secret import Secret
 from flintmq.errors import PeerError, ReplyCode
 
-# What connection.start offers, in the order of preference.
-MECHANISMS = "PLAIN AMQPLAIN"
+# what may be offered to clients without a certificate (Config.auth_mechanisms)
+MECHANISMS = ("PLAIN", "AMQPLAIN", SCRAM)
 EXTERNAL = "EXTERNAL"
 # what of a certificate may name the user (RabbitMQ's ssl_cert_login_from)
 LOGIN_FROM = ("distinguished_name", "common_name", "subject_alternative_name")
@@ -58,9 +60,13 @@ def parse_response(mechanism: str, response: bytes, decode_table: TableDecoder) 
         return _plain(response)
     if mechanism == "AMQPLAIN":
         return _amqplain(response, decode_table)
-    # A peer's own words in the text: bounded, and only printable ones.
+    raise unknown_mechanism(mechanism)
+
+
+def unknown_mechanism(mechanism: str) -> PeerError:
+    """The answer to a mechanism that was not offered. A peer's own words in the text: bounded, and only printable ones."""
     shown = "".join(character for character in mechanism[:64] if character.isprintable())
-    raise PeerError(ReplyCode.COMMAND_INVALID, f"unknown authentication mechanism '{shown}'")
+    return PeerError(ReplyCode.COMMAND_INVALID, f"unknown authentication mechanism '{shown}'")
 
 
 def _plain(response: bytes) -> Credentials:

@@ -7,6 +7,8 @@ I2  A cached yes is forgotten after Limits.credential_cache_ms, and at once when
     while the user changed answers no.
 I3  Unknown users, users without a password and wrong passwords cost the same work, in the same pool.
 I4  Callers are never blocked by a check; how many run and wait, and in which order, is decided by access.checks.
+I5  With SCRAM on (`stranger`) a password that is set gets keys, and one that was verified and has none gets them (`on_keys`): they stand
+    behind its hash, which stays what it was. A SCRAM login costs microseconds, and its guesses count as all others (`throttle`).
 """
 
 from __future__ import annotations
@@ -16,21 +18,26 @@ import hmac
 import ipaddress
 import itertools
 import os
+import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from flintmq.access import scram
 from flintmq.access.checks import Answer, Check, Checks, source_of
-from flintmq.access.hashes import is_foreign, matches
+from flintmq.access.hashes import hash_of, is_foreign, keys_of, matches, with_keys
 from flintmq.access.secret import Secret
 from flintmq.access.throttle import Throttle
 from flintmq.clock import Clock, SystemClock
 from flintmq.config import Limits
-from flintmq.ports import Definitions, PermissionRecord, UserRecord
+from flintmq.ports import Definitions, ParameterRecord, PermissionRecord, UserRecord
 
+# the parameter that keeps what salts are made with, once SCRAM was on; its component is this broker's own
+_SALTS = "scram-salts"
 DEFAULT_USER = "guest"
 
 # OWASP's argon2id: 19 MiB, two passes, one lane (30 to 50 ms on a small server).
@@ -70,7 +77,8 @@ def default_user(vhost: str = "/") -> tuple[PermissionRecord, UserRecord]:
 class Users:
     """The users of a node. `throttle` slows who guesses.
 
-    Args: definitions; clock; limits; loopback_users: may connect from this machine only (RabbitMQ's loopback_users).
+    Args: definitions; clock; limits; loopback_users: may connect from this machine only (RabbitMQ's loopback_users); scram: keys for
+    SCRAM are made and kept.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class Users:
         clock: Clock | None = None,
         limits: Limits | None = None,
         loopback_users: frozenset[str] = frozenset({DEFAULT_USER}),
+        scram: bool = False,
     ) -> None:
         self._definitions = definitions
         self._clock = clock or SystemClock()
@@ -94,6 +103,18 @@ class Users:
         self._births = itertools.count(1)
         self._born = {name: next(self._births) for name in self._users}
         self._verified: dict[str, tuple[bytes, int]] = {}  # user -> MAC of user and password, end of validity (monotonic ns)
+        # None: SCRAM is off
+        self.stranger = self._salts(limits.scram_iterations) if scram else None
+        # is told the record of a user whose password was right, and the same with keys: to be kept unless the user changed meanwhile
+        self.on_keys: Callable[[UserRecord, UserRecord], object] = lambda record, fresh: None
+
+    def _salts(self, iterations: int) -> scram.Stranger:
+        """What salts are made with: kept from the first start with SCRAM on."""
+        for record in self._definitions.load_parameters(_SALTS):
+            return scram.Stranger(bytes.fromhex(str(record.value)), iterations)
+        key = secrets.token_bytes(32)
+        self._definitions.save_parameter(ParameterRecord(_SALTS, "", "key", key.hex()))
+        return scram.Stranger(key, iterations)
 
     # --- management -----------------------------------------------------------------------------------------------------
 
@@ -118,15 +139,22 @@ class Users:
     def changed(self, record: UserRecord) -> None:
         """The definitions have this record now; what was verified of the user is forgotten."""
         with self._lock:
-            if record.name not in self._users:
+            known = self._users.get(record.name)
+            if known is None:
                 self._born[record.name] = next(self._births)
             self._users[record.name] = record
-            self._verified.pop(record.name, None)
+            if known is None or hash_of(known.password_hash) != hash_of(record.password_hash):
+                self._verified.pop(record.name, None)
 
     def set_password(self, name: str, password: Secret | str) -> None:
         """Changes a password (slow: see hash_password). Raises: KeyError for an unknown user."""
-        hashed = hash_password(password)
+        hashed = self.stored(name, password)
         self.put(replace(self._users[name], password_hash=hashed))
+
+    def stored(self, name: str, password: Secret | str) -> str:
+        """What is kept of a password that this user gets: its hash, and its keys when SCRAM is on. Slow: see hash_password."""
+        hashed = hash_password(password)
+        return hashed if self.stranger is None else with_keys(hashed, scram.written(self.stranger.keys_for(name, password)))
 
     def delete(self, name: str) -> bool:
         """False when there was no such user. Its permissions go too: tell Permissions.forget_user."""
@@ -182,7 +210,7 @@ class Users:
     def check(self, user: str, password: Secret | str) -> bool:
         """The check itself, in this thread: tens of milliseconds. For management and the pool."""
         record = self._users.get(user)
-        stored = record.password_hash if record is not None else ""
+        stored = hash_of(record.password_hash) if record is not None else ""
         foreign = is_foreign(stored)
         try:
             good: bool = _HASHER.verify(_NOBODY if foreign else stored or _NOBODY, password)
@@ -190,13 +218,46 @@ class Users:
             good = False
         if foreign:  # I3
             good = matches(stored, password)
-        if not good or not stored:
+        if not good or not stored or record is None:
             return False
         with self._lock:
-            if self._users.get(user) is not record:
+            known = self._users.get(user)
+            if known is None or hash_of(known.password_hash) != stored:
                 return False
             self._verified[user] = (self._mac(user, password), self._clock.monotonic_ns() + self._cache_ns)
+        if self.stranger is not None and not keys_of(known.password_hash):
+            keys = scram.written(self.stranger.keys_for(user, password))
+            self.on_keys(known, replace(known, password_hash=with_keys(stored, keys)))
         return True
+
+    # --- SCRAM ----------------------------------------------------------------------------------------------------------
+
+    def conversation(self) -> scram.Conversation:
+        """A login by SCRAM that begins. Only while `stranger` is there."""
+        return scram.Conversation(self._keys)
+
+    def _keys(self, user: str) -> scram.Keys:
+        assert self.stranger is not None
+        record = self._users.get(user)
+        nobody = self.stranger.nobody(user)
+        return (scram.read(keys_of(record.password_hash)) if record is not None else None) or nobody
+
+    def still(self, conversation: scram.Conversation) -> bool:
+        """Whether the keys of a conversation are those of its user now."""
+        return conversation.keys == self._keys(conversation.user)
+
+    def prove(self, conversation: scram.Conversation, message: bytes, source: str) -> tuple[bool | None, bytes]:
+        """The last message of a SCRAM login. (True, the server's answer); False: wrong; None: failed too often before (T1), nothing was
+        looked at. Raises: scram.ScramError, which counts as wrong."""
+        user, where = conversation.user, source_of(source)
+        if self.throttle.refuses(user, where):
+            return None, b""
+        answer: bytes | None = None
+        try:
+            answer = conversation.final(message)
+        finally:
+            (self.throttle.failed if answer is None else self.throttle.passed)(user, where)
+        return (False, b"") if answer is None else (True, answer)
 
     def close(self) -> None:
         """Stops the pool; checks that wait are not run and their callbacks not called."""

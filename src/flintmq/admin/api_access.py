@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from flintmq.access.hashes import shown_hash
 from flintmq.access.tags import sees_everything
-from flintmq.access.users import hash_password
 from flintmq.admin.api_call import Call, Entry, bad, member, not_found, nothing
 from flintmq.admin.api_lists import Listing, listed, one
 from flintmq.definitions.checks import COMPONENTS
@@ -75,7 +74,7 @@ async def put_user(call: Call) -> Response:
     elif password:
         if len(password) > call.app.limits.login_password_max:
             raise bad(f"a password has at most {call.app.limits.login_password_max} characters")
-        text = await asyncio.to_thread(hash_password, password)
+        text = await asyncio.to_thread(call.broker.users.stored, call.name("user"), password)
     return nothing(await call.change("put_user", call.name("user"), value["tags"], password_hash=text, algorithm=algorithm))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq import __version__
-from flintmq.access.mechanisms import EXTERNAL, MECHANISMS
+from flintmq.access.mechanisms import EXTERNAL
 from flintmq.access.tags import sees_everything
 from flintmq.admin import figures
 from flintmq.admin.api_access import plain_list
@@ -198,7 +198,7 @@ def _node(call: Call) -> dict[str, Any]:
 
 def _mechanisms(call: Call) -> list[str]:
     """What clients may log in with, of those that have a certificate, too."""
-    return [*MECHANISMS.split(), *([EXTERNAL] if call.broker.config.tls_ca else [])]
+    return [*call.broker.config.auth_mechanisms, *([EXTERNAL] if call.broker.config.tls_ca else [])]
 
 
 def _alarms(call: Call) -> tuple[bool, bool]:

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from flintmq.access.audit import AuditFile
-from flintmq.access.mechanisms import LOGIN_FROM
+from flintmq.access.mechanisms import LOGIN_FROM, MECHANISMS
 from flintmq.cli.logs import flush_logs, log_to_stderr
 from flintmq.cli.systemd import Notifier, inherited
 from flintmq.config import MIB, Config
@@ -63,6 +63,7 @@ def _from_file(path: str, ctx: click.Context) -> dict[str, Any]:
     known = {param.name: param for param in ctx.command.params if param.name != "config"}
     known["http_host"] = known["http_hosts"]
     known["shovel_host"] = known["shovel_hosts"]
+    known["auth_mechanism"] = known["auth_mechanisms"]
     options = {}
     for key, value in content.items():
         name = key.replace("-", "_")
@@ -138,6 +139,14 @@ def _reload(ctx: click.Context, config: str | None, node: Any) -> None:
     default=LOGIN_FROM[0],
     show_default=True,
     help="What of a client's certificate names its user.",
+)
+@click.option(
+    "--auth-mechanism",
+    "auth_mechanisms",
+    multiple=True,
+    default=("PLAIN", "AMQPLAIN"),
+    show_default=True,
+    help=f"A SASL mechanism that AMQP offers (repeatable, in the order of preference): {', '.join(MECHANISMS)}.",
 )
 @click.option("--audit-log", type=click.Path(), help="File for refused accesses and changes of definitions; they are in the log, too.")
 @click.option(
@@ -218,6 +227,9 @@ def serve(ctx: click.Context, /, config: str | None, **options: Any) -> int:
         raise OperatorError("--tls-ca and --tls-require-client need --tls-cert", 64)
     if options["tls_require_client"] and not options["tls_ca"]:
         raise OperatorError("--tls-require-client needs --tls-ca: who signs the clients' certificates", 64)
+    for name in options["auth_mechanisms"]:
+        if name not in MECHANISMS:
+            raise OperatorError(f"--auth-mechanism {name}: it is one of {', '.join(MECHANISMS)} (EXTERNAL comes with --tls-ca)", 64)
     log_to_stderr(options["log_level"])
     notifier = Notifier()
     settings = Config(**options, inherited=inherited())

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flintmq import __version__
+from flintmq.access.hashes import hash_of
 from flintmq.access.secret import Secret
 from flintmq.dataplane.arguments import Arguments
 from flintmq.dataplane.browse import Browses
@@ -243,7 +244,7 @@ class Service:
 
     def _hash_of(self, user: str) -> str | None:
         record = self.plane.broker.users.get(user)
-        return None if record is None else record.password_hash
+        return None if record is None else hash_of(record.password_hash)
 
     def _checked(self, user: str, password: Secret) -> bool:
         """Waits for the line of password checks. All logins over Flight are one source there: gRPC tells no address before a call runs."""

@@ -19,10 +19,10 @@ from itertools import islice
 from typing import Any
 
 from flintmq.access import tags as rules
-from flintmq.access.hashes import stored_hash
+from flintmq.access.hashes import hash_of, stored_hash
 from flintmq.definitions import checks
 from flintmq.definitions.checks import bad, members
-from flintmq.definitions.line import Actor, Done, Job, Line, Plan, Refused
+from flintmq.definitions.line import BROKER, Actor, Done, Job, Line, Plan, Refused
 from flintmq.guard import guarded
 from flintmq.ports import LimitsRecord, ParameterRecord, PermissionRecord, UserRecord, VhostRecord
 from flintmq.routing.binding import EXCHANGE, QUEUE
@@ -144,13 +144,27 @@ class DefinitionsService:
                     hashed = stored_hash(algorithm, hashed)
             except ValueError as error:
                 raise bad(str(error)) from None
+            known = self._broker.users.get(name)
+            if known is not None and hash_of(known.password_hash) == hashed:
+                hashed = known.password_hash  # the keys of the password stay with it
             record = UserRecord(checks.check_name(name, "user"), hashed, checks.parse_tags(tags))
-            new = self._broker.users.get(name) is None
+            new = known is None
             if new and len(self._broker.users) >= self._limits.users_max:
                 raise bad(f"there are {self._limits.users_max} users, which is the limit")
             return Plan([Save(record)], partial(self._broker.users.changed, record), new)
 
         self._perform(actor, "user.change", None, f"user {name!r} with tags {tags!r} is set", plan, done)
+
+    def keep_keys(self, known: UserRecord, fresh: UserRecord) -> None:
+        """Keeps the keys for SCRAM that were made of a password (Users.on_keys), unless the user changed meanwhile. Any thread."""
+
+        def plan() -> Plan:
+            if self._broker.users.get(known.name) is not known:
+                return Plan([], lambda: None)
+            return Plan([Save(fresh)], partial(self._broker.users.changed, fresh))
+
+        what = f"user {known.name!r} gets keys for SCRAM"
+        self._line.perform(Job(BROKER, what, lambda: None, plan, lambda result, error: None))
 
     def delete_users(self, actor: Actor, names: Sequence[str], done: Done) -> None:
         """All or none. Their connections are closed."""

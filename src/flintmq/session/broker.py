@@ -97,6 +97,8 @@ class Broker:
         memory_limit: int | None = None,
     ) -> None:
         self.config = config
+        # what connection.start offers, in the order of preference
+        self.mechanisms = " ".join(config.auth_mechanisms)
         self.limits = config.limits
         self.clock = clock
         self.definitions = definitions

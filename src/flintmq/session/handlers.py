@@ -45,6 +45,7 @@ from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
     from flintmq.access.checks import Check
+    from flintmq.access.scram import Conversation
     from flintmq.session.broker import Broker
     from flintmq.session.connection import Connection
     from flintmq.session.loop_port import LoopPort, SocketPort
@@ -123,8 +124,8 @@ class ConnectionHandler:
         # the user for whom the broker itself made this connection: it logs in with the mechanism EXTERNAL, without a password
         self.trusted: str | None = None
         self.mechanism = ""
-        # the password check that is waited for; it is taken out of its line when the connection ends
-        self.login: Check | None = None
+        # the password check that is waited for, which is taken out of its line when the connection ends; or SCRAM's conversation
+        self.login: Check | Conversation | None = None
         self.vhost: Any = None
         # what the client says it understands, and who it is
         self.wants_blocked = False

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flintmq import __version__
-from flintmq.access.mechanisms import EXTERNAL, MECHANISMS, certificate_user, parse_response
+from flintmq.access.mechanisms import EXTERNAL, certificate_user, parse_response, unknown_mechanism
+from flintmq.access.scram import SCRAM, Conversation, ScramError
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.loglines import line_logger
 from flintmq.protocol.v0_9_1 import spec
@@ -25,6 +26,8 @@ log = line_logger("flintmq.connection")
 # --- states of a connection -------------------------------------------------------------------------------------------------
 START = "start"  # connection.start was sent
 AUTHENTICATING = "authenticating"  # a password check is under way
+SECURE = "secure"  # SCRAM: connection.secure with our first message was sent, the client's proof is due
+SECURED = "secured"  # SCRAM: the proof was right; connection.secure with ours was sent
 TUNE = "tune"  # connection.tune was sent
 OPEN = "open"  # tuned, connection.open is due
 RUNNING = "running"
@@ -61,7 +64,9 @@ def server_properties(cluster_name: str) -> dict[str, object]:
 
 def begin(handler: ConnectionHandler) -> None:
     """Sends connection.start. The engine checks the protocol header before any answer is looked at."""
-    mechanisms = MECHANISMS if not _certificate(handler) else f"{MECHANISMS} {EXTERNAL}"
+    mechanisms = handler.broker.mechanisms
+    if _certificate(handler):
+        mechanisms = f"{mechanisms} {EXTERNAL}"
     handler.connection.write_method(0, _start_payload(handler.broker.cluster_name, mechanisms))
 
 
@@ -99,6 +104,11 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
     if method.mechanism == EXTERNAL:
         _external(handler)
         return
+    if method.mechanism not in handler.broker.config.auth_mechanisms:
+        raise unknown_mechanism(method.mechanism)
+    if method.mechanism == SCRAM:
+        _scram_first(handler, method.response)
+        return
     try:
         user, password = parse_response(method.mechanism, method.response, decode_table)
     except PeerError as error:
@@ -118,6 +128,49 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
         handler.login = users.submit_check(
             user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)), handler.peer_host
         )
+
+
+def _scram_first(handler: ConnectionHandler, message: bytes) -> None:
+    users = handler.broker.users
+    conversation = users.conversation()
+    try:
+        challenge = conversation.first(message)
+    except ScramError as error:
+        _refused(handler, conversation.user, str(error))
+        return
+    if len(conversation.user) > handler.broker.limits.login_name_max:
+        _refused(handler, "", "its user name is too long")
+        return
+    if users.refused_from(conversation.user, handler.peer_host):
+        _refused(handler, conversation.user, f"user '{conversation.user}' can only connect via localhost")
+        return
+    handler.login = conversation
+    handler.state = SECURE
+    handler.send(0, spec.ConnectionSecure(challenge))
+
+
+def _scram_final(handler: ConnectionHandler, method: spec.ConnectionSecureOk) -> None:
+    conversation, users = handler.login, handler.broker.users
+    assert isinstance(conversation, Conversation)  # the state says so
+    try:
+        good, answer = users.prove(conversation, method.response, handler.peer_host)
+    except ScramError as error:
+        _refused(handler, conversation.user, str(error))
+        return
+    if good:
+        handler.state = SECURED
+        handler.send(0, spec.ConnectionSecure(answer))
+    else:
+        handler.state = AUTHENTICATING
+        _authenticated(handler, conversation.user, good)
+
+
+def _scram_end(handler: ConnectionHandler, method: spec.ConnectionSecureOk) -> None:
+    """The client has seen that the broker knows its keys. It is let in when it is the user still whose keys they were."""
+    conversation = handler.login
+    assert isinstance(conversation, Conversation)  # the state says so
+    handler.state = AUTHENTICATING
+    _authenticated(handler, conversation.user, handler.broker.users.still(conversation))
 
 
 def _external(handler: ConnectionHandler) -> None:
@@ -242,9 +295,14 @@ Step = Callable[[Any, Any], None]
 STEPS: dict[tuple[str, int], Step] = {
     (START, spec.METHOD_IDS["connection.start-ok"]): _start_ok,
     (TUNE, spec.METHOD_IDS["connection.tune-ok"]): _tune_ok,
+    (SECURE, spec.METHOD_IDS["connection.secure-ok"]): _scram_final,
+    (SECURED, spec.METHOD_IDS["connection.secure-ok"]): _scram_end,
     (OPEN, spec.METHOD_IDS["connection.open"]): _open,
     (RUNNING, spec.METHOD_IDS["connection.update-secret"]): _update_secret,
     (CLOSING, spec.METHOD_IDS["connection.close-ok"]): _close_ok,
     # Both sides may close at once (specification 1.4.2.9): each is answered, in any state.
-    **{(state, spec.METHOD_IDS["connection.close"]): _close for state in (START, AUTHENTICATING, TUNE, OPEN, RUNNING, CLOSING)},
+    **{
+        (state, spec.METHOD_IDS["connection.close"]): _close
+        for state in (START, AUTHENTICATING, SECURE, SECURED, TUNE, OPEN, RUNNING, CLOSING)
+    },
 }
