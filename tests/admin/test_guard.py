@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from flintmq.admin.auth import Guard
 from flintmq.admin.errors import HttpError
-from flintmq.admin.guard import Guard
 from flintmq.config import Limits
 from tests.admin.conftest import Client, basic
 

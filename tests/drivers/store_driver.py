@@ -15,12 +15,12 @@ from cython.cimports.flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRI
 from cython.cimports.flintmq.queue.handle import QueueHandle, content_tuple
 from cython.cimports.flintmq.queue.types import restored_t
 from cython.cimports.flintmq.store.enrolment import LogEnrolment
-from cython.cimports.flintmq.store.log.content_codec import content_write
-from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end
+from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_write, log_begin, log_end
 from cython.cimports.flintmq.store.log.record import RECORD_START, position_waiting
 from cython.cimports.flintmq.store.log.scan import LogScan
 from cython.cimports.flintmq.store.log_store import LogStore
-from cython.cimports.flintmq.store.message_list import (
+from cython.cimports.flintmq.store.message_log import (
+    ENQUEUE_MOST,
     list_find,
     list_new,
     list_next_message,
@@ -28,9 +28,6 @@ from cython.cimports.flintmq.store.message_list import (
     message_add,
     message_find,
     message_t,
-)
-from cython.cimports.flintmq.store.message_log import (
-    ENQUEUE_MOST,
     ml_dequeue_plain,
     ml_dequeue_tx,
     ml_enqueue_tx,

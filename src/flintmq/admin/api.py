@@ -1,6 +1,6 @@
 """RabbitMQ's HTTP API under `/api`: its routes, who may use them, and how refusals are answered. docs/HTTP.md lists what is there.
 
-in: requests that passed the guard (admin.guard). out: JSON with RabbitMQ 3.10's fields and status codes.
+in: requests that passed the guard (admin.auth). out: JSON with RabbitMQ 3.10's fields and status codes.
 
 Each request is authenticated as all are (admin.auth), and the verb of its route is asked for once (access.tags): here, or by the
 definitions service when it is the service that changes something.

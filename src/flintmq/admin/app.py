@@ -4,7 +4,7 @@ in: requests, from anybody. out: JSON (metrics: text). Loaded with the first con
 
 P1  Every request but /health (/healthz, /readyz) is authenticated; every verb asks for its permissions once, before it does anything.
 P2  Whatever a peer sends ends in an answer that names cause and fix; a trace goes to the log, never to the peer.
-P3  A request that a page of another site made somebody's browser send is refused before all else (admin.guard).
+P3  A request that a page of another site made somebody's browser send is refused before all else (admin.auth).
 P4  Messages whose client is gone before the answer left go back to their queue, not flagged; once it left, the lease decides.
 """
 
@@ -25,9 +25,8 @@ from starlette.routing import Route
 from flintmq.admin import figures
 from flintmq.admin.api import Api
 from flintmq.admin.arguments import json_object, member_bool, member_ms, member_texts, number, path_name, query, seconds_ms, too_large, word
-from flintmq.admin.auth import Authenticator, Caller
+from flintmq.admin.auth import JSON, OCTETS, Authenticator, Caller, Guard, content_type, require_header
 from flintmq.admin.errors import HttpError, bad, busy, closing, of_peer_error
-from flintmq.admin.guard import JSON, OCTETS, Guard, content_type, require_header
 from flintmq.admin.held import Held
 from flintmq.admin.messages import ENCODINGS, PUBLISH_PARAMETERS, parse_publish, parse_raw_publish
 from flintmq.admin.metrics import Metrics, check_families
@@ -132,7 +131,7 @@ class Application:
     async def json_body(self, request: Request) -> bytes:
         """A body of JSON text. Raises: HttpError 415, and as `body`."""
         kind = content_type(request.headers.get("content-type", "").encode("latin-1"))
-        if kind not in (JSON, ""):  # none: there is no body (guard.W3)
+        if kind not in (JSON, ""):  # none: there is no body (auth.W3)
             raise HttpError(415, "content_type", f"this needs the content type {JSON}, not {kind[:80]}", "see docs/HTTP.md")
         return await self.body(request, self.limits.http_json_bytes_max, f"send less at a time; a message goes as {OCTETS}, too")
 
@@ -169,7 +168,7 @@ class Application:
     # --- messages -------------------------------------------------------------------------------------------------------
 
     async def pull(self, request: Request) -> Response:
-        """POST .../messages/pull, and GET .../messages with the header of guard.W3"""
+        """POST .../messages/pull, and GET .../messages with the header of auth.W3"""
         if request.method == "GET":
             require_header(request.headers)
         caller = await self.caller(request)

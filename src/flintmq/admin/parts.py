@@ -21,7 +21,7 @@ class Parts:
     actors: Callable[[], dict[str, Any]]
     store: Any = None
     memory_limit: int = 2**63
-    # the address or name that is listened on, and further names by which clients may call the broker (admin.guard)
+    # the address or name that is listened on, and further names by which clients may call the broker (admin.auth)
     names: tuple[str, tuple[str, ...]] = ("127.0.0.1", ())
     # figures of the data plane (dataplane.service.Service.figures); None: this node has none
     pipeline: Callable[[], dict[str, Any]] | None = None

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from flintmq.access.tags import NotAuthorised
 from flintmq.admin import v1_node, v1_queues, v1_schedules
 from flintmq.admin.api_call import ApiError, Call, answer
+from flintmq.admin.auth import HEADER
 from flintmq.admin.doctor import Doctor
 from flintmq.admin.errors import HttpError
 from flintmq.admin.events import TOPICS, Hub
 from flintmq.admin.filters import CONDITIONS_MAX, OPERATIONS, PLACES
-from flintmq.admin.guard import HEADER
 from flintmq.admin.messages import ENCODINGS
 from flintmq.admin.operations import FLAG, OBJECT, TEXT, Operation, Schema, document, listing, number, one_of, record, whole
 from flintmq.admin.samples import NODE_TIERS, QUEUE_TIERS, Sampler

@@ -46,9 +46,9 @@ from cython.cimports.flintmq.net.intake import (
     intake_may_publish,
     intake_queue_turn,
 )
-from cython.cimports.flintmq.net.output import CIPHER_PIECE, output_cipher, output_confirms, output_encrypt, output_flush, output_lingering
 from cython.cimports.flintmq.net.sockets import (
     ALARM_DISK,
+    CIPHER_PIECE,
     EVENTS_MAX,
     KIND_CONNECTION,
     KIND_LISTENER,
@@ -73,6 +73,11 @@ from cython.cimports.flintmq.net.sockets import (
     lists_forget,
     loop_log_moved,
     loop_wake,
+    output_cipher,
+    output_confirms,
+    output_encrypt,
+    output_flush,
+    output_lingering,
     run_queue_forget,
     run_queue_pop,
     run_queue_push,

@@ -130,3 +130,18 @@ cdef socket_t *turn_pop(turns_t *turns) noexcept nogil                          
 cdef void turns_forget(turns_t *turns, socket_t *socket) noexcept nogil
 cdef void socket_interest(io_t *io, socket_t *socket, uint32_t interest) noexcept nogil
 cdef void socket_pause(io_t *io, socket_t *socket, uint32_t why) noexcept nogil      # PAUSED_*
+
+
+# --- output of a connection to its socket. The loop's thread only
+cdef enum:
+    CIPHER_PIECE = 262144     # bytes that are encrypted at a time, while fewer than that wait to be sent
+
+# Writes the confirms that are due and sends what the socket takes.
+cdef void output_flush(io_t *io, socket_t *entry) noexcept nogil
+# Of the peers whose last frames are sent: whoever has hung up is closed, whoever has not is in epoll again, which says when. When it is
+# time; O(those that linger).
+cdef void output_lingering(io_t *io) noexcept nogil
+cdef void output_confirms(io_t *io, socket_t *entry) noexcept nogil
+cdef object output_encrypt(io_t *io, Socket entry)
+# Encrypted bytes of TLS itself wait to be sent.
+cdef object output_cipher(io_t *io, Socket entry, bytes cipher)

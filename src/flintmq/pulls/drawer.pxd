@@ -1,7 +1,7 @@
 # One (queue, group) as pulls see it: ask, be answered, settle. No GIL, any thread, unless said otherwise.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from flintmq.pulls.types cimport answers_t, drawer_t, pull_t
-from flintmq.queue.types cimport queue_t
+from flintmq.pulls.types cimport answers_t, drawer_t, lease_t, lease_table_t, pull_t
+from flintmq.queue.types cimport queue_t, slot_t
 from flintmq.scheduler.actor cimport actor_system_t
 
 # NULL: no memory. `serial` makes its actor's key unique: two groups never share an actor, whatever their names. Takes references.
@@ -40,3 +40,16 @@ cdef int64_t drawer_next_due(drawer_t *drawer) noexcept nogil
 cdef void answers_push(answers_t *answers, pull_t *pull) noexcept nogil
 # Everything that was pushed, oldest first, linked by `next`; clears the descriptor. One thread.
 cdef pull_t *answers_take(answers_t *answers) noexcept nogil
+
+# --- the table of leases, by number and by time. Not thread-safe: under the drawer's lease_lock
+cdef void leases_init(lease_table_t *table) noexcept nogil
+cdef void leases_free(lease_table_t *table) noexcept nogil
+# A new lease, LEASE_HELD; its number, 0 when memory is exhausted. O(log n). Pointers from leases_find are not good after it.
+cdef uint64_t leases_add(lease_table_t *table, slot_t *slot, uint64_t position, uint64_t until_ns, uint64_t delivered_us) noexcept nogil
+# NULL: settled, gone back, or never given. O(1).
+cdef lease_t *leases_find(lease_table_t *table, uint64_t number) noexcept nogil
+# O(log n).
+cdef void leases_move(lease_table_t *table, lease_t *lease, uint64_t until_ns) noexcept nogil
+cdef void leases_remove(lease_table_t *table, lease_t *lease) noexcept nogil
+# The lease that goes back first; NULL: there is none.
+cdef lease_t *leases_first(lease_table_t *table) noexcept nogil

@@ -4,9 +4,35 @@
 # pulls one at a time, and the leases of what it handed out. *Answers* is where finished pulls wait for the thread that asked.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.pulls.leases cimport lease_table_t
-from flintmq.queue.types cimport consumer_t, queue_t, target_t, waiter_t
+from flintmq.queue.types cimport consumer_t, queue_t, slot_t, target_t, waiter_t
 from flintmq.scheduler.actor cimport actor_system_t, actor_t, request_t
+
+# Leases: what was handed out by pulls and not settled, by number and by the time it goes back.
+cdef enum:                    # lease_t.state
+    LEASE_FREE = 0
+    LEASE_HELD = 1            # a client has it: it may ack, nack and extend
+    LEASE_DELAYED = 2         # given back with a delay: nobody has it, it is available again when its time comes
+
+cdef struct lease_t:
+    uint64_t number           # serial << 24 | place; what a client's lease id says. Never reused
+    slot_t *slot              # stable while the entry is acquired
+    uint64_t position
+    uint64_t until_ns         # monotonic: when the message goes back to its queue
+    uint64_t delivered_us     # wall clock of the delivery, for the log; 0: nothing is logged
+    uint32_t heap_at          # where it stands in lease_table_t.heap; of a free one: the next free place
+    uint32_t state            # LEASE_*
+
+cdef struct lease_table_t:
+    lease_t *items
+    uint32_t *heap            # places, by until_ns
+    uint32_t capacity         # of both
+    uint32_t count
+    uint32_t free             # first free place; PLACE_NONE: all are used
+    uint64_t serial           # of the last lease
+
+cdef enum:
+    PLACE_BITS = 24
+    PLACE_NONE = 0xFFFFFFFF
 
 cdef struct drawer_t
 

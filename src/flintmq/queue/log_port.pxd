@@ -5,9 +5,6 @@ from flintmq.core.content cimport content_t
 from flintmq.queue.enrolment cimport Enrolment
 from flintmq.queue.types cimport log_port_t, log_waker_t
 
-# Calls every waker. Any thread, no GIL.
-cdef void log_port_wake(log_port_t *port) noexcept nogil
-
 cdef class LogPort:
     cdef log_port_t port
     # Registers (context is the key) what to wake; raises MemoryError above LOG_WAKERS_MAX.

@@ -3,8 +3,8 @@
 in: enqueues and dequeues of logged messages (persistent, on a durable queue), spilled content, loads; on loop threads without the
 GIL. out: LSNs, and the LSN up to which everything is durable.
 
-A confirm is sent when the durable LSN has reached the LSN of its message (session/confirms.py). Whoever moves the durable LSN
-calls log_port_wake afterwards, so that waiting confirms leave without the publisher having to say anything more.
+A confirm is sent when the durable LSN has reached the LSN of its message (session/placing.py). Whoever moves the durable LSN
+calls log_port_wake (store/log/writer) afterwards, so that waiting confirms leave without the publisher having to say anything more.
 """
 
 from __future__ import annotations
@@ -17,14 +17,6 @@ from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.types import LOG_WAKERS_MAX, log_port_t, log_waker_t
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memset
-
-
-def log_port_wake(port: pointer[log_port_t]) -> void:
-    i: uint32_t
-    spin_lock(address(port.waker_lock))
-    for i in range(port.waker_count):
-        port.wakers[i].wake(port.wakers[i].context)
-    spin_unlock(address(port.waker_lock))
 
 
 @cclass

@@ -56,7 +56,6 @@ from cython.cimports.flintmq.queue.entry_list import (
 )
 from cython.cimports.flintmq.queue.expiries import list_take_expired
 from cython.cimports.flintmq.queue.list_kinds import kind_arrived, list_init
-from cython.cimports.flintmq.queue.list_restore import list_insert
 from cython.cimports.flintmq.queue.list_upkeep import list_destroy
 from cython.cimports.flintmq.queue.owner_ids import owner_id_free, owner_id_new
 from cython.cimports.flintmq.queue.pull import (
@@ -68,7 +67,7 @@ from cython.cimports.flintmq.queue.pull import (
     queue_withdraw_offer,
 )
 from cython.cimports.flintmq.queue.residency import queue_load_room
-from cython.cimports.flintmq.queue.restoring import queue_forget_logged
+from cython.cimports.flintmq.queue.restoring import list_insert, queue_forget_logged
 from cython.cimports.flintmq.queue.returns import queue_free_returns
 from cython.cimports.flintmq.queue.selections import selections_free
 from cython.cimports.flintmq.queue.slot import slot_acquire, slot_body_len, slot_content

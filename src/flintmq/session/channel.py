@@ -48,6 +48,9 @@ from cython.cimports.flintmq.session.settlement import (
     channel_settle,
     channel_settle_some,
     part_t,
+    unacked_find,
+    unacked_free,
+    unacked_next,
 )
 from cython.cimports.flintmq.session.slow import (
     SETTLING_MULTIPLE,
@@ -76,7 +79,6 @@ from cython.cimports.flintmq.session.types import (
     tx_settle_t,
     unacked_t,
 )
-from cython.cimports.flintmq.session.unacked import unacked_find, unacked_free, unacked_next
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset

@@ -100,6 +100,10 @@ from cython.cimports.flintmq.session.settlement import (
     channel_settle_some,
     channel_time_out,
     part_t,
+    unacked_add,
+    unacked_content,
+    unacked_find,
+    unacked_next,
 )
 from cython.cimports.flintmq.session.slow import SLOW_NONE
 from cython.cimports.flintmq.session.subscription import (
@@ -118,7 +122,6 @@ from cython.cimports.flintmq.session.types import (
     subscription_t,
     unacked_t,
 )
-from cython.cimports.flintmq.session.unacked import unacked_add, unacked_content, unacked_find, unacked_next
 from cython.cimports.flintmq.session.work import connection_leave, expire_now, forget_channel, suspend_subscription
 from cython.cimports.flintmq.streams.handle import Seat, seat_give
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t

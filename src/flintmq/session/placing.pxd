@@ -1,4 +1,4 @@
-# The last step of a publish: a message onto the queues of its route.
+# The last step of a publish: a message onto the queues of its route, and its confirm.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from flintmq.core.content cimport content_t
 from flintmq.queue.types cimport log_port_t, queue_t
@@ -49,3 +49,10 @@ cdef uint32_t drop_head(queue_t *queue) noexcept nogil
 # When an expiring message expires on this queue, wall clock, milliseconds; 0 = never. expiration_ms: the message's own, -1 = none; on the
 # schedule: when it is due.
 cdef int64_t expiry_on(destination_t *destination, int64_t expiration_ms) noexcept nogil
+
+
+# --- publisher confirms
+# The next tag's message is on its queues (or was refused): a confirm must wait for `lsn` of the log and `ticket` of the streams, 0 = nothing.
+cdef void channel_note_confirm(connection_t *connection, channel_t *channel, uint64_t lsn, uint64_t ticket, bint refused) noexcept nogil
+# Sends what may be confirmed on all channels of the connection that have something to confirm.
+cdef void connection_flush_confirms(connection_t *connection) noexcept nogil

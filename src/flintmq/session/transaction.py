@@ -68,7 +68,7 @@ from cython.cimports.flintmq.session.placing import (
     place_on_stream,
     publish_to_queues,
 )
-from cython.cimports.flintmq.session.settlement import settle_taken
+from cython.cimports.flintmq.session.settlement import settle_taken, unacked_content, unacked_find, unacked_remove
 from cython.cimports.flintmq.session.tx_buffer import expiration_of, tx_apply, tx_clear, tx_route_anew
 from cython.cimports.flintmq.session.types import (
     DROP_MAXLEN,
@@ -80,7 +80,6 @@ from cython.cimports.flintmq.session.types import (
     tx_settle_t,
     unacked_t,
 )
-from cython.cimports.flintmq.session.unacked import unacked_content, unacked_find, unacked_remove
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memset

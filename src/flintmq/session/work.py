@@ -38,9 +38,8 @@ from cython.cimports.flintmq.queue.types import REASON_ACK, RETURNS_COUNTED, con
 from cython.cimports.flintmq.session.counted import content_with_count
 from cython.cimports.flintmq.session.delivery import write_deliver
 from cython.cimports.flintmq.session.limits import limit_after_turn
-from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item
+from cython.cimports.flintmq.session.settlement import channel_resume, channel_settle_item, unacked_add
 from cython.cimports.flintmq.session.types import channel_t, connection_t, subscription_t, unacked_t
-from cython.cimports.flintmq.session.unacked import unacked_add
 from cython.cimports.libc.stdint import int64_t, uint32_t
 
 # messages of one target's turn while it has its queue for itself

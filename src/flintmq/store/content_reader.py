@@ -14,10 +14,12 @@ from cython import int as c_int
 from cython.cimports.flintmq.core.content import arena_free, arena_new, content_decref, content_t
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT
 from cython.cimports.flintmq.store.ahead_ring import AHEAD_CARRY, AheadRing, ahead_piece_t
-from cython.cimports.flintmq.store.log.content_codec import content_add_chunk, content_from_record, content_total
 from cython.cimports.flintmq.store.log.log import (
     CONTAINER_READY,
     container_t,
+    content_add_chunk,
+    content_from_record,
+    content_total,
     log_begin,
     log_container,
     log_end,

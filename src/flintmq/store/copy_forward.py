@@ -59,7 +59,7 @@ from cython.cimports.flintmq.store.log.record import (
 )
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_copy import ml_copy
-from cython.cimports.flintmq.store.message_list import list_find, location_t
+from cython.cimports.flintmq.store.message_log import list_find, location_t
 from cython.cimports.libc.errno import ENOMEM
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free, realloc

@@ -20,7 +20,6 @@ from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
 from cython.cimports.flintmq.queue.enrolment import Enrolment
 from cython.cimports.flintmq.queue.handle import QueueHandle
-from cython.cimports.flintmq.queue.log_port import log_port_wake
 from cython.cimports.flintmq.queue.queue_core import queue_next_redelivered, queue_restore_many, queue_set_tail, queue_tail
 from cython.cimports.flintmq.queue.types import REASON_ACK, restored_t
 from cython.cimports.flintmq.store.content_loader import ContentLoader, store_load
@@ -29,10 +28,14 @@ from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end,
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.record import BLOCK_CLEAN
 from cython.cimports.flintmq.store.log.scan import LogScan
-from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, PASS_STARVED, LogWriter
+from cython.cimports.flintmq.store.log.writer import PASS_IDLE, PASS_PROGRESS, PASS_STARVED, LogWriter, log_port_wake
 from cython.cimports.flintmq.store.logs import Logs
-from cython.cimports.flintmq.store.message_list import list_new, location_t, message_add, message_name, message_t
 from cython.cimports.flintmq.store.message_log import (
+    list_new,
+    location_t,
+    message_add,
+    message_name,
+    message_t,
     ml_dequeue,
     ml_dequeue_plain,
     ml_drop_places,

@@ -24,7 +24,7 @@ from cython.cimports.flintmq.store.content_reader import ContentReader
 from cython.cimports.flintmq.store.log.log import log_begin, log_end
 from cython.cimports.flintmq.store.log.managed import ManagedLog
 from cython.cimports.flintmq.store.log.writer import LogWriter
-from cython.cimports.flintmq.store.message_list import list_free_all
+from cython.cimports.flintmq.store.message_log import list_free_all
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset

@@ -1,8 +1,7 @@
 # Copy-forward of one message: Message-Copy and its chunks.
 from libc.stdint cimport uint64_t
 from flintmq.core.content cimport content_t
-from flintmq.store.message_list cimport location_t
-from flintmq.store.message_log cimport message_log_t
+from flintmq.store.message_log cimport location_t, message_log_t
 
 # Writes a Message-Copy of a live message whose record at `at` is the current one. `plain`: its only place when it is not listed, or
 # NULL. published_us: time of its Message-Start, 0 not known. Returns bytes written, 0 when the message died or moved meanwhile, or the log has failed.

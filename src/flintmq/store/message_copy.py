@@ -11,8 +11,10 @@ from cython import NULL, address, bint, cast, cfunc, declare, exceptval, nogil, 
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.content import content_t
 from cython.cimports.flintmq.core.hash64 import map64_put
-from cython.cimports.flintmq.store.log.content_codec import PIECE_MAX, content_copy_out, content_total
 from cython.cimports.flintmq.store.log.log import (
+    PIECE_MAX,
+    content_copy_out,
+    content_total,
     log_append,
     log_append_done,
     log_begin,
@@ -37,8 +39,7 @@ from cython.cimports.flintmq.store.log.record import (
     set32,
     set64,
 )
-from cython.cimports.flintmq.store.message_list import PLACE_FREED, list_find, location_t, message_t
-from cython.cimports.flintmq.store.message_log import message_log_t, ml_release_name
+from cython.cimports.flintmq.store.message_log import PLACE_FREED, list_find, location_t, message_log_t, message_t, ml_release_name
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 
 # bytes of content that the first record of a copy has room for at least

@@ -24,8 +24,7 @@ from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_borrow
 from cython.cimports.flintmq.queue.runs import RUN_LOGGED, RUN_REDELIVERED, Run, run_entry_t, run_settle
 from cython.cimports.flintmq.queue.types import MESSAGE_SPILLED_BIT, REASON_ACK
-from cython.cimports.flintmq.store.log.content_codec import content_copy_out, content_total
-from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_end, log_where
+from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_copy_out, content_total, log_begin, log_end, log_where
 from cython.cimports.flintmq.store.log.record import le64, set16, set32, set64
 from cython.cimports.flintmq.store.logs import Logs
 from cython.cimports.flintmq.store.message_log import message_log_t, ml_dequeue_locked

@@ -42,12 +42,22 @@ from cython.cimports.flintmq.protocol.v0_9_1.scan import (
 from cython.cimports.flintmq.queue.handle import QueueHandle
 from cython.cimports.flintmq.queue.queue_core import queue_tail
 from cython.cimports.flintmq.queue.runs import placed_t, run_level, run_publish, run_reserve
-from cython.cimports.flintmq.store.log.content_codec import content_write, content_write_small
-from cython.cimports.flintmq.store.log.log import LSN_NEVER, log_begin, log_dead, log_end
+from cython.cimports.flintmq.store.log.log import LSN_NEVER, content_write, content_write_small, log_begin, log_dead, log_end
 from cython.cimports.flintmq.store.log.record import RECORD_START, le16, le32, le64, position_waiting
 from cython.cimports.flintmq.store.logs import Logs
-from cython.cimports.flintmq.store.message_list import list_find, list_new, location_t, message_add, message_name, message_t
-from cython.cimports.flintmq.store.message_log import ENQUEUE_MOST, message_log_t, ml_settle_tx, ml_write_delete, ml_write_enqueue
+from cython.cimports.flintmq.store.message_log import (
+    ENQUEUE_MOST,
+    list_find,
+    list_new,
+    location_t,
+    message_add,
+    message_log_t,
+    message_name,
+    message_t,
+    ml_settle_tx,
+    ml_write_delete,
+    ml_write_enqueue,
+)
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, realloc
 from cython.cimports.libc.string import memcpy, memset

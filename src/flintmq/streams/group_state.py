@@ -13,7 +13,7 @@ from cython import NULL, address, bint, cast, cfunc, declare, exceptval, inline,
 from cython import int as c_int
 from cython.cimports.flintmq.core.atomics import at_store32, spin_lock, spin_unlock
 from cython.cimports.flintmq.streams.cursor import cursor_move, cursor_position
-from cython.cimports.flintmq.streams.open_list import open_become, open_free, open_push
+from cython.cimports.flintmq.streams.group import open_become, open_free, open_push
 from cython.cimports.flintmq.streams.types import OPEN_DEAD, OPEN_DONE, OPEN_READY, group_t, open_t
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 

@@ -32,9 +32,9 @@ from cython.cimports.flintmq.streams.group import (
     group_new,
     group_next_dead,
     group_tick,
+    open_cut,
 )
 from cython.cimports.flintmq.streams.group_state import group_read, group_room, group_write
-from cython.cimports.flintmq.streams.open_list import open_cut
 from cython.cimports.flintmq.streams.source import StreamSource
 from cython.cimports.flintmq.streams.stream_queue import (
     cursor_answered,

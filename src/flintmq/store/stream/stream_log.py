@@ -41,8 +41,18 @@ from cython.cimports.flintmq.core.content import (
     content_t,
 )
 from cython.cimports.flintmq.queue.types import log_port_t
-from cython.cimports.flintmq.store.log.content_codec import PIECE_MAX, content_copy_out, content_total
-from cython.cimports.flintmq.store.log.log import log_append, log_append_done, log_begin, log_end, log_room, log_t, log_time
+from cython.cimports.flintmq.store.log.log import (
+    PIECE_MAX,
+    content_copy_out,
+    content_total,
+    log_append,
+    log_append_done,
+    log_begin,
+    log_end,
+    log_room,
+    log_t,
+    log_time,
+)
 from cython.cimports.flintmq.store.log.record import RECORD_HEADER, SPLIT_ABOVE, align8, record_encode, set16, set32, set64
 from cython.cimports.flintmq.store.log.writer import dirty_log_t, writer_dirty, writer_t
 from cython.cimports.flintmq.store.stream.stream_batch import stream_batch_t, stream_filter_t
