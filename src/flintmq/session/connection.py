@@ -106,12 +106,7 @@ from cython.cimports.flintmq.session.settlement import (
     unacked_next,
 )
 from cython.cimports.flintmq.session.slow import SLOW_NONE
-from cython.cimports.flintmq.session.subscription import (
-    subscription_attach,
-    subscription_detach,
-    subscription_find,
-    subscription_new,
-)
+from cython.cimports.flintmq.session.subscription import subscription_attach, subscription_detach, subscription_find, subscription_new
 from cython.cimports.flintmq.session.tx_buffer import tx_rollback
 from cython.cimports.flintmq.session.types import (
     AUTHORIZED_MAX,
