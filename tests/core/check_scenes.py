@@ -41,7 +41,7 @@ NAMES = {
     "stream window": "stream_log I3 the window goes on with the next offset",
     "stream unwritten": "stream_log I4 what became durable was counted as unwritten",
     "actors parked": "upkeep I2 parked requests whose time is over were counted",
-    "actors room": "worker I6 there is a place for each actor",
+    "actors room": "lines I1 there is a place for each actor",
     "route": "route_cache I2 a route that leaves the table was counted",
     "credit": "consumer_manager I5 credit that comes back was taken",
     "tx": "tx_buffer I1 a settlement that is applied has its delivery",

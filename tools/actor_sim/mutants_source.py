@@ -44,7 +44,7 @@ SOURCES: tuple[SourceMutant, ...] = (
     ),
     SourceMutant(
         "a wake of the oldest wakes one only",
-        "actor.py",
+        "lines.py",
         "    elif actor.chain:\n        request = actor.waiters.first\n",
         "    elif actor.chain:\n        request = actor.waiters.first\n        actor.chain = False\n",
         "wake_next",
@@ -52,7 +52,7 @@ SOURCES: tuple[SourceMutant, ...] = (
     ),
     SourceMutant(
         "one more than the mailbox holds",
-        "actor.py",
+        "lines.py",
         "actor.mailbox.count >= actor.system.mailbox_max",
         "actor.mailbox.count > actor.system.mailbox_max",
         "mailbox",
@@ -60,7 +60,7 @@ SOURCES: tuple[SourceMutant, ...] = (
     ),
     SourceMutant(
         "newest first",
-        "actor.py",
+        "lines.py",
         "        request = actor.mailbox.first\n        if request",
         "        request = actor.mailbox.last\n        if request",
         "plain",
@@ -87,21 +87,21 @@ SOURCES: tuple[SourceMutant, ...] = (
     ),
     SourceMutant(
         "virtual time goes back",
-        "worker.py",
+        "lines.py",
         "    if least > system.queue.vmin:\n",
         "    if least >= 0:\n",
         "long",
         "9: vmin is monotone",
     ),
     SourceMutant(
-        "weights are ignored", "worker.py", "(cost_ns * WEIGHT_DEFAULT + weight - 1) // weight", "cost_ns", "load", "9: weighted shares"
+        "weights are ignored", "lines.py", "(cost_ns * WEIGHT_DEFAULT + weight - 1) // weight", "cost_ns", "load", "9: weighted shares"
     ),
     SourceMutant(
-        "a sleeper keeps its claim", "worker.py", "actor.vrun < queue.vmin - system.quantum_ns:", "actor.vrun < 0:", "load", "9: sleeper"
+        "a sleeper keeps its claim", "lines.py", "actor.vrun < queue.vmin - system.quantum_ns:", "actor.vrun < 0:", "load", "9: sleeper"
     ),
     SourceMutant(
         "a newcomer starts at nothing",
-        "worker.py",
+        "lines.py",
         "        actor.vrun = vrun + run_queue_slice(system, queue.count + 1)\n",
         "        actor.vrun = 0\n",
         "load",
@@ -109,7 +109,7 @@ SOURCES: tuple[SourceMutant, ...] = (
     ),
     SourceMutant(
         "a newcomer is not charged in advance",
-        "worker.py",
+        "lines.py",
         "        actor.vrun = vrun + run_queue_slice(system, queue.count + 1)\n",
         "        actor.vrun = vrun\n",
         "load",
@@ -181,7 +181,7 @@ SOURCES: tuple[SourceMutant, ...] = (
     ),
     SourceMutant(
         "a worker on its way is never there",
-        "worker.py",
+        "lines.py",
         "    queue.waking = False\n",
         "    queue.waking = True\n",
         "plain",

@@ -39,13 +39,6 @@ from cython.cimports.flintmq.core.clock import monotonic_ms
 from cython.cimports.flintmq.core.content import arena_free, arena_new
 from cython.cimports.flintmq.core.jobs import jobs_end, jobs_run, turn_now
 from cython.cimports.flintmq.net.chores import Chores
-from cython.cimports.flintmq.net.intake import (
-    intake_let_go,
-    intake_look,
-    intake_make_heavy,
-    intake_may_publish,
-    intake_queue_turn,
-)
 from cython.cimports.flintmq.net.sockets import (
     ALARM_DISK,
     CIPHER_PIECE,
@@ -68,6 +61,11 @@ from cython.cimports.flintmq.net.sockets import (
     TURNS_HEAVY,
     Socket,
     connection_schedule,
+    intake_let_go,
+    intake_look,
+    intake_make_heavy,
+    intake_may_publish,
+    intake_queue_turn,
     list_pop,
     list_push,
     lists_forget,

@@ -1,7 +1,7 @@
 # Actors: the functions that everybody outside the scheduler uses. No GIL, any thread, unless said otherwise.
 #
 # One actor = one serial worker of something, say a (queue, group) pair: its requests are processed one after the other, never two at
-# once, in the order of their arrival; different actors run on different workers. Who runs next is the run queue's business (worker.pxd).
+# once, in the order of their arrival; different actors run on different workers. Who runs next is the run queue's business (lines.pxd).
 #
 #     request_t  --actor_dispatch-->  mailbox  --worker-->  process()  --> DONE    answered
 #                                        ^                            --> AGAIN   first of the next slice
@@ -14,66 +14,17 @@
 # Times: nanoseconds of the system's clock (system_now; CLOCK_MONOTONIC, or the manual clock), absolute.
 # Locks: table shard -> actor -> timers -> run queue; all are short spin locks, none is held over process() or answer().
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from flintmq.scheduler.types cimport (
-    ACTORS_COLD,
-    ACTORS_FLIGHT,
-    ACTORS_PULL,
-    ACTORS_PYTHON,
-    ACTORS_SPACES,
-    ACTORS_STREAM,
-    ACTORS_TEST,
-    DISPATCH_BUSY,
-    DISPATCH_CLOSED,
-    DISPATCH_OK,
-    HISTOGRAM_SIZE,
-    HOLD_NONE,
-    OUTCOME_BUSY,
-    OUTCOME_CLOSED,
-    OUTCOME_COUNT,
-    OUTCOME_EMPTY,
-    OUTCOME_EXPIRED,
-    OUTCOME_FAILED,
-    OUTCOME_FILTERED_EMPTY,
-    OUTCOME_INVALID,
-    OUTCOME_MESSAGES,
-    OUTCOME_NONE,
-    PLACE_AGAIN,
-    PLACE_MAILBOX,
-    PLACE_NONE,
-    PLACE_RUNNING,
-    PLACE_WAITING,
-    POLICY_FIFO,
-    POLICY_LAST_RUN,
-    POLICY_TOTAL,
-    POLICY_VRUNTIME,
-    PROCESS_AGAIN,
-    PROCESS_DONE,
-    PROCESS_FAILED,
-    PROCESS_PARK,
-    STATE_CLOSED,
-    STATE_SCHEDULED,
-    STATE_SUSPEND,
-    SUSPENSIONS_MAX,
-    TABLE_SHARDS,
-    WEIGHT_DEFAULT,
-    WEIGHT_MAX,
-    WHEEL_LEVELS,
-    WHEEL_SLOTS,
-    WINDOW_SECONDS,
-    WORKERS_MAX,
-    actor_system_t,
-    actor_t,
-    histogram_t,
-    list_t,
-    request_t,
-    run_entry_t,
-    run_queue_t,
-    shard_t,
-    timers_t,
-    worker_t,
-)
 
 # Records and numbers, for who cimports them from here.
+from flintmq.scheduler.types cimport (
+    ACTORS_COLD, ACTORS_FLIGHT, ACTORS_PULL, ACTORS_PYTHON, ACTORS_SPACES, ACTORS_STREAM, ACTORS_TEST, DISPATCH_BUSY, DISPATCH_CLOSED,
+    DISPATCH_OK, HISTOGRAM_SIZE, HOLD_NONE, OUTCOME_BUSY, OUTCOME_CLOSED, OUTCOME_COUNT, OUTCOME_EMPTY, OUTCOME_EXPIRED, OUTCOME_FAILED,
+    OUTCOME_FILTERED_EMPTY, OUTCOME_INVALID, OUTCOME_MESSAGES, OUTCOME_NONE, PLACE_AGAIN, PLACE_MAILBOX, PLACE_NONE, PLACE_RUNNING,
+    PLACE_WAITING, POLICY_FIFO, POLICY_LAST_RUN, POLICY_TOTAL, POLICY_VRUNTIME, PROCESS_AGAIN, PROCESS_DONE, PROCESS_FAILED, PROCESS_PARK,
+    STATE_CLOSED, STATE_SCHEDULED, STATE_SUSPEND, SUSPENSIONS_MAX, TABLE_SHARDS, WEIGHT_DEFAULT, WEIGHT_MAX, WHEEL_LEVELS, WHEEL_SLOTS,
+    WINDOW_SECONDS, WORKERS_MAX, request_t, list_t, histogram_t, actor_t, run_entry_t, worker_t, run_queue_t, timers_t, shard_t,
+    actor_system_t,
+)
 
 # --- actors -----------------------------------------------------------------------------------------------------------
 # The actor of a key, made if need be, with one more reference; NULL: no memory or too many actors (answer BUSY). weight 0: as it is
@@ -121,22 +72,3 @@ cdef bint actor_has_work(actor_t *actor) noexcept nogil                # under a
 cdef bint actor_schedule(actor_t *actor) noexcept nogil                # into the run queue, if idle, open and with work
 cdef void actor_arm(actor_t *actor, int64_t at_ns) noexcept nogil      # under actor.lock
 cdef void actor_finish_close(actor_t *actor) noexcept nogil            # its last slice is over: out of the table
-
-
-# The requests of one actor: mailbox, parked ones, and the heap of their deadlines. Every function wants the actor's lock held.
-# Takes a new request in. False: the mailbox is full, or no memory for its deadline.
-cdef bint mailbox_put(actor_t *actor, request_t *request) noexcept nogil
-# The request that is to be looked at now (place RUNNING, out of the heap), or NULL: the unfinished one, woken ones, then the mailbox.
-cdef request_t *mailbox_take(actor_t *actor) noexcept nogil
-# Back from process(): unfinished, or parked. False: no memory for its deadline.
-cdef bint mailbox_put_back(actor_t *actor, request_t *request) noexcept nogil
-cdef bint mailbox_park(actor_t *actor, request_t *request) noexcept nogil
-# Takes a request out of wherever it is. False: it is not here (running, or answered).
-cdef bint mailbox_remove(actor_t *actor, request_t *request) noexcept nogil
-# The first request whose time is over at `now`, taken out; NULL: none.
-cdef request_t *mailbox_expired(actor_t *actor, int64_t now) noexcept nogil
-# The earliest deadline or end of hold; 0: none.
-cdef int64_t mailbox_due(actor_t *actor) noexcept nogil
-# All requests, taken out, linked by `next`.
-cdef request_t *mailbox_clear(actor_t *actor) noexcept nogil
-cdef void mailbox_free(actor_t *actor) noexcept nogil

@@ -24,7 +24,7 @@ from cython.cimports.flintmq.core.atomics import (
 )
 from cython.cimports.flintmq.core.check import check
 from cython.cimports.flintmq.core.clock import monotonic_ns
-from cython.cimports.flintmq.scheduler.actor import mailbox_free
+from cython.cimports.flintmq.scheduler.lines import VRUN_NEW, mailbox_free, run_queue_reserve
 from cython.cimports.flintmq.scheduler.types import (
     STATE_CLOSED,
     TABLE_SHARDS,
@@ -34,7 +34,6 @@ from cython.cimports.flintmq.scheduler.types import (
     actor_t,
     shard_t,
 )
-from cython.cimports.flintmq.scheduler.worker import VRUN_NEW, run_queue_reserve
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free
 

@@ -38,17 +38,15 @@ from cython.cimports.flintmq.scheduler.actor import (
     actor_schedule,
     actor_system_t,
     actor_t,
-    mailbox_due,
-    mailbox_expired,
     request_answer,
     request_t,
     shard_t,
     system_now,
 )
 from cython.cimports.flintmq.scheduler.figures import jain_index
+from cython.cimports.flintmq.scheduler.lines import mailbox_due, mailbox_expired, run_queue_put, run_queue_take
 from cython.cimports.flintmq.scheduler.table import table_some, table_sweep
 from cython.cimports.flintmq.scheduler.timers import timers_next, timers_sleep, timers_take, timers_take_any, timers_taken
-from cython.cimports.flintmq.scheduler.worker import run_queue_put, run_queue_take
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 
 # nanoseconds: a wake that nobody followed for so long is lost, not late

@@ -11,7 +11,7 @@ import dataclasses
 from cython import NULL, address, int as c_int, pointer, void
 from cython.cimports.flintmq.core.atomics import at_store32
 from cython.cimports.flintmq.scheduler.actor import actor_system_t
-from cython.cimports.flintmq.scheduler.worker import run_queue_stop
+from cython.cimports.flintmq.scheduler.lines import run_queue_stop
 from cython.cimports.flintmq.scheduler.system import ActorSystem
 from cython.cimports.flintmq.scheduler.timers import timers_kick
 
