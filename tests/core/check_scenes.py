@@ -1,16 +1,21 @@
 """Scenes of test_check.py: `python -m tests.core.check_scenes SCENE whole|broken` does one thing with a record that is whole, or is not.
 
 in: the name of a scene. out: whole: exit code 0 and not a word. broken: the end of the process by the check that NAMES says.
+`python -m tests.core.check_scenes` forks a process for each scene, whole and broken, and writes what became of each, a JSON line each.
 
 A scene makes something with the real code, has one field of it changed by drivers/check_driver, and then does what meets that.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
+import json
+import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tests.drivers import check_driver as driver
@@ -239,10 +244,58 @@ SCENES: dict[str, Callable[[str, bool], None]] = {
     "branch": branch,
 }
 
-if __name__ == "__main__":
-    import os
+# what scenes import: once, before the forks
+_NEEDS = (
+    "flintmq.invariant",
+    "flintmq.queue.handle",
+    "flintmq.testing.broker",
+    "flintmq.transactions.coordinator",
+    "tests.drivers.tables",
+    "tests.scheduler.conftest",
+    "tests.store.rig",
+    "tests.store_stream.rig",
+    "tests.support.rawamqp",
+    "tests.support.stored",
+    "tests.transactions.twin_store",
+    "tests.twins.memory_effects",
+)
 
+
+def forked(scene: str, how: str) -> dict[str, Any]:
+    """How a process of its own ends that plays the scene, and what it said."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                SCENES[scene](scene, how == "broken")
+                gc.collect()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode())
+    return {"scene": scene, "how": how, "code": os.waitstatus_to_exitcode(status), "out": said[0], "err": said[1]}
+
+
+if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:
-        os.environ["TMPDIR"] = directory  # nothing of an ended process stays
-        assert Path(directory).exists()
-        SCENES[sys.argv[1]](sys.argv[1], sys.argv[2] == "broken")
+        tempfile.tempdir = directory  # nothing of an ended process stays
+        if len(sys.argv) > 1:
+            SCENES[sys.argv[1]](sys.argv[1], sys.argv[2] == "broken")
+        else:
+            for module in _NEEDS:
+                importlib.import_module(module)
+            gc.freeze()
+            for name in SCENES:
+                for kind in ("whole", "broken"):
+                    print(json.dumps(forked(name, kind)), flush=True)

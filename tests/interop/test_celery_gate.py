@@ -148,7 +148,7 @@ def test_a_countdown_of_hours_waits_in_the_broker_and_one_of_seconds_arrives(bro
 
         wait_until(look, 30, 0.02, "the short ones arrive")
         assert [text for _, text in arrived] == ["after 1", "after 3"]
-        assert arrived[0][0] >= 1 and arrived[1][0] >= 3
+        assert arrived[0][0] >= 0.98 and arrived[1][0] >= 2.98  # the broker's clock is some milliseconds coarse
         # 10,800 s are 2^13 + 2^11 + 2^9 + 2^5 + 2^4: it waits in the first of them
         waiting = {level: queue_size(connection, level_name(level, prefix)) for level in range(28)}
         assert {level for level, size in waiting.items() if size} == {13}, waiting

@@ -54,7 +54,7 @@ def test_a_shovel_of_rabbitmq(rabbit: Rabbit, here: Side) -> None:
 def test_rabbitmq_that_refuses(rabbit: Rabbit, here: Side) -> None:
     rabbit.channel.queue_declare("full", durable=True, arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
     here.fill("a", 30)
-    here.shovel(src_uri="amqp://", src_queue="a", dest_uri=rabbit.url, dest_queue="full", reconnect_delay=0.05, src_prefetch_count=3)
+    here.shovel(src_uri="amqp://", src_queue="a", dest_uri=rabbit.url, dest_queue="full", reconnect_delay=0.05, src_prefetch_count=1)
     got: list[bytes] = []
 
     def all_came() -> bool:

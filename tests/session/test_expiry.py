@@ -32,7 +32,7 @@ def test_expired_messages_leave_the_queue(start: Callable[..., Any], connect: Ca
         channel.publish(b"x", routing_key="p", expiration="60000")
         gone(channel, "p")
     gone(channel, "q")
-    assert broker.node.broker.drops["expired"] == (2 if how == "both" else 1)
+    wait_until(lambda: broker.node.broker.drops["expired"] == (2 if how == "both" else 1))
 
 
 @pytest.mark.parametrize("reader", ["consume", "get"])
