@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flintmq.pulls.face import is_durable
 from tests.admin.conftest import Client, basic
 from tests.support.broker import wait_until
 
@@ -53,6 +54,25 @@ def test_what_waits_is_shown_and_cancelled(start: Callable[..., Client]) -> None
     assert [one["position"] for one in client.get(ROOT).json["messages"]] == [first["position"], third["position"]]
     assert client.request("DELETE", ROOT).json == {"cancelled": 2}
     assert client.get(ROOT).json["messages_count"] == 0
+
+
+def test_what_was_cancelled_or_removed_is_gone_on_disk_when_the_answer_comes(start: Callable[..., Client], tmp_path: Any) -> None:
+    """One record for each call, so the log is durable beyond where it ended before the call."""
+    client = start(store_dir=str(tmp_path / "store"))
+    log: Any = client.node.broker.log
+    queue = client.node.broker.vhosts["/"].declare_queue("q", durable=True)
+    for number in range(8):
+        publish(client, f"later {number}", HOUR, "/api/v1/queues/%2F/q/messages")
+        client.publish(f"now {number}")
+    waiting = [one["position"] for one in client.get(f"{ROOT}?count=100").json["messages"]]
+    assert len(waiting) == 8 == queue.core.ready_count()
+    for number, position in enumerate(waiting):
+        before = log.tail_lsn()
+        assert client.request("DELETE", f"{ROOT}/{position}").json == {"cancelled": 1}
+        assert is_durable(log, before + 1, 0)
+        before = log.tail_lsn()
+        assert client.post("/api/v1/queues/%2F/q/remove", {"positions": [number + 1]}).json["removed"] == 1
+        assert is_durable(log, before + 1, 0)
 
 
 def test_a_tenant_neither_sees_nor_cancels_what_others_scheduled(start: Callable[..., Client]) -> None:

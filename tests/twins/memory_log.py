@@ -406,6 +406,10 @@ class MemoryLog:
         else:
             self.awaited.append((lsn, callback))
 
+    def tail_lsn(self) -> int:
+        """See LogPort."""
+        return at_load64(address(self.log.last_lsn))
+
     def set_brief_pressure(self, pressure: int) -> None:
         """The next enqueue brings this pressure (2: disk), and the first look at it is the last one: whoever read that publisher looks."""
         at_store32(address(self.log.brief), pressure)

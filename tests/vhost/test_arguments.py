@@ -76,7 +76,11 @@ def test_a_queue_declared_again_with_another_value_names_the_policy_key() -> Non
 
 
 def test_what_has_an_effect_depends_on_the_kind() -> None:
-    arguments = {"x-max-age": "7D", "x-what-ever": 1, "x-message-ttl": 5, "x-queue-mode": "lazy", "x-queue-type": "classic"}
-    assert effective(arguments, "classic") == (["x-message-ttl", "x-queue-type"], ["x-max-age", "x-what-ever", "x-queue-mode"])
-    assert effective(arguments, "stream")[0] == ["x-max-age", "x-queue-type"]
-    assert effective(arguments, "somebody's")[0] == ["x-message-ttl", "x-queue-type"]
+    def working(kind: str, ttl_ms: int = 5) -> tuple[list[str], list[str]]:
+        arguments = {"x-max-age": "7D", "x-what-ever": 1, "x-message-ttl": 5, "x-queue-mode": "lazy", "x-queue-type": kind}
+        return effective(arguments, QueuePolicy(queue_type=kind, message_ttl_ms=ttl_ms, max_age="7D"))
+
+    assert working("classic") == (["x-message-ttl", "x-queue-type"], ["x-max-age", "x-what-ever", "x-queue-mode"])
+    assert working("stream")[0] == ["x-max-age", "x-queue-type"]
+    assert working("somebody's")[0] == ["x-message-ttl", "x-queue-type"]
+    assert working("classic", 4)[0] == ["x-queue-type"]  # a policy's is lower

@@ -62,7 +62,7 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
         found = vhost.policies.of(QUEUE, queue.name, queue.policy.queue_type)
         policy, operator = (None if one is None else one.name for one in found)
         definition = vhost.policies.definition(QUEUE, queue.name, queue.policy.queue_type)
-    working, ignored = effective(queue.arguments, queue.policy.queue_type) if queue.arguments else ([], [])
+    working, ignored = effective(queue.arguments, queue.policy) if queue.arguments else ([], [])
     value = {
         "name": shown(queue.name),
         "vhost": queue.vhost,
@@ -213,6 +213,13 @@ async def purge(call: Call, core: Any) -> None:
         call.broker.in_slices(lambda: _sweep(call, core, swept))
 
     await waited(begin)
+
+
+async def settled(call: Call) -> None:
+    """Returns when all that the caller's thread, or one that it waited for, has ended is ended on disk, too."""
+    log = call.broker.log
+    if log is not None:
+        await waited(lambda done: log.when_durable(log.tail_lsn(), partial(done, None, None)))
 
 
 def _sweep(call: Call, core: Any, swept: Any) -> bool:

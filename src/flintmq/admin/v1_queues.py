@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from flintmq.admin.api_call import Call, answer, check_table
 from flintmq.admin.api_clients import on_loops
-from flintmq.admin.api_names import authorize_topic, shown
+from flintmq.admin.api_names import authorize_topic, settled, shown
 from flintmq.admin.arguments import json_object, number, query, word
 from flintmq.admin.browse import Look, Source, shower
 from flintmq.admin.errors import HttpError, bad, busy
@@ -245,6 +245,7 @@ async def remove(call: Call) -> Response:
         raise bad("'positions' is missing", "a whole queue is emptied by DELETE /api/queues/{vhost}/{queue}/contents")
     async with call.app.v1.turns.turn(call.caller.user):
         count = await asyncio.to_thread(remove_some, queue, positions)
+        await settled(call)
     _note(call, "%d messages of queue %r in %r removed", count, queue.name, queue.vhost)
     return answer({"removed": count, "missing": len(positions) - count})
 

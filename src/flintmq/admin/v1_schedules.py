@@ -12,7 +12,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flintmq.admin.api_call import Call, answer
-from flintmq.admin.api_names import purge, shown
+from flintmq.admin.api_names import purge, settled, shown
 from flintmq.admin.arguments import number, query
 from flintmq.admin.errors import HttpError
 from flintmq.admin.moving import position_of
@@ -69,6 +69,7 @@ async def cancel(call: Call) -> Response:
         fix = "it was routed or cancelled; GET /api/v1/schedules shows what waits"
         raise HttpError(404, "not_found", f"no scheduled message at position {position} in vhost '{vhost.name}'", fix)
     queue.core.settle_held(position, DequeueReason.PURGE, False)
+    await settled(call)
     return answer({"cancelled": 1})
 
 

@@ -65,6 +65,10 @@ class LogPort:
         """Calls `callback()` when everything below this LSN is durable: at once, or on the thread that finds it."""
         raise NotImplementedError
 
+    def tail_lsn(self) -> int:
+        """LSN of the message log's next record: what the calling thread has logged is below it."""
+        raise NotImplementedError
+
     def drop_queue(self, queue_id: int) -> int:
         """A durable queue was deleted. Returns an LSN, 0: nothing to wait for."""
         return 0

@@ -390,6 +390,10 @@ class LogStore(LogPort):
             ticket = self.logs.ticket(lsn, 0)
         self.logs.on_durable(ticket, callback)
 
+    def tail_lsn(self) -> int:
+        """See LogPort."""
+        return self.messages.tail
+
     # --- TransactionStore ----------------------------------------------------------------------------------------------------
 
     @property

@@ -184,6 +184,18 @@ def _lower(one: Any, other: Any) -> Any:
     return min(one, other) if type(one) is int and type(other) is int else None
 
 
+def _fewer(one: Any, other: Any) -> Any:
+    """Of two delivery limits. Below zero: no limit, which lifts no other one (RabbitMQ 4)."""
+    if type(one) is not int or type(other) is not int:
+        return None
+    return max(one, other) if min(one, other) < 0 else min(one, other)
+
+
+def _neither(_one: Any, _other: Any) -> Any:
+    """Of numbers that are names: the argument counts, else the operator policy."""
+    return None
+
+
 def _higher(one: Any, other: Any) -> Any:
     return max(one, other) if type(one) is int and type(other) is int else None
 
@@ -199,7 +211,8 @@ class Argument:
     name; check: the reason of a refusal, as RabbitMQ prints it; values: the good ones in words, for hints and the documentation; effect:
     the kinds of queues on which it does something; stream: a stream may be declared with it; field: of QueuePolicy that it sets; made:
     the field's value; policy: it is a policy key, too (without x-); operator: also of operator policies; lower: which of two values
-    counts where argument, policy and operator policy meet; implied: value that means the same as its absence; note: for the documentation.
+    counts where argument, policy and operator policy meet; policy_first: kinds of queues on
+    which a policy beats the argument; implied: value that means the same as its absence; note: for the documentation.
     """
 
     name: str
@@ -212,6 +225,7 @@ class Argument:
     policy: bool = False
     operator: bool = False
     lower: Callable[[Any, Any], Any] = _lower
+    policy_first: tuple[str, ...] = NO_KIND
     implied: Any = None
     note: str = ""
 
@@ -323,9 +337,11 @@ _ROWS = (
         field="overflow",
         policy=True,
         operator=True,
+        policy_first=(QUORUM,),
+        note="on a quorum queue the policy beats the argument",
     ),
     Argument("x-queue-mode", _queue_mode, "default, lazy", policy=True, note="bodies leave memory as they have to"),
-    Argument("x-queue-version", _queue_version, "1, 2", policy=True, operator=True, note="there is one on-disk format"),
+    Argument("x-queue-version", _queue_version, "1, 2", policy=True, operator=True, lower=_neither, note="there is one on-disk format"),
     Argument("x-single-active-consumer", _boolean, "boolean", QUEUES, field="single_active_consumer"),
     Argument(
         "x-delivery-limit",
@@ -337,6 +353,8 @@ _ROWS = (
         _limit_of(DELIVERY_LIMIT_MAX),
         policy=True,
         operator=True,
+        lower=_fewer,
+        note="below zero: none",
     ),
     Argument(
         "x-consumer-timeout",
@@ -458,11 +476,15 @@ def fields_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield row.field, row.made(arguments[row.name])
 
 
-def effective(arguments: Mapping[str, Any], queue_type: str) -> tuple[list[str], list[str]]:
-    """(names of those that have an effect on a queue of that type, of those that have none, unknown ones too), in their order."""
-    kind = kind_of(queue_type)
+def effective(arguments: Mapping[str, Any], policy: Any) -> tuple[list[str], list[str]]:
+    """(names of those with an effect on a queue, of those without: unknown ones, and those that a policy beats), in their order.
+
+    Args: policy: the QueuePolicy that counts for it.
+    """
+    kind = kind_of(policy.queue_type)
     found: tuple[list[str], list[str]] = [], []
-    for name in arguments:
+    for name, value in arguments.items():
         row = QUEUE_ARGUMENTS.get(name)
-        found[0 if row is not None and kind in row.effect else 1].append(name)
+        works = row is not None and kind in row.effect and getattr(policy, row.field) == row.made(value)
+        found[0 if works else 1].append(name)
     return found

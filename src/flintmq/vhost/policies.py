@@ -6,7 +6,7 @@ their merged definition, and the QueuePolicy that arguments and definition make 
 
 P1  Of the policies that match, the one of the highest priority counts, of several the first by name; so it is with operator policies.
 P2  Policy and operator policy are merged key by key: of two numbers the lower one counts, else the operator's.
-P3  An argument of the queue beats its policy, but of two numbers the lower one counts (RabbitMQ).
+P3  An argument of the queue beats its policy, but of two numbers the lower one counts; x-overflow of a quorum queue loses (RabbitMQ).
 P4  A pattern is an operator's regular expression, searched in the name. A policymaker is no operator: `check_pattern` bounds what its
     patterns may cost, since they are searched in names on the I/O loops.
 """
@@ -216,8 +216,8 @@ class Policies:
         ordinary, operator = self.of(kind, name, queue_type)
         merged = {} if ordinary is None else dict(ordinary.definition)
         for key, value in () if operator is None else operator.definition.items():
-            known = merged.get(key)
-            merged[key] = min(known, value) if type(known) is int and type(value) is int else value
+            both = POLICY_KEYS[key].lower(merged[key], value) if key in merged else None
+            merged[key] = value if both is None else both
         return merged
 
     def queue_policy(self, name: str, own: QueuePolicy, arguments: Mapping[str, Any]) -> QueuePolicy:
@@ -229,7 +229,7 @@ class Policies:
             row = POLICY_KEYS.get(key)
             if row is None or not row.field or row.field in FIXED_FIELDS:
                 continue
-            if row.name in arguments:
+            if row.name in arguments and own.queue_type not in row.policy_first:
                 value = row.lower(arguments[row.name], value)
                 if value is None:
                     continue
