@@ -242,6 +242,11 @@ def test_alternate_exchange(ch: RawChannel, name: str) -> None:
     ch.publish(b"2", exchange=name, routing_key="other", mandatory=True)
     confirm(ch, 2)
     assert (take(ch, name), take(ch, name + "rest")) == ([b"1"], [b"2"])
+    # Of several keys (CC) one is enough to keep the alternate out.
+    ch.publish(b"copied", exchange=name, routing_key="other", headers={"CC": ["k"]})
+    ch.publish(b"lost", exchange=name, routing_key="other", headers={"CC": ["nobody"]})
+    confirm(ch, 4)
+    assert (take(ch, name), take(ch, name + "rest")) == ([b"copied"], [b"lost"])
     ch.call("queue.unbind", queue=name + "rest", exchange=name + "ae")
     ch.publish(b"3", exchange=name, routing_key="other", mandatory=True)
     assert ch.expect("basic.return").reply_code == 312

@@ -23,7 +23,7 @@ def port() -> Iterator[int]:
 def test_scenarios_run_and_repeat(port: int) -> None:
     """Each has its own names: run twice on one broker it says the same, whatever else ran before."""
     found = all_scenarios()
-    assert len(found) > 500
+    assert len(found) > 900
     for name in ("all properties", "direct reply-to", "transactions", "topic '#.b'", "frame: bad end", "redelivered, in order"):
         first, second = transcript(port, found[name], "run1."), transcript(port, found[name], "run2.")
         assert [line.replace("run1.", "?.") for line in first] == [line.replace("run2.", "?.") for line in second]

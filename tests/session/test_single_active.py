@@ -46,3 +46,12 @@ def test_a_higher_priority_does_not_displace_the_active_one(start: Callable[...,
     ch.publish(b"x", routing_key="q")
     assert ch.expect("basic.deliver").consumer_tag == "low"
     other.nothing(0.05)
+
+
+def test_no_consumer_is_exclusive_there(start: Callable[..., Any], connect: Callable[..., Any]) -> None:
+    """The two contradict each other; RabbitMQ's text (tools/differential)."""
+    ch = connect(start()).channel()
+    ch.queue("q", arguments={"x-single-active-consumer": True})
+    ch.send("basic.consume", queue="q", consumer_tag="a", exclusive=True)
+    closed = ch.expect("channel.close")
+    assert (closed.reply_code, closed.reply_text) == (403, "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use")

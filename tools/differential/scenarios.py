@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from tools.differential.client import BODY, HEADER, Client, Typed, frame, header_frame, method_frame, publish_bytes
+from tools.differential.features import FEATURES
 
 Scenario = Callable[[Client, str], None]
 _FOUND: dict[str, Scenario] = {}
@@ -70,7 +71,7 @@ def scenario(name: str) -> Callable[[Scenario], Scenario]:
 
 def all_scenarios() -> dict[str, Scenario]:
     """All of them, by name."""
-    return dict(_FOUND)
+    return {**_FOUND, **FEATURES}
 
 
 # --- queue arguments ---------------------------------------------------------------------------------------------------

@@ -153,14 +153,13 @@ class Router:
         broker = self._plane.broker
         found: dict[int, Any] = {}
         try:
-            for key in keys:
-                for handle in broker.handles_for(self._vhost, exchange, key, headers):
-                    queue = broker.queues.get(handle.queue_id)
-                    if queue is not None and queue.policy.is_stream:
-                        text = f"a message is routed to the stream '{queue.name}' in vhost '{queue.vhost}': a stage writes to queues only"
-                        raise Refused("BAD_ARGUMENT", text)
-                    if queue is not None:
-                        found[queue.queue_id] = queue
+            for handle in broker.handles_for_keys(self._vhost, exchange, keys, headers):
+                queue = broker.queues.get(handle.queue_id)
+                if queue is not None and queue.policy.is_stream:
+                    text = f"a message is routed to the stream '{queue.name}' in vhost '{queue.vhost}': a stage writes to queues only"
+                    raise Refused("BAD_ARGUMENT", text)
+                if queue is not None:
+                    found[queue.queue_id] = queue
         except PeerError as error:
             raise refusal_of(error) from None
         return list(found.values())

@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -416,6 +416,21 @@ class Broker:
             reply_queue = self.reply_queues.get((vhost.name, key.decode("utf-8", "surrogateescape")))
             return [] if reply_queue is None else [reply_queue.core]
         return [queue.core for queue in vhost.route(exchange_name, key, headers)]
+
+    def handles_for_keys(
+        self, vhost: Any, exchange_name: str, keys: Iterable[bytes], headers: dict[str, object] | None
+    ) -> list[QueueHandle]:
+        """The same for several keys (CC, BCC), each queue once. An alternate exchange is asked when none of them leads anywhere."""
+        found: dict[QueueHandle, None] = {}
+        others = []
+        for key in keys:
+            if exchange_name == "" and key.startswith(b"amq.rabbitmq.reply-to."):
+                found.update(dict.fromkeys(self.handles_for(vhost, exchange_name, key, headers)))
+            else:
+                others.append(key)
+        if others:
+            found.update(dict.fromkeys(queue.core for queue in vhost.route_keys(exchange_name, others, headers)))
+        return list(found)
 
     # --- direct reply-to --------------------------------------------------------------------------------------------
 

@@ -123,10 +123,8 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
             broker.tracer.published(handler, channel, connection.message(channel), keys, properties, {})
         timed.schedule(handler, channel, due_ms)
         return
-    found: dict[Any, None] = {}
     try:
-        for one in keys:
-            found.update(dict.fromkeys(broker.handles_for(vhost, exchange_name, one, headers)))
+        found = broker.handles_for_keys(vhost, exchange_name, keys, headers)
     except PeerError:
         connection.discard(channel)
         headers.refused()
@@ -134,7 +132,7 @@ def publish(handler: ConnectionHandler, channel: int) -> None:
     if vhost.tracing:
         broker.tracer.published(handler, channel, connection.message(channel), keys, properties, found)
     broker.add_drops(connection.take_drops() if headers.undo else {})
-    again = connection.accept(channel, list(found), keys[1:])
+    again = connection.accept(channel, found, keys[1:])
     if headers.undo:
         drops = connection.take_drops()
         broker.add_drops(drops)
@@ -155,15 +153,12 @@ def route_again(handler: ConnectionHandler, exchange_bytes: bytes, keys: list[by
     told = properties.get("headers")
     headers = MessageHeaders(told if isinstance(told, dict) else {}, lambda: properties, again=True)
     exchange_name = exchange_bytes.decode("utf-8", "surrogateescape")
-    handles: dict[Any, None] = {}
     try:
-        for one in keys:
-            handles.update(dict.fromkeys(broker.handles_for(vhost, exchange_name, one, headers)))
+        return broker.handles_for_keys(vhost, exchange_name, keys, headers)
     except PeerError as error:
         if error.code != ReplyCode.NOT_FOUND:
             raise  # where it goes can't be found out: it is refused
         return []
-    return list(handles)
 
 
 def _changed(header: bytes, reply_to: str | None, keeps_bcc: bool) -> bytes:

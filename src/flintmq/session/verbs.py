@@ -315,6 +315,8 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
             handler.change(number, method, partial(handler.vhost.settled, name), lambda _: _serve_anew(handler, number, method))
             return
         queue = handler.vhost.queue(name, handler.connection_id)
+    if method.exclusive and method.queue != REPLY_TO and queue.policy.single_active_consumer:  # the two contradict each other (RabbitMQ)
+        raise _in_exclusive_use(handler, queue)
     plain = method.queue != REPLY_TO and not queue.policy.is_stream
     where = handler.vhost.describe("queue", queue.name)
     browse_only = method.queue != REPLY_TO and queue.policy.browse_only
@@ -345,6 +347,10 @@ def basic_consume(handler: ConnectionHandler, number: int, method: spec.BasicCon
         handler.send(number, spec.BasicConsumeOk(tag))
 
 
+def _in_exclusive_use(handler: ConnectionHandler, queue: Any) -> PeerError:
+    return PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
+
+
 def _attach(handler: ConnectionHandler, consumer: Consumer, single: bool, group: bytes, seat: Any, choice: Choice) -> None:
     """Puts the consumer on its queue. Raises: PeerError 403 exclusivity forbids it, 404 the queue is gone; MemoryError, StoreError."""
     queue, number, tag = consumer.queue, consumer.channel, _key(consumer.tag)
@@ -352,7 +358,7 @@ def _attach(handler: ConnectionHandler, consumer: Consumer, single: bool, group:
     if not handler.connection.consume(number, queue.core, tag, *own, group, seat, choice.selector, choice.browse):
         if queue.core.is_deleted():
             raise _gone(handler, queue)
-        raise PeerError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{handler.vhost.name}' in exclusive use")
+        raise _in_exclusive_use(handler, queue)
     if not handler.broker.consumer_came(consumer):
         handler.connection.cancel(number, tag)
         raise _gone(handler, queue)
