@@ -16,6 +16,7 @@ from flintmq.access.tags import NotAuthorised
 from flintmq.config import Limits
 from flintmq.definitions.line import BROKER, Actor, Refused
 from flintmq.errors import PeerError
+from flintmq.session import handshake
 from flintmq.testing.broker import Broker
 from flintmq.vhost.policies import check_pattern, made
 from tests.definitions.rig import Answer, Rig
@@ -109,14 +110,15 @@ def test_a_connection_that_opens_while_its_user_or_virtual_host_goes_is_refused(
     operator.do("put_vhost", "new", {})
     operator.user("new", "new")
     broker = operator.node.broker
-    take, answer = broker.quotas.open_connection, Answer()
+    check, answer, looks = handshake._check_there, Answer(), []
 
-    def delete_first(user: str, vhost: str) -> None:
-        if vhost == "new":
+    def delete_after(handler: Any, vhost: Any) -> None:
+        looks.append(vhost.name)
+        check(handler, vhost)
+        if looks == ["new"]:
             getattr(operator.node.definitions, verb)(BROKER, what, answer.done)
-        take(user, vhost)
 
-    monkeypatch.setattr(broker.quotas, "open_connection", delete_first)
+    monkeypatch.setattr(handshake, "_check_there", delete_after)
     with RawConnection("127.0.0.1", operator.broker.port) as late:
         with pytest.raises(AssertionError, match=f"530.*{text}"):
             late.open("new", "new", vhost="new")

@@ -44,7 +44,6 @@ from flintmq.session.stream_service import StreamService
 from flintmq.session.timeouts import ConsumerTimeouts
 from flintmq.session.trace import Tracer
 from flintmq.transactions import TransactionCoordinator, TransactionStore
-from flintmq.transactions.ports import Session
 from flintmq.vhost.names import SCHEDULE, describe
 from flintmq.vhost.policy import DEFAULT_POLICY
 from flintmq.vhost.queue import Queue, QueueSpec
@@ -279,50 +278,66 @@ class Broker:
             self.hub.event(kind, vhost, value)
 
     def _queue_created(self, queue: Queue) -> None:
-        self.events.queue_created(queue)
         queue.core.owner = queue
         self.queues[queue.queue_id] = queue
-        self.queues_created += 1 if self.loops else 0  # before: restored
+        if self.loops:  # before: restored
+            self.queues_created += 1
+        if self.events.wanted:
+            self.events.queue(queue, True)
         if self.hub is not None:
             self.tell("queue.created", queue.vhost, {"queue": queue.name, "type": queue.policy.queue_type, "durable": queue.durable})
         if queue.durable and self.log is not None and not queue.policy.is_stream:
             self.log.attach(queue.core)
+        if queue.policy is not DEFAULT_POLICY:
+            self.follow(queue)
+
+    def follow(self, queue: Queue) -> None:
+        """A queue with arguments or a policy came, or its policy changed: those that serve some queues only know whether it is one."""
+        queue.followed = True
         if queue.core.destination_flags & DEST_LIMITED:
             self.limited_queues.add(queue)
+        else:
+            self.limited_queues.discard(queue)
         self.timeouts.follow(queue)
+
+    def _forget(self, queue: Queue) -> None:
+        """A queue that was followed is deleted: what waits for it ends in slices."""
+        self.limited_queues.discard(queue)
+        self.timeouts.forget(queue)
+        for ending in (self.retries.forget(queue), self.letters.forget(queue)):
+            if ending is not None:
+                self.in_slices(ending)
 
     def _queue_deleted(self, queue: Queue) -> None:
         """The control plane deleted a queue: its consumers are cancelled, and told so when they understand it. Its entries are swept
         in slices."""
+        queue_id = queue.queue_id
         if self.events.wanted:
-            self.events.tell("queue.deleted", name=queue.name, vhost=queue.vhost)
-        self.queues.pop(queue.queue_id, None)
-        self.queues_deleted += 1
+            self.events.queue(queue, False)
         if self.hub is not None:
             self.tell("queue.deleted", queue.vhost, {"queue": queue.name})
-        self.limited_queues.discard(queue)
-        self.expiry.forget(queue.queue_id)
-        self.timeouts.forget(queue)
+        self.queues.pop(queue_id, None)
+        self.queues_deleted += 1
+        self.expiry.forget(queue_id)
         with self.lock:
-            consumers = self.consumers.pop(queue.queue_id, None)
-            self.active.pop(queue.queue_id, None)
+            consumers = self.consumers.pop(queue_id, None)
+            self.active.pop(queue_id, None)
         if consumers:
             self._cancel_all(queue, collections.deque(consumers))
         if queue.policy.is_stream:
             if self.streams is not None:
-                self.streams.delete(queue.queue_id)
+                self.streams.delete(queue_id)
             queue.core.owner = None
             return
-        logged = queue.durable or (self.branch_queues is not None and self.branch_queues.take_logged(queue.queue_id))
-        drop = partial(self.log.drop_queue, queue.queue_id) if logged and self.log is not None else None
+        logged = queue.durable or (self.branch_queues is not None and self.branch_queues.take_logged(queue_id))
+        drop = partial(self.log.drop_queue, queue_id) if logged and self.log is not None else None
         if self.transactions is not None:
-            self.transactions.queue_deleted(queue.queue_id, drop)
+            self.transactions.queue_deleted(queue_id, drop)
         elif drop is not None:
             drop()
         queue.core.owner = None
-        for ending in (self.retries.forget(queue), self.letters.forget(queue)):
-            if ending is not None:
-                self.in_slices(ending)
+        if queue.followed:
+            self._forget(queue)
         sweeps.run(self, queue.core, True, _swept)
 
     def _cancel_all(self, queue: Queue, consumers: collections.deque[Consumer]) -> None:
@@ -397,7 +412,8 @@ class Broker:
                 cache.set_cacheable(vhost.route_is_cacheable(exchange_name))
 
     def _exchange_deleted(self, vhost_name: str, exchange_name: str) -> None:
-        self.events.tell("exchange.deleted", name=exchange_name, vhost=vhost_name)
+        if self.events.wanted:
+            self.events.tell("exchange.deleted", name=exchange_name, vhost=vhost_name)
         self.routes_version = object()
         cache = self.route_caches.pop((vhost_name, exchange_name), None)
         if cache is not None:
@@ -468,7 +484,8 @@ class Broker:
             self.tell(
                 "consumer.came", queue.vhost, {"queue": queue.name, "consumer_tag": consumer.tag, "connection": consumer.handler.name}
             )
-        self.events.consumer(consumer, True)
+        if self.events.wanted:
+            self.events.consumer(consumer, True)
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_added(queue)
@@ -508,7 +525,8 @@ class Broker:
             self.tell(
                 "consumer.gone", queue.vhost, {"queue": queue.name, "consumer_tag": consumer.tag, "connection": consumer.handler.name}
             )
-        self.events.consumer(consumer, False)
+        if self.events.wanted:
+            self.events.consumer(consumer, False)
         if following is not None:
             self._activate(following)
         vhost = self.vhosts.get(queue.vhost)
@@ -523,10 +541,12 @@ class Broker:
             self.tell("connection.opened", handler.vhost.name, {"connection": handler.name, "user": handler.user})
         if handler.vhost.tracing:
             handler.connection.set_traced(True)
-        self.events.connection(handler, True)
+        if self.events.wanted:
+            self.events.connection(handler, True)
 
     def connection_ended(self, handler: ConnectionHandler, reason: str) -> None:
-        self.session_closed(handler)
+        if self.transactions is not None:
+            self.transactions.session_closed(handler)
         self.timeouts.connection_ended(handler)
         self.flow.connection_ended(handler)
         if self.connections.pop(handler.connection_id, None) is None:
@@ -536,7 +556,8 @@ class Broker:
             if self.hub is not None:
                 what = {"connection": handler.name, "user": handler.user, "reason": reason}
                 self.tell("connection.closed", handler.vhost.name, what)
-            self.events.connection(handler, False)
+            if self.events.wanted:
+                self.events.connection(handler, False)
             self.quotas.close_connection(handler.user, handler.vhost.name)
 
     # --- transactions -----------------------------------------------------------------------------------------------
@@ -545,12 +566,6 @@ class Broker:
         """From now on `transactions` takes commands. `store`: the durable store, whose queues are those of this broker."""
         self.branch_queues = BranchQueues(self.queues)
         self.transactions = TransactionCoordinator(store, self.branch_queues, self.clock, self.limits)
-
-    def session_closed(self, session: Session) -> None:
-        """A session (a connection, or whatever a caller of this process names itself) ends: its unprepared branches are rolled back.
-        Unknown is no error."""
-        if self.transactions is not None:
-            self.transactions.session_closed(session)
 
     def count_drop(self, reason: str) -> None:
         """Counts a message that left without reaching a consumer, by reason: nothing is dropped in silence."""

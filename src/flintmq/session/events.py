@@ -38,12 +38,9 @@ class Events:
         self._broker = broker
         # of the virtual host "/" that there is now, or was last
         self._exchange: Exchange | None = None
+        # whether anything is bound to the exchange
+        self.wanted = False
         self._outbox = Outbox(broker, EVENT, broker.limits.events_bytes_max, "event", CONTENT_HEADERS | CONTENT_PERSISTENT)
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anything is bound to the exchange."""
-        return self._exchange is not None and bool(self._exchange.bindings)
 
     def tell(self, key: str, **facts: Any) -> None:
         """Any thread; facts: headers, by RabbitMQ's names with `_` for `-`."""
@@ -59,6 +56,7 @@ class Events:
         """From now on exchanges and bindings of a new virtual host are told; `/` gets the event exchange."""
         if vhost.name == DEFAULT_VHOST:
             vhost.exchanges[EVENT] = self._exchange = TopicExchange(EVENT, durable=True, internal=True)
+            self.wanted = False
             vhost.predeclared += 1
 
         def bound(binding: Binding, new: bool) -> None:
@@ -82,6 +80,8 @@ class Events:
             exchange.watch = bound
 
     def _bound(self, vhost: str, binding: Binding, new: bool) -> None:
+        if self._exchange is not None and binding.source is self._exchange:
+            self.wanted = bool(self._exchange.bindings)
         if self.wanted:
             self.tell(
                 "binding.created" if new else "binding.deleted",
@@ -94,17 +94,19 @@ class Events:
                 vhost=vhost,
             )
 
-    def queue_created(self, queue: Any) -> None:
-        if self.wanted:
-            self.tell(
-                "queue.created",
-                name=queue.name,
-                vhost=queue.vhost,
-                durable=queue.durable,
-                auto_delete=queue.auto_delete,
-                exclusive=queue.exclusive_owner is not None,
-                arguments=dict(queue.arguments),
-            )
+    def queue(self, queue: Any, created: bool) -> None:
+        if not created:
+            self.tell("queue.deleted", name=queue.name, vhost=queue.vhost)
+            return
+        self.tell(
+            "queue.created",
+            name=queue.name,
+            vhost=queue.vhost,
+            durable=queue.durable,
+            auto_delete=queue.auto_delete,
+            exclusive=queue.exclusive_owner is not None,
+            arguments=dict(queue.arguments),
+        )
 
     # --- connections --------------------------------------------------------------------------------------------------
 

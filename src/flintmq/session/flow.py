@@ -134,6 +134,8 @@ class Flow:
             commits.go_on(handler)
 
     def connection_ended(self, handler: ConnectionHandler) -> None:
+        if not self._paused and not self._queues:
+            return
         self._paused.discard(handler)
         with self._lock:
             for queue in self._queues.pop(handler, ()):

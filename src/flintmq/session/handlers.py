@@ -40,7 +40,7 @@ from flintmq.session.state import ChannelState, Consumer
 from flintmq.session.verbs import VERBS
 from flintmq.session.weights import CHANNEL_BYTES, CONNECTION_BYTES
 from flintmq.session.works import Works, ending
-from flintmq.vhost.changes import Held
+from flintmq.vhost.changes import Later
 from flintmq.vhost.names import clean_name
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 BASIC_PUBLISH_ID = spec.METHOD_IDS["basic.publish"]
 CLOSE_OK = spec.ConnectionCloseOk()
 UNKNOWN_FRAME_TYPE = "unknown frame type"
+LF, CR = b"\n\r"
 
 
 class ConnectionHandler:
@@ -191,10 +192,9 @@ class ConnectionHandler:
                 if known is None:
                     raise PeerError(ReplyCode.COMMAND_INVALID, f"{method.NAME} is not for servers")
                 verb, names = known
-                for name in names:
-                    sent = getattr(method, name)
-                    if (clean := clean_name(sent)) is not sent:
-                        setattr(method, name, clean)
+                if LF in payload or CR in payload:  # numbers: bytes would be tried as numbers first
+                    for name in names:
+                        setattr(method, name, clean_name(getattr(method, name)))
                 verb(self, channel, method)
             else:
                 step: handshake.Step = handshake.STEPS.get((self.state, method_id), handshake.not_due)
@@ -206,22 +206,20 @@ class ConnectionHandler:
 
     # --- verbs of the virtual host ----------------------------------------------------------------------------------
 
-    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None], saves: bool = True) -> None:
+    def change(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         """Runs a verb of the virtual host and answers: now, or when the database has what it changes.
 
         In between nothing of this connection is read, so the order of its methods stays; others go on. What was given to the database is
         carried out even when the connection ends meanwhile. Raises: what the verb raises, when it is over at once.
-
-        Args: saves: False: the verb changes nothing that the database has.
         """
-        if not saves:
-            try:
-                result = verb()
-            except Held:
-                pass  # it names what another change holds, and is run when that is over
-            else:
-                answer(result)
-                return
+        try:
+            result = self.vhost.attempt(verb)
+        except Later:
+            self._change_later(channel, method, verb, answer)
+        else:
+            answer(result)
+
+    def _change_later(self, channel: int, method: spec.Method, verb: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         over: list[tuple[Any, Exception | None]] = []
         waits = False
 

@@ -64,11 +64,7 @@ def follow_policy(broker: Broker, queue: Any) -> None:
             broker.streams.follow_policy(queue)
         return
     configure(queue.core, queue.policy)
-    broker.timeouts.follow(queue)
-    if queue.core.destination_flags & DEST_LIMITED:
-        broker.limited_queues.add(queue)
-    else:
-        broker.limited_queues.discard(queue)
+    broker.follow(queue)
     with broker.lock:
         consumers = list(broker.consumers.get(queue.queue_id, ()))
     for consumer in consumers:

@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cython import cclass
+
 from flintmq.access.checks import source_of
 
 if TYPE_CHECKING:
     from flintmq.session.handlers import ConnectionHandler
 
 
+@cclass
 class Pending:
     """The pending connections of a node. Threads: loops, under the GIL; each call is one step of it."""
 
     def __init__(self) -> None:
-        # source -> its connections, in the order they came
-        self._sources: dict[str, dict[ConnectionHandler, None]] = {}
-        self._source_of: dict[ConnectionHandler, str] = {}
+        self._sources = {}
+        self._source_of = {}
 
     def __len__(self) -> int:
         return len(self._source_of)
@@ -43,7 +45,7 @@ class Pending:
         source = self._source_of.pop(handler, None)
         if source is None:
             return
-        known = self._sources[source]
+        known: dict = self._sources[source]
         del known[handler]
         if not known:
             del self._sources[source]

@@ -16,6 +16,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
+from cython import cclass, cfunc, long
+
 from flintmq.config import Limits
 from flintmq.errors import PeerError, ReplyCode
 from flintmq.ports import LimitsRecord
@@ -25,6 +27,7 @@ CHANNELS = "max-channels"
 CONSUMERS = "max-consumers"
 
 
+@cclass
 class Quotas:
     """Counts of a node. Any thread; every call is O(1).
 
@@ -40,8 +43,8 @@ class Quotas:
         self.set_connections(limits.connections_max)
         self._lock = threading.Lock()
         # name -> number; who has none is not in it: users and virtual hosts of the past take no memory
-        self._of_vhosts: dict[str, int] = {}  # connections
-        self._of_users: dict[str, dict[str, int]] = {CONNECTIONS: {}, CHANNELS: {}, CONSUMERS: {}}
+        self._of_vhosts = {}
+        self._of_users = {CONNECTIONS: {}, CHANNELS: {}, CONSUMERS: {}}
 
     def put(self, record: LimitsRecord) -> None:
         """What the operator sets from now on (Q3); an empty record takes it away."""
@@ -74,14 +77,14 @@ class Quotas:
     def open_connection(self, user: str, vhost: str) -> None:
         """Raises: PeerError 530."""
         with self._lock:
-            here = self._of_vhosts.get(vhost, 0)
+            here: long = self._of_vhosts.get(vhost, 0)
             if self._set and 0 <= (most := self.of_vhost(vhost).get(CONNECTIONS, -1)) <= here:
                 raise PeerError(
                     ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}': connection limit ({most}) is reached"
                 )
-            counts = self._of_users[CONNECTIONS]
-            own = counts.get(user, 0)
-            default = self._most[CONNECTIONS]
+            counts: dict = self._of_users[CONNECTIONS]
+            own: long = counts.get(user, 0)
+            default: long = self._most[CONNECTIONS]
             if (self._set or own >= default) and (most := self._reached(user, CONNECTIONS, default, own)) >= 0:
                 raise PeerError(ReplyCode.NOT_ALLOWED, f"Connection refused for user '{user}': user connection limit ({most}) is reached")
             self._of_vhosts[vhost] = here + 1
@@ -110,27 +113,29 @@ class Quotas:
         with self._lock:
             _less(self._of_users[CONSUMERS], user, 1)
 
-    def _take(self, what: str, user: str) -> None:
+    def _take(self, what: str, user: str) -> object:
         with self._lock:
-            counts = self._of_users[what]
-            own = counts.get(user, 0)
-            default = self._most[what]
+            counts: dict = self._of_users[what]
+            own: long = counts.get(user, 0)
+            default: long = self._most[what]
             if (self._set or own >= default) and (most := self._reached(user, what, default, own)) >= 0:
                 whose = f"channels opened for user '{user}'" if what == CHANNELS else f"consumers of user '{user}'"
                 text = f"number of {whose} has reached the maximum allowed user limit of ({most})"
                 raise PeerError(ReplyCode.NOT_ALLOWED, text, hard=True)
             counts[user] = own + 1
 
-    def _reached(self, user: str, what: str, default: int, own: int) -> int:
-        """The limit of a user that `own` of them have reached; below 0: none."""
-        most = self._set.get(("user", user), {}).get(what)
+    def _reached(self, user: str, what: str, default: long, own: long) -> long:
+        """The limit of a user that `own` of them have reached; -1: none."""
+        limits: dict = self._set.get(("user", user), {})
+        most = limits.get(what)
         if most is None:
             most = -1 if self._user_count() <= 1 else default
         return most if 0 <= most <= own else -1
 
 
-def _less(counts: dict[str, int], name: str, number: int) -> None:
-    left = counts.get(name, 0) - number
+@cfunc
+def _less(counts: dict, name: str, number: long) -> object:
+    left: long = counts.get(name, 0) - number
     if left > 0:
         counts[name] = left
     else:

@@ -193,14 +193,14 @@ def queue_declare(handler: ConnectionHandler, number: int, method: spec.QueueDec
         server_name=server_name or None,
         allow=allow,
     )
+    handler.change(number, method, verb, partial(_declared, handler, number, method.no_wait))
 
-    def answer(queue: Any) -> None:
-        handler.broker.queues_declared += 1
-        _channel(handler, number).last_queue = queue.name
-        if not method.no_wait:
-            handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
 
-    handler.change(number, method, verb, answer, method.durable and not method.passive)
+def _declared(handler: ConnectionHandler, number: int, no_wait: bool, queue: Any) -> None:
+    handler.broker.queues_declared += 1
+    _channel(handler, number).last_queue = queue.name
+    if not no_wait:
+        handler.send(number, spec.QueueDeclareOk(queue.name, queue.core.ready_count(), queue.core.consumer_count()))
 
 
 def _declare_reply_queue(handler: ConnectionHandler, number: int, name: str, no_wait: bool) -> None:

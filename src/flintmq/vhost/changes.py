@@ -2,9 +2,10 @@
 
 in: verbs of a virtual host. out: changes submitted to Definitions, results when they are durable.
 
-A verb is run twice. The first run checks the request, says what has to be saved (`save`) and ends there; nothing in memory has changed.
-When the database has it, the same verb is run again, `save` returns at once, and the rest of it changes memory. In between nobody waits:
-not the loop, not the virtual host's lock.
+Most verbs change nothing that the database has: `attempt` runs them once. A verb that has something to save is run twice by `perform`.
+The first run checks the request, says what has to be saved (`save`) and ends there; nothing in memory has changed. When the database has
+it, the same verb is run again, `save` returns at once, and the rest of it changes memory. In between nobody waits: not the loop, not the
+virtual host's lock.
 
 C1  From `save` to the end of the second run the names of a change are held. A verb that touches a held name is run when it is free: so the
     second run finds what the first one checked, and everybody else sees the state before the change or the one after it.
@@ -42,7 +43,11 @@ class _Submitted(Exception):
     """The first run of a verb ends here."""
 
 
-class Held(Exception):
+class Later(Exception):
+    """A verb that was attempted can't be over at once: the database has to have its change first, or another change holds its names."""
+
+
+class Held(Later):
     """Another change holds this name."""
 
     def __init__(self, key: Key) -> None:
@@ -80,6 +85,10 @@ class Job:
         self.wanted = wanted
         self.call = call
         self.finished = finished
+
+
+# stands for whatever verb is attempted
+_ATTEMPT = Job(lambda: None, lambda function: None, lambda result, error: None)
 
 
 class Changes:
@@ -125,14 +134,18 @@ class Changes:
         shared: Iterable[Key] = (),
         undo: Callable[[], None] | None = None,
     ) -> Change:
-        """Makes the change durable and returns it. In a first run: submits it and ends the verb.
+        """Makes the change durable and returns it. In a first run: submits it and ends the verb. In an attempt: ends the verb.
 
         Args: make: makes the change, once; exclusive, shared: names it holds; undo: runs when the database refuses.
-        Raises: Held; what Definitions raises.
+        Raises: Later, Held; what Definitions raises.
         """
         job = self._job
         if job is None or self._submit is None:
             return self._now(make, undo)
+        if job is _ATTEMPT:
+            if undo is not None:
+                undo()
+            raise Later
         if job.saved:
             assert job.change is not None
             return job.change
@@ -175,8 +188,32 @@ class Changes:
 
     # --- for whoever asks -----------------------------------------------------------------------------------------------
 
+    def attempt(self, verb: Callable[[], Any]) -> Any:
+        """Runs a verb that is over at once, and returns its result.
+
+        Raises: Later: it is not, nothing has changed, and `perform` is to be asked; what the verb raises.
+        """
+        try:
+            with self._lock:
+                before, self._job = self._job, _ATTEMPT
+                try:
+                    return verb()
+                finally:
+                    self._job = before
+        finally:
+            if self._after:
+                self._run_after()
+
+    def _run_after(self) -> None:
+        with self._lock:
+            following, self._after = self._after, []
+        for one in following:
+            self._run(one)
+
     def perform(self, verb: Callable[[], Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> None:
         """Runs a verb; `finished(result, error)` is called once: before this returns, or by `call` when the database has answered.
+
+        Once begun it is carried out, and `finished` is called, whether whoever asked is still there or not (C3).
 
         Args: wanted: asked when a held name is free; False: whoever asked is gone, and the verb, which had not begun, is forgotten.
         """

@@ -64,6 +64,7 @@ class Queue:
         "deleted",
         "durable",
         "exclusive_owner",
+        "followed",
         "had_consumers",
         "name",
         "policy",
@@ -85,6 +86,7 @@ class Queue:
         self.core = core
         self.had_consumers = False
         self.deleted = False
+        self.followed = False  # parts of the broker that serve some queues only may know it
         self.used_ns = used_ns  # last use as x-expires counts it (monotonic clock); kept only for queues that expire
         self.weight = 0  # bytes that it has in the account of its virtual host's definitions
         self.bindings: dict[tuple[Hashable, ...], Binding] | None = None  # those that lead here, the implicit one not counted

@@ -35,7 +35,7 @@ from flintmq.routing.exchange import DEFAULT_EXCHANGE, DefaultExchange, Exchange
 from flintmq.routing.kinds import EXCHANGE_KINDS
 from flintmq.store.sql.changes import Delete, Save
 from flintmq.vhost import equivalence, walk
-from flintmq.vhost.changes import Call, Changes, Finished
+from flintmq.vhost.changes import Call, Changes
 from flintmq.vhost.names import PREDECLARED, RESERVED_PREFIX, describe, exclusive_lock_text, generate_queue_name
 from flintmq.vhost.policies import Policies
 from flintmq.vhost.policy import DEFAULT_POLICY, QueuePolicy, parse_queue_arguments
@@ -113,6 +113,8 @@ class VirtualHost(Scheduling):
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._changes = Changes(self._lock, definitions)
+        # run one of the verbs below: one that is over at once, or any
+        self.attempt, self.perform = self._changes.attempt, self._changes.perform
         # runs a function soon on a thread of the node: what goes by itself when the database has deleted it
         self.home_call: Call = lambda function: function()
         self._exclusive: dict[int, dict[str, Queue]] = {}  # connection id -> its exclusive queues
@@ -161,14 +163,6 @@ class VirtualHost(Scheduling):
                 self.follow_policies(EXCHANGE, [name])
 
     # --- verbs that nobody waits for ------------------------------------------------------------------------------------
-
-    def perform(self, verb: Callable[[], Any], call: Call, finished: Finished, wanted: Callable[[], bool] | None = None) -> None:
-        """Runs one of the verbs below: `finished(result, error)` before this returns, or by `call` when the database has it.
-
-        A verb that names something that is being changed is run when that is over, if it is still `wanted` then. Once begun it is carried
-        out, and `finished` is called, whether whoever asked is still there or not.
-        """
-        self._changes.perform(verb, call, finished, wanted)
 
     def is_held(self, queue_name: str) -> bool:
         """Whether a queue of this name is being declared or deleted now."""
@@ -660,14 +654,19 @@ class VirtualHost(Scheduling):
                 )
             if not durable:
                 return self._add_queue(self._definitions.new_queue_id(), spec, size)
-            new_id = self._definitions.new_queue_id
-            saved = self._changes.save(lambda: Save(QueueRecord(self.name, name, new_id(), auto_delete, arguments)), [(QUEUE, name)])
-            assert isinstance(saved.record, QueueRecord)
-            try:
-                return self._add_queue(saved.record.queue_id, spec, size)
-            except BaseException:  # whatever it was: the next start must not meet a queue that can't be made
-                self._take_back(saved.record)
-                raise
+            return self._declare_durable(spec, size)
+
+    def _declare_durable(self, spec: QueueSpec, size: int) -> Queue:
+        new_id = self._definitions.new_queue_id
+        saved = self._changes.save(
+            lambda: Save(QueueRecord(self.name, spec.name, new_id(), spec.auto_delete, spec.arguments)), [(QUEUE, spec.name)]
+        )
+        assert isinstance(saved.record, QueueRecord)
+        try:
+            return self._add_queue(saved.record.queue_id, spec, size)
+        except BaseException:  # whatever it was: the next start must not meet a queue that can't be made
+            self._take_back(saved.record)
+            raise
 
     def _take_back(self, record: QueueRecord) -> None:
         """A queue was saved and can't be made."""
@@ -884,14 +883,12 @@ class VirtualHost(Scheduling):
 
     def _most(self, kind: str, default: int) -> int:
         """How many of a kind the vhost may have: what the operator set (below 0: any number), and never more than `default`."""
-        if not self._quotas:
-            return default
         most = self._quotas.get(f"max-{kind}s", default)
         return default if most < 0 else min(most, default)
 
     def _check_limit(self, kind: str, name: str, count: int, default: int, size: int) -> None:
         """Raises: PeerError 406: there are as many, or they take as much memory, as may be."""
-        most = self._most(kind, default)
+        most = self._most(kind, default) if self._quotas else default
         if count >= most:
             text = f"cannot declare {kind} '{name}': {kind} limit in vhost '{self.name}' ({most}) is reached"
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text)

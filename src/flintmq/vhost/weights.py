@@ -93,10 +93,11 @@ class Holding:
 
     def refusal(self, more: int) -> str:
         """Why `more` bytes can't be defined; "": they can."""
-        if self._allowance is None:
+        allowance = self._allowance
+        if allowance is None:
             return ""
-        if self.bytes + more > self._allowance.one:
-            return f"limit of {self._allowance.one} bytes of memory for definitions of a vhost is reached"
-        if self._allowance.total.held + more > self._allowance.everybody:
-            return f"limit of {self._allowance.everybody} bytes of memory for definitions of all vhosts is reached"
+        if self._share.held + more > allowance.one:
+            return f"limit of {allowance.one} bytes of memory for definitions of a vhost is reached"
+        if allowance.total.held + more > allowance.everybody:
+            return f"limit of {allowance.everybody} bytes of memory for definitions of all vhosts is reached"
         return ""
