@@ -641,6 +641,32 @@ class Limits:
     # milliseconds between two overviews, and events of the past that are kept for a client that comes
     sse_overview_ms: int = 1_000
     events_kept: int = 200
+    # --- shared queues (docs/SHARED_QUEUES.md) ------------------------------------------------------------------------
+    # bytes of a key; names of a virtual host and a queue, each of 255 bytes, escaped; more is refused as too large
+    kv_key_bytes_max: int = 2 * KIB
+    # bytes of a value; a body above it goes into rows of `shared_chunk_bytes`
+    kv_value_bytes_max: int = 1 * MIB
+    # bytes, and rows, that one transaction writes: what SQLite commits in some 50 ms; a larger batch is cut
+    kv_transaction_bytes_max: int = 8 * MIB
+    kv_transaction_writes_max: int = 20_000
+    # milliseconds from the first read of a transaction to its commit: a snapshot keeps the write-ahead log long; it is made anew
+    kv_transaction_ms_max: int = 5_000
+    # rows written that the embedded engine remembers to judge reads; a transaction that read before them is made anew
+    kv_resolver_writes: int = 200_000
+    # bytes of content that stand in the row of a message; more is in chunks of its own, which a take does not rewrite
+    shared_inline_bytes: int = 2 * KIB
+    # bytes of a chunk of a larger content (FoundationDB takes 100,000 bytes a value)
+    shared_chunk_bytes: int = 90_000
+    # messages, and bytes of rows, of one transaction of a queue; what is above goes into the next one
+    shared_batch: int = 500
+    shared_batch_bytes: int = 1 * MIB
+    # milliseconds between two tries of a transaction that met another one: the first, and the longest, as it doubles
+    shared_retry_ms: int = 1
+    shared_retry_ms_max: int = 1_000
+    # milliseconds without a sign of life after which a node counts as gone; its unacked messages go back then, flagged
+    shared_lease_ms: int = 10_000
+    # nodes of one engine, those that are gone and not swept included; what more of them did is missing in the counts of a queue
+    shared_nodes_max: int = 256
     # queues that have samples of their own (4 KiB each); for one more the one that nothing happened to for the longest time loses its own
     samples_queues_max: int = 2_000
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "log": "flintmq.cli.log:log",
     "restore": "flintmq.cli.backup:restore",
     "serve": "flintmq.cli.serve:serve",
+    "shared": "flintmq.cli.shared:shared",
     "perf": "flintmq.cli.perf:perf",
     "pipeline": "flintmq.cli.pipeline:pipeline",
     "tx": "flintmq.cli.tx:tx",

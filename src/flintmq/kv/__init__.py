@@ -1,0 +1,1 @@
+"""Ordered transactional key-value engines behind one port."""

@@ -1,0 +1,1 @@
+"""Queues that several brokers share, on a key-value engine."""

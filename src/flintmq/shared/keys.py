@@ -1,0 +1,181 @@
+"""Keys of shared queues in an engine, and the small rows behind them. docs/SHARED_QUEUES.md has the table.
+
+in: names, ids, orders. out: keys whose order is the order of what they stand for.
+
+K1  No key of one thing is a prefix of a key of another kind: each kind has its own letter, names are escaped and ended.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+ROOT = b"flintmq\x01"
+# bytes of the id of a queue's life, and of a node's
+ID_BYTES = 8
+
+FLAG_REDELIVERED = 1
+FLAG_CHUNKED = 2
+
+_META = struct.Struct(">BBHqI")  # format, flags, deliveries, expires_at_ms, content bytes
+_COUNTS = struct.Struct(">6Q")
+META_FORMAT = 1
+
+
+def text(name: str) -> bytes:
+    """A name as a part of a key: ended, and no name is the beginning of another."""
+    return name.encode("utf-8", "surrogateescape").replace(b"\0", b"\0\xff") + b"\0\0"
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key behind all that begin with the prefix."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+def definition(vhost: str, name: str) -> bytes:
+    """-> id of the queue's present life."""
+    return ROOT + b"n" + text(vhost) + text(name)
+
+
+DEFINITIONS = ROOT + b"n"
+OWNERS = ROOT + b"o"
+
+
+def owner_row(owner: bytes, kind: bytes) -> bytes:
+    """kind: b"e" whether it lives, b"b" its last beat, b"q" + id: a queue that it has something in."""
+    return OWNERS + owner + kind
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue's life."""
+
+    life: bytes
+
+    @property
+    def prefix(self) -> bytes:
+        return ROOT + b"q" + self.life
+
+    @property
+    def alive(self) -> bytes:
+        """There while the queue is: every transaction of the queue declares it."""
+        return self.prefix + b"!"
+
+    @property
+    def signal(self) -> bytes:
+        """Changed when something becomes ready."""
+        return self.prefix + b"s"
+
+    @property
+    def ready(self) -> bytes:
+        """+ order -> meta and content: what nobody has taken."""
+        return self.prefix + b"r"
+
+    @property
+    def chunks(self) -> bytes:
+        """+ blob id + number -> a part of a large content."""
+        return self.prefix + b"x"
+
+    def blob(self, blob: bytes) -> bytes:
+        return self.chunks + blob
+
+    def leases(self, owner: bytes) -> bytes:
+        """+ order -> meta and content: what a node has taken."""
+        return self.prefix + b"l" + owner
+
+    def counts(self, owner: bytes) -> bytes:
+        return self.prefix + b"c" + owner
+
+    def request(self, owner: bytes) -> bytes:
+        """-> number of the node's last request that was committed."""
+        return self.prefix + b"d" + owner
+
+    def uploads(self, owner: bytes) -> bytes:
+        """+ blob id: chunks of a message that is not there yet."""
+        return self.prefix + b"u" + owner
+
+    @property
+    def waiters(self) -> bytes:
+        """+ index + request id -> who waits (staged dequeue)."""
+        return self.prefix + b"w"
+
+    def result(self, request: bytes) -> bytes:
+        """-> orders that a waiter was given (staged dequeue)."""
+        return self.prefix + b"y" + request
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What stands in front of a message's content. expires_at_ms: wall clock, 0: never; size: bytes of the content."""
+
+    flags: int = 0
+    deliveries: int = 0
+    expires_at_ms: int = 0
+    size: int = 0
+
+    def pack(self) -> bytes:
+        return _META.pack(META_FORMAT, self.flags, min(self.deliveries, 0xFFFF), self.expires_at_ms, self.size)
+
+    @property
+    def redelivered(self) -> bool:
+        return bool(self.flags & FLAG_REDELIVERED)
+
+    def returned(self, delivered: bool) -> Meta:
+        """As it goes back. `delivered`: a consumer may have seen it."""
+        if not delivered:
+            return self
+        return Meta(self.flags | FLAG_REDELIVERED, self.deliveries + 1, self.expires_at_ms, self.size)
+
+
+def unpack(value: bytes) -> tuple[Meta, bytes]:
+    """(meta, content or blob id) of a row. Raises: ValueError: it was written by a later version."""
+    form, flags, deliveries, expires_at_ms, size = _META.unpack_from(value)
+    if form != META_FORMAT:
+        raise ValueError(f"a message of format {form} in a shared queue, and this version reads format {META_FORMAT}")
+    return Meta(flags, deliveries, expires_at_ms, size), value[_META.size :]
+
+
+META_BYTES = _META.size
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one node did to a queue, ever; `leased`: what it has taken now."""
+
+    enqueued: int = 0
+    settled: int = 0
+    leased: int = 0
+    enqueued_bytes: int = 0
+    settled_bytes: int = 0
+    leased_bytes: int = 0
+
+    def pack(self) -> bytes:
+        return _COUNTS.pack(
+            *(
+                max(0, value)
+                for value in (self.enqueued, self.settled, self.leased, self.enqueued_bytes, self.settled_bytes, self.leased_bytes)
+            )
+        )
+
+    @staticmethod
+    def unpack(value: bytes | None) -> Counts:
+        return Counts() if value is None else Counts(*_COUNTS.unpack(value))
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(
+            self.enqueued + other.enqueued,
+            self.settled + other.settled,
+            self.leased + other.leased,
+            self.enqueued_bytes + other.enqueued_bytes,
+            self.settled_bytes + other.settled_bytes,
+            self.leased_bytes + other.leased_bytes,
+        )
+
+    @property
+    def ready(self) -> int:
+        return max(0, self.enqueued - self.settled - self.leased)
+
+    @property
+    def ready_bytes(self) -> int:
+        return max(0, self.enqueued_bytes - self.settled_bytes - self.leased_bytes)

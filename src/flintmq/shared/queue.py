@@ -1,0 +1,439 @@
+"""One shared queue, as one node uses it: enqueue, take, settle, give back, purge. Each call is one transaction of the engine.
+
+in: contents of messages, orders of leases. out: rows of the engine; what was taken.
+
+Q1  A message is ready, leased by one node, or gone; it never is in two of these.
+Q2  Ready messages are in the order in which their transactions committed (order "strict"); one that comes back has its old place.
+Q3  Each transaction declares that the queue lives and that its node was not declared gone: a node that is late has nothing any more.
+Q4  A transaction whose outcome is unknown is made once: its number is a row that it writes, and the next try looks for it.
+
+Threading: one thread at a time uses a SharedQueue.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flintmq.config import Limits
+from flintmq.kv.engine import Conflict, Engine, EngineError, Transaction, Unavailable, UnknownOutcome, Watch
+from flintmq.shared.keys import FLAG_CHUNKED, ID_BYTES, META_BYTES, Counts, Meta, QueueKeys, after, definition, owner_row, unpack
+
+T = TypeVar("T")
+STRICT, RELAXED = "strict", "relaxed"
+ALIVE, GONE = b"alive", b"gone"
+# bytes of a message's number in its transaction, and of an index of the relaxed order
+_NUMBER, _INDEX = 4, 8
+# bytes of a row beside its content: key and meta, about
+_ROW_BYTES = 96
+# chunks that are read, or written ahead, in one transaction
+_CHUNKS_AT_ONCE = 32
+# milliseconds for which a transaction is made anew before its caller is told that the engine does not answer
+_PATIENCE_MS = 15_000
+
+
+class Fenced(EngineError):
+    """The node was declared gone: its leases went back, and nothing that it says of them counts."""
+
+
+class QueueGone(EngineError):
+    """The queue was deleted, perhaps on another node."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A message that this node has a lease of. `content` is None until `load`."""
+
+    order: bytes
+    meta: Meta
+    content: bytes | None
+    blob: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """content: what comes out again; expires_at_ms: wall clock, 0: never."""
+
+    content: bytes
+    expires_at_ms: int = 0
+
+
+def open_queue(engine: Engine, vhost: str, name: str, order: str = STRICT, anew: bool = False) -> QueueKeys:
+    """The keys of a queue, which is made when there is none. `anew`: what is there under that name is another one's, and goes.
+
+    Raises: ValueError when it is there with another order; EngineError.
+    """
+
+    def body(transaction: Transaction) -> QueueKeys:
+        key = definition(vhost, name)
+        life = transaction.get(key)
+        if life is not None and anew:
+            old = QueueKeys(life)
+            transaction.clear_range(old.prefix, after(old.prefix))
+            life = None
+        if life is not None:
+            keys = QueueKeys(life)
+            known = transaction.get(keys.alive)
+            if known != order.encode():
+                raise ValueError(f"queue '{name}' is there with order {known!r}, not {order!r}")
+            return keys
+        keys = QueueKeys(secrets.token_bytes(ID_BYTES))
+        transaction.set(key, keys.life)
+        transaction.set(keys.alive, order.encode())
+        return keys
+
+    return attempt(engine, body)
+
+
+def delete_queue(engine: Engine, vhost: str, name: str, life: bytes | None = None) -> bool:
+    """Ends a queue's present life, with all that is in it; with `life`: only if it is that one. False when it is not there."""
+
+    def body(transaction: Transaction) -> bool:
+        key = definition(vhost, name)
+        known = transaction.get(key)
+        if known is None or (life is not None and known != life):
+            return False
+        keys = QueueKeys(known)
+        transaction.clear(key)
+        transaction.clear_range(keys.prefix, after(keys.prefix))
+        return True
+
+    return attempt(engine, body)
+
+
+def attempt(engine: Engine, body: Callable[[Transaction], T], patience_ms: int = _PATIENCE_MS, limits: Limits | None = None) -> T:
+    """Runs a transaction that may happen twice without harm, until it committed.
+
+    Raises: Unavailable when that takes longer than `patience_ms`; what the body raises.
+    """
+    pause = Pause(limits or Limits(), patience_ms)
+    while True:
+        transaction = engine.begin()
+        try:
+            result = body(transaction)
+            transaction.commit()
+            return result
+        except (Conflict, UnknownOutcome) as error:
+            pause.wait(error)
+        finally:
+            transaction.close()
+
+
+class Pause:
+    """Waits between two tries, longer each time, with a random part, so that those who met do not meet again."""
+
+    def __init__(self, limits: Limits, patience_ms: int) -> None:
+        self._ms = float(limits.shared_retry_ms)
+        self._most_ms = limits.shared_retry_ms_max
+        self._until = time.monotonic() + patience_ms / 1000
+
+    def wait(self, error: EngineError) -> None:
+        """Raises: Unavailable when the patience is over."""
+        if time.monotonic() >= self._until:
+            raise Unavailable(f"the engine does not take a transaction: {error}") from error
+        time.sleep(self._ms * (0.5 + random.random()) / 1000)
+        self._ms = min(self._ms * 2, self._most_ms)
+
+
+class SharedQueue:
+    """Args: keys: of `open_queue`; owner: id of the node in `Owners`; order: STRICT or RELAXED, as the queue was made with."""
+
+    def __init__(self, engine: Engine, keys: QueueKeys, owner: bytes, limits: Limits, order: str = STRICT) -> None:
+        self.engine = engine
+        self.keys = keys
+        self.owner = owner
+        self.counts = Counts()
+        self._limits = limits
+        self._order = order
+        # messages of one transaction: each is two writes, beside a few of the queue's own
+        self.batch = max(1, min(limits.shared_batch, (engine.limits.transaction_writes - 8) // 2))
+        self._number = 0
+        self._blobs = 0
+        self.conflicts = 0  # transactions that were made anew
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def run(self, body: Callable[[Transaction], tuple[T, bool]], patience_ms: int = _PATIENCE_MS) -> T:
+        """Commits a transaction of this node once (Q3, Q4). `body` returns its result and whether it wrote.
+
+        Raises: Fenced, QueueGone: nothing happened; Unavailable: nothing happened; UnknownOutcome: even asking again was no answer.
+        """
+        self._number += 1
+        number = self._number.to_bytes(8, "big")
+        pause = Pause(self._limits, patience_ms)
+        while True:
+            transaction = self.engine.begin()
+            try:
+                self._declare(transaction)
+                result, wrote = body(transaction)
+                if wrote:
+                    transaction.set(self.keys.request(self.owner), number)
+                transaction.commit()
+                return result
+            except Conflict as error:
+                self.conflicts += 1
+                pause.wait(error)
+            except UnknownOutcome as error:
+                if self._happened(number, pause, error):
+                    return result
+                pause.wait(error)
+            finally:
+                transaction.close()
+
+    def _declare(self, transaction: Transaction) -> None:
+        if transaction.get(self.keys.alive) is None:
+            raise QueueGone("the queue was deleted")
+        if transaction.get(owner_row(self.owner, b"e")) != ALIVE:
+            raise Fenced("this node was declared gone by another one")
+
+    def _happened(self, number: bytes, pause: Pause, unknown: UnknownOutcome) -> bool:
+        """Whether the request of that number committed. It is no longer on its way (G6), so the answer stays."""
+        while True:
+            try:
+                transaction = self.engine.begin()
+                try:
+                    return transaction.get(self.keys.request(self.owner)) == number
+                finally:
+                    transaction.close()
+            except EngineError:
+                try:
+                    pause.wait(unknown)
+                except Unavailable:
+                    raise unknown from None
+
+    # --- enqueue ----------------------------------------------------------------------------------------------------
+
+    def cut(self, messages: Sequence[Message]) -> int:
+        """How many of the first messages go into one transaction; at least one."""
+        size = count = rows = 0
+        for message in messages[: self.batch]:
+            size += len(message.content) + _ROW_BYTES
+            rows += 1 + len(message.content) // self._limits.shared_chunk_bytes
+            if count and (size > self._limits.shared_batch_bytes or rows > self.batch):
+                break
+            count += 1
+        return count
+
+    def enqueue(self, messages: Sequence[Message]) -> None:
+        """Adds messages behind everything that is there, in one transaction: all or none. `cut` says how many fit.
+
+        A message that fits into no transaction has its chunks written ahead; nobody sees them before the message.
+        """
+        rows = [self._prepare(message) for message in messages]
+        total = sum(len(message.content) for message in messages)
+
+        def body(transaction: Transaction) -> tuple[None, bool]:
+            first = 0 if self._order == STRICT else self._next_index(transaction)
+            for number, (value, chunks, blob) in enumerate(rows):
+                for key, chunk in chunks:
+                    transaction.set(key, chunk)
+                if blob and not chunks:
+                    transaction.clear(self.keys.uploads(self.owner) + blob)
+                if self._order == STRICT:
+                    transaction.set_stamped(self.keys.ready, number.to_bytes(_NUMBER, "big"), value)
+                else:
+                    # The seed's key: who enqueues at the same time may have the same index, and another random part.
+                    key = self.keys.ready + (first + number).to_bytes(_INDEX, "big") + secrets.token_bytes(_INDEX)
+                    transaction.set(key, value)
+            transaction.set(self.keys.signal, self.owner + self._number.to_bytes(8, "big"))
+            self._count(transaction, Counts(enqueued=len(rows), enqueued_bytes=total))
+            return None, True
+
+        self.run(body)
+        self.counts = self.counts.plus(Counts(enqueued=len(rows), enqueued_bytes=total))
+
+    def _next_index(self, transaction: Transaction) -> int:
+        """By a snapshot read of the tail: two who enqueue at once do not conflict (seed 001)."""
+        last = transaction.range(self.keys.ready, after(self.keys.ready), 1, reverse=True, snapshot=True)
+        if not last:
+            return 1
+        at = len(self.keys.ready)
+        return int.from_bytes(last[0][0][at : at + _INDEX], "big") + 1
+
+    def _prepare(self, message: Message) -> tuple[bytes, list[tuple[bytes, bytes]], bytes]:
+        """(value of its row, chunks to be written with it, blob id). Chunks that are too many for that are written here."""
+        content, limits = message.content, self._limits
+        if len(content) <= limits.shared_inline_bytes:
+            return Meta(0, 0, message.expires_at_ms, len(content)).pack() + content, [], b""
+        self._blobs += 1
+        blob = self.owner + self._blobs.to_bytes(8, "big")
+        step = limits.shared_chunk_bytes
+        base = self.keys.blob(blob)
+        chunks = [
+            (base + number.to_bytes(_NUMBER, "big"), content[start : start + step])
+            for number, start in enumerate(range(0, len(content), step))
+        ]
+        value = Meta(FLAG_CHUNKED, 0, message.expires_at_ms, len(content)).pack() + blob
+        if len(content) <= limits.shared_batch_bytes and len(chunks) <= self.batch:
+            return value, chunks, blob
+        at_once = min(_CHUNKS_AT_ONCE, self.batch)
+        for start in range(0, len(chunks), at_once):
+            part = chunks[start : start + at_once]
+
+            def body(transaction: Transaction, part: list[tuple[bytes, bytes]] = part) -> tuple[None, bool]:
+                transaction.set(self.keys.uploads(self.owner) + blob, b"")
+                for key, chunk in part:
+                    transaction.set(key, chunk)
+                return None, True
+
+            self.run(body)
+        return value, [], blob
+
+    # --- take, settle -----------------------------------------------------------------------------------------------
+
+    def take(self, count: int, size_bytes: int, told: Callable[[], None] | None = None) -> tuple[list[Taken], Watch | None]:
+        """Leases up to `count` messages from the head, one at least if there is one, `size_bytes` of contents at most.
+
+        Nothing ready: `told()` is called when that changes; the watch is the second part of the answer.
+        """
+
+        def body(transaction: Transaction) -> tuple[tuple[list[Taken], Watch | None], bool]:
+            taken = self._lease_head(transaction, count, size_bytes, self.owner)
+            if taken:
+                size = sum(one.meta.size for one in taken)
+                self._count(transaction, Counts(leased=len(taken), leased_bytes=size))
+                return (taken, None), True
+            return ([], None if told is None else transaction.watch(self.keys.signal, told)), False
+
+        taken, watch = self.run(body)
+        self.note_taken(taken)
+        return taken, watch
+
+    def note_taken(self, taken: Sequence[Taken]) -> None:
+        self.counts = self.counts.plus(Counts(leased=len(taken), leased_bytes=sum(one.meta.size for one in taken)))
+
+    def _lease_head(self, transaction: Transaction, count: int, size_bytes: int, owner: bytes) -> list[Taken]:
+        """Only the keys that are taken are declared: neither an enqueue nor who takes others is a conflict."""
+        prefix, leases = self.keys.ready, self.keys.leases(owner)
+        taken: list[Taken] = []
+        size = 0
+        for key, value in transaction.range(prefix, after(prefix), min(count, self.batch), snapshot=True):
+            meta, rest = unpack(value)
+            size += meta.size
+            if taken and size > size_bytes:
+                break
+            transaction.require(key)
+            transaction.clear(key)
+            order = key[len(prefix) :]
+            transaction.set(leases + order, value)
+            taken.append(_taken(order, meta, rest))
+        return taken
+
+    def load(self, taken: Taken) -> bytes:
+        """The content of a leased message. Raises: Unavailable; ValueError: chunks are missing."""
+        if taken.content is not None:
+            return taken.content
+        base = self.keys.blob(taken.blob)
+        parts: list[bytes] = []
+        begin = base
+        while True:
+            transaction = self.engine.begin()
+            try:
+                rows = transaction.range(begin, after(base), _CHUNKS_AT_ONCE, snapshot=True)
+            finally:
+                transaction.close()
+            parts.extend(value for _, value in rows)
+            if len(rows) < _CHUNKS_AT_ONCE:
+                break
+            begin = rows[-1][0] + b"\0"
+        content = b"".join(parts)
+        if len(content) != taken.meta.size:
+            raise ValueError(f"a message of {taken.meta.size} bytes has chunks of {len(content)} bytes")
+        return content
+
+    def settle(self, done: Sequence[Taken]) -> None:
+        """Ends leased messages: they are gone. All or none."""
+        size = sum(one.meta.size for one in done)
+
+        def body(transaction: Transaction) -> tuple[None, bool]:
+            leases = self.keys.leases(self.owner)
+            for one in done:
+                transaction.clear(leases + one.order)
+                if one.blob:
+                    base = self.keys.blob(one.blob)
+                    transaction.clear_range(base, after(base))
+            self._count(transaction, Counts(settled=len(done), leased=-len(done), settled_bytes=size, leased_bytes=-size))
+            return None, True
+
+        self.run(body)
+        self.counts = self.counts.plus(Counts(settled=len(done), leased=-len(done), settled_bytes=size, leased_bytes=-size))
+
+    def give_back(self, back: Sequence[tuple[Taken, bool]]) -> None:
+        """Leased messages are ready again, each at its old place. The second of a pair: a consumer may have seen it."""
+        size = sum(one.meta.size for one, _ in back)
+
+        def body(transaction: Transaction) -> tuple[None, bool]:
+            leases = self.keys.leases(self.owner)
+            for one, delivered in back:
+                value = transaction.get(leases + one.order)
+                if value is not None:
+                    transaction.clear(leases + one.order)
+                    transaction.set(self.keys.ready + one.order, one.meta.returned(delivered).pack() + value[META_BYTES:])
+            transaction.set(self.keys.signal, self.owner + self._number.to_bytes(8, "big"))
+            self._count(transaction, Counts(leased=-len(back), leased_bytes=-size))
+            return None, True
+
+        self.run(body)
+        self.counts = self.counts.plus(Counts(leased=-len(back), leased_bytes=-size))
+
+    def held(self, limit: int, behind: bytes = b"") -> list[Taken]:
+        """Leases of this node as the engine knows them, at most `limit`, those behind an order."""
+        prefix = self.keys.leases(self.owner)
+        begin = prefix + behind + b"\0" if behind else prefix
+
+        def body(transaction: Transaction) -> tuple[list[Taken], bool]:
+            rows = transaction.range(begin, after(prefix), limit, snapshot=True)
+            return [_taken(key[len(prefix) :], *unpack(value)) for key, value in rows], False
+
+        return self.run(body)
+
+    # --- all of it --------------------------------------------------------------------------------------------------
+
+    def purge_some(self, limit: int) -> int:
+        """Ends up to `limit` ready messages; returns how many. 0: nothing is ready."""
+
+        def body(transaction: Transaction) -> tuple[tuple[int, int], bool]:
+            prefix = self.keys.ready
+            rows = transaction.range(prefix, after(prefix), limit, snapshot=True)
+            size = 0
+            for key, value in rows:
+                meta, rest = unpack(value)
+                size += meta.size
+                transaction.require(key)
+                transaction.clear(key)
+                if meta.flags & FLAG_CHUNKED:
+                    base = self.keys.blob(rest)
+                    transaction.clear_range(base, after(base))
+            if rows:
+                self._count(transaction, Counts(settled=len(rows), settled_bytes=size))
+            return (len(rows), size), bool(rows)
+
+        count, size = self.run(body)
+        self.counts = self.counts.plus(Counts(settled=count, settled_bytes=size))
+        return count
+
+    def read_counts(self) -> Counts:
+        """Of all nodes together."""
+
+        def body(transaction: Transaction) -> tuple[Counts, bool]:
+            total = Counts()
+            prefix = self.keys.counts(b"")
+            for key, value in transaction.range(prefix, after(prefix), self._limits.shared_nodes_max, snapshot=True):
+                total = total.plus(self.counts if key[len(prefix) :] == self.owner else Counts.unpack(value))
+            return total, False
+
+        return self.run(body)
+
+    def _count(self, transaction: Transaction, change: Counts) -> None:
+        """Only this node writes its row, so nothing is read, and nobody conflicts."""
+        transaction.set(self.keys.counts(self.owner), self.counts.plus(change).pack())
+
+
+def _taken(order: bytes, meta: Meta, rest: bytes) -> Taken:
+    if meta.flags & FLAG_CHUNKED:
+        return Taken(order, meta, None, rest)
+    return Taken(order, meta, rest)
