@@ -653,6 +653,14 @@ class Limits:
     kv_transaction_ms_max: int = 5_000
     # rows written that the embedded engine remembers to judge reads; a transaction that read before them is made anew
     kv_resolver_writes: int = 200_000
+    # bytes of a value, and of a transaction, in etcd: it refuses requests above 1.5 MiB; rows written: it takes 128 operations in a request
+    kv_etcd_value_bytes_max: int = 512 * KIB
+    kv_etcd_transaction_bytes_max: int = 1 * MIB
+    kv_etcd_transaction_writes_max: int = 120
+    # milliseconds that etcd has to answer; after that its answer counts as unknown
+    kv_etcd_request_ms_max: int = 5_000
+    # milliseconds between two compactions of etcd: revisions younger than that stay; a transaction lives for kv_transaction_ms_max
+    kv_etcd_compact_ms: int = 60_000
     # bytes of content that stand in the row of a message; more is in chunks of its own, which a take does not rewrite
     shared_inline_bytes: int = 2 * KIB
     # bytes of a chunk of a larger content (FoundationDB takes 100,000 bytes a value)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flintmq.config import Limits
+from flintmq.kv.etcd_engine import EtcdEngine
 from flintmq.kv.sqlite_engine import SqliteEngine
+from tests.support.etcd import EtcdCluster
+from tests.support.servers import Unavailable
 from tests.twins.memory_engine import MemoryEngine
 
 
@@ -15,4 +23,23 @@ def sqlite(path: Path) -> SqliteEngine:
     return SqliteEngine(path / "shared.db", Limits())
 
 
-ENGINES: dict[str, Callable[[Path], Any]] = {"memory": lambda path: MemoryEngine(), "sqlite": sqlite}
+@functools.lru_cache(maxsize=1)
+def _server() -> EtcdCluster | str:
+    """One for all tests of a process; the reason why there is none."""
+    try:
+        cluster = EtcdCluster()
+    except Unavailable as error:
+        return str(error)
+    atexit.register(cluster.close)
+    return cluster
+
+
+def etcd(path: Path | None = None) -> EtcdEngine:
+    """On a namespace of its own."""
+    server = _server()
+    if isinstance(server, str):
+        pytest.skip(f"no etcd: {server}")
+    return EtcdEngine(server.endpoints, Limits(), secrets.token_hex(6).encode() + b"/")
+
+
+ENGINES: dict[str, Callable[[Path], Any]] = {"etcd": etcd, "memory": lambda path: MemoryEngine(), "sqlite": sqlite}

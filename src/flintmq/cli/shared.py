@@ -1,6 +1,6 @@
 """`flintmq shared`: what an engine of shared queues does on this machine.
 
-in: where the engine keeps its rows, what to measure. out: one line of JSON for each way to dequeue.
+in: an engine, what to measure. out: one line of JSON for each way to dequeue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import click
 from flintmq.config import Limits
 from flintmq.errors import OperatorError
 from flintmq.kv.engine import EngineError
-from flintmq.kv.sqlite_engine import SqliteEngine
+from flintmq.kv.opening import open_engine
+from flintmq.shared.keys import SIGNALS
 from flintmq.shared.measure import WAYS, measure
 
 
@@ -25,21 +26,28 @@ def shared() -> None:
 
 
 @shared.command("measure")
-@click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), help="where the embedded engine's file is made")
+@click.option("--engine", "url", help="sqlite:PATH or etcd://HOST:PORT,...; without it the embedded engine on a new file, which is removed")
+@click.option(
+    "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), help="where the new file of the embedded engine is made"
+)
 @click.option("--way", "ways", type=click.Choice(WAYS), multiple=True, help="how to dequeue; several are measured one after the other")
 @click.option("--messages", default=2_000, show_default=True, type=click.IntRange(1, 10_000_000))
 @click.option(
     "--takers", default=8, show_default=True, type=click.IntRange(1, 1_000), help="threads that dequeue, each as a node of its own"
 )
 @click.option("--size", default=256, show_default=True, type=click.IntRange(8, 64 * 1024 * 1024), help="bytes of a message")
-def measure_command(directory: Path | None, ways: tuple[str, ...], messages: int, takers: int, size: int) -> None:
-    """Measures the embedded engine: a new file is filled and emptied in each way, and removed."""
+def measure_command(url: str | None, directory: Path | None, ways: tuple[str, ...], messages: int, takers: int, size: int) -> None:
+    """Fills a queue of its own and empties it, in each way."""
     limits = Limits()
     try:
         with contextlib.ExitStack() as stack:
-            place = stack.enter_context(tempfile.TemporaryDirectory(dir=directory, prefix="flintmq-measure-"))
-            engine = stack.enter_context(contextlib.closing(SqliteEngine(Path(place) / "shared.db", limits)))
+            if url is None:
+                place = stack.enter_context(tempfile.TemporaryDirectory(dir=directory, prefix="flintmq-measure-"))
+                url = f"sqlite:{place}/shared.db"
+            engine = stack.enter_context(contextlib.closing(open_engine(url, limits, SIGNALS)))
             for way in ways or WAYS:
                 click.echo(json.dumps(measure(engine, limits, way, messages, takers, size)))
+    except ValueError as error:
+        raise OperatorError(str(error), 64) from error
     except (EngineError, OSError) as error:
-        raise OperatorError(f"can't measure: {error}", 74) from error
+        raise OperatorError(f"can't measure: {error}", 69) from error

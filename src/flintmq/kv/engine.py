@@ -7,7 +7,7 @@ G1  A commit is atomic, and durable when `commit` returns.
 G2  Transactions are strictly serializable over their declared reads. A declared range that was empty counts: no phantoms.
 G3  A snapshot read comes from the version of the other reads of its transaction, and declares nothing.
 G4  A transaction that begins after a commit returned sees it.
-G5  Stamps are ordered as the commits that got them, and no stamp comes twice.
+G5  Stamps of one prefix are ordered as the commits that got them, and no stamp comes twice.
 G6  UnknownOutcome is not Conflict: the transaction may have happened, and it is no longer on its way.
 G7  A watch is told of any change of its key after the version that its transaction read. It may be told of none.
 """

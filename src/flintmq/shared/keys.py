@@ -38,7 +38,7 @@ def definition(vhost: str, name: str) -> bytes:
     return ROOT + b"n" + text(vhost) + text(name)
 
 
-DEFINITIONS = ROOT + b"n"
+SIGNALS = ROOT + b"s"
 OWNERS = ROOT + b"o"
 
 
@@ -64,8 +64,8 @@ class QueueKeys:
 
     @property
     def signal(self) -> bytes:
-        """Changed when something becomes ready."""
-        return self.prefix + b"s"
+        """Changed when something becomes ready. These rows stand together: an engine follows them by their beginning."""
+        return SIGNALS + self.life
 
     @property
     def ready(self) -> bytes:

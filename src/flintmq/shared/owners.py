@@ -22,7 +22,9 @@ from flintmq.shared.queue import ALIVE, GONE, Fenced, attempt
 
 # the row of counts into which those of gone nodes are added
 BASE = bytes(ID_BYTES)
-_LEASES_AT_ONCE = 200
+_ROWS_AT_ONCE = 200
+# a node writes one large message of a queue at a time
+_UPLOADS_AT_ONCE = 16
 
 
 class Owners:
@@ -85,13 +87,13 @@ class Owners:
         while True:
             transaction = self._engine.begin()
             try:
-                rows = transaction.range(begin, after(OWNERS), _LEASES_AT_ONCE, snapshot=True)
+                rows = transaction.range(begin, after(OWNERS), _ROWS_AT_ONCE, snapshot=True)
             finally:
                 transaction.close()
             for key, value in rows:
                 at = len(OWNERS)
                 found.setdefault(key[at : at + ID_BYTES], {})[key[at + ID_BYTES :]] = value
-            if len(rows) < _LEASES_AT_ONCE:
+            if len(rows) < _ROWS_AT_ONCE:
                 return {owner: (kinds.get(b"e", GONE), kinds.get(b"b", b"")) for owner, kinds in found.items()}
             begin = rows[-1][0] + b"\0"
 
@@ -155,8 +157,9 @@ class Owners:
 
     def _sweep_queue(self, keys: QueueKeys, owner: bytes, row: bytes) -> int:
         returned = 0
+        at_once = max(1, min(_ROWS_AT_ONCE, (self._engine.limits.transaction_writes - 8) // 2))
         while True:
-            count = attempt(self._engine, lambda transaction: _return_some(transaction, keys, owner))
+            count = attempt(self._engine, lambda transaction: _return_some(transaction, keys, owner, at_once))
             if count == 0:
                 break
             returned += count
@@ -170,11 +173,11 @@ class Owners:
         self.sweep(owner)
 
 
-def _return_some(transaction: Transaction, keys: QueueKeys, owner: bytes) -> int:
+def _return_some(transaction: Transaction, keys: QueueKeys, owner: bytes, at_once: int) -> int:
     if transaction.get(keys.alive) is None:
         return 0
     prefix = keys.leases(owner)
-    rows = transaction.range(prefix, after(prefix), _LEASES_AT_ONCE)
+    rows = transaction.range(prefix, after(prefix), at_once)
     if not rows:
         return 0
     counts = Counts.unpack(transaction.get(keys.counts(owner)))
@@ -195,7 +198,7 @@ def _forget(transaction: Transaction, keys: QueueKeys, owner: bytes, row: bytes)
     if transaction.get(keys.alive) is None:
         return
     uploads = keys.uploads(owner)
-    for key, _ in transaction.range(uploads, after(uploads), _LEASES_AT_ONCE):
+    for key, _ in transaction.range(uploads, after(uploads), _UPLOADS_AT_ONCE):
         base = keys.blob(key[len(uploads) :])
         transaction.clear_range(base, after(base))
         transaction.clear(key)

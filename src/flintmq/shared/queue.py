@@ -74,6 +74,7 @@ def open_queue(engine: Engine, vhost: str, name: str, order: str = STRICT, anew:
         if life is not None and anew:
             old = QueueKeys(life)
             transaction.clear_range(old.prefix, after(old.prefix))
+            transaction.clear(old.signal)
             life = None
         if life is not None:
             keys = QueueKeys(life)
@@ -100,6 +101,7 @@ def delete_queue(engine: Engine, vhost: str, name: str, life: bytes | None = Non
         keys = QueueKeys(known)
         transaction.clear(key)
         transaction.clear_range(keys.prefix, after(keys.prefix))
+        transaction.clear(keys.signal)
         return True
 
     return attempt(engine, body)
@@ -151,6 +153,7 @@ class SharedQueue:
         self._order = order
         # messages of one transaction: each is two writes, beside a few of the queue's own
         self.batch = max(1, min(limits.shared_batch, (engine.limits.transaction_writes - 8) // 2))
+        self._batch_bytes = min(limits.shared_batch_bytes, engine.limits.transaction_bytes // 2)
         self._number = 0
         self._blobs = 0
         self.conflicts = 0  # transactions that were made anew
@@ -213,7 +216,7 @@ class SharedQueue:
         for message in messages[: self.batch]:
             size += len(message.content) + _ROW_BYTES
             rows += 1 + len(message.content) // self._limits.shared_chunk_bytes
-            if count and (size > self._limits.shared_batch_bytes or rows > self.batch):
+            if count and (size > self._batch_bytes or rows > self.batch):
                 break
             count += 1
         return count
@@ -268,9 +271,9 @@ class SharedQueue:
             for number, start in enumerate(range(0, len(content), step))
         ]
         value = Meta(FLAG_CHUNKED, 0, message.expires_at_ms, len(content)).pack() + blob
-        if len(content) <= limits.shared_batch_bytes and len(chunks) <= self.batch:
+        if len(content) <= self._batch_bytes and len(chunks) <= self.batch:
             return value, chunks, blob
-        at_once = min(_CHUNKS_AT_ONCE, self.batch)
+        at_once = max(1, min(_CHUNKS_AT_ONCE, self.batch, self._batch_bytes // step))
         for start in range(0, len(chunks), at_once):
             part = chunks[start : start + at_once]
 
@@ -398,7 +401,7 @@ class SharedQueue:
 
         def body(transaction: Transaction) -> tuple[tuple[int, int], bool]:
             prefix = self.keys.ready
-            rows = transaction.range(prefix, after(prefix), limit, snapshot=True)
+            rows = transaction.range(prefix, after(prefix), min(limit, self.batch), snapshot=True)
             size = 0
             for key, value in rows:
                 meta, rest = unpack(value)

@@ -1,0 +1,31 @@
+"""Engines by their URLs.
+
+in: `sqlite:PATH` or `etcd://HOST:PORT,HOST:PORT` (`etcds://`: with TLS). out: an engine, or the reason why there is none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flintmq.config import Limits
+from flintmq.kv.engine import Engine, Unavailable
+from flintmq.kv.etcd_engine import EtcdEngine
+from flintmq.kv.sqlite_engine import SqliteEngine
+
+
+def open_engine(url: str, limits: Limits, watched: bytes) -> Engine:
+    """Args: watched: what keys that are watched begin with. Raises: Unavailable: the engine can't be reached; ValueError: no such URL."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "sqlite" and rest:
+        path = Path(rest)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"{path.parent} can't be made: {error.strerror}") from error
+        return SqliteEngine(path, limits)
+    if scheme in ("etcd", "etcds") and rest.startswith("//"):
+        members = [member for member in rest[2:].rstrip("/").split(",") if member]
+        if members:
+            protocol = "https" if scheme == "etcds" else "http"
+            return EtcdEngine(tuple(f"{protocol}://{member}" for member in members), limits, watched=watched)
+    raise ValueError(f"{url!r} is no engine: sqlite:PATH or etcd://HOST:PORT[,HOST:PORT]")
