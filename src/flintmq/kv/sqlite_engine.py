@@ -164,8 +164,16 @@ class SqliteEngine:
             self._not_committed(taken, due, error)
             self._version = before
             self._resolver.forget_all(before)
-        for one in due:
-            one.done = True
+        except BaseException as error:  # a bug of ours: those who wait must not take it for success
+            self._failure = f"{self.name} failed: {error!r}"
+            with contextlib.suppress(sqlite3.Error):
+                self._writer.execute("ROLLBACK")
+            for one in due:
+                one.error = UnknownOutcome(self._failure)
+            raise
+        finally:
+            for one in due:
+                one.done = True
 
     def _take(self, one: _Waiting, taken: list[_Waiting]) -> None:
         request = one.request
