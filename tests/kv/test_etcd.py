@@ -171,7 +171,7 @@ def test_a_cluster_of_three_loses_members_and_the_queue_loses_nothing(cluster: E
     accepted: list[bytes] = []
     doubtful: set[bytes] = set()
     got: list[bytes] = []
-    over = threading.Event()
+    over, all_sent = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
     def again(action: Any) -> Any:
@@ -197,10 +197,12 @@ def test_a_cluster_of_three_loses_members_and_the_queue_loses_nothing(cluster: E
                     doubtful.add(body)
         except BaseException as error:
             errors.append(error)
+        finally:
+            all_sent.set()
 
     def take() -> None:
         try:
-            while not (over.is_set() and set(accepted) <= set(got)):
+            while not (all_sent.is_set() and set(accepted) <= set(got)):
                 try:
                     taken, _ = again(lambda: queues[1].take(20, 1 << 20))
                 except UnknownOutcome:  # what it got is what this node holds: it settles at once whatever it takes
