@@ -15,6 +15,7 @@ small="--container-size 524288"  # growth, recycling and copying forward happen 
 # the tests that try less of the same in `make test`, as often as they once did
 FLINTMQ_LONG=1 "$python" -m pytest -q tests/crash tests/protocol tests/queue tests/scheduler tests/store tests/store_stream tests/transactions >&2 || found=1
 run tools.crash.enumerate --images 1000000 --seed "$seed"
+run tools.crash.features --images 1000000 --seed "$seed"
 run tools.crash.corrupt --images 200000 --seed "$seed"
 run tools.crash.fail_calls --scripts 20 --seed "$seed"
 run tools.faults.syscalls --operations 200
@@ -22,6 +23,8 @@ run tools.faults.kill_loop --json --cycles 500 --failpoints 0.6 --seed "$seed" -
 run tools.faults.kill_loop --json --power-loss --cycles 100 --seed "$seed" -- $small
 run tools.faults.churn --cycles 100 --seed "$seed" -- $small
 run tools.faults.churn --power-loss --cycles 100 --seed "$seed" -- $small
+run tools.faults.features --cycles 100 --seed "$seed" -- $small
+run tools.faults.features --power-loss --cycles 100 --seed "$seed" -- $small
 run tools.faults.kill_loop --json --cycles 100 --failpoints 0.6 --seed "$((seed + 1))" -- --io-threads 2 $small
 run tools.faults.stream_kill_loop --json --cycles 500 --failpoints 0.6 --seed "$seed"
 run tools.faults.stream_kill_loop --json --power-loss --cycles 100 --seed "$seed"

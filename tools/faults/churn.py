@@ -92,7 +92,7 @@ class Owner:
 
     def after_restart(self, port: int) -> None:
         """Reads the queue to its end and judges it."""
-        with contextlib.closing(_Closed(port)) as opened:
+        with contextlib.closing(Opened(port)) as opened:
             channel = opened.raw.channel(1)
             found: list[int] | None = None
             channel.send("queue.declare", queue=self.name, passive=True)
@@ -110,7 +110,7 @@ class Owner:
     def work(self, port: int) -> None:
         """Until the broker is gone."""
         try:
-            with contextlib.closing(_Closed(port)) as opened:
+            with contextlib.closing(Opened(port)) as opened:
                 control = opened.raw.channel(1)
                 self.declare(control)
                 self.ledger.going = False
@@ -187,7 +187,7 @@ class Owner:
             self.ledger.going = False
 
 
-class _Closed:
+class Opened:
     """A connection that is gone afterwards."""
 
     def __init__(self, port: int) -> None:

@@ -1,0 +1,446 @@
+"""T1 for queue features: `python -m tools.crash.features --images 20000`. Power fails at every operation of histories in which messages are
+scheduled, cancelled and routed, replaced by newer values, dead-lettered at-least-once, dropped from a ring and taken out of order.
+
+in: a seed. out: a recording (campaign.Recording) of real queue cores on a store over the simulated disk; `check` of what a crash leaves.
+A history has one to three lives; between them the process ends. FAULTS plant one mistake each: the check must find every one of them.
+
+F1  A scheduled message is in the schedule or on both of its targets; a cancelled one is nowhere.
+F2  Of each value of a last value queue there is one message, the newest that was confirmed or a later one.
+F3  A dead letter and its original: one of them at least, until the letter's consumer has it; a note that a letter waits is kept.
+F4  A ring has what was confirmed and not dropped; what was dropped stays away. No message is twice in a queue, each level has its order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from flintmq.core.content import CONTENT_PERSISTENT, CONTENT_PRIORITY
+from flintmq.ports import DequeueReason
+from flintmq.protocol.v0_9_1.codec import encode_properties
+from flintmq.queue.handle import QueueHandle
+from flintmq.queue.last_value import new_last_value, restore_last_values
+from flintmq.queue.list_kinds import LIST_PRIORITY
+from flintmq.session.firing import Firing
+from tests.twins.disk_images import Image
+from tests.twins.sim_disk import SimDisk
+from tools.crash.campaign import Violation, crash_parallel, replay
+from tools.crash.model import NEVER
+from tools.crash.workload import CONTAINER_SIZES, check_unharmed, open_store
+
+SCHEDULE, LEFT, RIGHT, VALUES, SOURCE, DEAD, RING = QUEUES = range(1, 8)
+KEY = b"k"
+KEYS = ("a", "b", "c")
+RING_MOST, RING_LEVELS = 4, 3
+NOTE_LETTERS = 17
+NESTED_STEPS, NESTED_IMAGES = 6, 2
+FAULTS = ("schedule", "cancel", "value", "letter", "note", "ring")
+STEPS = (
+    *["schedule"] * 6,
+    *["fire"] * 5,
+    *["cancel"] * 2,
+    *["value"] * 7,
+    *["die"] * 5,
+    *["letter"] * 4,
+    *["wait"] * 2,
+    *["ring"] * 8,
+    *["take"] * 5,
+    *["flush"] * 6,
+    *["maintain"] * 3,
+)
+
+
+@dataclass(slots=True)
+class Event:
+    """Positions of the journal: before the call, and when it was told durable."""
+
+    issued: int = NEVER
+    told: int = NEVER
+
+    def may(self, position: int) -> bool:
+        return self.issued <= position
+
+    def must(self, position: int) -> bool:
+        return self.told <= position
+
+
+class Fact:
+    """What happened to one message. moved: routed, or dead-lettered; ended: cancelled or dropped; taken: (queue, event) of consumers."""
+
+    __slots__ = ("ended", "key", "moved", "noted", "number", "place", "published", "queue", "taken")
+
+    def __init__(self, number: int, queue: int, key: str) -> None:
+        self.number, self.queue, self.key = number, queue, key
+        self.place = 0
+        self.published, self.moved, self.ended, self.noted = Event(), Event(), Event(), Event()
+        self.taken: dict[int, Event] = {}
+
+    def events(self) -> list[Event]:
+        return [self.published, self.moved, self.ended, self.noted, *self.taken.values()]
+
+
+class Life:
+    """A store and its queues. Raises: Violation: a message is twice in a queue, or out of its order."""
+
+    def __init__(self, disk: SimDisk, container_size: int) -> None:
+        self.store = open_store(disk, container_size, set(QUEUES), max(QUEUES))
+        check_unharmed(self.store)
+        self.cores: dict[int, QueueHandle] = {}
+        for queue in QUEUES:
+            if queue == VALUES:
+                core = new_last_value(queue, KEY, self.store, True)
+            else:
+                core = QueueHandle(queue, LIST_PRIORITY, RING_LEVELS) if queue == RING else QueueHandle(queue)
+                core.set_durable(True)
+                core.attach_log(self.store)
+            self.store.attach(core)
+            self.store.restore(core)
+            self.cores[queue] = core
+        self.store.restored()
+        restore_last_values(self.cores[VALUES])
+        # queue -> number of the message -> its position
+        self.found = {queue: self._numbers(queue) for queue in QUEUES}
+
+    def _numbers(self, queue: int) -> dict[int, int]:
+        core, found = self.cores[queue], {}
+        position, last = core.next_available(0), (0, 0)
+        while position:
+            number = int(core.message_at(position)[3].split(b".")[0])
+            if number in found:
+                raise Violation(f"queue {queue}: message {number} is there twice")
+            if queue in (VALUES, SOURCE, RING):  # what one publisher sent there, in its order
+                if last[0] == position >> 56 and number < last[1]:
+                    raise Violation(f"queue {queue}: message {number} behind {last[1]}")
+                last = (position >> 56, number)
+            found[number] = position
+            position = core.next_available(position + 1)
+        return found
+
+    def close(self) -> None:
+        self.store.flush()
+        self.store.close(clean=False)
+
+
+class Recording:
+    """See module. fault: one of FAULTS, or none."""
+
+    def __init__(self, seed: int, steps: int, fault: str) -> None:
+        self.rng = random.Random(seed)
+        self.seed, self.fault = seed, fault
+        self.container_size = CONTAINER_SIZES[seed % len(CONTAINER_SIZES)]
+        self.disk = SimDisk()
+        self.facts: dict[int, Fact] = {}
+        self.nested = 0
+        self.now = 1 << 40
+        lives = self.rng.choice((1, 1, 2, 3))
+        for number in range(lives):
+            self.life = Life(self.disk, self.container_size)
+            for _ in range(steps or self.rng.choice((30, 60, 120))):
+                getattr(self, self.rng.choice(STEPS))()
+            if number + 1 < lives:
+                self._next_life()
+        self.life.store.flush()
+
+    def _next_life(self) -> None:
+        """All that was asked for is durable, and true from the start of the next one."""
+        self.life.close()
+        for fact in self.facts.values():
+            for event in fact.events():
+                if event.issued != NEVER:
+                    event.issued = event.told = 0
+        self.disk = SimDisk(self.disk.state(self.disk.position))
+
+    # --- events
+    def begins(self, event: Event) -> None:
+        event.issued = min(event.issued, self.disk.position)
+
+    def told(self, event: Event) -> None:
+        """The log says when all so far is durable."""
+
+        def now() -> None:
+            event.told = min(event.told, self.disk.position)
+
+        self.life.store.when_durable(self.life.store.tail_lsn(), now)
+
+    def put(self, queue: int, fact: Fact, expires: int = 0, priority: int = 0) -> int:
+        """A copy of the message at the end of a queue."""
+        size = self.rng.choice((0, 0, 50, 900, 5_000)) if queue == fact.queue else 20
+        header = encode_properties(size + 12, {"headers": {"k": fact.key}, "priority": priority})
+        body = (b"%d." % fact.number).ljust(size + 12, b"x")
+        flags = CONTENT_PERSISTENT | (CONTENT_PRIORITY if priority else 0)
+        return self.life.cores[queue].publish(b"x", b"key", header, body, flags, priority, expires)
+
+    def new(self, queue: int, expires: int = 0, priority: int = 0, key: str = "") -> Fact:
+        fact = Fact(len(self.facts), queue, key)
+        self.facts[fact.number] = fact
+        self.begins(fact.published)
+        fact.place = self.put(queue, fact, expires, priority)
+        self.told(fact.published)
+        return fact
+
+    def there(self, queue: int) -> list[Fact]:
+        core, found = self.life.cores[queue], []
+        position = core.next_available(0)
+        while position:
+            fact = self.facts[int(core.message_at(position)[3].split(b".")[0])]
+            fact.place = position
+            found.append(fact)
+            position = core.next_available(position + 1)
+        return found
+
+    def end(self, queue: int, fact: Fact, reason: DequeueReason, event: Event) -> None:
+        core = self.life.cores[queue]
+        if core.hold(fact.place):
+            self.begins(event)
+            core.settle_held(fact.place, reason, False)
+            self.told(event)
+
+    # --- steps
+    def flush(self) -> None:
+        self.life.store.flush()
+
+    def maintain(self) -> None:
+        self.life.store.maintain()
+
+    def schedule(self) -> None:
+        self.new(SCHEDULE, self.now + self.rng.randrange(100))
+
+    def fire(self) -> None:
+        """What is due moves to both targets, in one transaction of the log."""
+        self.now += self.rng.randrange(60)
+        if self.fault == "schedule":
+            return self._fire_wrongly()
+        firing = Firing(self.life.cores[SCHEDULE], self.life.store)
+        messages = firing.take(self.now, 4, 1 << 20)
+        if not messages:
+            return None
+        facts = [self.facts[int(firing.message(index)[3].split(b".")[0])] for index in range(len(messages))]
+        firing.begin()
+        for index in range(len(facts)):
+            for target in (LEFT, RIGHT):
+                firing.place(index, self.life.cores[target], 0)
+        for fact in facts:
+            self.begins(fact.moved)
+        done: list[bool] = []
+        firing.decide(lambda: done.append(True))
+        for _ in range(24):
+            if firing.is_durable():
+                break
+            self.life.store.flush()
+            self.life.store.maintain()
+        else:
+            raise Violation("a batch does not become durable")
+        for fact in facts:
+            fact.moved.told = min(fact.moved.told, self.disk.position)
+        firing.apply()
+        return None
+
+    def _fire_wrongly(self) -> None:
+        for fact in self.there(SCHEDULE)[:2]:
+            self.begins(fact.moved)
+            self.end(SCHEDULE, fact, DequeueReason.MOVE, Event())
+            self.life.store.flush()
+            for target in (LEFT, RIGHT):
+                self.put(target, fact)
+            self.told(fact.moved)
+
+    def cancel(self) -> None:
+        waiting = self.there(SCHEDULE)
+        if waiting:
+            fact = self.rng.choice(waiting)
+            if self.fault == "cancel":  # told before it is durable
+                fact.ended.told = self.disk.position
+            self.end(SCHEDULE, fact, DequeueReason.PURGE, fact.ended)
+
+    def value(self) -> None:
+        key = self.rng.choice(KEYS)
+        if self.fault == "value":
+            for older in [fact for fact in self.there(VALUES) if fact.key == key]:
+                self.end(VALUES, older, DequeueReason.DROP, Event())
+                self.life.store.flush()
+        self.new(VALUES, key=key)
+
+    def die(self) -> None:
+        self.new(SOURCE)
+
+    def letter(self) -> None:
+        """The letter goes out, then the original ends (session/letters.py, L1)."""
+        waiting = self.there(SOURCE)
+        if not waiting:
+            return
+        fact = self.rng.choice(waiting)
+        self.begins(fact.moved)
+        if self.fault == "letter":
+            self.end(SOURCE, fact, DequeueReason.REJECT, Event())
+            self.life.store.flush()
+            self.put(DEAD, fact)
+        else:
+            self.put(DEAD, fact)
+            self.end(SOURCE, fact, DequeueReason.REJECT, Event())
+        self.told(fact.moved)
+
+    def wait(self) -> None:
+        """A letter waits for a target: a note says so."""
+        waiting = [fact for fact in self.there(SOURCE) if fact.noted.issued == NEVER]
+        if not waiting:
+            return
+        fact = self.rng.choice(waiting)
+        self.begins(fact.noted)
+        if self.fault == "note":
+            fact.noted.told = self.disk.position
+            return
+        ticket = self.life.store.note(NOTE_LETTERS, b"%d" % fact.number, b"\1")
+
+        def now() -> None:
+            fact.noted.told = min(fact.noted.told, self.disk.position)
+
+        self.life.store.on_durable(ticket, now)
+
+    def ring(self) -> None:
+        core = self.life.cores[RING]
+        self.new(RING, priority=self.rng.randrange(RING_LEVELS))
+        core.max_length = RING_MOST
+        core.drops_lowest = True
+        while core.over_limit():
+            before = self.there(RING)
+            position = self.disk.position
+            gone = core.take_over(DequeueReason.DROP)
+            assert gone is not None
+            fact = self.facts[int(gone[3].split(b".")[0])]
+            assert fact in before
+            fact.ended.issued = position
+            if self.fault == "ring":
+                fact.ended.told = position
+            self.told(fact.ended)
+
+    def take(self) -> None:
+        """A consumer with a selector takes any message."""
+        queue = self.rng.choice((LEFT, RIGHT, DEAD))
+        waiting = self.there(queue)
+        if waiting:
+            fact = self.rng.choice(waiting)
+            event = fact.taken.setdefault(queue, Event())
+            self.end(queue, fact, DequeueReason.ACK, event)
+
+    # --- the check
+    def check(self, image: Image, nested: bool) -> int:
+        disk = SimDisk.from_image(image)
+        images = 1
+        self._judge(disk, image.position)
+        if nested:
+            steps = list(range(disk.position + 1))
+            steps = steps if not self.nested else sorted(random.Random(image.choice).sample(steps, min(NESTED_STEPS, len(steps))))
+            self.nested += 1
+            for position in steps:
+                for second in disk.images(position, NESTED_IMAGES, self.seed):
+                    images += 1
+                    self._judge(SimDisk.from_image(second), image.position)
+        return images
+
+    def _judge(self, disk: SimDisk, at: int) -> None:
+        life = Life(disk, self.container_size)
+        notes = life.store.notes(NOTE_LETTERS)
+        values: dict[str, list[int]] = {}
+        for number in life.found[VALUES]:
+            values.setdefault(self.facts[number].key, []).append(number)
+        for key, numbers in values.items():
+            if len(numbers) > 1:
+                raise Violation(f"value {key}: messages {numbers} are all there")
+        known = {number for queue in QUEUES for number in life.found[queue]}
+        if strangers := {number for number in known if not self.facts[number].published.may(at)}:
+            raise Violation(f"messages that were not published yet: {sorted(strangers)}")
+        for fact in self.facts.values():
+            if fact.queue == SCHEDULE:
+                self._scheduled(life, fact, at)
+            elif fact.queue == VALUES:
+                if fact.published.must(at) and max(values.get(fact.key, [-1])) < fact.number:
+                    raise Violation(f"value {fact.key}: {values.get(fact.key)}, but {fact.number} was confirmed")
+            elif fact.queue == SOURCE:
+                self._letter(life, fact, at)
+                if fact.noted.must(at) and b"%d" % fact.number not in notes:
+                    raise Violation(f"the note of letter {fact.number} is gone")
+            elif fact.queue == RING:
+                there = fact.number in life.found[RING]
+                if fact.published.must(at) and not fact.ended.may(at) and not there:
+                    raise Violation(f"message {fact.number} of the ring is lost")
+                if fact.ended.must(at) and there:
+                    raise Violation(f"message {fact.number} of the ring is back")
+
+    @staticmethod
+    def _scheduled(life: Life, fact: Fact, at: int) -> None:
+        waits = fact.number in life.found[SCHEDULE]
+        for queue in (LEFT, RIGHT):
+            there = fact.number in life.found[queue]
+            taken = fact.taken.get(queue, Event())
+            if waits and there:
+                raise Violation(f"message {fact.number} is in the schedule and in queue {queue}")
+            if there and taken.must(at):
+                raise Violation(f"message {fact.number} is back in queue {queue}")
+            if not waits and not there and not taken.may(at) and fact.published.must(at) and not fact.ended.may(at):
+                raise Violation(f"message {fact.number} is neither in the schedule nor in queue {queue}")
+            if fact.moved.must(at) and not there and not taken.may(at):
+                raise Violation(f"message {fact.number} was routed and is not in queue {queue}")
+        if waits and (fact.ended.must(at) or fact.moved.must(at)):
+            raise Violation(f"message {fact.number} is back in the schedule")
+
+    @staticmethod
+    def _letter(life: Life, fact: Fact, at: int) -> None:
+        taken = fact.taken.get(DEAD, Event())
+        dies, dead = fact.number in life.found[SOURCE], fact.number in life.found[DEAD]
+        if fact.published.must(at) and not dies and not dead and not taken.may(at):
+            raise Violation(f"dead message {fact.number} is lost")
+        if fact.moved.must(at) and (dies or (not dead and not taken.may(at))):
+            raise Violation(f"dead message {fact.number}: original {dies}, letter {dead}, and the letter was out")
+        if dead and taken.must(at):
+            raise Violation(f"letter {fact.number} is back")
+
+
+class FeatureSubject:
+    """steps: operations of each life (0: some number, by seed); fault: one of FAULTS, or none."""
+
+    def __init__(self, steps: int = 0, fault: str = "") -> None:
+        self.steps, self.fault = steps, fault
+
+    def record(self, seed: int) -> Recording:
+        return Recording(seed, self.steps, self.fault)
+
+
+def make_subject() -> FeatureSubject:
+    return FeatureSubject()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1, help="the first history's")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--per-recording", type=int, default=300, help="images of one history")
+    parser.add_argument("--replay", metavar="SEED:POSITION:CHOICE", help="check one image again")
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    if arguments.replay:
+        failure = replay(make_subject(), arguments.replay)
+        print("it holds now" if failure is None else failure.text)
+        return 0 if failure is None else 1
+    outcome = crash_parallel(make_subject, arguments.seed, arguments.images, arguments.per_recording, arguments.jobs)
+    for failed in outcome.failures:
+        print(f"python -m tools.crash.features --replay '{failed.replay}'\n  {failed.text}", file=sys.stderr)
+    figures: dict[str, Any] = {
+        "campaign": "T1 features",
+        "images": outcome.images,
+        "histories": outcome.recordings,
+        "crash_points": outcome.positions,
+        "violations": len(outcome.failures),
+        "seconds": round(outcome.seconds, 1),
+    }
+    print(json.dumps(figures))
+    return 1 if outcome.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
