@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 
+from flintmq.admin import figures
+from flintmq.admin.app import Application
+from flintmq.admin.auth import Caller
+from flintmq.admin.errors import HttpError
+from flintmq.admin.metrics import Metrics
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
 from tests.admin.board_10991 import BOARD
@@ -248,3 +254,84 @@ def test_health_checks_of_rabbitmq(client: Client) -> None:
         assert api.get(f"health/checks/{check}")["status"] == "ok", check
     missing = api.get("health/checks/port-listener/1", 503)
     assert (missing["status"], missing["missing"]) == ("failed", 1)
+
+
+def test_who_does_not_read_its_answer_holds_up_nobody(client: Client) -> None:
+    """The turn of /metrics/per-object was given back when the answer was read: one client that did not read stopped all others."""
+
+    async def run() -> None:
+        metrics = Metrics(client.node.http._parts, "n")  # type: ignore[union-attr]
+        for text in (metrics.per_object, lambda: metrics.detailed(["queue_metrics"], []), metrics.aggregated):
+            slow = text()
+            await anext(slow)  # and no further
+            assert [piece async for piece in text()]
+
+    asyncio.run(run())
+
+
+def test_answers_on_their_way_are_bounded_by_user() -> None:
+    limits = {"metrics_answers_user_max": 1, "metrics_answers_max": 2}
+    with Broker(limits=limits, http_port=0) as broker:
+        application = Application(Client(broker).node.http._parts)  # type: ignore[union-attr]
+
+        async def run() -> None:
+            async def text() -> AsyncIterator[bytes]:
+                yield b"x"
+
+            def of(user: str) -> Any:
+                return application._scrape(Caller(user, broker.node.broker), text())
+
+            async def no_request() -> Any:
+                await asyncio.Event().wait()
+
+            began, read = asyncio.Event(), asyncio.Event()
+
+            async def send(message: Any) -> None:
+                began.set()
+                await read.wait()
+
+            answer = await of("a")
+            unread = asyncio.ensure_future(answer({"type": "http"}, no_request, send))
+            await began.wait()
+            with pytest.raises(HttpError) as refused:
+                await of("a")
+            assert refused.value.status == 503
+            other = await of("b")
+            with pytest.raises(HttpError):
+                await of("c")
+            read.set()
+            await unread
+            await other({"type": "http"}, no_request, send)
+            assert await of("a")
+
+        asyncio.run(run())
+
+
+def test_groups_of_one_virtual_host_do_not_fill_the_answer() -> None:
+    with Broker(limits={"metrics_groups_max": 3}, http_port=0, data_dir=None) as broker:
+        client = Client(broker)
+        texts = figures.Text()
+
+        class Streams:
+            def get(self, queue_id: int) -> Any:
+                return self
+
+            def groups(self) -> dict[bytes, dict[str, int]]:
+                return {b"g%d" % number: {"lag": number, "lost": 0} for number in range(5)}
+
+        class Queue:
+            vhost, name, queue_id = "v", "s", 1
+
+            class policy:  # noqa: N801
+                is_stream = True
+
+        class Known:
+            limits = client.node.broker.limits
+            streams = Streams()
+            queues = {1: Queue(), 2: Queue()}  # noqa: RUF012
+
+        class Parts:
+            broker = Known()
+
+        figures._streams(texts, Parts())  # type: ignore[arg-type]
+        assert str(texts).count("flintmq_stream_group_lag{") == 3 and "flintmq_stream_groups_left_out 7" in str(texts)

@@ -3,6 +3,7 @@ that was interrupted or damaged is none."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ from typing import Any
 import pika
 import pytest
 
+from flintmq.errors import OperatorError
+from flintmq.store import backup as copies
 from tests.support.broker import Broker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -221,3 +224,59 @@ def test_a_store_that_nobody_has_open(tmp_path: Path) -> None:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
         assert bodies(connection.channel(), "q") == [7]
         connection.close()
+
+
+@pytest.mark.parametrize("what", ["backup", "restore"])
+def test_what_somebody_else_left_under_the_name_stays(tmp_path: Path, what: str) -> None:
+    """DIR.partial was removed whatever it was."""
+    source, target = tmp_path / "source", tmp_path / "new"
+    with Broker("--data-dir", str(tmp_path / "store")):
+        pass
+    command("backup", source, "--store-dir", tmp_path / "store")
+    words = ("restore", source, "--store-dir", target) if what == "restore" else ("backup", target, "--store-dir", tmp_path / "store")
+    partial = tmp_path / "new.partial"
+    (partial / "messages").mkdir(parents=True)
+    (partial / "precious").write_text("x")
+    assert "'precious' in it" in command(*words, status=64)
+    assert (partial / "precious").read_text() == "x" and not target.exists()
+    (partial / "precious").unlink()
+    fd = os.open(partial, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)  # as a backup or restore that still runs
+    (partial / "messages" / "half").write_text("x")
+    assert "another backup or restore works in it" in command(*words, status=75)
+    assert (partial / "messages" / "half").exists()
+    os.close(fd)
+    partial.rename(tmp_path / "elsewhere")
+    partial.symlink_to(tmp_path / "elsewhere")
+    command(*words, status=74)
+    assert (tmp_path / "elsewhere" / "messages" / "half").exists() and partial.is_symlink()
+    partial.unlink()
+    command(*words)
+    assert target.is_dir() and not partial.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "[]",
+        '{"format": 1}',
+        '{"format": 1, "uuid": "x", "files": []}',
+        '{"format": 1, "uuid": "x", "files": {"messages/a": 7}}',
+        '{"format": 1, "uuid": "x", "files": {"messages/a": {"size": "9", "crc32c": 0}}}',
+        '{"format": 1, "uuid": "x", "files": {"messages/a": {"size": -1, "crc32c": 0}}}',
+        '{"format": 1, "uuid": "x", "files": {"a\\u0000b": {"size": 0, "crc32c": 0}}}',
+    ],
+)
+def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "backup.json").write_text(text)
+    said = command("restore", tmp_path, "--store-dir", tmp_path / "new", status=65)
+    assert "Traceback" not in said and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("facts", [{"logs": {"../up": {}}, "streams": {}}, {"logs": {}, "streams": {"../up": {}}}])
+def test_a_broker_that_names_files_of_its_own(tmp_path: Path, facts: dict[str, Any]) -> None:
+    """Whoever answers at --uri says what is copied from where: only logs of a store, and only below the new directory."""
+    with pytest.raises(OperatorError, match="none of a store"):
+        copies.take(facts | {"directory": str(tmp_path), "version": "1", "uuid": "", "time_ms": 0}, tmp_path / "new", lambda: None)
+    assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pika
 import pytest
 
 from tests.admin.api import Api
@@ -128,3 +129,32 @@ def test_there_are_so_many_and_no_more() -> None:
         here.shovel("3", **value)
         assert "vhost '/' has 3 shovels" in here.shovel("4", 400, **value).json["reason"]
         here.shovel("1", 204, api=maker, **value)
+
+
+def test_shovels_of_one_user_are_one_source_of_guesses() -> None:
+    """A shovel's name was the source whose guesses are counted: each new shovel had all guesses of a password anew."""
+    with sides(1, limits={"login_user_failures": 2, "login_user_failure_s": 3_600}) as (here,):
+        here.user("victim", "administrator")
+        maker = here.user("maker", "policymaker", OWN)
+        right, wrong = "amqp://victim:victim@/%2F", "amqp://victim:wrong@/%2F"
+        for number in range(2):
+            value = {"src_uri": wrong, "src_queue": "q", "dest_uri": wrong, "dest_queue": "own", "reconnect_delay": 0}
+            here.shovel(f"guess{number}", api=maker, **value)
+            assert "login was refused" in here.state("terminated", f"guess{number}")["reason"].lower()
+        here.shovel("third", api=maker, src_uri=right, src_queue="q", dest_uri=right, dest_queue="own", reconnect_delay=0)
+        assert "too many logins" in here.state("terminated", "third")["reason"]
+        pika.BlockingConnection(pika.URLParameters(here.uri("victim"))).close()  # from elsewhere nobody is slowed
+
+
+def test_any_host_is_no_way_back_to_this_machine() -> None:
+    """With --shovel-host '*' a tenant's shovel logged in as guest, who may come from this machine alone, and was an administrator."""
+    with sides(1, shovel_hosts=("*",)) as (here,):
+        maker = here.user("maker", "policymaker", OWN)
+        for number, host in enumerate(("127.0.0.1", "localhost", "0.0.0.0", "[::1]")):
+            name, uri = f"s{number}", here.url.replace("127.0.0.1", host)
+            here.shovel(name, api=maker, src_uri=uri, src_queue="secret", dest_uri="amqp://", dest_queue="own", reconnect_delay=0)
+            reason = here.state("terminated", name)["reason"]
+            assert "links may not reach this host" in reason or "can't be resolved" in reason, (host, reason)
+        here.fill("q", 2)
+        here.shovel("own", src_uri=here.url, src_queue="q", dest_uri=here.url, dest_queue="r")  # an administrator's reaches any
+        until(lambda: here.depth("r") == 2)

@@ -16,9 +16,13 @@ def test_names_and_addresses() -> None:
     assert not any(map(rules.allow_address, ["11.0.0.1", "127.0.0.1", "::1", "169.254.169.254", "rabbit.example.com", "::ffff:127.0.0.1"]))
 
 
-def test_any() -> None:
+def test_any_is_every_other_machine() -> None:
     rules = HostRules(["*"])
-    assert rules.allow_name("x") and rules.allow_address("169.254.169.254")
+    assert rules.allow_address("169.254.169.254") and rules.allow_address("fd00::1")
+    assert not any(map(rules.allow_address, ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]))
+    assert not rules.allow_name("localhost")  # its address decides
+    listed = HostRules(["*", "127.0.0.1", "localhost"])
+    assert listed.allow_address("127.0.0.1") and listed.allow_name("localhost")
 
 
 @pytest.mark.parametrize("pattern", ["", "*.", "a*b", "10.0.0.0/99", "h:1", "a/b"])

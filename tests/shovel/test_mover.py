@@ -180,3 +180,9 @@ def test_any_bytes(noise: bytes) -> None:
             mover.confirms(bytearray(noise), 0, len(noise))
         except MoverError:
             pass
+
+
+@pytest.mark.parametrize("frame_max", [0, 8])
+def test_frames_that_hold_nothing(frame_max: int) -> None:
+    with pytest.raises((ValueError, OverflowError)):
+        Mover(0, b"", None, frame_max=frame_max)

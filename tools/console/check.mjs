@@ -71,6 +71,21 @@ for (const [way, title] of PAGES) {
   });
 }
 
+await check("commands hold no control characters, and the shell reads them as they were", async () => {
+  const names = ["plain", "it's", "a\u0008\u0008'; touch /tmp/x #", "line\nend", "\u001b[31mred\u009b", "back\\slash\t"];
+  const lines = await page.evaluate(async (all) => { const { quoted } = await import("/console/api.js"); return all.map(quoted); }, names);
+  must(lines.every((one) => !/[\u0000-\u001f\u007f-\u009f]/.test(one)), JSON.stringify(lines));
+  const { execFileSync } = await import("node:child_process");
+  for (const [at, line] of lines.entries()) {
+    const read = execFileSync("bash", ["-c", `printf '%s' ${line}`], { env: { ...process.env, LC_ALL: "C.UTF-8" } }).toString();
+    must(read === names[at], `${JSON.stringify(names[at])} became ${JSON.stringify(read)} by ${line}`);
+  }
+});
+
+await check("a page that is none says so", async () => {
+  for (const way of ["nothing", "messages", "constructor", "..%2Fapi"]) await go(page, "/" + way, "Not found");
+});
+
 await check("the list of queues filters and sorts", async () => {
   await go(page, "/queues", "Queues");
   await page.keyboard.press("/");

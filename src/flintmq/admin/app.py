@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 from starlette.applications import Starlette
@@ -35,6 +36,7 @@ from flintmq.admin.parts import Parts
 from flintmq.admin.publish import publish
 from flintmq.admin.static import Console
 from flintmq.admin.v1 import V1
+from flintmq.admin.v1_queues import Turns
 from flintmq.errors import PeerError, StoreError
 from flintmq.pulls import service as pulls
 from flintmq.pulls.service import PullRefused
@@ -43,6 +45,7 @@ from flintmq.vhost.stream_arguments import StreamStart, parse_stream_start
 log = logging.getLogger("flintmq.http")
 
 Handler = Callable[[Request], Awaitable[Response]]
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _REFUSALS = {pulls.EXCLUSIVE: (423, "locked"), pulls.NO_QUEUE: (404, "not_found"), pulls.INVALID: (400, "bad_request")}
 
 
@@ -62,6 +65,18 @@ def of_refusal(error: PullRefused) -> HttpError:
     return HttpError(status, name, error.text, "see docs/HTTP.md")
 
 
+class Counted(StreamingResponse):
+    """Args: turn: of the answer, given back when it has left or its client has; content."""
+
+    def __init__(self, turn: AsyncExitStack, content: AsyncIterator[bytes]) -> None:
+        super().__init__(content, 200, None, PROMETHEUS)
+        self._turn = turn
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with self._turn:
+            await super().__call__(scope, receive, send)
+
+
 class Application:
     """The handlers. For one event loop."""
 
@@ -72,6 +87,7 @@ class Application:
         self.guard = Guard(*parts.names)
         self.held: Held | None = None
         self._metrics = Metrics(parts, parts.node_name)
+        self._scrapes = Turns(self.limits.metrics_answers_user_max, self.limits.metrics_answers_max)
         self.arriving = 0  # bytes of bodies of which the rest is waited for
         self.api = Api(self)
         self.v1 = self.api.v1 = V1(self, self.api)
@@ -289,22 +305,29 @@ class Application:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics"""
-        (await self.caller(request)).require_tag()
-        # Sums over all queues: off the loop, so that held polls are answered meanwhile.
-        text = await asyncio.to_thread(figures.prometheus, self.parts)
-        return StreamingResponse(self._metrics.aggregated(text), 200, None, PROMETHEUS)
+        caller = await self.caller(request)
+        caller.require_tag()
+        return await self._scrape(caller, self._metrics.aggregated())
 
     async def metrics_per_object(self, request: Request) -> Response:
         """GET /metrics/per-object"""
-        (await self.caller(request)).require_tag()
-        return StreamingResponse(self._metrics.per_object(), 200, None, PROMETHEUS)
+        caller = await self.caller(request)
+        caller.require_tag()
+        return await self._scrape(caller, self._metrics.per_object())
 
     async def metrics_detailed(self, request: Request) -> Response:
         """GET /metrics/detailed?family=...&vhost=..."""
-        (await self.caller(request)).require_tag()
+        caller = await self.caller(request)
+        caller.require_tag()
         families, vhosts = request.query_params.getlist("family"), request.query_params.getlist("vhost")
         check_families(families)
-        return StreamingResponse(self._metrics.detailed(families, vhosts), 200, None, PROMETHEUS)
+        return await self._scrape(caller, self._metrics.detailed(families, vhosts))
+
+    async def _scrape(self, caller: Caller, text: AsyncIterator[bytes]) -> Response:
+        """An answer that counts until its last byte is on its way: a whole one is held in memory. Raises: HttpError 503."""
+        turn = AsyncExitStack()
+        await turn.enter_async_context(self._scrapes.turn(caller.user))
+        return Counted(turn, text)
 
     async def health(self, request: Request) -> Response:
         """GET /health, /healthz, /readyz"""
@@ -376,7 +399,6 @@ class Application:
         return answer(refused.body, 431, {"connection": "close"})
 
 
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 # what anybody may ask, by any name: that the broker lives, and that it takes clients; one that stops, or whose disk failed, does neither
 HEALTH = ("/health", "/healthz", "/readyz")
 ALL_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")

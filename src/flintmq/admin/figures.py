@@ -6,6 +6,7 @@ registry and locks).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -191,15 +192,23 @@ def _streams(text: Text, parts: Parts) -> None:
     streams = parts.broker.streams
     lag: list[tuple[Mapping[str, str], float]] = []
     lost: list[tuple[Mapping[str, str], float]] = []
+    # A tenant makes groups as it likes: their lines must not be what fills the answer.
+    shown: Counter[str] = Counter()
+    most, left_out = parts.broker.limits.metrics_groups_max, 0
     for queue in list(parts.broker.queues.values()) if streams is not None else ():
         stream = streams.get(queue.queue_id) if queue.policy.is_stream else None
         if stream is None:
             continue
         for name, group in stream.groups().items():
+            if shown[queue.vhost] >= most:
+                left_out += 1
+                continue
+            shown[queue.vhost] += 1
             labels = {"vhost": shown_name(queue.vhost), "queue": shown_name(queue.name), "group": name.decode("utf-8", "replace")}
             lag.append((labels, group["lag"]))
             lost.append((labels, group["lost"]))
     text.add("stream_group_lag", "gauge", "Messages of a stream that a group has not been given.", lag)
+    text.one("stream_groups_left_out", "gauge", "Groups without lines of their own: their virtual host has too many.", left_out)
     text.add("stream_group_lost_total", "counter", "Messages of a stream that retention took before a group had them.", lost)
 
 

@@ -5,6 +5,7 @@ have begin with `flintmq_` (admin.figures).
 
 M1  Nothing is counted for the metrics on the message path but plain additions of an I/O loop (core/counters.pxd), which are read here.
 M2  Objects are looked at PIECE at a time, with turns of other requests and of the I/O loops in between; one request at a time does that.
+    It is done before the first byte goes out: who reads its answer slowly, or not at all, holds up nobody. Answers on their way are bounded.
 M3  What FlintMQ does not have (Erlang processes, Raft, I/O seeks) is left out rather than shown as 0.
 
 Source: metrics.md and metrics-detailed.md of RabbitMQ's rabbitmq_prometheus plugin (names, groups).
@@ -22,6 +23,7 @@ from typing import Any
 from flintmq import __version__
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_definitions import COMPATIBLE
+from flintmq.admin import figures
 from flintmq.admin.errors import bad
 from flintmq.admin.figures import label_text, shown_name
 from flintmq.admin.parts import Parts
@@ -206,38 +208,44 @@ class Metrics:
         self._node = node_name
         self._turn = asyncio.Lock()
 
-    async def aggregated(self, own: str) -> AsyncIterator[bytes]:
-        """`/metrics`: everything without labels of objects; `own`: the text of our own families, which goes before."""
+    async def aggregated(self) -> AsyncIterator[bytes]:
+        """`/metrics`: everything without labels of objects; our own families go before."""
+        async with self._turn:
+            # sums over all queues: in a thread, so that held polls are answered meanwhile
+            own = await asyncio.to_thread(figures.prometheus, self._parts)
+            families = [*self._identity("aggregated"), *await self._node_families(), *self._global()]
+            families += await self._queue_families(None, None, labelled=False)
+            families += await self._channel_families(None, labelled=False)
         yield own.encode()
-        yield _text("rabbitmq_", [*self._identity("aggregated"), *await self._node_families(), *self._global()])
-        yield _text("rabbitmq_", await self._queue_families(None, None, labelled=False))
-        yield _text("rabbitmq_", await self._channel_families(None, labelled=False))
+        yield _text("rabbitmq_", families)
 
     async def per_object(self) -> AsyncIterator[bytes]:
         """`/metrics/per-object`: with a line for each queue, channel and connection."""
         async with self._turn:
-            yield _text("rabbitmq_", [*self._identity("per-object"), *await self._node_families(), *self._global()])
-            for family in await self._queue_families(None, None, labelled=True):
-                yield _text("rabbitmq_", [family])
-            yield _text("rabbitmq_", await self._channel_families(None, labelled=True))
-            yield _text("rabbitmq_", [await self._connection_channels(None)])
+            families = [*self._identity("per-object"), *await self._node_families(), *self._global()]
+            families += await self._queue_families(None, None, labelled=True)
+            families += await self._channel_families(None, labelled=True)
+            families.append(await self._connection_channels(None))
+        for family in families:
+            yield _text("rabbitmq_", [family])
 
     async def detailed(self, families: Sequence[str], vhosts: Sequence[str]) -> AsyncIterator[bytes]:
         """`/metrics/detailed`: the groups of the query alone, of the virtual hosts of the query (none: all)."""
         chosen, seen = frozenset(families), frozenset(vhosts) or None
         async with self._turn:
-            yield _text("rabbitmq_", self._identity("detailed"))
-            node = [one for group, one in await self._grouped_node_families() if group in chosen]
-            yield _text("rabbitmq_detailed_", node)
+            found = [one for group, one in await self._grouped_node_families() if group in chosen]
             if "queue_metrics" in chosen:
                 chosen |= {"queue_consumer_count"}  # a subset of it
-            for family in await self._queue_families(chosen, seen, labelled=True):
-                yield _text("rabbitmq_detailed_", [family])
+            found += await self._queue_families(chosen, seen, labelled=True)
             if "channel_metrics" in chosen:
-                yield _text("rabbitmq_detailed_", await self._channel_families(seen, labelled=True))
+                found += await self._channel_families(seen, labelled=True)
             if "connection_metrics" in chosen:
-                yield _text("rabbitmq_detailed_", [await self._connection_channels(seen)])
-            yield _text("rabbitmq_cluster_", await self._definitions(chosen, seen))
+                found.append(await self._connection_channels(seen))
+            cluster = await self._definitions(chosen, seen)
+        yield _text("rabbitmq_", self._identity("detailed"))
+        for family in found:
+            yield _text("rabbitmq_detailed_", [family])
+        yield _text("rabbitmq_cluster_", cluster)
 
     # --- the node -------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ in: calls whose user has the tag that the operation names. out: JSON, event stre
 
 from __future__ import annotations
 
+import asyncio
 import os
 from itertools import islice
 from typing import Any
@@ -109,7 +110,7 @@ async def topology(call: Call) -> Response:
     vhost, around = call.vhost(), values.get("around", "")
     most = number(values, "count", 100, 2, call.app.limits.topology_nodes_max)
     async with call.app.v1.turns.turn(call.caller.user):
-        return answer(_graph(vhost, around, most))
+        return answer(await asyncio.to_thread(_graph, vhost, around, most))
 
 
 def _graph(vhost: Any, around: str, most: int) -> dict[str, Any]:
@@ -207,7 +208,12 @@ async def pipelines(call: Call) -> Response:
 async def groups(call: Call) -> Response:
     """GET vhosts/{vhost}/groups"""
     query(call.request.scope["query_string"], ())
-    vhost, streams = call.vhost(), call.broker.streams
+    vhost = call.vhost()
+    return answer({"vhost": vhost.name, "streams": await asyncio.to_thread(_streams, vhost, call.broker.streams)})
+
+
+def _streams(vhost: Any, streams: Any) -> list[dict[str, Any]]:
+    """Any thread: a virtual host may have very many queues, a stream very many groups."""
     rows: list[dict[str, Any]] = []
     for queue in list(vhost.queues.values()):
         stream = streams.get(queue.queue_id) if queue.policy.is_stream and streams is not None else None
@@ -227,7 +233,7 @@ async def groups(call: Call) -> Response:
                 "fairness": round(sum(acked) ** 2 / (len(acked) * squares), 4) if squares else None,
             }
         )
-    return answer({"vhost": vhost.name, "streams": rows})
+    return rows
 
 
 async def diagnosis(call: Call) -> Response:

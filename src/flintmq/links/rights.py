@@ -88,4 +88,5 @@ class Rights:
 
     def reachable(self, owner: str) -> tuple[str, ...] | None:
         """The patterns of hosts that a link of this owner may reach; None: any."""
-        return None if self._rules is None and self._is_administrator(owner) else self.hosts
+        every = self._rules is None or "*" in self.hosts
+        return None if every and self._is_administrator(owner) else self.hosts

@@ -4,6 +4,7 @@ in: `rabbit.example.com`, `*.example.com`, `10.1.2.3`, `10.0.0.0/8`, `*`. out: y
 
 H1  A name that is not listed may be reached at a listed address alone. The address that was asked about is the one to connect to: a name
     that stands for another address a moment later changes nothing.
+H2  `*` is not this machine: there, users may have more rights by coming from it (RabbitMQ's loopback_users). Who means it lists it.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ class HostRules:
     def allow_name(self, host: str) -> bool:
         """Whether the host may be reached wherever it is."""
         name = host.lower().rstrip(".")
-        return self._any or name in self._names or any(name.endswith(end) for end in self._ends)
+        return name in self._names or any(name.endswith(end) for end in self._ends)
 
     def allow_address(self, address: str) -> bool:
         """Whether an address may be reached, whatever it is called."""
-        if self._any:
-            return True
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
         if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
             found = found.ipv4_mapped
+        if self._any and not (found.is_loopback or found.is_unspecified):
+            return True
         return any(found.version == network.version and found in network for network in self._networks)

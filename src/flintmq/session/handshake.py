@@ -126,8 +126,13 @@ def _start_ok(handler: ConnectionHandler, method: spec.ConnectionStartOk) -> Non
     else:
         loop = handler.loop
         handler.login = users.submit_check(
-            user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)), handler.peer_host
+            user, password, lambda ok: loop.call(lambda: _authenticated(handler, user, ok)), _source(handler)
         )
+
+
+def _source(handler: ConnectionHandler) -> str:
+    """Whose guesses are counted together: those of an address, or those of all links of one owner, who names the links."""
+    return handler.peer_host if handler.trusted is None else f"links of user {handler.trusted}"
 
 
 def _scram_first(handler: ConnectionHandler, message: bytes) -> None:
@@ -153,7 +158,7 @@ def _scram_final(handler: ConnectionHandler, method: spec.ConnectionSecureOk) ->
     conversation, users = handler.login, handler.broker.users
     assert isinstance(conversation, Conversation)  # the state says so
     try:
-        good, answer = users.prove(conversation, method.response, handler.peer_host)
+        good, answer = users.prove(conversation, method.response, _source(handler))
     except ScramError as error:
         _refused(handler, conversation.user, str(error))
         return

@@ -66,6 +66,8 @@ class Mover:
         self.bits = 1 if mandatory else 0
         self.left = left
         self.change = change
+        if frame_max <= 8:  # a body would be cut into pieces of nothing, for ever
+            raise ValueError(f"frames of {frame_max} bytes hold nothing")
         self.input_max = source_frame_max
         self.payload_max = frame_max - 8
         while size <= cast(uint64_t, window):

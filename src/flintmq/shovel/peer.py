@@ -24,6 +24,8 @@ PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 # bytes of a new input buffer, doubled when a read fills it
 FIRST_BUFFER = 16 * 1024
+# specification 4.2.6: what each peer takes (frame-min-size)
+FRAME_MAX_LEAST = 4_096
 # characters of a peer's own words that a reason shows
 WORDS_MAX = 300
 
@@ -142,6 +144,8 @@ class Peer(asyncio.BufferedProtocol):
             raise LinkFailure(f"{self.side}: the broker does not offer the mechanism {mechanism}")
         self._write(0, spec.ConnectionStartOk(client_properties(self._name), mechanism, _response(mechanism, uri), "en_US"))
         tune = await self._answer((spec.ConnectionTune,), limits.shovel_connect_ms)
+        if 0 < tune.frame_max < FRAME_MAX_LEAST:
+            raise LinkFailure(f"{self.side}: the broker takes frames of {tune.frame_max} bytes, and AMQP's least is {FRAME_MAX_LEAST}")
         self.frame_max = min(tune.frame_max or limits.shovel_frame_max, frame_max)
         heartbeat = int(uri.options.get("heartbeat", limits.shovel_heartbeat_s))
         self._heartbeat_s = min(heartbeat, tune.heartbeat) if heartbeat and tune.heartbeat else max(heartbeat, tune.heartbeat)

@@ -8,10 +8,13 @@ K1  `backup.json` is written when everything else is on disk, and the directory 
 K2  A log is copied up to its end of one moment. Behind it the copy is zeros, as in a container that was never written to.
 K3  The definitions are copied after the logs: a log that names a queue finds it there, or finds that it was deleted.
 K4  A restored store gets its name when all of it is on disk and checked.
+K5  Only what this module made is removed, and only when no other process works in it: DIR.partial of somebody else stays, and so does that
+    of a backup that still runs.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -26,6 +29,8 @@ from flintmq.errors import OperatorError
 from flintmq.store.log.containers import container_name
 
 MANIFEST = "backup.json"
+# what a directory of this module has in it
+LOGS = ("messages", "transactions")
 FORMAT = 1
 _PIECE = 1 << 20
 DATABASE = "definitions.db"
@@ -70,6 +75,7 @@ def take(facts: Mapping[str, Any], target: Path, keep: Callable[[], object], tel
     Args: facts: with the version of FlintMQ (`version`); keep: called about once for each piece, so that the broker keeps the containers.
     Returns: the directory, called DIR.partial until `finish`. Raises: OperatorError.
     """
+    _check_facts(facts)
     partial = _fresh(target)
     source = Path(facts["directory"])
     files: dict[str, dict[str, int]] = {}
@@ -104,17 +110,63 @@ def finish(partial: Path, target: Path) -> None:
     _name(partial, target)
 
 
+def _check_facts(facts: Mapping[str, Any]) -> None:
+    """What a broker says, in whose name files are written here. Raises: OperatorError (65)."""
+    streams, logs = facts["streams"], facts["logs"]
+    wrong = [name for name in logs if name not in LOGS] + [name for name in streams if not (name.isascii() and name.isdigit())]
+    if wrong:
+        raise OperatorError(f"the broker names a log {wrong[0]!r}, which is none of a store: is --uri the right broker?", 65)
+    for fact in (*logs.values(), *streams.values()):
+        if not all(isinstance(one, int) and one >= 0 for one in fact.values()) or not fact["container_size"]:
+            raise OperatorError("the broker's facts of a log are no facts: is --uri the right broker?", 65)
+
+
+# directories that this process works in -> a descriptor that holds their lock (K5); the lock goes with the process
+_locks: dict[Path, int] = {}
+
+
 def _fresh(target: Path) -> Path:
+    """A new directory DIR.partial that nobody else works in. Raises: OperatorError."""
     if target.exists():
         raise OperatorError(f"{target} is there already: choose another name, or move it away", 64)
     partial = target.with_name(f"{target.name}.partial")
-    if partial.exists():
-        shutil.rmtree(partial)
     try:
+        if os.path.lexists(partial):
+            _lock(partial)
+            _remove(partial)
         partial.mkdir(parents=True, mode=0o700)
+        _lock(partial)
     except OSError as error:
         raise OperatorError(f"cannot make {partial}: {error.strerror}", 74) from error
     return partial
+
+
+def _lock(partial: Path) -> None:
+    """K5. Raises: OperatorError: another process works in it; OSError: it is no directory, or a link."""
+    _unlock(partial)
+    fd = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise OperatorError(f"{partial}: another backup or restore works in it", 75) from None
+    _locks[partial] = fd
+
+
+def _unlock(partial: Path) -> None:
+    fd = _locks.pop(partial, None)
+    if fd is not None:
+        os.close(fd)
+
+
+def _remove(partial: Path) -> None:
+    """What an interrupted backup or restore left. Raises: OperatorError: it has something else in it."""
+    ours = {*LOGS, "streams", DATABASE, f"{DATABASE}-journal", f"{DATABASE}-wal", f"{DATABASE}-shm", "backup.tmp", MANIFEST}
+    strange = next((one.name for one in partial.iterdir() if one.name not in ours), None)
+    if strange is not None:
+        _unlock(partial)
+        raise OperatorError(f"{partial} has {strange!r} in it, so it is no interrupted backup: move it away, or choose another name", 64)
+    shutil.rmtree(partial)
 
 
 def _copy_log(
@@ -207,18 +259,25 @@ def manifest(backup: Path) -> dict[str, Any]:
     except FileNotFoundError:
         why = "it was interrupted" if backup.name.endswith(".partial") else "it is no backup, or not a whole one"
         raise OperatorError(f"{backup} has no {MANIFEST}: {why}", 65) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OperatorError(f"{backup / MANIFEST} can't be read: {error}", 65) from error
-    if not isinstance(value, dict) or value.get("format") != FORMAT or not isinstance(value.get("files"), dict):
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise OperatorError(f"{backup / MANIFEST} is of a format that this version does not know (it knows {FORMAT})", 65)
+    files = value.get("files")
+    if not isinstance(value.get("uuid"), str) or not isinstance(files, dict) or not all(map(_is_fact, files.values())):
+        raise OperatorError(f"{backup / MANIFEST} does not say which files the backup has, and with which sizes: it is damaged", 65)
     return value
+
+
+def _is_fact(fact: Any) -> bool:
+    return isinstance(fact, dict) and fact.keys() == {"size", "crc32c"} and all(type(one) is int and one >= 0 for one in fact.values())
 
 
 def _inside(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int]]]:
     """Files of a backup. Raises: OperatorError for a name that leads out of it."""
     for name, fact in value["files"].items():
         parts = Path(name).parts
-        if not parts or Path(name).is_absolute() or ".." in parts:
+        if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
             raise OperatorError(f"{MANIFEST} names the file {name!r}, which is not in the backup", 65)
         yield name, fact
 
@@ -273,3 +332,4 @@ def _sync_tree(path: Path) -> None:
 def _name(partial: Path, target: Path) -> None:
     os.rename(partial, target)
     _sync_directory(target.absolute().parent)
+    _unlock(partial)

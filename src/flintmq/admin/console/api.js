@@ -89,7 +89,14 @@ export function listen(topics, tell) {
 }
 
 // What the same call is on a command line. Every text is quoted for a shell.
-const quoted = (text) => "'" + String(text).replaceAll("'", "'\\''") + "'";
+// Control characters of a name would be keys that somebody presses: they are written as escapes.
+const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
+const escaped = (one) => (one < "\u0080" ? "\\x" : "\\u00") + one.charCodeAt(0).toString(16).padStart(2, "0");
+export function quoted(text) {
+  const plain = String(text);
+  if (plain.search(CONTROL) < 0) return "'" + plain.replaceAll("'", "'\\''") + "'";
+  return "$'" + plain.replaceAll("\\", "\\\\").replaceAll("'", "\\'").replace(CONTROL, escaped) + "'";
+}
 export function curl(method, url, body) {
   const parts = ["curl", "-u", quoted(currentUser)];
   if (method !== "GET") parts.push("-X", method);

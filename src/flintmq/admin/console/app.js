@@ -68,9 +68,9 @@ function Shell({ who, leave }) {
   }, []);
   useEffect(() => {
     let gone = false;
+    const missing = () => { setPage(null); fail(new Error(`There is no page '${at.page}'.`)); };
     import(`./pages/${MODULES[at.page] || at.page}.js`).then(
-      (module) => { if (!gone) { setPage(() => module.pages[at.page]); fail(null); } },
-      () => { if (!gone) { setPage(null); fail(new Error(`There is no page '${at.page}'.`)); } });
+      (module) => { if (gone) return; const found = (module.pages || {})[at.page]; if (found) { setPage(() => found); fail(null); } else missing(); }, () => { if (!gone) missing(); });
     return () => { gone = true; };
   }, [at.page]);
   useEffect(() => { const head = document.querySelector("main h1"); if (head) head.focus({ preventScroll: true }); scrollTo(0, 0); }, [at.page, at.names.join("/"), Page]);
