@@ -13,14 +13,18 @@ from flintmq.errors import OperatorError, StoreError
 # sub-command -> module:attribute
 COMMANDS = {
     "backup": "flintmq.cli.backup:backup",
+    "completion": "flintmq.cli.completion:completion",
     "ctl": "flintmq.cli.ctl:ctl",
     "db": "flintmq.cli.db:db",
+    "doctor": "flintmq.cli.doctor:doctor",
+    "import": "flintmq.cli.convert:convert",
     "log": "flintmq.cli.log:log",
     "restore": "flintmq.cli.backup:restore",
     "serve": "flintmq.cli.serve:serve",
     "shared": "flintmq.cli.shared:shared",
     "perf": "flintmq.cli.perf:perf",
     "pipeline": "flintmq.cli.pipeline:pipeline",
+    "top": "flintmq.cli.top:top",
     "tx": "flintmq.cli.tx:tx",
     "user": "flintmq.cli.users:user",
     "vhost": "flintmq.cli.users:vhost",

@@ -1,0 +1,378 @@
+"""`flintmq import`: what an installation of RabbitMQ has, for this broker: rabbitmq.conf as options of `flintmq serve`, definitions into a
+running broker.
+
+in: a file. out: TOML for `flintmq serve --config`; a line for each key that has no place there, and why; a broker with the definitions.
+
+C1  No line of the file is passed over: each key is in the output, explained, or named as unknown.
+C2  A value that can't be read ends nothing: its key is named with what is wrong. Passwords are not shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flintmq.access.mechanisms import LOGIN_FROM
+from flintmq.errors import OperatorError
+from flintmq.loglines import one_line
+
+# bytes of a file that are read
+FILE_BYTES_MAX = 16 << 20
+_UNITS = {
+    "": 1, "k": 1 << 10, "kib": 1 << 10, "kb": 1000, "m": 1 << 20, "mib": 1 << 20, "mb": 10**6,
+    "g": 1 << 30, "gib": 1 << 30, "gb": 10**9, "t": 1 << 40, "tib": 1 << 40, "tb": 10**12,
+}  # fmt: skip
+_LEVELS = {"debug": "debug", "info": "info", "notice": "info", "warning": "warning", "error": "error", "critical": "error", "none": "error"}
+
+
+class Wrong(ValueError):
+    """A value that can't be read. `str`: why."""
+
+
+@dataclass(slots=True)
+class Result:
+    """options: of `flintmq serve`, in TOML's types; notes: what has no place there, by key; unknown: keys nobody knows, by line."""
+
+    options: dict[str, str | int | bool] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65_535):
+        raise Wrong("is no port")
+    return int(text)
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false", "on", "off", "yes", "no"):
+        raise Wrong("is neither true nor false")
+    return text in ("true", "on", "yes")
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})\s*([a-zA-Z]{0,3})", text)
+    if found is None or found[2].lower() not in _UNITS:
+        raise Wrong("is no size such as 2GB")
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def _listener(result: Result, text: str, port: str) -> None:
+    if text == "none":
+        result.options[port] = "off"
+        return
+    host, colon, number = text.rpartition(":")
+    result.options[port] = _port(number)
+    if colon:
+        _host(result, host.strip("[]"))
+
+
+def _host(result: Result, host: str) -> None:
+    """There is one address for all listeners."""
+    before = result.options.get("host")
+    if before not in (None, host):
+        raise Wrong(f"is another address than {before}: FlintMQ listens on one (0.0.0.0 is all)")
+    result.options["host"] = host
+
+
+def _relative(result: Result, text: str) -> None:
+    if not re.fullmatch(r"[01]?\.?[0-9]{1,6}", text) or not 0 < float(text) <= 1:
+        raise Wrong("is no share between 0 and 1")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    result.options["memory-limit"] = int(total * float(text))
+    result.notes.append(f"vm_memory_high_watermark.relative: of this machine's {total >> 20} MiB; the default is 60 %")
+
+
+def _level(result: Result, text: str) -> None:
+    if text not in _LEVELS:
+        raise Wrong(f"is none of {', '.join(_LEVELS)}")
+    result.options["log-level"] = _LEVELS[text]
+
+
+def _login_from(result: Result, text: str) -> None:
+    if text not in LOGIN_FROM:
+        raise Wrong(f"is none of {', '.join(LOGIN_FROM)}")
+    result.options["tls-login-from"] = text
+
+
+def _required(result: Result, text: str) -> None:
+    if _boolean(text):
+        result.options["tls-require-client"] = True
+
+
+def _set(option: str, read: Callable[[str], str | int | bool] = str) -> Callable[[Result, str], None]:
+    def put(result: Result, text: str) -> None:
+        result.options[option] = read(text)
+
+    return put
+
+
+# a pattern of keys (`*`: one part of it) -> what is done with its value
+_MAPPED: dict[str, Callable[[Result, str], None]] = {
+    "listeners.tcp": lambda result, text: _listener(result, text, "port"),
+    "listeners.tcp.*": lambda result, text: _listener(result, text, "port"),
+    "listeners.ssl": lambda result, text: _listener(result, text, "tls-port"),
+    "listeners.ssl.*": lambda result, text: _listener(result, text, "tls-port"),
+    "ssl_options.certfile": _set("tls-cert"),
+    "ssl_options.keyfile": _set("tls-key"),
+    "ssl_options.cacertfile": _set("tls-ca"),
+    "ssl_options.fail_if_no_peer_cert": _required,
+    "ssl_cert_login_from": _login_from,
+    "management.tcp.port": _set("http-port", _port),
+    "management.listener.port": _set("http-port", _port),
+    "management.tcp.ip": lambda result, text: _host(result, text),
+    "management.listener.ip": lambda result, text: _host(result, text),
+    "log.console.level": _level,
+    "log.file.level": _level,
+    "log.level": _level,
+    "vm_memory_high_watermark.relative": _relative,
+    "vm_memory_high_watermark.absolute": _set("memory-limit", _bytes),
+}
+
+_SAME = "nothing to set"
+# a pattern of keys -> why it has no place in the output; {value} is shown only where no secret can stand
+_EXPLAINED: dict[str, str] = {
+    "default_user": "flintmq user add NAME, before the first start or while it runs (flintmq ctl add_user)",
+    "default_pass": "flintmq ctl change_password; a password does not stand in a file",
+    "default_pass.*": "flintmq ctl change_password",
+    "default_user_tags.*": "flintmq ctl set_user_tags",
+    "default_vhost": "flintmq ctl add_vhost",
+    "default_permissions.*": "flintmq ctl set_permissions",
+    "default_users.*.*": "flintmq ctl add_user, set_user_tags and set_permissions",
+    "default_policies.*": "flintmq ctl set_policy and set_operator_policy",
+    "default_limits.*": "flintmq ctl set_vhost_limit",
+    "load_definitions": "flintmq import {value}, when the broker runs",
+    "definitions.*": "flintmq import FILE, when the broker runs",
+    "management.load_definitions": "flintmq import {value}, when the broker runs",
+    "loopback_users": "user guest may come from this machine only: give other users permissions instead",
+    "loopback_users.*": "user guest may come from this machine only: give other users permissions instead",
+    "heartbeat": "the broker proposes Limits.heartbeat_s (config.py); clients may ask for another",
+    "channel_max": "Limits.channels_max; flintmq ctl set_user_limit NAME max-channels bounds a user",
+    "channel_max_per_node": "flintmq ctl set_user_limit NAME max-channels bounds a user",
+    "connection_max": "flintmq ctl set_vhost_limit max-connections bounds a virtual host",
+    "session_max_per_connection": f"{_SAME}: it is of AMQP 1.0",
+    "frame_max": "Limits.frame_size_max",
+    "initial_frame_max": "frames before a login have at most 8 KiB",
+    "max_message_size": "Limits.message_size_max",
+    "consumer_max_per_channel": "Limits.channel_consumers_max",
+    "consumer_timeout": "x-consumer-timeout of a queue, or consumer-timeout of a policy",
+    "default_consumer_prefetch.*": "clients set theirs (basic.qos)",
+    "handshake_timeout": "Limits.handshake_ms_max",
+    "ssl_handshake_timeout": "Limits.tls_handshake_ms_max",
+    "disk_free_limit.*": "the log keeps room for what must be written, and blocks publishers before it is gone",
+    "vm_memory_high_watermark_paging_ratio": f"{_SAME}: bodies leave memory by queue_hot_bytes",
+    "vm_memory_calculation_strategy": f"{_SAME}: what clients make the broker hold is counted",
+    "memory_monitor_interval": _SAME,
+    "total_memory_available_override_value": "memory-limit is in bytes",
+    "background_gc_enabled": _SAME,
+    "background_gc_target_interval": _SAME,
+    "collect_statistics": f"{_SAME}: counters cost nothing",
+    "collect_statistics_interval": f"{_SAME}: samples are taken each second",
+    "management.rates_mode": f"{_SAME}: counters cost nothing",
+    "management.sample_retention_policies.*.*": f"{_SAME}: five minutes, an hour and a day are kept",
+    "management.ssl.*": "HTTP is HTTPS with the certificate of tls-cert",
+    "management.http_log_dir": "the log has what is refused; audit-log is a file of changes",
+    "management.path_prefix": "not there: let a proxy take the prefix off",
+    "management.cors.*": "not there: pages of other sites are refused",
+    "management.cors.*.*": "not there: pages of other sites are refused",
+    "management.csp.policy": f"{_SAME}: the console has a strict one",
+    "management.hsts.policy": "let a proxy in front say it",
+    "management.login_session_timeout": f"{_SAME}: a reload of the console asks again",
+    "management.disable_stats": f"{_SAME}: counters cost nothing",
+    "management_agent.disable_metrics_collector": _SAME,
+    "prometheus.tcp.port": "metrics are at http-port, path /metrics",
+    "prometheus.tcp.ip": "metrics are at http-port, path /metrics",
+    "prometheus.path": "metrics are at /metrics, /metrics/per-object and /metrics/detailed",
+    "prometheus.return_per_object_metrics": "ask for /metrics/per-object",
+    "prometheus.ssl.*": "HTTP is HTTPS with the certificate of tls-cert",
+    "log.console": "lines of the log go to stderr: the service manager keeps them",
+    "log.file": "lines of the log go to stderr: the service manager keeps them",
+    "log.file.*": "lines of the log go to stderr: the service manager keeps and rotates them",
+    "log.file.*.*": "lines of the log go to stderr: the service manager keeps and rotates them",
+    "log.dir": "lines of the log go to stderr: the service manager keeps them",
+    "log.console.*": "lines of the log are plain text",
+    "log.*.level": "there is one level for all: log-level",
+    "log.exchange": "GET /api/v1/logs streams the log",
+    "log.exchange.*": "GET /api/v1/logs streams the log",
+    "log.syslog": "lines of the log go to stderr: the service manager keeps them",
+    "log.syslog.*": "lines of the log go to stderr: the service manager keeps them",
+    "log.syslog.*.*": "lines of the log go to stderr: the service manager keeps them",
+    "log.journald": "lines of the log go to stderr: the service manager keeps them",
+    "log.journald.*": "lines of the log go to stderr: the service manager keeps them",
+    "ssl_options.verify": "clients' certificates are checked when tls-ca is given",
+    "ssl_options.versions.*": f"{_SAME}: TLS 1.2 and 1.3",
+    "ssl_options.ciphers.*": f"{_SAME}: those of OpenSSL's default",
+    "ssl_options.depth": _SAME,
+    "ssl_options.password": "give a key without a password, readable by the broker alone",
+    "ssl_options.honor_cipher_order": _SAME,
+    "ssl_options.honor_ecc_order": _SAME,
+    "ssl_options.client_renegotiation": f"{_SAME}: there is none",
+    "ssl_options.secure_renegotiate": f"{_SAME}: there is none",
+    "auth_mechanisms.*": "all that the broker has are offered",
+    "auth_backends.*": "users are those of the broker's definitions",
+    "auth_backends.*.*": "users are those of the broker's definitions",
+    "tcp_listen_options": _SAME,
+    "tcp_listen_options.*": f"{_SAME}: TCP_NODELAY is on, the backlog is large",
+    "tcp_listen_options.*.*": _SAME,
+    "num_acceptors.*": "io-threads; one is enough for most",
+    "reverse_dns_lookups": f"{_SAME}: there are none",
+    "proxy_protocol": "not there",
+    "hipe_compile": _SAME,
+    "delegate_count": _SAME,
+    "queue_index_embed_msgs_below": _SAME,
+    "queue_master_locator": f"{_SAME}: there is one node",
+    "queue_leader_locator": f"{_SAME}: there is one node",
+    "default_queue_type": "declare queues with x-queue-type; classic is the default",
+    "cluster_name": "flintmq ctl set_global_parameter cluster_name '\"{value}\"'",
+    "cluster_partition_handling": f"{_SAME}: there is one node",
+    "cluster_partition_handling.*.*": f"{_SAME}: there is one node",
+    "cluster_keepalive_interval": f"{_SAME}: there is one node",
+    "cluster_formation.*": f"{_SAME}: there is one node",
+    "cluster_formation.*.*": f"{_SAME}: there is one node",
+    "cluster_formation.*.*.*": f"{_SAME}: there is one node",
+    "net_ticktime": f"{_SAME}: there is one node",
+    "distribution.*.*": f"{_SAME}: there is one node",
+    "raft.*": f"{_SAME}: there is one node",
+    "quorum_queue.*": _SAME,
+    "quorum_queue.*.*": _SAME,
+    "classic_queue.*": _SAME,
+    "mirroring_sync_batch_size": f"{_SAME}: there is one node",
+    "mnesia_table_loading_retry_timeout": _SAME,
+    "mnesia_table_loading_retry_limit": _SAME,
+    "msg_store_file_size_limit": "container-size",
+    "mqtt.*": "MQTT is not there",
+    "mqtt.*.*": "MQTT is not there",
+    "mqtt.*.*.*": "MQTT is not there",
+    "stomp.*": "STOMP is not there",
+    "stomp.*.*": "STOMP is not there",
+    "stomp.*.*.*": "STOMP is not there",
+    "stream.*": "RabbitMQ's stream protocol is not there: streams are read by basic.consume and over HTTP",
+    "stream.*.*": "RabbitMQ's stream protocol is not there: streams are read by basic.consume and over HTTP",
+    "web_mqtt.*.*": "MQTT is not there",
+    "web_stomp.*.*": "STOMP is not there",
+    "amqp1_0.*": "AMQP 1.0 is not there",
+    "auth_ldap.*": "LDAP is not there",
+    "auth_ldap.*.*": "LDAP is not there",
+    "auth_http.*": "an HTTP backend is not there",
+    "auth_oauth2.*": "OAuth 2 is not there",
+    "auth_oauth2.*.*": "OAuth 2 is not there",
+    "auth_cache.*": _SAME,
+    "trace_vhosts.*": "flintmq ctl trace_on",
+}
+
+
+def _shape(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+
+
+_SHAPES = [(_shape(pattern), pattern) for pattern in (*_MAPPED, *_EXPLAINED)]
+
+
+def _pattern_of(key: str) -> str | None:
+    """The entry of the tables that a key is for: its own, else one with `*`."""
+    if key in _MAPPED or key in _EXPLAINED:
+        return key
+    return next((pattern for shape, pattern in _SHAPES if shape.fullmatch(key)), None)
+
+
+def read(text: str) -> Result:
+    """What a rabbitmq.conf says. C1, C2."""
+    result = Result()
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        key, equals, value = (part.strip() for part in line.partition("="))
+        # a comment behind a value, as cuttlefish reads it
+        value = re.sub(r"\s+#.*$", "", value)
+        if not equals or not key:
+            result.unknown.append(f"line {number}: no line of the form key = value")
+            continue
+        pattern = _pattern_of(key)
+        if pattern is None:
+            near = difflib.get_close_matches(key, [*_MAPPED, *_EXPLAINED], 1, 0.8)
+            result.unknown.append(f"line {number}: {key}" + (f" (did you mean {near[0]}?)" if near else ""))
+        elif pattern in _MAPPED:
+            try:
+                _MAPPED[pattern](result, value.strip("'\""))
+            except Wrong as error:
+                result.unknown.append(f"line {number}: {key}: {value[:80]!r} {error}")
+        else:
+            result.notes.append(f"{key}: {_EXPLAINED[pattern].replace('{value}', value[:200])}")
+    if result.options.get("tls-key") and not result.options.get("tls-cert"):
+        result.notes.append("ssl_options.keyfile: there is no ssl_options.certfile")
+    return result
+
+
+def toml(result: Result, source: str) -> str:
+    """The file for `flintmq serve --config`."""
+    head = f"# of {one_line(source)}, for flintmq serve --config\n"
+    body = "".join(f"{key} = {_toml_value(value)}\n" for key, value in sorted(result.options.items()))
+    return head + body
+
+
+def _toml_value(value: str | int | bool) -> str:
+    # JSON's texts and numbers are TOML's, but for DEL, and for pairs of escapes where one character is meant
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the options to this new file, not to stdout.")
+@click.option("--strict", is_flag=True, help="Exit with 65 when a key is not known.")
+@click.option("--uri", envvar="FLINTMQ_URI", default="http://127.0.0.1:15672", show_default=True, help="The running broker's HTTP port.")
+@click.option("-u", "--user", envvar="FLINTMQ_USER", default="guest", show_default=True, help="An administrator, for definitions.")
+@click.option("--password", envvar="FLINTMQ_PASSWORD", default="guest", help="Better the variable FLINTMQ_PASSWORD: others see arguments.")
+@click.pass_context
+def convert(context: click.Context, /, file: Path, output: Path | None, strict: bool, uri: str, user: str, password: str) -> None:
+    """Take over FILE of RabbitMQ: rabbitmq.conf becomes options for flintmq serve --config, definitions go to the running broker."""
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(FILE_BYTES_MAX + 1)
+        text = raw.decode("utf-8-sig")
+    except OSError as error:
+        raise OperatorError(f"{file} can't be read: {error.strerror}", 74) from None
+    except UnicodeDecodeError:
+        raise OperatorError(f"{file} is no text in UTF-8", 65) from None
+    if len(raw) > FILE_BYTES_MAX:
+        raise OperatorError(f"{file} has more than {FILE_BYTES_MAX >> 20} MiB", 65)
+    if text.lstrip()[:1] == "{":
+        _definitions(file, text, uri, user, password)
+        return
+    if text.lstrip()[:1] == "[":
+        raise OperatorError(f"{file} is an advanced.config (Erlang terms): only rabbitmq.conf and definitions.json are read", 65)
+    result = read(text)
+    made = toml(result, str(file))
+    if output is None:
+        click.echo(made, nl=False)
+    else:
+        try:
+            with output.open("x", encoding="utf-8") as written:
+                written.write(made)
+        except OSError as error:
+            raise OperatorError(f"{output} can't be written: {error.strerror}", 74) from None
+    for note in result.notes:
+        click.echo(one_line(f"not an option: {note}"), err=True)
+    for line in result.unknown:
+        click.echo(one_line(f"NOT KNOWN: {line}"), err=True)
+    click.echo(f"{len(result.options)} options, {len(result.notes)} explained, {len(result.unknown)} not known", err=True)
+    context.exit(65 if strict and result.unknown else 0)
+
+
+def _definitions(file: Path, text: str, uri: str, user: str, password: str) -> None:
+    from flintmq.cli.ctl import Remote
+
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OperatorError(f"{file} is no JSON: {error}", 65) from None
+    Remote(uri, user, password).ask("POST", "definitions", value)
+    click.echo(f"{file}: users, virtual hosts, permissions, policies, queues, exchanges and bindings are in the broker")

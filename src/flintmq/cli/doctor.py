@@ -1,0 +1,308 @@
+"""`flintmq doctor`: what is wrong, or soon will be, with a running broker, this machine, or the directory of a broker that does not run.
+
+in: the broker's HTTP port and a user, or a directory. out: findings with a level, a cause and one thing to do; exit code 1 when one
+of them is more than a hint.
+
+D1  One look that fails is a finding of its own; the others go on.
+D2  Nothing is changed, no file of a store is written, and names of clients are shown printable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from flintmq import __version__
+from flintmq.errors import OperatorError
+from flintmq.loglines import one_line
+
+ERROR, WARNING, HINT = "error", "warning", "hint"
+_ORDER = (ERROR, WARNING, HINT)
+# descriptors below which connections and streams run out early; bytes of free disk; a clock that is this far off
+_DESCRIPTORS, _FREE_BYTES, _CLOCK_S = 4_096, 1 << 30, 5
+# file systems that lose what was synced, and those whose locks or syncs depend on another machine
+_VOLATILE, _REMOTE = ("tmpfs", "ramfs"), ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs")
+# queues and exchanges that are looked at
+_OBJECTS = 5_000
+
+
+class Finding(NamedTuple):
+    level: str
+    title: str
+    text: str
+    advice: str
+
+
+Findings = Iterator[Finding]
+
+
+@click.command()
+@click.option("--uri", envvar="FLINTMQ_URI", default="http://127.0.0.1:15672", show_default=True, help="The running broker's HTTP port.")
+@click.option("-u", "--user", envvar="FLINTMQ_USER", default="guest", show_default=True, help="Who asks; an administrator sees most.")
+@click.option("--password", envvar="FLINTMQ_PASSWORD", default="guest", help="Better the variable FLINTMQ_PASSWORD: others see arguments.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Look at this directory instead, of a broker that need not run.")
+@click.option("--deep", is_flag=True, help="With --data-dir: read every byte, as flintmq log verify.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+@click.pass_context
+def doctor(context: click.Context, /, uri: str, user: str, password: str, data_dir: Path | None, deep: bool, as_json: bool) -> None:
+    """Look for what is wrong, or soon will be: with a running broker, or with the directory of one that is stopped.
+
+    The exit code is 1 when something is found that is more than a hint.
+    """
+    if data_dir is not None:
+        looks = _of_directory(data_dir.absolute(), deep)
+        what = str(data_dir)
+    else:
+        looks = _of_broker(uri, user, password)
+        what = uri
+    found = sorted(_all(looks), key=lambda one: _ORDER.index(one.level))
+    bad = any(one.level != HINT for one in found)
+    if as_json:
+        click.echo(json.dumps({"ok": not bad, "of": what, "findings": [one._asdict() for one in found]}))
+    else:
+        for one in found:
+            click.echo(one_line(f"{one.level}: {one.title}: {one.text}. {one.advice}."))
+        click.echo(f"{len(looks)} looks at {what}: " + (f"{len(found)} findings" if found else "all is well"))
+    context.exit(1 if bad else 0)
+
+
+def _all(looks: list[tuple[str, Callable[[], Findings]]]) -> Findings:
+    """D1."""
+    for name, look in looks:
+        try:
+            yield from look()
+        except OperatorError as error:
+            if error.exit_code == 69:
+                raise
+            needs = "Ask as an administrator" if error.exit_code == 77 else "See that it can be read"
+            yield Finding(HINT, f"No look at {name}", str(error), needs)
+        except (OSError, sqlite3.Error, KeyError, TypeError, ValueError) as error:
+            yield Finding(WARNING, f"No look at {name}", f"{type(error).__name__}: {error}", "See that it can be read")
+
+
+# --- a running broker -------------------------------------------------------------------------------------------------------
+
+
+def _of_broker(uri: str, user: str, password: str) -> list[tuple[str, Callable[[], Findings]]]:
+    from flintmq.cli.ctl import Remote
+
+    remote = Remote(uri, user, password)
+    overview = remote.ask("GET", "v1/overview")  # who is not let in at all is told so
+    return [
+        ("the diagnosis", lambda: _cards(remote)),
+        ("versions and clocks", lambda: _versions(overview)),
+        ("the node's limits", lambda: _node(remote)),
+        ("users", lambda: _users(remote, overview, user == password == "guest")),
+        ("dead-letter and alternate exchanges", lambda: _targets(remote)),
+        ("shovels and federation", lambda: _links(remote)),
+    ]
+
+
+def _cards(remote: Any) -> Findings:
+    for card in remote.ask("GET", "v1/diagnosis")["cards"]:
+        where = f" (vhost {card['vhost']})" if "vhost" in card else ""
+        yield Finding(card["level"], card["title"], card["text"] + where, card["advice"])
+
+
+def _versions(overview: dict[str, Any]) -> Findings:
+    if overview["version"] != __version__:
+        text = f"the broker is FlintMQ {overview['version']}, this command {__version__}"
+        yield Finding(HINT, "Versions differ", text, "Use the command of the broker's installation")
+    off = overview["now"]["at_ms"] / 1000 - time.time()
+    if abs(off) > _CLOCK_S:
+        text = f"the broker's clock is {off:+.0f} s off this machine's"
+        yield Finding(WARNING, "Clocks differ", text, "Expiry and schedules go by the broker's: run a time service on both")
+
+
+def _node(remote: Any) -> Findings:
+    for node in remote.ask("GET", "nodes"):
+        if node["fd_total"] < _DESCRIPTORS:
+            text = f"the broker may open {node['fd_total']} files, and each connection and stream takes one"
+            yield Finding(WARNING, "Few descriptors", text, "Raise ulimit -n (LimitNOFILE)")
+        elif node["fd_used"] > 0.8 * node["fd_total"]:
+            text = f"{node['fd_used']} of {node['fd_total']} files are open"
+            yield Finding(WARNING, "Descriptors run out", text, "Raise ulimit -n (LimitNOFILE), or close connections")
+        free, floor = node.get("disk_free"), node.get("disk_free_limit")
+        if isinstance(free, int) and isinstance(floor, int) and floor and free < 4 * floor:
+            text = f"{free >> 20} MiB are free, and publishers are blocked below {floor >> 20}"
+            yield Finding(WARNING, "The disk is nearly full", text, "Free space, or consume messages")
+        if node["mem_used"] > 0.8 * node["mem_limit"] > 0:
+            text = f"the broker uses {node['mem_used'] >> 20} MiB, and publishers are blocked at {node['mem_limit'] >> 20}"
+            yield Finding(WARNING, "Memory is nearly short", text, "Consume messages, or give the broker memory")
+
+
+def _users(remote: Any, overview: dict[str, Any], as_guest: bool) -> Findings:
+    far = [one for one in overview["listeners"] if one["address"] not in ("127.0.0.1", "::1", "localhost")]
+    if as_guest:
+        text = "user guest has the password guest; it may come from this machine only"
+        yield Finding(WARNING if far else HINT, "The password that everybody knows", text, "Change it, or delete the user")
+    plain = sorted({one["protocol"] for one in far if one["protocol"] in ("amqp", "http")})
+    if plain:
+        text = f"{' and '.join(plain)} without TLS can be reached from other machines"
+        yield Finding(HINT, "Passwords go over the network as they are", text, "Give certificates (--tls-cert), or listen on loopback")
+    known = remote.ask("GET", "users")
+    empty = [one["name"] for one in known if not one["password_hash"] and one["tags"]]
+    if empty:
+        yield Finding(HINT, "Users without a password", ", ".join(empty[:10]), "Only a certificate lets them in: is that meant")
+
+
+def _targets(remote: Any) -> Findings:
+    """Exchanges that are named, and are not there: what is led to them is lost."""
+    exchanges = remote.ask("GET", "exchanges?columns=vhost,name,arguments,policy")[:_OBJECTS]
+    known = {(one["vhost"], one["name"]) for one in exchanges}
+    queues = remote.ask("GET", "queues?columns=vhost,name,arguments,effective_policy_definition")[:_OBJECTS]
+    for kind, things, names in (
+        ("queue", queues, ("x-dead-letter-exchange", "dead-letter-exchange")),
+        ("exchange", exchanges, ("alternate-exchange", "alternate-exchange")),
+    ):
+        missing = []
+        for one in things:
+            policy = one.get("effective_policy_definition") or {}
+            target = one["arguments"].get(names[0], policy.get(names[1]))
+            if isinstance(target, str) and target and (one["vhost"], target) not in known:
+                missing.append(f"{kind} '{one['name']}' in vhost '{one['vhost']}' names '{target}'")
+        if missing:
+            title = "A dead-letter exchange is missing" if kind == "queue" else "An alternate exchange is missing"
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            yield Finding(WARNING, title, "; ".join(missing[:3]) + more + ": messages are lost", "Declare it, or change the name")
+
+
+def _links(remote: Any) -> Findings:
+    for one in remote.ask("GET", "shovels"):
+        if one["state"] == "terminated":
+            text = f"shovel '{one['name']}' in vhost '{one['vhost']}': {one.get('reason', '')}"
+            yield Finding(WARNING, "A shovel does not run", text, "Mend its cause; flintmq ctl restart_shovel tries at once")
+    for one in remote.ask("GET", "federation-links"):
+        if one["status"] == "error":
+            text = f"{one['type']} '{one[one['type']]}' in vhost '{one['vhost']}' from '{one['upstream']}': {one.get('error', '')}"
+            yield Finding(WARNING, "A link of federation does not run", text, "Mend its cause; flintmq ctl restart_federation_link")
+
+
+# --- a directory ------------------------------------------------------------------------------------------------------------
+
+
+def _of_directory(path: Path, deep: bool) -> list[tuple[str, Callable[[], Findings]]]:
+    from flintmq.store.log.inspect import check_store, is_locked
+
+    check_store(path)
+    live = is_locked(path)
+    return [
+        ("whether a broker runs", lambda: _running(live)),
+        ("its permissions", lambda: _permissions(path)),
+        ("its file system", lambda: _file_system(path)),
+        ("limits of this machine", _machine),
+        ("its definitions", lambda: _definitions(path)),
+        ("its logs", lambda: _verified(path) if deep else _headers(path, live)),
+        ("what was left beside it", lambda: _leftovers(path)),
+    ]
+
+
+def _running(live: bool) -> Findings:
+    if live:
+        yield Finding(HINT, "A broker has it open", "what it writes now is not looked at", "Without --data-dir the broker itself is asked")
+
+
+def _permissions(path: Path) -> Findings:
+    facts = path.stat()
+    if facts.st_mode & 0o077:
+        text = f"mode {facts.st_mode & 0o777:04o}: other users of this machine may read messages and password hashes"
+        yield Finding(WARNING, "The directory is open to others", text, f"chmod 700 {path}")
+    strange = [file.name for file in path.iterdir() if file.stat().st_uid != facts.st_uid]
+    if strange:
+        text = f"{', '.join(sorted(strange)[:5])} belong to another user than the directory"
+        yield Finding(ERROR, "The broker may not open its files", text, f"chown -R {facts.st_uid} {path}")
+
+
+def _kind_of(path: Path) -> str:
+    """The type of the file system that a path is on."""
+    best, kind = -1, ""
+    real = os.path.realpath(path)
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, behind = line.partition(" - ")
+        point = before.split()[4].encode().decode("unicode_escape")
+        if len(point) >= best and (real == point or real.startswith(point.rstrip("/") + "/")):
+            best, kind = len(point), behind.split()[0]
+    return kind
+
+
+def _file_system(path: Path) -> Findings:
+    kind = _kind_of(path)
+    if kind in _VOLATILE:
+        yield Finding(ERROR, "Nothing is durable there", f"{path} is on {kind}, which is memory", "Choose a directory on a disk")
+    elif kind in _REMOTE:
+        text = f"{path} is on {kind}: its locks and syncs are as good as the server's"
+        yield Finding(WARNING, "The store is on another machine", text, "Choose a local disk")
+    elif kind == "overlay":
+        yield Finding(WARNING, "The store goes with its container", f"{path} is on a layer of a container image", "Mount a volume there")
+    space = os.statvfs(path)
+    free = space.f_bavail * space.f_frsize
+    if free < _FREE_BYTES:
+        yield Finding(WARNING, "The disk is nearly full", f"{free >> 20} MiB are free at {path}", "Free space")
+    if space.f_files and space.f_favail < 10_000:
+        yield Finding(WARNING, "Few inodes are left", f"{space.f_favail} at {path}", "Each container of a log is a file: free some")
+
+
+def _machine() -> Findings:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if 0 <= hard < _DESCRIPTORS:
+        text = f"a broker started from here may open {hard} files"
+        yield Finding(WARNING, "Few descriptors", text, "Raise ulimit -n (LimitNOFILE)")
+    if time.time() < 1_700_000_000:
+        yield Finding(
+            ERROR, "The clock is wrong", time.strftime("it is %Y-%m-%d %H:%M UTC", time.gmtime()), "Set it before the broker starts"
+        )
+
+
+def _definitions(path: Path) -> Findings:
+    file = path / "definitions.db"
+    if not file.exists():
+        yield Finding(HINT, "No definitions here", "they are in another database, or the broker never started", "See its option --connect")
+        return
+    connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=5)
+    try:
+        problems = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
+    finally:
+        connection.close()
+    if problems != ["ok"]:
+        yield Finding(ERROR, "The definitions are damaged", "; ".join(map(str, problems)), "Restore a backup (flintmq restore)")
+
+
+def _headers(path: Path, live: bool) -> Findings:
+    """Headers and chains of the logs; damage of a log that is written now is not believed."""
+    from flintmq.cli.log import describe
+    from flintmq.store.log.inspect import open_store
+    from flintmq.store.log.inspect_streams import open_streams
+
+    view = open_store(path)
+    found = [one for source in (*view.logs.values(), *open_streams(path, live).logs.values()) for one in source.damage]
+    yield from _damage([] if live else [describe(one) for one in found])
+
+
+def _verified(path: Path) -> Findings:
+    from flintmq.cli.log import describe, inspect
+    from flintmq.store.log.inspect_streams import check_stream, open_streams
+
+    view, _, found = inspect(path)
+    for source in open_streams(path, view.live).logs.values():
+        found = found + check_stream(source)[1]
+    yield from _damage([describe(one) for one in found])
+
+
+def _damage(lines: list[str]) -> Findings:
+    if lines:
+        text = f"{lines[0]}" + (f" ({len(lines)} findings in all)" if len(lines) > 1 else "")
+        yield Finding(ERROR, "A log is damaged", text, "See flintmq log verify, and flintmq log repair or a backup")
+
+
+def _leftovers(path: Path) -> Findings:
+    partial = path.with_name(f"{path.name}.partial")
+    if partial.exists():
+        yield Finding(HINT, "A restore was interrupted", f"{partial} is what is there of it", "Restore again, or remove it")
