@@ -627,8 +627,8 @@ class Limits:
     why_steps_max: int = 100_000
     # exchanges and queues of one topology; more are left out and counted
     topology_nodes_max: int = 400
-    # answers of /metrics that are on their way at once, of one user and of the node (some 150 bytes for each line are held until the client has
-    # read it); one more is refused with 503. Groups of streams of one virtual host that have lines of their own; the rest is counted
+    # answers of /metrics that are on their way at once, of one user and of the node (some 150 bytes for each line are held until the client
+    # has read it); one more is refused with 503. Groups of streams of one virtual host that have lines of their own; the rest is counted
     metrics_answers_user_max: int = 4
     metrics_answers_max: int = 16
     metrics_groups_max: int = 1_000

@@ -322,13 +322,13 @@ def test_groups_of_one_virtual_host_do_not_fill_the_answer() -> None:
         class Queue:
             vhost, name, queue_id = "v", "s", 1
 
-            class policy:  # noqa: N801
+            class policy:
                 is_stream = True
 
         class Known:
             limits = client.node.broker.limits
             streams = Streams()
-            queues = {1: Queue(), 2: Queue()}  # noqa: RUF012
+            queues = {1: Queue(), 2: Queue()}
 
         class Parts:
             broker = Known()

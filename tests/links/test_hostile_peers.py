@@ -60,12 +60,14 @@ def here() -> Iterator[Side]:
 
 @pytest.mark.parametrize("frame_max", [1, 8, 9, 4_095])
 def test_a_peer_that_takes_frames_of_nothing_ends_its_link_alone(here: Side, frame_max: int) -> None:
-    """Frames of 8 bytes had room for nothing of a body: it was cut into pieces of nothing for ever, half a gigabyte a second, in the process
-    of all links."""
+    """Frames of 8 bytes had room for nothing of a body: it was cut into pieces of nothing for ever, half a gigabyte a second, in the
+    process of all links."""
     stranger = Stranger(frame_max)
     try:
         here.fill("q", 3)
-        here.shovel("bad", src_uri="amqp://", src_queue="q", dest_uri=stranger.uri, dest_exchange="x", ack_mode="on-publish", reconnect_delay=0)
+        here.shovel(
+            "bad", src_uri="amqp://", src_queue="q", dest_uri=stranger.uri, dest_exchange="x", ack_mode="on-publish", reconnect_delay=0
+        )
         reason = here.state("terminated", "bad")["reason"]
         assert reason == f"destination: the broker takes frames of {frame_max} bytes, and AMQP's least is 4096"
         here.fill("good", 3)

@@ -61,7 +61,7 @@ const page = await open();
 await page.waitForSelector(".tiles");
 await page.waitForTimeout(Number(process.env.SETTLE || 14000)); // charts need some samples
 
-const PAGES = [["overview", "Overview"], ["diagnosis", "Diagnosis"], ["queues", "Queues"], ["streams", "Streams"], ["exchanges", "Exchanges"], ["exchange/%2F/orders", "orders"], ["topology", "Topology"], ["route", "unroutable"], ["connections", "Connections"], ["channels", "Channels"], ["pipelines", "Spark"], ["transactions", "Transactions"], ["admin", "Admin"], ["log", "Log"], ["api", "API"]];
+const PAGES = [["overview", "Overview"], ["diagnosis", "Diagnosis"], ["queues", "Queues"], ["streams", "Streams"], ["exchanges", "Exchanges"], ["exchange/%2F/orders", "orders"], ["topology", "Topology"], ["route", "unroutable"], ["schedules", "Scheduled"], ["shovels", "Shovels"], ["federation", "Federation"], ["connections", "Connections"], ["channels", "Channels"], ["pipelines", "Spark"], ["transactions", "Transactions"], ["admin", "Admin"], ["log", "Log"], ["api", "API"]];
 for (const [way, title] of PAGES) {
   await check(`page ${way} opens and is accessible`, async () => {
     await go(page, "/" + way, title);
@@ -80,6 +80,56 @@ await check("commands hold no control characters, and the shell reads them as th
     const read = execFileSync("bash", ["-c", `printf '%s' ${line}`], { env: { ...process.env, LC_ALL: "C.UTF-8" } }).toString();
     must(read === names[at], `${JSON.stringify(names[at])} became ${JSON.stringify(read)} by ${line}`);
   }
+});
+
+await check("a queue is paused and resumed", async () => {
+  await go(page, "/queue/%2F/billing", "billing");
+  await page.click("button:has-text('Pause')");
+  await page.waitForSelector(".diag:has-text('Consumers are given nothing')");
+  await go(page, "/queues", "Queues");
+  await page.waitForSelector("tr:has-text('billing') .badge:has-text('paused')");
+  await go(page, "/queue/%2F/billing", "billing");
+  await page.click("button:has-text('Resume')");
+  await page.waitForFunction(() => !document.querySelector(".diag"));
+});
+
+await check("scheduled messages are listed and cancelled", async () => {
+  await go(page, "/schedules", "Scheduled");
+  await page.waitForSelector("td:has-text('emails')");
+  const before = await page.$$eval("tbody tr", (all) => all.length);
+  must(before >= 3, `${before} rows`);
+  must((await page.textContent("main")).includes(HOSTILE.slice(0, 60)), "the hostile key is shown as it is");
+  await page.click("tbody tr:first-child button:has-text('Cancel')");
+  await page.click("dialog button.danger");
+  await page.waitForFunction((count) => document.querySelectorAll("tbody tr").length === count - 1, before);
+});
+
+await check("shovels: made, seen at work, deleted", async () => {
+  await go(page, "/shovels", "Shovels");
+  await page.click("button:has-text('New shovel')");
+  await page.fill("dialog label:has-text('Name') input", HOSTILE.slice(0, 60));
+  await page.fill("dialog label:has-text('Source queue') input", "lost.letters");
+  await page.fill("dialog label:has-text('Destination queue') input", "found.letters");
+  await page.click("dialog button.main");
+  await page.waitForSelector("tbody tr .badge.good:has-text('running')", { timeout: 20000 });
+  must((await page.textContent("tbody")).includes(HOSTILE.slice(0, 60)), "its name");
+  await accessible(page);
+  await page.click("tbody button.danger");
+  await page.fill("dialog input", HOSTILE.slice(0, 60));
+  await page.click("dialog button.danger");
+  await page.waitForSelector("text=There are no shovels.");
+});
+
+await check("upstreams show no password", async () => {
+  await go(page, "/federation", "Federation");
+  await page.click("button:has-text('New upstream')");
+  await page.fill("dialog label:has-text('Name') input", "north");
+  await page.fill("dialog label:has-text('URI') input", "amqp://u:very-secret@127.0.0.1:1/%2F");
+  await page.click("dialog button.main");
+  await page.waitForSelector("td:has-text('north')");
+  must((await page.textContent("main")).includes("amqp://u:***@127.0.0.1:1"), "masked");
+  must(!(await page.content()).includes("very-secret"), "the password is shown");
+  await accessible(page);
 });
 
 await check("a page that is none says so", async () => {

@@ -81,6 +81,8 @@ def prepare(url: str) -> None:
         properties = pika.BasicProperties(headers={HOSTILE[:60]: HOSTILE, "bytes": b"\xff\x00"}, type=HOSTILE[:80], delivery_mode=2)
         for body in (HOSTILE, json.dumps({HOSTILE: [HOSTILE]}), b"\xff\xfe\x00", "x" * 20_000, ""):
             channel.basic_publish("", name, body, properties)
+    for key in ("emails", "billing", HOSTILE[:60]):
+        channel.basic_publish("", key, "later", pika.BasicProperties(headers={"x-delay": 3_600_000}, delivery_mode=2))
     for number in range(2000):
         channel.basic_publish("", "clicks", f'{{"click": {number}}}')
     connection.close()

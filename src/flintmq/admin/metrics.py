@@ -5,7 +5,7 @@ have begin with `flintmq_` (admin.figures).
 
 M1  Nothing is counted for the metrics on the message path but plain additions of an I/O loop (core/counters.pxd), which are read here.
 M2  Objects are looked at PIECE at a time, with turns of other requests and of the I/O loops in between; one request at a time does that.
-    It is done before the first byte goes out: who reads its answer slowly, or not at all, holds up nobody. Answers on their way are bounded.
+    It is done before the first byte goes out: who reads its answer slowly, or not at all, holds up nobody.
 M3  What FlintMQ does not have (Erlang processes, Raft, I/O seeks) is left out rather than shown as 0.
 
 Source: metrics.md and metrics-detailed.md of RabbitMQ's rabbitmq_prometheus plugin (names, groups).
@@ -21,9 +21,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flintmq import __version__
+from flintmq.admin import figures
 from flintmq.admin.api_clients import on_loops
 from flintmq.admin.api_definitions import COMPATIBLE
-from flintmq.admin import figures
 from flintmq.admin.errors import bad
 from flintmq.admin.figures import label_text, shown_name
 from flintmq.admin.parts import Parts

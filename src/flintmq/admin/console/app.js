@@ -4,13 +4,14 @@ import { get, login, logout, listen, onLost, setUser } from "./api.js";
 
 const PAGES = [
   ["", [["overview", "Overview", "o"], ["diagnosis", "Diagnosis", "d"]]],
-  ["Messages", [["queues", "Queues", "q"], ["streams", "Streams & groups", "s"], ["exchanges", "Exchanges", "e"], ["topology", "Topology", "t"], ["route", "Why unroutable?", "w"]]],
+  ["Messages", [["queues", "Queues", "q"], ["streams", "Streams & groups", "s"], ["exchanges", "Exchanges", "e"], ["topology", "Topology", "t"], ["route", "Why unroutable?", "w"], ["schedules", "Scheduled", "y"]]],
+  ["Other brokers", [["shovels", "Shovels", "v"], ["federation", "Federation", "f"]]],
   ["Clients", [["connections", "Connections", "c"], ["channels", "Channels", "h"]]],
   ["Pipelines", [["pipelines", "Spark pipelines", "p"], ["transactions", "Transactions", "x"]]],
   ["Broker", [["admin", "Admin", "a"], ["log", "Log & events", "l"], ["api", "API", "i"]]],
 ];
 const KEYS = Object.fromEntries(PAGES.flatMap(([, all]) => all.map(([page, , key]) => [key, page])));
-const MODULES = { queue: "queues", exchange: "exchanges", connection: "connections", transactions: "pipelines", diagnosis: "overview", api: "log" };
+const MODULES = { queue: "queues", exchange: "exchanges", connection: "connections", transactions: "pipelines", diagnosis: "overview", api: "log", schedules: "moving", shovels: "moving", federation: "moving" };
 
 function place() {
   const [way, query = ""] = location.hash.slice(2).split("?");

@@ -151,7 +151,10 @@ export function Chart({ title, series, times, unit = short, height = 150 }) {
   useEffect(() => {
     let gone = false, watch = null;
     (async () => {
-      plot = plot || (await import("./vendor/uplot.js")).default;
+      if (!plot) { // its style, too, is asked for when there is a chart: the first page does not wait for it
+        if (!document.querySelector("link[href='vendor/uplot.css']")) document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: "vendor/uplot.css" }));
+        plot = (await import("./vendor/uplot.js")).default;
+      }
       if (gone || !box.current) return;
       const grid = { stroke: color("--line"), width: 1 }, ink = color("--muted");
       const options = {

@@ -16,7 +16,7 @@ function Queues({ query }) {
   const shape = [
     { label: "Name", sort: "name", show: (row) => html`<${Link} to=${`/queue/${name(row.vhost)}/${name(row.name)}`}>${row.name}<//>` },
     every ? { label: "Virtual host", sort: "vhost", show: (row) => row.vhost } : null,
-    { label: "Type", show: (row) => html`<${Badge}>${row.type}<//>${row.durable ? html`<${Badge}>durable<//>` : null}${row.exclusive ? html`<${Badge} kind="warn">exclusive<//>` : null}${row.policy ? html`<${Badge} kind="good">${row.policy}<//>` : null}` },
+    { label: "Type", show: (row) => html`<${Badge}>${row.type}<//>${row.durable ? html`<${Badge}>durable<//>` : null}${row.exclusive ? html`<${Badge} kind="warn">exclusive<//>` : null}${row.policy ? html`<${Badge} kind="good">${row.policy}<//>` : null}${row.state === "paused" ? html`<${Badge} kind="warn">paused<//>` : null}` },
     { label: "Ready", num: true, sort: "messages_ready", show: (row) => count(row.messages_ready) },
     { label: "In flight", num: true, sort: "messages_unacknowledged", show: (row) => count(row.messages_unacknowledged) },
     { label: "Bytes ready", num: true, sort: "message_bytes_ready", show: (row) => bytes(row.message_bytes_ready) },
@@ -51,12 +51,13 @@ function Declare({ close }) {
 
 function Queue({ names: [vhost, queue] }) {
   const app = useContext(App);
-  const [tab, show] = useState("messages"), [ask, setAsk] = useState(null);
+  const [tab, show] = useState("messages"), [ask, setAsk] = useState(null), [failed, fail] = useState(null);
   const url = path`/api/queues/${vhost}/${queue}`;
   const [found, error, again] = usePoll(url, 2000);
   const [samples] = usePoll(path`/api/v1/queues/${vhost}/${queue}/samples` + "?seconds=600", 5000);
   const data = columns(samples, ["messages_ready", "messages_unacked"], ["enqueued", "delivered"]);
   if (!found) return html`<${Head} title=${queue} /><${Trouble} error=${error} />`;
+  const rests = found.state === "paused", rest = async () => { try { await put(url + (rests ? "/resume" : "/pause")); app.toast(rests ? "Deliveries go on" : "Deliveries rest; publishes go on"); fail(null); again(); } catch (error) { fail(error); } };
   const stream = found.type === "stream", alone = !found.consumers && found.messages_ready;
   const tabs = [["messages", "Messages"], ["consumers", `Consumers (${found.consumers})`], ["bindings", "Bindings"], ["settings", "Settings"]];
   const kinds = [found.durable && "durable", found.exclusive && "exclusive", found.auto_delete && "auto-delete"].filter(Boolean).join(", ");
@@ -64,12 +65,13 @@ function Queue({ names: [vhost, queue] }) {
     messages: () => html`<${Messages} vhost=${vhost} queue=${queue} stream=${stream} changed=${again} />`,
     consumers: () => html`<${Consumers} vhost=${vhost} queue=${queue} />`,
     bindings: () => html`<${Bindings} vhost=${vhost} queue=${queue} />`,
-    settings: () => html`<${Card}><${Facts} rows=${[["Arguments", html`<code>${text(found.arguments)}</code>`], ["Policy", found.policy || "none"], ["Operator policy", found.operator_policy || "none"], ["What the policies say", html`<code>${text(found.effective_policy_definition)}</code>`], ["Memory", bytes(found.memory)], ["State", found.state]]} /><${Command}>${ctl("-p", vhost, "list_queues", "name", "messages", "consumers")}<//><//>`,
+    settings: () => html`<${Card}><${Facts} rows=${[["Arguments", html`<code>${text(found.arguments)}</code>`], ["Policy", found.policy || "none"], ["Operator policy", found.operator_policy || "none"], ["What the policies say", html`<code>${text(found.effective_policy_definition)}</code>`], ["Memory", bytes(found.memory)], ["State", found.state]]} /><${Command}>${ctl("-p", vhost, rests ? "resume_queue" : "pause_queue", queue)}<//><${Command}>${ctl("-p", vhost, "list_queues", "name", "messages", "consumers")}<//><//>`,
   };
   return html`<${Head} title=${queue} sub=${`queue in ${vhost}`}>
-    <${Change} onClick=${() => setAsk("publish")}>Publish<//>
+    <${Change} onClick=${() => setAsk("publish")}>Publish<//><${Change} onClick=${rest}>${rests ? "Resume" : "Pause"}<//>
     ${stream ? null : html`<${Change} onClick=${() => setAsk("purge")}>Purge<//>`}<${Change} kind="danger" onClick=${() => setAsk("delete")}>Delete<//><//>
-  <${Trouble} error=${error} />
+  <${Trouble} error=${error || failed} />
+  ${rests ? html`<div class="diag hint" role="status"><${Badge} kind="warn">paused<//><p><b>Consumers are given nothing</b></p><span></span><p class="what">Publishes go on. Resume it to let deliveries go on.</p></div>` : null}
   <div class="tiles"><${Tile} label="Ready" value=${short(found.messages_ready)} note=${bytes(found.message_bytes_ready)} /><${Tile} label="In flight" value=${short(found.messages_unacknowledged)} />
     <${Tile} label="In" value=${rate(details(found, "publish"))} /><${Tile} label="Out" value=${rate(details(found, "deliver_get"))} />
     <${Tile} label="Consumers" value=${count(found.consumers)} kind=${alone ? "warn" : ""} note=${alone ? "nobody consumes" : ""} /><${Tile} label="Type" value=${found.type} note=${kinds} /></div>
