@@ -189,6 +189,7 @@ class Node:
                 vhost.restore()
         except PeerError as error:  # a stream that can't be opened
             raise OperatorError(error.text, 69) from error
+        self.definitions.restore_pauses()
         if self.store is None:
             return
         restored = self.store.restore([queue for queue in self.broker.queues.values() if not queue.policy.is_stream])

@@ -74,7 +74,7 @@ def show_queue(call: Call, queue: Any, full: bool = True) -> dict[str, Any]:
         "effective_arguments": [shown(name) for name in working],
         "ignored_arguments": [shown(name) for name in ignored],
         "node": call.app.node_name,
-        "state": "running",
+        "state": "paused" if queue.queue_id in call.broker.pauses.queues else "running",
         "policy": policy,
         "operator_policy": operator,
         "effective_policy_definition": definition,
@@ -196,6 +196,23 @@ async def purge_queue(call: Call) -> Response:
     call.authorize(vhost, "queue.purge", queue=found.name)
     core = vhost.queue_to_purge(found.name, connection_id=0).core
     await purge(call, core)
+    return nothing()
+
+
+async def pause_queue(call: Call) -> Response:
+    return await _pause(call, True)
+
+
+async def resume_queue(call: Call) -> Response:
+    return await _pause(call, False)
+
+
+async def _pause(call: Call, paused: bool) -> Response:
+    """Deliveries rest, or go on. Who may delete the queue may do that."""
+    vhost, found = call.vhost(), queue_of(call)
+    call.authorize(vhost, "queue.delete", queue=found.name)
+    vhost.queue(found.name, 0)
+    await call.change("pause_queue", vhost.name, found.name, paused)
     return nothing()
 
 
@@ -453,6 +470,8 @@ def entries() -> list[Entry]:
         ("PUT", "queues/{vhost}/{queue}", "vhost.use", put_queue),
         ("DELETE", "queues/{vhost}/{queue}", "vhost.use", delete_queue),
         ("DELETE", "queues/{vhost}/{queue}/contents", "vhost.use", purge_queue),
+        ("PUT", "queues/{vhost}/{queue}/pause", None, pause_queue),
+        ("PUT", "queues/{vhost}/{queue}/resume", None, resume_queue),
         ("POST", "queues/{vhost}/{queue}/actions", "vhost.use", queue_actions),
         ("GET", "queues/{vhost}/{queue}/bindings", "vhost.use", queue_bindings),
         ("GET", "exchanges", "look", exchanges),

@@ -62,7 +62,7 @@ class Doctor:
             queue = self._parts.broker.queues.get(queue_id)
             if queue is None or not call.sees(queue.vhost):
                 continue
-            card = _queue_card(queue, series)
+            card = _queue_card(queue, series, queue_id in self._parts.broker.pauses.queues)
             if card is not None:
                 cards.append(card | {"vhost": queue.vhost, "queue": shown(queue.name)})
         return cards
@@ -90,12 +90,16 @@ class Doctor:
         return cards
 
 
-def _queue_card(queue: Any, series: Any) -> dict[str, Any] | None:
+def _queue_card(queue: Any, series: Any, paused: bool) -> dict[str, Any] | None:
     """The worst that there is to say of a queue; None: nothing."""
     core, name = queue.core, shown(queue.name)
     if core.failed_count:
         text = f"{core.failed_count} messages of '{name}' can't be read"
         return _card(ERROR, "Messages are unreadable", text, "See the log, and flintmq log verify", "queue")
+    if paused:
+        return _card(
+            HINT, "A queue is paused", f"'{name}' gives no messages to its consumers", "Resume it (flintmq ctl resume_queue)", "queue"
+        )
     ready, unacked, consumers = core.ready_count(), core.unacked_count(), core.consumer_count()
     columns = series.of(_WINDOW_S)["samples"]
     count = len(columns["messages_ready"])

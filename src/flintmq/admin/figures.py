@@ -111,6 +111,7 @@ def prometheus(parts: Parts) -> str:
     text.one("connections_closed_total", "counter", "AMQP connections closed.", broker.connections_closed)
     text.one("channels_opened_total", "counter", "AMQP channels opened.", broker.channels_opened)
     text.one("queues", "gauge", "Declared queues.", len(queues))
+    text.one("queues_paused", "gauge", "Queues whose deliveries rest.", len(broker.pauses.queues))
     text.one("consumers", "gauge", "Consumers of all queues, groups of pulls among them.", consumers)
     text.one("messages_ready", "gauge", "Messages that wait in declared queues.", ready)
     text.one("messages_ready_bytes", "gauge", "Bytes of bodies that wait in declared queues.", ready_bytes)

@@ -292,6 +292,8 @@ _change(
     "Let a link of federation begin again; its ID is in federation_status.",
 )
 _change("delete_shovel", "name", "DELETE", "shovels/vhost/{vhost}/{name}", _nothing, "Delete a shovel.")
+_change("pause_queue", "queue", "PUT", "queues/{vhost}/{queue}/pause", _nothing, "Let deliveries of a queue rest; publishes go on.")
+_change("resume_queue", "queue", "PUT", "queues/{vhost}/{queue}/resume", _nothing, "Let deliveries of a paused queue go on.")
 _change("purge_queue", "queue", "DELETE", "queues/{vhost}/{queue}/contents", _nothing, "Delete all ready messages of a queue.")
 _change(
     "cancel_scheduled", "position", "DELETE", "v1/schedules/{vhost}/{position}", _nothing, "Cancel a scheduled message, by its position."

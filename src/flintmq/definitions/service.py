@@ -33,7 +33,9 @@ from flintmq.vhost.policies import made
 POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA = "policy", "operator_policy", "topic-permission", "global", "vhost-metadata"
 # who set a parameter of a link: the name of the record is [component, name] of the parameter as JSON
 OWNER = "link-owner"
-_KEPT = (POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA, OWNER, *checks.COMPONENTS)
+# queues that rest: the name of the record is the queue's, its value the queue's id, so that a new queue of the name does not rest
+PAUSED = "queue-pause"
+_KEPT = (POLICY, OPERATOR_POLICY, TOPIC, GLOBAL, VHOST_METADATA, OWNER, PAUSED, *checks.COMPONENTS)
 CLUSTER_NAME = "cluster_name"
 # queues that one slice gives their policy (10 us each or so)
 FOLLOW_AT_ONCE = 32
@@ -528,6 +530,60 @@ class DefinitionsService:
             return Plan([Delete(one) for one in gone], apply)
 
         self._perform(actor, "parameter.change", vhost, f"parameter {component} {name!r} in vhost {vhost!r} is deleted", plan, done)
+
+    # --- queues that rest -------------------------------------------------------------------------------------------
+
+    def pause_queue(self, actor: Actor, vhost: str, name: str, paused: bool, done: Done) -> None:
+        """Deliveries of a queue rest, or go on; of a durable queue over a restart, too. The caller asks for AMQP's permissions."""
+
+        def plan() -> Plan:
+            host = self._broker.vhosts.get(vhost)
+            queue = None if host is None else host.queues.get(name)
+            if queue is None:
+                raise _not_found()
+            record = ParameterRecord(PAUSED, vhost, name, queue.queue_id)
+            changes: list[Change] = []
+            if queue.durable and paused:
+                changes = list(self._parameter(record).changes)
+            elif self.value(PAUSED, vhost, name) is not None:
+                changes = [Delete(record)]
+
+            def apply() -> None:
+                if changes:
+                    self._keep(record) if paused else self._forget([record])
+                self._broker.pauses.set(queue, paused)
+
+            return Plan(changes, apply)
+
+        self._perform(actor, "vhost.use", vhost, f"queue {name!r} in vhost {vhost!r} is {'paused' if paused else 'resumed'}", plan, done)
+
+    def restore_pauses(self) -> None:
+        """Queues that rested before the start do so again. Once, when the queues are there."""
+        for record in self.of(PAUSED):
+            vhost = self._broker.vhosts.get(record.vhost)
+            queue = None if vhost is None else vhost.queues.get(record.name)
+            if queue is not None and queue.queue_id == record.value:
+                self._broker.pauses.set(queue, True)
+            else:
+                self._drop_pause(record)
+        self._broker.pauses.on_gone = self._queue_gone
+
+    def _queue_gone(self, queue: Any) -> None:
+        record = self.parameters.get((PAUSED, queue.vhost, queue.name))
+        if record is not None and record.value == queue.queue_id:
+            self._broker.in_slices(partial(self._drop_pause, record))
+
+    def _drop_pause(self, record: ParameterRecord) -> bool:
+        """The queue is gone, and what was kept of its pause goes, too. True: there is no second step."""
+
+        def plan() -> Plan:
+            if self.parameters.get((PAUSED, record.vhost, record.name)) is not record:
+                return Plan([], lambda: None)
+            return Plan([Delete(record)], partial(self._forget, [record]))
+
+        what = f"queue {record.name!r} in vhost {record.vhost!r}, which was paused, is gone"
+        self._perform(BROKER, "vhost.use", record.vhost, what, plan, lambda result, error: None)
+        return True
 
     def put_global(self, actor: Actor, name: str, value: Any, done: Done) -> None:
         """A parameter of the node; `cluster_name` is told to clients that connect from then on. True: it is new."""

@@ -8,6 +8,8 @@ from flintmq.scheduler.actor cimport actor_system_t
 cdef drawer_t *drawer_new(actor_system_t *system, queue_t *queue, uint64_t serial, uint32_t leases_max) noexcept nogil
 # Its consumer joins the queue. False: an exclusive consumer is there, or the queue is deleted.
 cdef bint drawer_attach(drawer_t *drawer) noexcept nogil
+# Its pulls find nothing while `paused`; then those that wait look again.
+cdef void drawer_pause(drawer_t *drawer, bint paused) noexcept nogil
 # No more pulls; those that wait are answered CLOSED.
 cdef void drawer_close(drawer_t *drawer) noexcept nogil
 # True: nobody pulls and no thread of the actor system is inside. With `closed` set it stays so.

@@ -187,6 +187,15 @@ def drawer_attach(drawer: pointer[drawer_t]) -> bint:
     return True
 
 
+def drawer_pause(drawer: pointer[drawer_t], paused: bint) -> void:
+    spin_lock(address(drawer.interest_lock))
+    at_store32(address(drawer.target.suspended), 1 if paused else 0)
+    queue_set_notify_work_desired(drawer.queue, drawer.consumer, not paused and drawer.desired != 0)
+    spin_unlock(address(drawer.interest_lock))
+    if not paused:
+        actor_wake(drawer.actor)
+
+
 def drawer_close(drawer: pointer[drawer_t]) -> void:
     at_store32(address(drawer.closed), 1)
     actor_close(drawer.actor)

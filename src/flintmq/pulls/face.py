@@ -27,6 +27,7 @@ from cython.cimports.flintmq.pulls.drawer import (
     drawer_leases,
     drawer_new,
     drawer_next_due,
+    drawer_pause,
     drawer_pull,
     drawer_release,
     drawer_return,
@@ -293,6 +294,11 @@ class Drawer:
         elif self.handle.log is not None and queue_is_durable(self.handle.queue):
             self.handle.log.note_consumer(self.drawer.consumer.id, b"pull", self.group.encode("utf-8", "surrogateescape"))
         return drawer_attach(self.drawer)
+
+    def pause(self, paused: bool) -> None:
+        """The queue rests, or is resumed: pulls wait meanwhile, as at an empty queue."""
+        if self.drawer != NULL:
+            drawer_pause(self.drawer, paused)
 
     def expire_now(self):
         return self.on_expired(self.queue)

@@ -74,6 +74,7 @@ class PullService:
         self.refused_invalid = 0
         self._before: dict[str, int] = {}
         self.clock = DueClock(self._give_back, broker.limits.due_gap_ms)
+        broker.pauses.followers.append(self.pause)
 
     # --- pulls ----------------------------------------------------------------------------------------------------------
 
@@ -179,7 +180,16 @@ class PullService:
             raise PullRefused(EXCLUSIVE, f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
         self._drawers[queue.queue_id, group] = drawer
         self._by_key[drawer.key] = drawer
+        if queue.queue_id in self._broker.pauses.queues:
+            drawer.pause(True)
         return drawer
+
+    def pause(self, queue: Any, paused: bool) -> None:
+        """A queue rests, or is resumed (session.pausing). Any thread."""
+        with self._lock:
+            for (queue_id, _), drawer in self._drawers.items():
+                if queue_id == queue.queue_id:
+                    drawer.pause(paused)
 
     def _seat(self, queue: Any, group: str, start: StreamStart | None, ready: Callable[[], None]) -> Seat | None:
         """The group's place in a stream; leases keep the time. None: it is new, and not on disk; `ready` is called then, as

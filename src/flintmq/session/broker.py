@@ -35,6 +35,7 @@ from flintmq.session.events import Events
 from flintmq.session.expiry import Expiry
 from flintmq.session.flow import Flow
 from flintmq.session.letters import Letters
+from flintmq.session.pausing import Pauses
 from flintmq.session.pending import Pending
 from flintmq.session.quotas import Quotas
 from flintmq.session.retries import Retries
@@ -154,6 +155,7 @@ class Broker:
         # messages that wait before they are delivered again, and deliveries that a consumer takes too long for
         self.retries = Retries(clock, self.queues, lambda at_ms: self.expiry.index.arm(at_ms))
         self.timeouts = ConsumerTimeouts(self)
+        self.pauses = Pauses(self)
         self.audit = Audit(clock, config.limits)
         permissions.on_refused = self.audit.refused
         # messages that are routed at a time of their own
@@ -319,6 +321,8 @@ class Broker:
         self.queues.pop(queue_id, None)
         self.queues_deleted += 1
         self.expiry.forget(queue_id)
+        if queue_id in self.pauses.queues:
+            self.pauses.forget(queue)
         with self.lock:
             consumers = self.consumers.pop(queue_id, None)
             self.active.pop(queue_id, None)
@@ -477,6 +481,7 @@ class Broker:
                 return False
             known = self.consumers.setdefault(queue.queue_id, collections.OrderedDict())
             known[consumer] = None
+            rests = queue.queue_id in self.pauses.queues
             first = queue.policy.single_active_consumer and queue.queue_id not in self.active
             if first:
                 self.active[queue.queue_id] = consumer
@@ -489,19 +494,22 @@ class Broker:
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_added(queue)
-        if first:
-            self._activate(consumer)
+        if first or rests:
+            self.follow_activity(consumer)
         return True
 
-    def _activate(self, consumer: Consumer) -> None:
-        """x-single-active-consumer: from now on this is the one that gets messages; the others wait: the next is the one of the highest
-        priority, and of several the one that came first."""
+    def follow_activity(self, consumer: Consumer) -> None:
+        """The consumer gets messages, or waits: for its turn (x-single-active-consumer: the next is the one of the highest priority, and of
+        several the one that came first), or until its queue is resumed (session.pausing P3)."""
 
-        def activate() -> None:
+        def follow() -> None:
             if not consumer.handler.ended and consumer.channel in consumer.handler.channels:
-                consumer.handler.connection.activate(consumer.channel, consumer.tag.encode("utf-8", "surrogateescape"))
+                queue = consumer.queue
+                waits = queue.policy.single_active_consumer and self.active.get(queue.queue_id) is not consumer
+                active = not waits and queue.queue_id not in self.pauses.queues
+                consumer.handler.connection.activate(consumer.channel, consumer.tag.encode("utf-8", "surrogateescape"), active)
 
-        self.on_loop_of(consumer.handler, activate)
+        self.on_loop_of(consumer.handler, follow)
 
     def consumer_gone(self, consumer: Consumer) -> None:
         """A consumer was cancelled, or its channel or connection ended: the queue may go with it (auto-delete)."""
@@ -528,7 +536,7 @@ class Broker:
         if self.events.wanted:
             self.events.consumer(consumer, False)
         if following is not None:
-            self._activate(following)
+            self.follow_activity(following)
         vhost = self.vhosts.get(queue.vhost)
         if vhost is not None:
             vhost.consumer_removed(queue)

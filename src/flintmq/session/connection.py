@@ -538,12 +538,12 @@ class Connection:
         subscription.next = self.graves
         self.graves = subscription
 
-    def activate(self, number: int, tag: bytes) -> None:
-        """A waiting consumer (x-single-active-consumer) is the active one from now on."""
+    def activate(self, number: int, tag: bytes, active: bool = True) -> None:
+        """A consumer gets messages from now on, or waits (x-single-active-consumer, queues that rest)."""
         channel: pointer[channel_t] = self.channel(number)
         subscription: pointer[subscription_t] = self._find(channel, tag)
-        if subscription != NULL and subscription.waiting:
-            subscription.waiting = False
+        if subscription != NULL and subscription.waiting == active:
+            subscription.waiting = not active
             suspend_subscription(subscription, channel.flow_stopped or self.connection.write_blocked)
 
     def reap(self, most: int = 1024) -> bool:

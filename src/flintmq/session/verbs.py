@@ -405,7 +405,8 @@ def basic_get(handler: ConnectionHandler, number: int, method: spec.BasicGet) ->
         text = f"basic.get takes messages, and {handler.vhost.describe('queue', name)} is for browsers"
         raise PeerError(ReplyCode.PRECONDITION_FAILED, text)
     handler.vhost.touch(queue)
-    got = handler.connection.get(number, queue.core, method.no_ack)
+    rests = queue.queue_id in handler.broker.pauses.queues
+    got = False if rests else handler.connection.get(number, queue.core, method.no_ack)
     if got is None:
         # Its message is being read from disk. The whole request is made again then: the queue may be gone, the message, too.
         handler.deferred = partial(_again, handler, number, method)

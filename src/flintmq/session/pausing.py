@@ -1,0 +1,64 @@
+"""Queues whose deliveries rest: an operator paused them.
+
+in: pauses and resumptions (definitions.service keeps them). out: consumers of the queue that wait, or go on; basic.get and pulls find
+nothing.
+
+P1  Publishes, settlements, expiry and limits go on; what consumers hold stays theirs. What they gave back waits, too.
+P2  A consumer that comes while its queue rests waits. Pausing is seen under the broker's lock: whoever comes is either in the list that a
+    pause goes through, or sees the pause.
+P3  Whether a consumer may go on is decided on its own loop at the moment it is told: the last word is right in whatever order they come.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from flintmq.guard import guarded
+
+# consumers that one slice tells
+AT_ONCE = 100
+
+
+class Pauses:
+    """Args: broker."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        self.queues: frozenset[int] = frozenset()  # queue ids; replaced as a whole: readers take no lock
+        # others that take from queues (pulls): told (queue, whether it rests) after `queues` has it
+        self.followers: list[Callable[[Any, bool], object]] = []
+        # the queue is deleted: what is kept of its pause goes
+        self.on_gone: Callable[[Any], object] = lambda queue: None
+
+    def set(self, queue: Any, paused: bool) -> bool:
+        """False: it was so before. Any thread."""
+        broker = self._broker
+        with broker.lock:
+            if queue.deleted or (queue.queue_id in self.queues) == paused:
+                return False
+            self.queues = self.queues | {queue.queue_id} if paused else self.queues - {queue.queue_id}
+            consumers = collections.deque(broker.consumers.get(queue.queue_id, ()))
+        for follower in self.followers:
+            guarded("pauses", f"queue {queue.name!r}", follower, queue, paused)
+
+        def tell() -> bool:
+            for _ in range(min(AT_ONCE, len(consumers))):
+                guarded("pauses", f"a consumer of queue {queue.name!r}", broker.follow_activity, consumers.popleft())
+            return not consumers
+
+        if not tell():
+            broker.in_slices(tell)
+        kind = "queue.paused" if paused else "queue.resumed"
+        if broker.hub is not None:
+            broker.tell(kind, queue.vhost, {"queue": queue.name})
+        if broker.events.wanted:
+            broker.events.tell(kind, name=queue.name, vhost=queue.vhost)
+        return True
+
+    def forget(self, queue: Any) -> None:
+        """A queue that rested was deleted."""
+        with self._broker.lock:
+            self.queues = self.queues - {queue.queue_id}
+        self.on_gone(queue)
