@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPResponse
@@ -134,6 +135,19 @@ def test_a_slow_listener_loses_the_oldest_and_is_told() -> None:
         assert listener.take() == b"x" and listener.lost_all == 7
 
     asyncio.run(run())
+
+
+def test_what_is_dropped_on_its_way_is_told_too(start: Callable[..., Client]) -> None:
+    """A storm of one tenant's events pushed out those of others, and lines of the log, and nobody was told."""
+    client = start(limits={"sse_waiting_max": 8})
+    stream = Stream(client)
+    hub, held = client.node.broker.hub, threading.Event()
+    hub._loop.call_soon_threadsafe(held.wait)
+    for number in range(100):
+        hub.event("queue.created", "/", {"queue": str(number)})
+    held.set()
+    assert stream.until("lost")["count"] >= 100 - 4 * 8
+    stream.close()
 
 
 # --- samples ------------------------------------------------------------------------------------------------------------------

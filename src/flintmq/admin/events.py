@@ -60,6 +60,12 @@ class Listener:
         self.waiting.append(event)
         self.wake.set()
 
+    def miss(self, count: int) -> None:
+        """Events that were dropped before it was known whose they are: it may have been some of them."""
+        self.lost += count
+        self.lost_all += count
+        self.wake.set()
+
     def take(self) -> bytes:
         """All that waits."""
         before = _LOST % self.lost if self.lost else b""
@@ -98,6 +104,7 @@ class Hub:
         self._formatter = LineFormatter()
         # lines and events on their way to the loop; more than this are dropped, so that a storm of them is no storm of wake-ups
         self._coming: deque[tuple[str, str | None, Any]] = deque(maxlen=4 * self._limits.sse_waiting_max)
+        self._missed = 0  # of those
         self._called = False
         self.listened_to = False
 
@@ -116,6 +123,8 @@ class Hub:
         self._tell(("logs", None, text[: self._limits.sse_text_max]))
 
     def _tell(self, one: tuple[str, str | None, Any]) -> None:
+        if len(self._coming) == self._coming.maxlen:
+            self._missed += 1  # about: threads that come here together may count one less
         self._coming.append(one)
         if not self._called and self._loop is not None:
             self._called = True
@@ -126,6 +135,10 @@ class Hub:
 
     def _spread(self) -> None:
         self._called = False
+        missed, self._missed = self._missed, 0
+        for listener in self._listeners if missed else ():
+            if not listener.topics.isdisjoint(("events", "logs")):
+                listener.miss(missed)
         while self._coming:
             topic, vhost, value = self._coming.popleft()
             if topic == "events":
