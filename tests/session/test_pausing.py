@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
+from click.testing import CliRunner
 
+from flintmq.cli.main import cli
 from flintmq.testing.broker import Broker
 from tests.admin.api import Api
 from tests.admin.conftest import Client, basic, start  # noqa: F401
 from tests.admin.test_events import Stream
+from tests.support.broker import Broker as Killed
 from tests.support.broker import wait_until
 
 PAUSE, RESUME = "queues/%2F/{}/pause", "queues/%2F/{}/resume"
@@ -66,8 +69,10 @@ class Rig:
 
 
 @pytest.fixture
-def rig(start: Callable[..., Client]) -> Rig:  # noqa: F811
-    return Rig(start())
+def rig(start: Callable[..., Client]) -> Iterator[Rig]:  # noqa: F811
+    made = Rig(start())
+    yield made
+    made.connection.close()
 
 
 def test_deliveries_rest_and_publishes_go_on(rig: Rig) -> None:
@@ -144,6 +149,7 @@ def test_a_stream_rests_too(tmp_path: Path, start: Callable[..., Client]) -> Non
     rig.nothing_comes()
     rig.resume()
     rig.until(b"1", b"2")
+    rig.connection.close()
 
 
 def test_pulls_find_nothing_until_it_is_resumed(rig: Rig) -> None:
@@ -187,7 +193,27 @@ def test_it_rests_over_a_restart_and_a_new_queue_of_the_name_does_not(tmp_path: 
         rig.until(b"1")
         rig.connection.close()
     with opened() as broker:
-        assert Rig(Client(broker)).state() == "running"
+        rig = Rig(Client(broker))
+        assert rig.state() == "running"
+        rig.connection.close()
+
+
+def test_it_rests_after_kill_9(tmp_path: Path) -> None:
+    def ctl(broker: Killed, *words: str) -> str:
+        result = CliRunner().invoke(cli, ["ctl", "-q", "--uri", f"http://127.0.0.1:{broker.ready['http_port']}", *words])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.output
+
+    for state in ("running", "paused", "running"):
+        with Killed("--data-dir", str(tmp_path), "--http-port", "0") as broker:
+            if broker.external:
+                pytest.skip("kills the broker")
+            connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+            connection.channel().queue_declare("q", durable=True)
+            connection.close()
+            assert ctl(broker, "list_queues", "name", "state") == f"q\t{state}\n"
+            ctl(broker, "resume_queue" if state == "paused" else "pause_queue", "q")
+            broker.kill()
 
 
 def test_who_may_and_what_is_told(rig: Rig) -> None:
