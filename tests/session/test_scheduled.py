@@ -43,6 +43,10 @@ def late(channel: RawChannel, body: bytes, key: str = "q", ms: int = 60, exchang
     channel.publish(body, routing_key=key, exchange=exchange, headers={"x-delay": ms}, **rest)
 
 
+# what is the same with a store and without one
+memory_only = pytest.mark.parametrize("broker", ["memory"], indirect=True)
+
+
 @pytest.fixture(params=["memory", "durable"])
 def broker(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> Any:
     return start(clock=HeldClock()) if request.param == "memory" else start(store_dir=str(tmp_path / "store"), clock=HeldClock())
@@ -88,6 +92,7 @@ def test_due_messages_keep_the_order_of_their_times_and_are_never_early(broker: 
     assert broker.node.broker.schedules.routed == 4
 
 
+@memory_only
 @pytest.mark.parametrize(
     "headers",
     [
@@ -118,6 +123,7 @@ def test_every_field_that_names_a_time(channel: RawChannel, broker: Any, headers
         assert shown[name] == (-80 if value == "80" else expected)
 
 
+@memory_only
 @pytest.mark.parametrize(
     "headers",
     [
@@ -139,6 +145,7 @@ def test_what_asks_for_no_time_is_routed_at_once_unchanged(channel: RawChannel, 
     assert broker.node.broker.vhosts["/"].schedule is None, "nothing is made for it"
 
 
+@memory_only
 def test_a_time_too_far_ahead_is_refused_but_in_x_delay(channel: RawChannel) -> None:
     channel.publish(b"x", routing_key="q", headers={"x-deliver-at": now_ms() + 2 * DELAY_MS_MAX})
     channel.expect_close(406, "invalid header 'x-deliver-at': {value_too_large,")
@@ -171,6 +178,7 @@ def test_a_delayed_exchange_routes_as_its_type_by_the_bindings_of_then(channel: 
     assert broker.node.broker.vhosts["/"].exchanges["x"].kind == "x-delayed-message"
 
 
+@memory_only
 @pytest.mark.parametrize(
     "arguments", [{}, {"x-delayed-type": 5}, {"x-delayed-type": "nope"}, {"x-delayed-type": "x-delayed-message"}], ids=str
 )
@@ -179,6 +187,7 @@ def test_a_delayed_exchange_needs_a_type(channel: RawChannel, arguments: dict[st
     channel.refuse(406, text, "exchange.declare", exchange="x", type="x-delayed-message", arguments=arguments)
 
 
+@memory_only
 def test_a_delayed_exchange_declared_with_another_type_is_another_one(channel: RawChannel) -> None:
     channel.call("exchange.declare", exchange="x", **DELAYED)
     text = "inequivalent arg 'x-delayed-type' for exchange 'x' in vhost '/': received 'fanout' but current is 'direct'"

@@ -18,6 +18,7 @@ from tests.store_stream.rig import (
     FILTERED,
     GONE,
     MESSAGES,
+    PROGRESS,
     QUEUE,
     STORE,
     TRUNCATED,
@@ -445,3 +446,27 @@ def test_real_files(tmp_path: object) -> None:
     rig.writer.flush()
     assert rig.stream.finish()
     assert OsFiles().list_dir(f"{tmp_path}/streams") == []
+
+
+@pytest.mark.parametrize("flushes", [1, 2])
+@pytest.mark.parametrize("size", [12, 9_000])
+def test_a_message_that_a_crash_cut_off_does_not_hide_the_one_that_got_its_offset(flushes: int, size: int) -> None:
+    """Retention asks for the first offset of a container that begins in the midst of the broken one."""
+    rig = Rig()
+    rig.append(bytes(6_000))
+    rig.pump()
+    rig.append(bytes(40_000))
+    for _ in range(flushes):
+        if rig.writer.flush() != PROGRESS:
+            rig.stream.prepare()
+    assert rig.stream.visible == 1
+    rig.reopen(clean=False)
+    assert rig.append(bytes(size)) == 1
+    rig.pump()
+    rig.reopen(clean=False)
+    rig.clock.advance(ms=10_000)
+    for _ in range(3):
+        rig.stream.maintain(0, 3_000)
+        rig.pump()
+    assert rig.stream.first <= 1 and rig.read_all()[1] == bytes(size)
+    rig.close()

@@ -75,7 +75,7 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_mark,
     stream_new,
 )
-from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN
+from cython.cimports.flintmq.store.stream.stream_places import PLACE_NONE, PLACE_UNKNOWN
 from cython.cimports.flintmq.store.stream.stream_reader import stream_first_of, stream_reader_free, stream_reader_new, stream_reader_t
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
@@ -366,7 +366,7 @@ class Stream:
         for number in reversed(here):
             sequence = number
             first = self._first_of(sequence, address(first_us))
-            if first != PLACE_UNKNOWN:
+            if first != PLACE_UNKNOWN and first != PLACE_NONE:
                 return first + (at - sequence * size) // STREAM_RECORD_LEAST + 1
         # A log whose first block never became durable is empty. If containers went before, or something is damaged, that is not so.
         return NEVER if here[0] != 1 or self.damage else 0
@@ -565,7 +565,7 @@ class Stream:
             while first == PLACE_UNKNOWN and following < at_load64(address(managed.log.base_durable)) // size:
                 following += 1  # it can't be read
                 first = self._first_of(following, address(first_us))
-            if first == PLACE_UNKNOWN:
+            if first == PLACE_UNKNOWN or first == PLACE_NONE:
                 break
             if first > at_load64(address(self.stream.first)):
                 at_store64(address(self.stream.first), first)

@@ -3,14 +3,16 @@
 in: records that the log's reader gives. out: offsets and times by container, containers by offset and time.
 
 I1  What a damaged container tells is not guessed: its first offset is unknown, and the search passes it over.
+I2  Of a container that begins within a message the next message tells: one that a crash cut off gave its offset to that one.
 """
 
 from __future__ import annotations
 
-from cython import address, declare, p_void, pointer
+from cython import address, bint, declare, p_void, pointer
 from cython import int as c_int
 from cython.cimports.flintmq.store.log.reader import (
     STEP_BAD,
+    STEP_END,
     STEP_RECORD,
     log_reader_t,
     reader_begin,
@@ -23,6 +25,7 @@ from cython.cimports.flintmq.store.stream.stream_content import RECORD_STREAM_CH
 from cython.cimports.libc.stdint import uint64_t
 
 PLACE_UNKNOWN = declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
+PLACE_NONE = declare(uint64_t, 0xFFFFFFFFFFFFFFFE)
 
 
 def stream_told(record: pointer[record_t]) -> uint64_t:
@@ -37,6 +40,7 @@ def stream_told(record: pointer[record_t]) -> uint64_t:
 def stream_look(reader: pointer[log_reader_t], sequence: uint64_t, first_us: pointer[uint64_t]) -> uint64_t:
     record: record_t
     step: c_int
+    within: bint = False
     offset: uint64_t = PLACE_UNKNOWN
     first_us[0] = 0
     reader_begin(reader, sequence)
@@ -46,11 +50,17 @@ def stream_look(reader: pointer[log_reader_t], sequence: uint64_t, first_us: poi
             step = reader_salvage(reader)
             if step == STEP_RECORD:
                 continue
+        if within and step == STEP_END:
+            return PLACE_NONE
         # Behind damage it may have come to a later container: then nothing in this one can be read.
-        if step != STEP_RECORD or record.lsn // reader.container_size != sequence:
+        if step != STEP_RECORD or (record.lsn // reader.container_size != sequence and not within):
             break
-        offset = stream_told(address(record))
-        first_us[0] = record.time_us
+        if not within:
+            first_us[0] = record.time_us
+        if record.type == RECORD_STREAM_CHUNK:
+            within = True  # I2
+        else:
+            offset = stream_told(address(record))
         reader_pass(reader, address(record))
     return offset
 

@@ -73,7 +73,7 @@ from cython.cimports.flintmq.store.stream.stream_log import (
     stream_learn,
     stream_t,
 )
-from cython.cimports.flintmq.store.stream.stream_places import PLACE_UNKNOWN, stream_container, stream_look
+from cython.cimports.flintmq.store.stream.stream_places import PLACE_NONE, PLACE_UNKNOWN, stream_container, stream_look
 from cython.cimports.libc.errno import ENOENT, ENOMEM
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
@@ -275,7 +275,7 @@ def _first_of(context: p_void, sequence: uint64_t, first_us: pointer[uint64_t]) 
     offset = stream_look(address(reader.walk), sequence, first_us)
     reader.walk.window_end = 0
     reader.walk.at = 0
-    if offset != PLACE_UNKNOWN:
+    if offset != PLACE_UNKNOWN and offset != PLACE_NONE:
         stream_learn(stream, sequence, offset, first_us[0])
     return offset
 
