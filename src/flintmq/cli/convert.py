@@ -106,6 +106,8 @@ def _login_from(result: Result, text: str) -> None:
 def _required(result: Result, text: str) -> None:
     if _boolean(text):
         result.options["tls-require-client"] = True
+    else:
+        result.notes.append("ssl_options.fail_if_no_peer_cert: clients without a certificate are let in, as ever")
 
 
 def _set(option: str, read: Callable[[str], str | int | bool] = str) -> Callable[[Result, str], None]:
